@@ -9,11 +9,11 @@ from typing import Any
 import ray
 
 from driftlab.actors.rack import Failure, Head, Rack
-from driftlab.platform.backend import portable
-from driftlab.platform.backend.base import Kind, NodeId
-from driftlab.platform.backend.host import keep_freed_memory
 from driftlab.platform.core import plugins
-from driftlab.platform.core.catalogue import import_class
+from driftlab.platform.core.registry import import_class
+from driftlab.platform.sim import portable
+from driftlab.platform.sim.host import keep_freed_memory
+from driftlab.platform.sim.session import Kind, NodeId
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
 

@@ -15,8 +15,8 @@ from driftlab.actors.cluster import ClusterConfig, connect
 from driftlab.actors.pool import ActorSlot, Pool
 from driftlab.actors.session import RaySession
 from driftlab.errors import RunError
-from driftlab.platform.backend.base import Kind
-from driftlab.platform.backend.inline import NODE_CLASSES
+from driftlab.platform.sim.inline import NODE_CLASSES
+from driftlab.platform.sim.session import Kind
 
 LOOK_S = 0.5  # interval at which a wait checks whether it still makes sense
 CELL_BYTES = 2**30  # a fleet of 200 devices with applications and learners

@@ -32,8 +32,8 @@ from driftlab.actors.local import LocalRay
 from driftlab.actors.thread import LOOK_S, RayThread
 from driftlab.actors.watchdog import MARK
 from driftlab.errors import RequestError, RunError, first_line
-from driftlab.platform.backend import host as machine
-from driftlab.platform.backend import portable
+from driftlab.platform.sim import host as machine
+from driftlab.platform.sim import portable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from driftlab.actors.actors import ACTORS
 from driftlab.actors.cluster import PROCESS_BYTES, Cluster, ClusterConfig
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.backend.base import Kind
+from driftlab.platform.sim.session import Kind
 
 GIB = 2**30
 CPUS_PER_ACTOR = 0.001  # waiting actors reserve almost nothing; above zero, or Ray would not spread them

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.errors import DriftlabError
-from driftlab.platform.backend.base import Kind, NodeId, run_verb
-from driftlab.platform.core.catalogue import import_class
+from driftlab.platform.core.registry import import_class
+from driftlab.platform.sim.session import Kind, NodeId, run_verb
 
 RAYS_OWN = "ray_terminate_msg"  # an attribute of the SystemExit with which Ray ends a process: that is a loss
 Head = tuple[Any, Any]  # facts and rows: the driver's part of a reply

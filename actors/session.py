@@ -21,8 +21,8 @@ from driftlab.actors.losses import is_loss, is_lost_object, reason
 from driftlab.actors.pool import ActorSlot
 from driftlab.actors.rack import Failure
 from driftlab.errors import RunError
-from driftlab.platform.backend.base import Job, NodeId
 from driftlab.platform.core.records import Reply
+from driftlab.platform.sim.session import Job, NodeId
 
 if TYPE_CHECKING:
     from driftlab.actors.backend import RayBackend

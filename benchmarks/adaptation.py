@@ -26,13 +26,13 @@ from torch import nn
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Batch, Phase
 from driftlab.platform.adaptation.stream import entropies
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks.tasks import CLASSIFICATION
-from driftlab.platform.training.schooling import Data, Lessons
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
+from driftlab.platform.networks.training.training_loop import Data, Lessons
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 

@@ -13,10 +13,10 @@ import time
 
 from _options import options_of
 
-from driftlab.platform.grid.builds import recipes_of
-from driftlab.platform.request.experiment import Choice, load
-from driftlab.platform.training.artifacts import obtain
-from driftlab.platform.training.pretrain import build_family
+from driftlab.platform.lab.builds import recipes_of
+from driftlab.platform.lab.read import Choice, load
+from driftlab.platform.networks.training.artifacts import obtain
+from driftlab.platform.networks.training.pretrain import build_family
 
 
 def main() -> None:

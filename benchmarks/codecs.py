@@ -1,7 +1,7 @@
 """Measure the work of encoding a pixel, as multiply-accumulates of an x86 core; prints one JSON line per codec.
 
 Processor seconds of this process and its threads for a buffer of street frames; the median of some runs.
-The cost model uses CODING_MACS of streaming/codec.py, which is printed beside each measurement.
+The cost model uses CODING_MACS of streaming/wire/samples.py, which is printed beside each measurement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from _options import options_of
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.platform.streaming.codec import CODECS, CODING_MACS, pack
+from driftlab.platform.streaming.wire.samples import CODECS, CODING_MACS, pack
 
 HEIGHT, WIDTH, FPS = 256, 512, 1.0
 MACS_PER_S = 20e9  # of one x86 core, as in the profiles of world/hardware.py

@@ -18,8 +18,8 @@ import numpy as np
 from _options import options_of
 
 from driftlab.platform.networks.vector import Layout
-from driftlab.platform.wire import delta
-from driftlab.platform.wire.delta import Change, Format
+from driftlab.platform.streaming.wire import delta
+from driftlab.platform.streaming.wire.delta import Change, Format
 
 SIZE = 2_000_000
 FRACTION = 0.05

@@ -24,8 +24,8 @@ from _options import options_of
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.seal import run
 
 SMALL = 10
 LOOK_S = 5.0  # interval of looks at memory, which stop the process

@@ -15,10 +15,10 @@ import torch
 from _energy import accesses, energy_j, simulated_share
 from _options import options_of
 
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import branch, count_paths
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.paths import SPACES, PathSpace
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.world.cost import inference_j
 from driftlab.platform.world.hardware import find
 

@@ -22,10 +22,10 @@ from _kernels import Kernel, KernelModel, kernels_of
 from _options import options_of
 from torch import nn
 
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import Branched, branch
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.paths import BASE, PathSpace
-from driftlab.platform.networks.zoo import build
 
 FITTED, OTHERS = ("svd", "dwsep", "fire", "shuffle"), ("ghost", "bneck", "asym", "mbconv")
 HELD_OUT = 5  # every fifth kernel is not fitted to

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 
 GRID: dict[str, Any] = {
     "name": "leaks",

@@ -23,17 +23,17 @@ from _options import options_of
 from torch.nn import functional as F
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.platform.backend.inline import InlineBackend, InlineSession
 from driftlab.platform.core.metrics import confusions, miou
-from driftlab.platform.grid.builds import settings_of
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.loop.context import context_key
-from driftlab.platform.loop.loop import Loop
+from driftlab.platform.lab.builds import settings_of
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import parse
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, predict, to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import parse
 from driftlab.platform.results.tables.recorder import Recorder
+from driftlab.platform.sim.context import context_key
+from driftlab.platform.sim.inline import InlineBackend, InlineSession
+from driftlab.platform.sim.runner import Loop
 
 WINDOW_S, ITERATIONS, BATCH, POOL = 10.0, 100, 4, 32
 SAMPLED = 1 / 3  # of the stream, before `one_time` learns

@@ -17,9 +17,10 @@ import torch
 from _options import options_of
 from torch import nn
 
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.memory_format import CONTIGUOUS
-from driftlab.platform.networks.zoo import ZOO, build
-from driftlab.platform.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.zoo import ZOO
 
 NETWORKS = (
     "tiny", "teacher", "tiny_classifier", "wide_classifier", "tiny_residual", "deep_classifier", "tiny_staged",

@@ -18,8 +18,8 @@ from _options import options_of
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.backend.base import NodeId
 from driftlab.platform.core.records import Reply
+from driftlab.platform.sim.session import NodeId
 
 DEVICES = 50
 PAYLOAD_BYTES = 2**20

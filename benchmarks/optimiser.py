@@ -19,10 +19,10 @@ import torch
 from _options import options_of
 from torch.nn import functional
 
+from driftlab.platform.adaptation import masks
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.training import masks
-from driftlab.platform.training.descent import Adam, Descent
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.training.descent import Adam, Descent
 
 NETWORKS = ("tiny", "teacher", "deeplabv3_mobilenet")
 RATE = 1e-3

@@ -16,7 +16,7 @@ import numpy as np
 from _bplus import BPlusTree
 from _options import options_of
 
-from driftlab.platform.scaling.index import LatencyIndex
+from driftlab.platform.scaling.adaptivenet import LatencyIndex
 from driftlab.platform.scaling.selecting import PathLimits, PathTable, pick
 
 

@@ -17,7 +17,7 @@ import tempfile
 
 from _options import options_of
 
-from driftlab.platform.backend.portable import SETTINGS, lacking
+from driftlab.platform.sim.portable import SETTINGS, lacking
 
 SIGNS = {"name": "domains:signs/town", "fps": 4.0, "height": 24, "width": 24, "params": {"domain_s": 10}}
 APPS = {"apps": [{"name": "town"}, {"name": "motorway", "watches": "domains:signs/motorway", "pretrain_seed": 1}]}
@@ -35,8 +35,8 @@ FAMILIES = {
 }
 CHILD = """
 import json, sys, tempfile, time
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.grid.run import run
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.lab.seal import run
 
 times = []
 with tempfile.TemporaryDirectory() as folder:

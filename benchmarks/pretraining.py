@@ -15,11 +15,11 @@ from statistics import fmean
 from _options import options_of
 
 from driftlab.datasets.catalogue import find_workload
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.training.artifacts import Recipe, obtain
-from driftlab.platform.training.pretrain import draw_data
-from driftlab.platform.training.schooling import grade
+from driftlab.platform.networks.training.artifacts import Recipe, obtain
+from driftlab.platform.networks.training.pretrain import draw_data
+from driftlab.platform.networks.training.training_loop import grade
 
 
 def score(recipe: Recipe) -> float:

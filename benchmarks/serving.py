@@ -35,13 +35,13 @@ from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.client import BUILD_S, Client
 from driftlab.platform.field.messages import SampleMessage
 from driftlab.platform.field.request import read_asked
-from driftlab.platform.grid.run import create_run
+from driftlab.platform.lab.seal import create_run
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
-from driftlab.serve_apps.door import Door, ServerAddress
+from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.hub import Hub, Limits
+from driftlab.serve_apps.http_server import Door, ServerAddress
 from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.sessions import Hub, Limits
 
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from _options import options_of
 
-from driftlab.platform.pruning import surgery
+from driftlab.platform.networks.pruning import surgery
 
 SIDE = 224
 

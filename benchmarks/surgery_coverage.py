@@ -28,8 +28,8 @@ import torch
 from _options import options_of
 from torch import Tensor, nn
 
-from driftlab.platform.networks.account import tensors_in
-from driftlab.platform.pruning import surgery
+from driftlab.platform.networks.cost_counter import tensors_in
+from driftlab.platform.networks.pruning import surgery
 
 SMALL = ("googlenet", "mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1")
 SIDES_PX = (64, 224, 299)

@@ -25,12 +25,12 @@ from safetensors.numpy import load_file, save_file
 
 from driftlab.datasets.labelled import open_set
 from driftlab.platform.core.records import Variant
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.family import Family, extract
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.pruning.family import Family, extract
+from driftlab.platform.networks.training.training_loop import convert_set
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.training.schooling import convert_set
-from driftlab.platform.world.variants import paged_bytes
+from driftlab.platform.world.measured import paged_bytes
 
 NETWORK, CLASSES = "wide_classifier", 10
 

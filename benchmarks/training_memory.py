@@ -18,12 +18,12 @@ import torch
 from _options import options_of
 from torch import nn
 
-from driftlab.platform.networks.account import stored_bytes
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import Branched, branch
 from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.cost_counter import stored_bytes
 from driftlab.platform.networks.light import TRUNKS, build_like
 from driftlab.platform.networks.paths import BASE, PathSpace
-from driftlab.platform.networks.zoo import build
 
 
 class StageStep(nn.Module):

@@ -26,14 +26,13 @@ import numpy as np
 from _options import options_of
 
 from driftlab.platform.core.metrics import interval
-from driftlab.platform.results.analysis.searches import Found, open_search
-from driftlab.platform.search.base import Constraint, Objective, Search, Searcher, SearchProblem
-from driftlab.platform.search.catalogue import searcher_of
-from driftlab.platform.search.evolution import Evolution
-from driftlab.platform.search.pareto import hypervolume
-from driftlab.platform.search.space import OneOf, Space
-from driftlab.platform.tuning.folder import begin_search
-from driftlab.platform.tuning.trial import TrialOutcome
+from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
+from driftlab.platform.results.relations.searches import Found, open_search
+from driftlab.platform.tune.evolution import Evolution
+from driftlab.platform.tune.folder import begin_search
+from driftlab.platform.tune.samplers import searcher_of
+from driftlab.platform.tune.study import Search, Searcher
+from driftlab.platform.tune.trial import TrialOutcome
 from driftlab.tune_spaces.catalogue import load
 from driftlab.tune_spaces.search import SearchPlace, Told, run_session
 

@@ -23,9 +23,9 @@ CHILD = """
 import json, sys, time, psutil
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.grid.run import run
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.seal import run
 
 class Watch(Progress):
     ends = []

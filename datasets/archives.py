@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.folders import DOMAIN_FOLDER, DomainFolder
-from driftlab.datasets.labelled import DIGITS, LabelledSet, Pictures, SetRequest, files_in, memory_faults
+from driftlab.datasets.labelled_set import DIGITS, LabelledSet, Pictures, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line, needed_import
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import numpy as np
 
 from driftlab.datasets import checks
 from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
-from driftlab.datasets.course import SeverityCourse
 from driftlab.datasets.domains.parameters import DOMAIN_PARAMETERS
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.labelled import SETS, SetSource, folder_digest
 from driftlab.datasets.parameters import AnyParameter, Given, StreamParameter, Value, parameter_faults, read_values
+from driftlab.datasets.severity import SeverityCourse
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from driftlab.datasets import checks, course
-from driftlab.datasets.course import SeverityCourse
+from driftlab.datasets import checks, severity
+from driftlab.datasets.severity import SeverityCourse
 from driftlab.errors import quoted, unknown_name
 
 Choice = str | int
@@ -48,7 +48,7 @@ def read_values(known: Mapping[str, AnyParameter], params: Mapping[str, Given]) 
         if isinstance(one, ChoiceParameter):
             found[key] = _listed(value)
         elif value is not None and one.neutral is not None:
-            found[key] = course.read(value, one.neutral)  # type: ignore[arg-type]
+            found[key] = severity.read(value, one.neutral)  # type: ignore[arg-type]
         elif value is not None:
             found[key] = float(value)  # type: ignore[arg-type]
     return found
@@ -69,7 +69,7 @@ def parameter_faults(known: Mapping[str, AnyParameter], params: Mapping[str, obj
 
 def _number_faults(key: str, value: object, known: StreamParameter) -> list[str]:
     if known.neutral is not None:
-        return course.faults_in(key, value, known.low, known.high)
+        return severity.faults_in(key, value, known.low, known.high)
     faults = checks.check_number(key, value, known.low, known.high)
     if known.whole and not faults and value != int(value):  # type: ignore[call-overload]
         return [f"{key} is {value!r}, allowed are whole numbers"]

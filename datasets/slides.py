@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames, Times, frame_number
-from driftlab.datasets.labelled import SIDES, Pictures, class_names, open_test
+from driftlab.datasets.labelled import SIDES, class_names, open_test
+from driftlab.datasets.labelled_set import Pictures
 
 Rows = npt.NDArray[np.int64]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from driftlab import _torchvision, errors
 
 if TYPE_CHECKING:
-    from driftlab.platform.grid.run import run
-    from driftlab.platform.results.analysis.run import open_run
+    from driftlab.platform.lab.seal import run
+    from driftlab.platform.results.relations.run import open_run
     from driftlab.platform.results.tables.read import newest_run
 
 __version__ = "0.1.0"
@@ -24,11 +24,11 @@ def __getattr__(name: str) -> Any:
 
         return newest_run
     if name == "open_run":
-        from driftlab.platform.results.analysis.run import open_run
+        from driftlab.platform.results.relations.run import open_run
 
         return open_run
     if name == "run":
-        from driftlab.platform.grid.run import run
+        from driftlab.platform.lab.seal import run
 
         return run
     raise AttributeError(f"module 'driftlab' has no attribute '{name}'")

@@ -19,8 +19,8 @@
 import os
 
 import driftlab
-from driftlab.platform.results.analysis.searches import Found
 from driftlab.platform.results.figures.notebook import show_search
+from driftlab.platform.results.relations.searches import Found
 
 # The folder of a search. Without DRIFTLAB_RUN: the newest run in runs/ of this folder or of one above it.
 RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()

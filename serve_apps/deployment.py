@@ -24,9 +24,9 @@ from ray.serve.schema import LoggingConfig
 from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
 from driftlab.actors.sessions import start_workers
 from driftlab.errors import RequestError
-from driftlab.serve_apps.door import Door, ServerAddress, listener_of
-from driftlab.serve_apps.hub import Hub, Limits
+from driftlab.serve_apps.http_server import Door, ServerAddress, listener_of
 from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.sessions import Hub, Limits
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"

@@ -12,7 +12,7 @@ from fastapi import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from driftlab.serve_apps.hub import Hub
+from driftlab.serve_apps.sessions import Hub
 from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
 
 BODY_S = 30.0  # for a body to come

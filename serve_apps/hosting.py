@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from driftlab.errors import RunError, WireError
-from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
@@ -36,8 +35,9 @@ from driftlab.platform.field.session_rounds import (
     read_state,
     upload_files,
 )
-from driftlab.platform.loop.placing import place_app
-from driftlab.serve_apps.news import News
+from driftlab.platform.sim.inline import InlineSession
+from driftlab.platform.sim.placing import place_app
+from driftlab.serve_apps.event_bell import News
 
 SESSION = "session.json"
 KEPT_S = 60.0  # after its stream, a session makes room for another one

@@ -10,9 +10,9 @@ from fastapi import WebSocket, WebSocketDisconnect
 from fastapi.concurrency import run_in_threadpool
 
 from driftlab.errors import DriftlabError
-from driftlab.platform.field.line import ACK, GONE, REFUSED, RESULTS
+from driftlab.platform.field.websocket import ACK, GONE, REFUSED, RESULTS
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.hub import Hub
+from driftlab.serve_apps.sessions import Hub
 
 LOOK_S = 20.0  # between two looks whether the session has ended
 SEND_S = 30.0  # after which a device that does not read is left

@@ -21,9 +21,9 @@ from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, Guard, deny
 from driftlab.serve_apps.hosting import Busy, HostedSession
-from driftlab.serve_apps.hub import Full, Hub
 from driftlab.serve_apps.live import exchange
 from driftlab.serve_apps.pictures import picture_of
+from driftlab.serve_apps.sessions import Full, Hub
 from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
 
 PAGE = Path(__file__).parent / "page.html"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core.catalogue import FAMILIES, Member
-from driftlab.platform.request import experiment as experiments
-from driftlab.platform.systems.system import System
-from driftlab.platform.systems.table import SYSTEMS
-from driftlab.platform.tuning.defaults import host_of, space_of
-from driftlab.platform.tuning.document import SpaceDocument, parse
+from driftlab.platform.core.registry import FAMILIES, Member
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.core.systems import System
+from driftlab.platform.lab import read as experiments
+from driftlab.platform.tune.defaults import host_of, space_of
+from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share

@@ -12,9 +12,9 @@ from typing import Any
 from ray import tune
 
 from driftlab.actors.cluster import Cluster, ClusterConfig, connect
-from driftlab.platform.backend import portable
-from driftlab.platform.tuning.session import TuneSession
-from driftlab.platform.tuning.trial import Assignment, TrialOutcome
+from driftlab.platform.sim import portable
+from driftlab.platform.tune.session import TuneSession
+from driftlab.platform.tune.trial import Assignment, TrialOutcome
 from driftlab.tune_spaces.searching import SessionSearcher
 from driftlab.tune_spaces.trainable import TrialTrainable
 

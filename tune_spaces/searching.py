@@ -9,8 +9,8 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from driftlab.platform.tuning.session import SEARCH, TuneSession
-from driftlab.platform.tuning.trial import FAILED, RUNNING, STOPPED, Assignment, TrialOutcome
+from driftlab.platform.tune.session import SEARCH, TuneSession
+from driftlab.platform.tune.trial import FAILED, RUNNING, STOPPED, Assignment, TrialOutcome
 from driftlab.tune_spaces.trainable import OUTCOME, outcome_of
 
 ATTEMPTS = 3  # at a trial whose process is killed

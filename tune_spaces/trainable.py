@@ -9,8 +9,8 @@ from typing import Any
 
 from ray import tune
 
-from driftlab.platform.tuning.evaluation import WarmBackend
-from driftlab.platform.tuning.trial import RUNNING, Assignment, TrialOutcome, outcomes
+from driftlab.platform.tune.evaluation import WarmBackend
+from driftlab.platform.tune.trial import RUNNING, Assignment, TrialOutcome, outcomes
 
 OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 

@@ -29,12 +29,12 @@ from benchmarks.faults import grids
 from benchmarks.faults.inflict import Inflicted, child, ended, leftovers
 from benchmarks.faults.on_ray import Say, disturb_on_ray, log_of
 from benchmarks.faults.searches import disturbed_search
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.grid.run import create_run, execute, resume
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.seal import create_run, execute, resume
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.search.catalogue import SEARCHERS
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.tune.samplers import SEARCHERS
 
 FAULTS_PER_RUN, RAY_RUNS = 8, 2
 

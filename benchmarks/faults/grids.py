@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from driftlab.platform.request.experiment import Experiment, load, names, parse
+from driftlab.platform.lab.read import Experiment, load, names, parse
 
 MOST = {
     **dict.fromkeys(("iterations", "epochs", "batch", "prune_epochs", "grow_epochs", "steps"), 2),

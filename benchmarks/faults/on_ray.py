@@ -20,7 +20,7 @@ import psutil
 import yaml
 
 from driftlab.actors import faults, watchdog
-from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.lab.read import Experiment
 
 RUN_S, GONE_S, LOST_S = 600.0, 15.0, 60.0
 LOOK_S, FAILED = 0.2, 1

@@ -19,10 +19,10 @@ from benchmarks.faults.inflict import child, ended
 from benchmarks.faults.on_ray import RUN_S, Say, clean_failure, driven, end_driver, left_running, log_of, mark_of
 from driftlab.actors import faults
 from driftlab.platform.results.tables.trials import read_trials
-from driftlab.platform.tuning.document import SpaceDocument, parse
-from driftlab.platform.tuning.evaluation import WarmBackend
-from driftlab.platform.tuning.folder import begin_search
-from driftlab.platform.tuning.trial import outcomes
+from driftlab.platform.tune.document import SpaceDocument, parse
+from driftlab.platform.tune.evaluation import WarmBackend
+from driftlab.platform.tune.folder import begin_search
+from driftlab.platform.tune.trial import outcomes
 
 KILLS, TRIALS, MOST_NEW = 10, 60, 3  # at most so many trials end between two kills
 MOMENT_S = 0.5  # about half a trial: a kill falls anywhere in it

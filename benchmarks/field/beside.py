@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.field.processes import TOKEN, ServerProcess
-from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.request import SessionAsked, read_asked
 from driftlab.platform.field.tables import write_run
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.grid.run import create_run, execute
-from driftlab.platform.request.experiment import load
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import load
+from driftlab.platform.lab.seal import create_run, execute
 from driftlab.platform.results.tables.beside import figures_of
 from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.sim.inline import InlineBackend
 
 SYSTEMS = ("ams", "just_in_time", "remote_tracking", "tent", "ams+nested")
 STREAM = {"name": "streets/running", "fps": 4, "height": 32, "width": 48}

@@ -21,10 +21,10 @@ import numpy as np
 import psutil
 
 from benchmarks.field.processes import TOKEN, ServerProcess
-from driftlab.platform.field.line import Line
 from driftlab.platform.field.messages import SampleMessage
+from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
+from driftlab.platform.streaming.wire.samples import pack
 
 ANSWER_S = 45.0  # longer than the server holds a request
 ASKED = {

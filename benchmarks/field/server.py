@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from driftlab.serve_apps.deployment import TOKEN_VARIABLE
-from driftlab.serve_apps.door import Door, ServerAddress
-from driftlab.serve_apps.hub import Hub, Limits
+from driftlab.serve_apps.http_server import Door, ServerAddress
 from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.sessions import Hub, Limits
 
 
 def main(port: str, folder: str) -> None:

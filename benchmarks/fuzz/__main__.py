@@ -23,7 +23,7 @@ from benchmarks.fuzz.asking import ANSWER_S, Answer, answers
 from benchmarks.fuzz.films import write_film
 from benchmarks.fuzz.foreign import foreign_server
 from benchmarks.fuzz.grammar import TINY, Request, World, request
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 
 RUN_EVERY = 3  # of so many sound and small runs one is run, which takes longer than all else
 PROCESS_EVERY = 50  # so many requests are asked in this process for each that is asked in one of its own

@@ -151,8 +151,8 @@ def answers(request: Request, folder: Path, *, process: bool = False, run: bool 
 def _is_small(request: Request) -> bool:
     """Tell whether a sound run takes a second or two."""
     from driftlab.errors import RequestError
-    from driftlab.platform.request.experiment import load
-    from driftlab.platform.request.size import size_of
+    from driftlab.platform.lab.read import load
+    from driftlab.platform.lab.size import size_of
 
     try:
         overrides = [after for word, after in zip(request.words, request.words[1:], strict=False) if word == "--set"]

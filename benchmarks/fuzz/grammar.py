@@ -16,9 +16,9 @@ import yaml
 
 from benchmarks.fuzz import foreign, values
 from driftlab.cli.kinds import KINDS
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.request import experiment
-from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.lab import read
 from driftlab.tune_spaces import catalogue as spaces
 
 INLINE = ("--backend", "inline")
@@ -79,11 +79,11 @@ def request(dice: random.Random, world: World) -> Request:
 @cache
 def _whole(name: str) -> Any:
     """Write an experiment out, with every default."""
-    return (experiment.parse(TINY) if name == "tiny" else experiment.load(name)).model_dump(mode="json")
+    return (read.parse(TINY) if name == "tiny" else read.load(name)).model_dump(mode="json")
 
 
 def _base(dice: random.Random) -> tuple[str, Any]:
-    name = dice.choice(("tiny", "tiny", "quick", dice.choice(experiment.names())))
+    name = dice.choice(("tiny", "tiny", "quick", dice.choice(read.names())))
     return name, dice.choice((_whole(name), TINY)) if name == "tiny" else _whole(name)
 
 
@@ -105,7 +105,7 @@ def _document(dice: random.Random, world: World) -> Request:
 
 def _text(dice: random.Random, world: World) -> Request:
     name, document = _base(dice)
-    plain = yaml.safe_dump(document) if name == "tiny" else experiment.find(name).read_text(encoding="utf-8")
+    plain = yaml.safe_dump(document) if name == "tiny" else read.find(name).read_text(encoding="utf-8")
     return _asked_text(world, values.spoil_text(dice, plain))
 
 

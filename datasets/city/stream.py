@@ -15,10 +15,10 @@ from driftlab.datasets.city.palette import CityLook, blend_looks, draw_city, dra
 from driftlab.datasets.city.render import CityCanvas
 from driftlab.datasets.city.scene import PASSERS, CityScene, Drawing, draw_scene
 from driftlab.datasets.city.sensor import Pixels, balance_at, draw_grain, expose, exposure_at
-from driftlab.datasets.course import SeverityCourse
 from driftlab.datasets.frames import frame_number
 from driftlab.datasets.procedural import ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
+from driftlab.datasets.severity import SeverityCourse
 from driftlab.datasets.streets.look import Floats
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.stream import CameraView, RenderedStreet, camera_of

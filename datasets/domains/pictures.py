@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from driftlab.datasets.domains.names import SET_PREFIX, SHARES, shift_of
 from driftlab.datasets.domains.orders import Domain, Order
-from driftlab.datasets.labelled import Pictures, class_names, open_test
+from driftlab.datasets.labelled import class_names, open_test
+from driftlab.datasets.labelled_set import Pictures
 from driftlab.datasets.slides import Rows, Slides
 from driftlab.errors import RequestError
 

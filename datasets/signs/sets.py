@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from driftlab.datasets.labelled import LabelledSet, Pictures, SetRequest
+from driftlab.datasets.labelled_set import LabelledSet, Pictures, SetRequest
 from driftlab.datasets.signs.alphabet import kinds_of, names_of
 from driftlab.datasets.signs.draw import draw
 from driftlab.datasets.signs.views import draw_grain, draw_views

@@ -10,8 +10,7 @@ from annotated_types import Ge, Gt
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.sampling import choose_times
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming, choose_times
 
 
 @dataclass(frozen=True)

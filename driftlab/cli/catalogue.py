@@ -129,7 +129,7 @@ def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[st
     """Return what writes a film, once nothing speaks against it."""
     if entry.kind != "workloads":
         raise RequestError(f"--film writes workloads; {entry.kind}/{entry.name} has no frames.")
-    from driftlab.datasets.film import check_film, save_film
+    from driftlab.datasets.video_writer import check_film, save_film
 
     stream = _stream(entry.name, seed, seconds, settings)
     check_film(stream, film)
@@ -144,7 +144,7 @@ def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[st
 def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Stream:
     """Open a workload at a camera's rate, for as long as it is or else for so many seconds."""
     from driftlab.datasets.catalogue import find_workload, open_stream
-    from driftlab.platform.request.overrides import apply_overrides
+    from driftlab.platform.lab.overrides import apply_overrides
 
     workload = find_workload(name)
     params = apply_overrides({}, settings, _example(workload.parameters))
@@ -166,9 +166,9 @@ def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
     """Draw the load of the first device of a run with this seed."""
     from driftlab.platform.core.seeding import rng_for
     from driftlab.platform.results.figures.load import save_course
-    from driftlab.platform.world import load
+    from driftlab.platform.world import load, load_csv
 
-    drawn = load.draw(load.find(name), LOAD_S, rng_for(seed, "load", 0))
+    drawn = load_csv.load_of(load.find(name), LOAD_S, rng_for(seed, "load", 0))
     if drawn is None:
         raise RequestError(f"loads/{name} has nothing to draw: nothing else runs on the device.")
 

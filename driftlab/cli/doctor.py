@@ -95,7 +95,7 @@ def _package_fault(name: str, fits: Callable[[str, bool], bool]) -> str:
 
 def cores() -> Finding:
     """How many processors this process may use."""
-    from driftlab.platform.backend.host import usable_cores
+    from driftlab.platform.sim.host import usable_cores
 
     usable = usable_cores()
     if usable == 1:
@@ -224,7 +224,7 @@ def opencv() -> Finding:
 
 def cache() -> Finding:
     """Whether built artefacts can be kept."""
-    from driftlab.platform.training.artifacts import FOLDER_VARIABLE, cache_folder
+    from driftlab.platform.networks.training.artifacts import FOLDER_VARIABLE, cache_folder
 
     return _folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a folder that can be written")
 

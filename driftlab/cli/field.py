@@ -77,7 +77,7 @@ def serve(
     Every route needs the token. It is made at the start and printed once, or given.
     """
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
-    from driftlab.serve_apps.door import ServerAddress
+    from driftlab.serve_apps.http_server import ServerAddress
 
     if token is not None and len(token) < MIN_TOKEN:
         raise RequestError(f"The token has {len(token)} characters; give at least {MIN_TOKEN}, or none to make one.")
@@ -189,7 +189,7 @@ def fleet(
     """Play many devices against one server, for load: each has a session, a seed and a folder of its own."""
     from driftlab.platform.field.client import Client
     from driftlab.platform.field.fleet import Fleet
-    from driftlab.platform.grid import paths
+    from driftlab.platform.lab import paths
 
     url, secret = _server(server, token)
     Client(url, secret)
@@ -241,14 +241,14 @@ def _size(text: str) -> dict[str, int]:
 
 
 def _start(agent: Agent, out: Path | None, as_json: bool) -> None:
-    from driftlab.platform.grid.run import create_run
+    from driftlab.platform.lab.seal import create_run
 
     with create_run(agent.cell.experiment, out) as directory:
         _play(agent, directory, as_json)
 
 
 def _finish(agent: Agent, directory: Path, as_json: bool) -> None:
-    from driftlab.platform.grid import paths
+    from driftlab.platform.lab import paths
 
     with paths.locked(directory):
         _play(agent, directory, as_json)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import unknown_name
-from driftlab.platform.core.catalogue import FAMILIES, member_class
 from driftlab.platform.core.parameters import Parameter, parameters_of
+from driftlab.platform.core.registry import FAMILIES, member_class
 
 if TYPE_CHECKING:
     from driftlab.datasets.parameters import AnyParameter
@@ -70,13 +70,13 @@ def kind_of(name: str) -> Kind:
 
 
 def _systems() -> dict[str, str]:
-    from driftlab.platform.systems.table import SYSTEMS
+    from driftlab.platform.core.system_table import SYSTEMS
 
     return {name: system.summary for name, system in SYSTEMS.items()}
 
 
 def _system(name: str) -> Entry:
-    from driftlab.platform.systems.table import SYSTEMS
+    from driftlab.platform.core.system_table import SYSTEMS
 
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
@@ -283,15 +283,15 @@ def _network(name: str) -> Entry:
 
 
 def _experiments() -> dict[str, str]:
-    from driftlab.platform.request import experiment
+    from driftlab.platform.lab import read
 
-    return {name: _head(experiment.find(name)).partition("\n")[0] for name in experiment.names()}
+    return {name: _head(read.find(name)).partition("\n")[0] for name in read.names()}
 
 
 def _experiment(name: str) -> Entry:
-    from driftlab.platform.request import experiment
+    from driftlab.platform.lab import read
 
-    path = experiment.find(name)
+    path = read.find(name)
     summary, _, head = _head(path).partition("\n")
     return Entry("experiments", name, summary, text=f"{head}\n\n{_body(path)}".strip(), page=str(path))
 

@@ -11,8 +11,8 @@ from driftlab.errors import shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from driftlab.platform.request.cells import Point
-    from driftlab.platform.request.experiment import Experiment
+    from driftlab.platform.lab.cells import Point
+    from driftlab.platform.lab.read import Experiment
 
 LONGEST_LIST = 200  # characters of names
 MIB, GIB = 2**20, 2**30
@@ -20,7 +20,7 @@ MIB, GIB = 2**20, 2**30
 
 def print_plan(spec: Experiment, as_json: bool) -> None:
     """Summarise the grid, and say how long it takes and what it needs on this machine; no data is drawn for it."""
-    from driftlab.platform.request.cells import points_of
+    from driftlab.platform.lab.cells import points_of
 
     points = points_of(spec)
     if as_json:
@@ -49,10 +49,10 @@ def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str,
 
 def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
     """Say what a run takes on this machine."""
-    from driftlab.platform.backend.host import usable_cores
-    from driftlab.platform.grid.forecast import forecast
-    from driftlab.platform.grid.paths import RUNS
-    from driftlab.platform.request.size import size_of
+    from driftlab.platform.lab.forecast import forecast
+    from driftlab.platform.lab.paths import RUNS
+    from driftlab.platform.lab.size import size_of
+    from driftlab.platform.sim.host import usable_cores
 
     size, expected, cores = size_of(spec), forecast(spec), usable_cores()
     folder = next(path for path in (RUNS.absolute(), *RUNS.absolute().parents) if path.exists())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from driftlab.cli.output import lasting, remark
-from driftlab.platform.grid.progress import Progress
+from driftlab.platform.lab.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

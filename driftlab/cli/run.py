@@ -17,9 +17,9 @@ from driftlab.errors import BackendLost, RequestError, as_typed, shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from driftlab.platform.backend.base import Backend
-    from driftlab.platform.grid.grid import Outcome
-    from driftlab.platform.request.experiment import Experiment
+    from driftlab.platform.lab.grid import Outcome
+    from driftlab.platform.lab.read import Experiment
+    from driftlab.platform.sim.session import Backend
 
 
 def _complete_experiments(incomplete: str) -> list[str]:
@@ -108,7 +108,7 @@ def run(
 
     EXPERIMENT is one of `driftlab list experiments`, or a YAML file of your own.
     """
-    from driftlab.platform.request.experiment import load
+    from driftlab.platform.lab.read import load
 
     place = _Place(backend, address, workers, rack, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else []), *([PORTABLE] if portable else [])]
@@ -132,7 +132,7 @@ def run(
 
 def demo(out: Out = None, backend: BackendName = "ray", portable: Portable = False, as_json: Json = False) -> None:
     """Run the main job on built-in data; ends with its table and the path of the report."""
-    from driftlab.platform.request.experiment import load
+    from driftlab.platform.lab.read import load
 
     _start(load("demo", [PORTABLE] if portable else []), out, _Place(backend, None, None, None, False), as_json)
 
@@ -152,7 +152,7 @@ class _Place:
 
     def check_device(self, spec: Experiment) -> None:
         """Refuse a GPU that this machine does not have, where the run is to be on this machine."""
-        from driftlab.platform.backend.host import check_torch_device
+        from driftlab.platform.sim.host import check_torch_device
 
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
@@ -161,7 +161,7 @@ class _Place:
         """Return what opens the backend for a run in this folder; nothing is started before it is called."""
         self.check_device(spec)
         if self.backend == "inline":
-            from driftlab.platform.backend.inline import InlineBackend
+            from driftlab.platform.sim.inline import InlineBackend
 
             return InlineBackend
         from driftlab.actors.backend import RayBackend
@@ -187,7 +187,7 @@ class _Place:
 
 
 def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:
-    from driftlab.platform.request.experiment import Choice
+    from driftlab.platform.lab.read import Choice
 
     if system is None and workload is None and seed is None:
         return None
@@ -219,9 +219,9 @@ def _is_seed(text: str) -> bool:
 
 
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
-    from driftlab.platform.backend.portable import restart
-    from driftlab.platform.grid import run as lab
-    from driftlab.platform.request.size import announcement
+    from driftlab.platform.lab import seal as lab
+    from driftlab.platform.lab.size import announcement
+    from driftlab.platform.sim.portable import restart
 
     restart(spec.compute.portable)
     if told := announcement(spec):
@@ -232,9 +232,9 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
 
 
 def _resume(path: Path, place: _Place, as_json: bool) -> None:
-    from driftlab.platform.backend.portable import restart
-    from driftlab.platform.grid import paths
-    from driftlab.platform.grid import run as lab
+    from driftlab.platform.lab import paths
+    from driftlab.platform.lab import seal as lab
+    from driftlab.platform.sim.portable import restart
 
     spec, directory = lab.open_run(path)
     restart(spec.compute.portable)
@@ -278,8 +278,8 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 
 def _sum_up(directory: Path) -> None:
     """Print the tables of the report's summary, and what it warns of."""
-    from driftlab.platform.results.analysis.tuned import unequal_budgets
     from driftlab.platform.results.figures.base import view_of
+    from driftlab.platform.results.relations.tuned import unequal_budgets
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
 

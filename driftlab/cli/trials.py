@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from driftlab.cli.output import remark
 
 if TYPE_CHECKING:
-    from driftlab.platform.tuning.session import TuneSession
-    from driftlab.platform.tuning.trial import Assignment, TrialOutcome
+    from driftlab.platform.tune.session import TuneSession
+    from driftlab.platform.tune.trial import Assignment, TrialOutcome
 
 Told = Callable[["Assignment", "TrialOutcome"], None]
 

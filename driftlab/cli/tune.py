@@ -12,9 +12,9 @@ from driftlab.cli.output import print_columns, print_json, remark, say
 from driftlab.errors import BackendLost, RequestError, as_typed
 
 if TYPE_CHECKING:
-    from driftlab.platform.results.analysis.searches import Found
-    from driftlab.platform.tuning.document import SpaceDocument
-    from driftlab.platform.tuning.session import TuneSession
+    from driftlab.platform.results.relations.searches import Found
+    from driftlab.platform.tune.document import SpaceDocument
+    from driftlab.platform.tune.session import TuneSession
 
 SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
 Trials = Annotated[int | None, typer.Option(min=1, help="How many trials, the defaults included.", show_default=False)]
@@ -94,8 +94,8 @@ class _Place:
 
 
 def _start(document: SpaceDocument, out: Path | None, place: _Place, as_json: bool) -> None:
-    from driftlab.platform.backend.portable import restart
-    from driftlab.platform.tuning.folder import begin_search
+    from driftlab.platform.sim.portable import restart
+    from driftlab.platform.tune.folder import begin_search
     from driftlab.tune_spaces.loggers import check_loggers
 
     check_loggers(place.log)
@@ -106,8 +106,8 @@ def _start(document: SpaceDocument, out: Path | None, place: _Place, as_json: bo
 
 
 def _resume(path: Path, place: _Place, as_json: bool) -> None:
-    from driftlab.platform.backend.portable import restart
-    from driftlab.platform.tuning.folder import continue_search
+    from driftlab.platform.sim.portable import restart
+    from driftlab.platform.tune.folder import continue_search
 
     with continue_search(path) as session:
         restart(session.document.portable)
@@ -118,7 +118,7 @@ def _resume(path: Path, place: _Place, as_json: bool) -> None:
 def _work(session: TuneSession, place: _Place) -> None:
     """Run what is left, and name the way back where it is interrupted."""
     from driftlab.cli.trials import shown_trials
-    from driftlab.platform.backend.host import in_batch
+    from driftlab.platform.sim.host import in_batch
     from driftlab.tune_spaces.loggers import loggers_of
     from driftlab.tune_spaces.search import SearchPlace, run_session
 
@@ -151,9 +151,9 @@ def _plan(document: SpaceDocument, as_json: bool) -> None:
 
 def _conclude(directory: Path, as_json: bool) -> None:
     """End with the trials that lead, how the best one does on held-out seeds, and the paths."""
-    from driftlab.platform.results.analysis.searches import open_search
+    from driftlab.platform.results.relations.searches import open_search
     from driftlab.platform.results.report.page import write_report
-    from driftlab.platform.tuning.folder import write_best
+    from driftlab.platform.tune.folder import write_best
 
     best, report, found = write_best(directory), write_report(directory), open_search(directory)
     if as_json:

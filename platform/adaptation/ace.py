@@ -19,15 +19,15 @@ from driftlab.platform.adaptation.memory import MethodMemory
 from driftlab.platform.adaptation.walks import LossWalk, Walking
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.tasks.tasks import Answers
+from driftlab.platform.networks.tasks.tasks import Answers
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.training.descent import Rule
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.networks.vector import Flat
-    from driftlab.platform.training.descent import Rule
-    from driftlab.platform.training.schooling import Data
 
 Pixels = npt.NDArray[Any]
 
@@ -66,7 +66,7 @@ class Ace(Walking):
         return list(layout_of(model).names)
 
     def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
-        from driftlab.platform.training.descent import Momentum
+        from driftlab.platform.networks.training.descent import Momentum
 
         return _Painting(self, Momentum(self.learning_rate, self.momentum), flat, state)
 

@@ -63,7 +63,7 @@ class AdaBn(OfStatistics):
         return self.variant in ("batch", "alpha")
 
     def _statistics(self, model: nn.Module) -> AbstractContextManager[Any]:
-        from driftlab.platform.networks.parts import blend_statistics, normalise_by_batch
+        from driftlab.platform.networks.module_utils import blend_statistics, normalise_by_batch
 
         return (
             blend_statistics(model, self.alpha) if self.variant == "alpha" else normalise_by_batch(model, keeps=False)

@@ -14,9 +14,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.modifier import Modifier, PolicyMemory, moved_since, outputs_of
 from driftlab.platform.adaptation.scales import samples_of
 from driftlab.platform.adaptation.stream import device_inputs, entropies
+from driftlab.platform.adaptation.wrapper import Modifier, PolicyMemory, moved_since, outputs_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -69,7 +69,7 @@ class Asr(Modifier):
 
     def _return(self, model: nn.Module, state: PolicyMemory, changed: Any, share: float, first: float) -> PolicyMemory:
         """Restore all but the first trained tensors, and begin with a fresh member."""
-        from driftlab.platform.networks.parts import copy_entries, restore_entries
+        from driftlab.platform.networks.module_utils import copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         spans = layout_of(model).spans
@@ -83,7 +83,7 @@ class Asr(Modifier):
         """Return the classes that the source network predicts."""
         import torch
 
-        from driftlab.platform.networks.parts import restore_entries
+        from driftlab.platform.networks.module_utils import restore_entries
         from driftlab.platform.networks.predict import evaluating, state_of
 
         now = state_of(model)

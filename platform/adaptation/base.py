@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.records import Estimated, Passes, Weights
-from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.base import Scaling
-    from driftlab.platform.training.schooling import Data
 
 EMPTY_PACK: Mapping[str, npt.NDArray[Any]] = {}  # of a member without a summary of the source
 

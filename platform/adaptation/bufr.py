@@ -18,7 +18,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.histograms import instability, soft_counts
 from driftlab.platform.adaptation.memory import MethodMemory, Remembering, own_arrays
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.core.parameters import Means
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.features import FeaturePass
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
+BINS = 10
 Stretch = tuple[list[str], float, list[stream.Rows]]  # what learns, at which rate, and its mini-batches
 TRACKED, LARGEST = ("features", "outputs"), 10.0  # times the source's largest output is an explosion
 
@@ -98,7 +98,7 @@ class Bufr(Remembering):
     def _learn(
         self, model: nn.Module, state: MethodMemory, batch: Batch, plan: list[Stretch], *, on_stream: bool
     ) -> Adapted:
-        from driftlab.platform.networks.parts import coordinates, copy_entries, record_layers, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, copy_entries, record_layers, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         before, layout, done, after = copy_entries(model, state.source), layout_of(model), stream.WorkLog(), state
@@ -145,7 +145,7 @@ class _Walk:
     def __init__(
         self, member: Bufr, model: nn.Module, batch: Batch, flat: Any, state: MethodMemory, rate: float
     ) -> None:
-        from driftlab.platform.training.descent import Descent, Momentum
+        from driftlab.platform.networks.training.descent import Descent, Momentum
 
         self._member, self._model, self._batch, self._flat, self._pack = member, model, batch, flat, state.pack
         moments = stream.flatten_moments(state.moments, flat.layout, 1)
@@ -175,7 +175,7 @@ class _Walk:
 
 def _blocks(model: nn.Module) -> list[list[str]]:
     """List the trainable parameters of the network's parts from the bottom up, without those of the head."""
-    from driftlab.platform.adaptation.heads import linear_head
+    from driftlab.platform.networks.heads import linear_head
     from driftlab.platform.networks.vector import layout_of
 
     head, names = linear_head(model), layout_of(model).names
@@ -191,3 +191,23 @@ def _unfit(batch: Batch, state: MethodMemory) -> str:
         return why
     few = "one frame has no distribution" if len(batch.images) == 1 else ""
     return few if state.pack else "there is no summary of the source to restore"
+
+
+def soft_counts(values: torch.Tensor, low: torch.Tensor, ranges: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Count values [n, units] softly in eight bins over the range of each unit and two beyond it, [units, 10]."""
+    import torch
+
+    places = torch.linspace(0, 1, BINS - 1, device=values.device, dtype=values.dtype)
+    edges = (low / ranges)[:, None] + places
+    shift = torch.cat([torch.zeros_like(edges[:, :1]), -edges.cumsum(dim=1)], dim=1)
+    steps = torch.arange(1, BINS + 1, device=values.device, dtype=values.dtype)
+    return (((values / ranges)[..., None] * steps + shift) / temperature).softmax(dim=-1).sum(dim=0)
+
+
+def instability(source: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    """Return the population stability index of each unit: the divergence both ways, in logarithms of base 10."""
+    return divergence(source, now) + divergence(now, source)
+
+
+def divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return (first * ((first + 1e-8) / (second + 1e-8)).log()).sum(dim=-1) / math.log(BINS)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.parts import NormRecord
+    from driftlab.platform.networks.module_utils import NormRecord
     from driftlab.platform.networks.vector import Flat
 
 
@@ -65,7 +65,7 @@ class CoTta(Remembering):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict by statistics of the batch, or of each frame alone where answers do not wait; `edgebench`: stored."""
-        from driftlab.platform.networks.parts import normalise_by_batch
+        from driftlab.platform.networks.module_utils import normalise_by_batch
 
         if self.variant == "edgebench":
             return super().answer(model, state, batch)
@@ -89,7 +89,7 @@ class CoTta(Remembering):
     def _learn(
         self, model: nn.Module, state: MethodMemory, batch: Batch, lessons: list[stream.Rows], *, at_once: bool
     ) -> Adapted:
-        from driftlab.platform.networks.parts import copy_entries, record_layers, restore_entries
+        from driftlab.platform.networks.module_utils import copy_entries, record_layers, restore_entries
 
         before, names = copy_entries(model, state.source), [name for name, _ in model.named_parameters()]
         keeps = self.variant == "edgebench"
@@ -119,8 +119,8 @@ class _Walk:
     ) -> None:
         import torch
 
-        from driftlab.platform.networks.parts import batch_norms
-        from driftlab.platform.training.descent import Adam, Descent
+        from driftlab.platform.networks.module_utils import batch_norms
+        from driftlab.platform.networks.training.descent import Adam, Descent
 
         self.done = stream.WorkLog()
         self.first: torch.Tensor | None = None  # the teacher's first outputs
@@ -181,7 +181,7 @@ class _Walk:
 
     def _run(self, weights: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         """Run the network with other weights; in `edgebench` with the source's statistics of batch norms."""
-        from driftlab.platform.networks.parts import copy_entries, restore_entries
+        from driftlab.platform.networks.module_utils import copy_entries, restore_entries
 
         self._flat.weights.copy_(weights)
         self.done.forward.append(len(inputs))

@@ -14,23 +14,23 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.adaptation import stream
-from driftlab.platform.adaptation.alignment import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.heads import linear_head, names_below_head
 from driftlab.platform.adaptation.memory import MethodMemory, below, own_arrays, under
+from driftlab.platform.adaptation.objectives import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.adaptation.replay import Replay, replay_of
 from driftlab.platform.adaptation.walks import LossWalk, Walking
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.heads import linear_head, names_below_head
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.training.descent import Rule
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.networks.vector import Flat
-    from driftlab.platform.training.descent import Rule
-    from driftlab.platform.training.schooling import Data
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Cua(Walking):
         return names_below_head(model)
 
     def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
-        from driftlab.platform.training.descent import Momentum
+        from driftlab.platform.networks.training.descent import Momentum
 
         return _Aligning(self, Momentum(self.learning_rate, self.momentum), flat, state)
 

@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Le, Lt
 
+from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
-from driftlab.platform.training import masks
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.training.descent import Descent, Rule
     from driftlab.platform.networks.vector import Flat
-    from driftlab.platform.training.descent import Descent, Rule
 
 Vector = npt.NDArray[np.float32]
 Images = npt.NDArray[np.uint8]
@@ -114,7 +114,7 @@ class Distill(Adaptation):
 
     def _phase(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch, phase: Phase) -> Adapted:
         """Choose coordinates, then train; a phase that leaves the finite numbers is undone."""
-        from driftlab.platform.training.descent import Descent
+        from driftlab.platform.networks.training.descent import Descent
 
         before = flat.weights.clone()
         undone = _restart(flat, memory, anew=self.restart_each_phase)
@@ -171,7 +171,7 @@ class Distill(Adaptation):
         return masks.ends(_running_order(model, flat, batch), count, self.strategy)
 
     def _rule(self) -> Rule:
-        from driftlab.platform.training.descent import Adam, Momentum
+        from driftlab.platform.networks.training.descent import Adam, Momentum
 
         if self.optimiser == "momentum":
             return Momentum(self.learning_rate, self.beta1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Eata(OfScales, Remembering):
 
     def pack(self, model: nn.Module, data: Data) -> Weights:
         """Return the Fisher information of scales and shifts: the mean squared gradient on its own answers."""
-        from driftlab.platform.networks.parts import batch_norms, normalise_by_batch
+        from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch
 
         images = data.train.images[: self.fisher_frames]
         if without_entropy(data.task) or not batch_norms(model) or not len(images):

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.adaptation.filters import Wiring
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.networks.vector import Flat
     from driftlab.platform.scaling.base import Scaling
-    from driftlab.platform.training.schooling import Data
 
 COLLAPSED = 0.3  # of the variety of the first step
 WORSE = 1e-6  # rise of the label-free quality that undoes a phase
@@ -125,7 +125,7 @@ class Elastic(Adaptation):
         return ElasticMemory(source) if go_on is None else replace(go_on, source=source)
 
     def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
-        from driftlab.platform.networks.parts import restore_entries
+        from driftlab.platform.networks.module_utils import restore_entries
 
         restore_entries(model, state.source)
         return self.prepare(model)
@@ -198,7 +198,7 @@ class Elastic(Adaptation):
     ) -> Adapted:
         """Train the chosen filters; a phase that collapsed, or made things worse, is undone."""
         from driftlab.platform.adaptation import filters
-        from driftlab.platform.networks.parts import restore_entries
+        from driftlab.platform.networks.module_utils import restore_entries
         from driftlab.platform.networks.predict import state_of
         from driftlab.platform.networks.vector import layout_of
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
 KERNELS = 5
 MAX_SOURCE = 512

@@ -24,7 +24,7 @@ from driftlab.platform.scaling.base import Budget, Scaling
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data, Lessons
+    from driftlab.platform.networks.training.training_loop import Data, Lessons
 
 SHIFTS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # made for choosing settings, not for tests
 SEVERITIES, SAMPLES, JUDGED = 5, 100, 300
@@ -197,7 +197,7 @@ def pseudo_domains(count: int) -> list[Domain]:
 def _shifted(data: Data, domain: Domain, number: int) -> tuple[Batch, Lessons]:
     """Return frames to adapt on, of the training part, and frames to judge by, of the validation part."""
     from driftlab.datasets.domains.shifts import shifted
-    from driftlab.platform.training.schooling import Lessons
+    from driftlab.platform.networks.training.training_loop import Lessons
 
     rng = rng_for(data.seed, "estimator", number)
     rows = rng.permutation(len(data.train))[:SAMPLES]
@@ -210,7 +210,7 @@ def _retrained(
     member: Adaptation, scaling: Scaling, family: Any, budget: Budget, parts: tuple[Batch, Lessons, Data]
 ) -> tuple[float, float]:
     """Return the accuracy of a network that was cut for a domain, before and after it was retrained."""
-    from driftlab.platform.training.schooling import grade
+    from driftlab.platform.networks.training.training_loop import grade
 
     batch, judged, data = parts
     draft = scaling.draft(family, budget, batch.images, data.task)
@@ -221,7 +221,7 @@ def _retrained(
 
 
 def _threshold(network: nn.Module, data: Data) -> float:
-    from driftlab.platform.training.schooling import grade
+    from driftlab.platform.networks.training.training_loop import grade
 
     judged = data.val.first(JUDGED)
     found = confidences(network, Batch(judged.images, None, rng_for(0), data.task))

@@ -127,8 +127,8 @@ def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: i
     from torch import nn
     from torch.nn import functional as F
 
+    from driftlab.platform.networks.training.descent import Adam, Descent
     from driftlab.platform.networks.vector import bind_vector, read
-    from driftlab.platform.training.descent import Adam, Descent
 
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from driftlab.platform.networks.features import features
-from driftlab.platform.networks.parts import batch_norms, normalise_by_batch, train_only
+from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch, train_only
 from driftlab.platform.networks.predict import device_of, evaluating
 from driftlab.platform.networks.strided import Conv1x1Strided
 from driftlab.platform.networks.vector import Layout

@@ -15,20 +15,20 @@ from annotated_types import Ge
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.heads import linear_head, names_below_head
 from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, below, own_arrays, under
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.adaptation.walks import LossWalk, Walking
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.heads import linear_head, names_below_head
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.training.descent import Rule
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.networks.vector import Flat
-    from driftlab.platform.training.descent import Rule
-    from driftlab.platform.training.schooling import Data
 
 NOISE, HIDDEN = 32, 64  # numbers from which a feature is made, and the width of both small nets
 TELLS = "tells"  # the discriminator's name among the arrays
@@ -94,7 +94,7 @@ class Iada(Walking):
         return names_below_head(model)
 
     def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
-        from driftlab.platform.training.descent import Adam
+        from driftlab.platform.networks.training.descent import Adam
 
         return _Chase(self, Adam(self.learning_rate), flat, state)
 

@@ -14,12 +14,12 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import Answered, Batch
-from driftlab.platform.adaptation.heads import linear_head
 from driftlab.platform.adaptation.memory import MethodMemory, as_tensors
 from driftlab.platform.adaptation.of_head import OfHead
 from driftlab.platform.adaptation.stream import NO_FRAMES, Rows, device_inputs
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
+from driftlab.platform.networks.heads import linear_head
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from annotated_types import Gt, Le
 
 from driftlab.platform.adaptation.banks import ReservoirBank
 from driftlab.platform.adaptation.base import Answered, Batch
-from driftlab.platform.adaptation.norm_rules import InstanceNorm, normalise_with
+from driftlab.platform.adaptation.norms import InstanceNorm, normalise_with
 from driftlab.platform.adaptation.of_bank import OfBank, Visit
 from driftlab.platform.adaptation.stream import answer_by
 from driftlab.platform.core.parameters import Means
@@ -54,7 +54,7 @@ class Note(OfBank):
 
     def learn(self, visit: Visit) -> None:
         """Make one step along the entropy of the memory, averaged over frames and classes."""
-        from driftlab.platform.networks.parts import train_only
+        from driftlab.platform.networks.module_utils import train_only
         from driftlab.platform.networks.vector import bind_vector
 
         items = visit.bank.by_class()
@@ -68,7 +68,7 @@ class Note(OfBank):
             visit.descend(flat, -(shares * (shares + 1e-6).log()).mean(), len(items))
 
     def _norms(self, model: nn.Module, *, learns: bool) -> AbstractContextManager[Any]:
-        from driftlab.platform.networks.parts import normalise_by_batch
+        from driftlab.platform.networks.module_utils import normalise_by_batch
 
         if self.variant == "original":
             return normalise_with(model, InstanceNorm(self.width, self.bn_momentum if learns else None))

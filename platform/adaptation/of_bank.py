@@ -69,7 +69,7 @@ class OfBank(Remembering):
         return self._visit(model, state, batch, parts)
 
     def _visit(self, model: nn.Module, state: MethodMemory, batch: Batch, parts: list[Rows]) -> Adapted:
-        from driftlab.platform.networks.parts import (
+        from driftlab.platform.networks.module_utils import (
             coordinates,
             copy_entries,
             is_finite,
@@ -150,7 +150,7 @@ class Visit:
         """Make a step of Adam along a loss; False where it is not finite."""
         import torch
 
-        from driftlab.platform.training.descent import Adam, Descent
+        from driftlab.platform.networks.training.descent import Adam, Descent
 
         self.done.losses.append(float(loss.detach()))
         if not math.isfinite(self.done.losses[-1]):

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 from driftlab.platform.adaptation.augment import Views, augment
 from driftlab.platform.adaptation.banks import TimelyBank
 from driftlab.platform.adaptation.memory import below, under
-from driftlab.platform.adaptation.norm_rules import FollowingNorm, normalise_with
+from driftlab.platform.adaptation.norms import FollowingNorm, normalise_with
 from driftlab.platform.adaptation.of_bank import OfBank, Visit
 from driftlab.platform.adaptation.stream import NormMomentum
 from driftlab.platform.core.parameters import Means
@@ -37,7 +37,7 @@ class RoTta(OfBank):
     views: Annotated[Views, Means("what the student's view of a frame changes")] = "all"
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
-        from driftlab.platform.networks.parts import copy_entries
+        from driftlab.platform.networks.module_utils import copy_entries
 
         return under("student", copy_entries(model, self.changes(model)))
 
@@ -52,7 +52,7 @@ class RoTta(OfBank):
         """Teach the student one view of the memory, and move the teacher towards it."""
         import torch
 
-        from driftlab.platform.networks.parts import copy_entries, restore_entries
+        from driftlab.platform.networks.module_utils import copy_entries, restore_entries
 
         items, model = visit.bank.by_class(), visit.model
         inputs, rule = visit.inputs(items), FollowingNorm(self.share)
@@ -72,7 +72,7 @@ class RoTta(OfBank):
         restore_entries(model, {**teacher, **moved})
 
     def _teach(self, visit: Visit, inputs: torch.Tensor, target: torch.Tensor) -> None:
-        from driftlab.platform.networks.parts import train_only
+        from driftlab.platform.networks.module_utils import train_only
         from driftlab.platform.networks.vector import bind_vector
 
         ages = np.array([item.age / self.capacity for item in visit.bank.by_class()])

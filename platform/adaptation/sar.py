@@ -38,7 +38,7 @@ class Sar(OfScales, Remembering):
     tasks = ("segmentation", "classification")
 
     def trains(self, model: nn.Module) -> list[str]:
-        from driftlab.platform.networks.parts import batch_norms
+        from driftlab.platform.networks.module_utils import batch_norms
 
         norms = list(batch_norms(model))
         trained = set(norms[: len(norms) - math.floor(self.spared * len(norms))])

@@ -32,14 +32,14 @@ from driftlab.platform.adaptation.stream import (
 )
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
-from driftlab.platform.tasks.tasks import Task
+from driftlab.platform.networks.tasks.tasks import Task
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.training.descent import Rule
     from driftlab.platform.networks.vector import Flat
-    from driftlab.platform.training.descent import Rule
 
 NONE_ACCEPTED = "nothing in the batch was fit to learn from"
 
@@ -74,7 +74,7 @@ class OfScales(OnStream):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict by statistics of the batch, or of each frame alone where answers do not wait; `run`: stored ones."""
-        from driftlab.platform.networks.parts import normalise_by_batch
+        from driftlab.platform.networks.module_utils import normalise_by_batch
 
         if self.variant == "run":
             return super().answer(model, state, batch)
@@ -102,7 +102,7 @@ class OfScales(OnStream):
         at_once: bool,
     ) -> Adapted:
         """Make the steps; the outputs before the first one are the answers where they use the same batch."""
-        from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         before, layout = copy_entries(model, state.source), layout_of(model)
@@ -127,7 +127,7 @@ class OfScales(OnStream):
         return Adapted(after, steps.made, tuple(steps.done.losses), coordinates(layout, learning), **told)
 
     def _rule(self) -> Rule:
-        from driftlab.platform.training.descent import Adam, Momentum
+        from driftlab.platform.networks.training.descent import Adam, Momentum
 
         if self.optimiser == "sgd":
             return Momentum(self.learning_rate, self.momentum)
@@ -196,7 +196,7 @@ class Steps:
 
     def restart(self, *, empty: bool = True) -> None:
         """Return the network to the source, with an empty optimiser."""
-        from driftlab.platform.networks.parts import restore_entries
+        from driftlab.platform.networks.module_utils import restore_entries
 
         restore_entries(self.model, self.source)
         if empty:
@@ -209,7 +209,7 @@ class Steps:
         return replace(after, held=own_arrays(self.held)) if isinstance(after, MethodMemory) else after
 
     def _begin(self, state: StreamMemory) -> None:
-        from driftlab.platform.training.descent import Descent
+        from driftlab.platform.networks.training.descent import Descent
 
         moments = flatten_moments(state.moments, self.flat.layout, self._rule.moments)
         self._walk = Descent(self._rule, self.flat.weights, moments, state.steps)
@@ -227,7 +227,7 @@ def without_entropy(task: Task) -> str:
 
 def scales_and_shifts(model: nn.Module) -> list[str]:
     """Name the trainable parameters of batch norms."""
-    from driftlab.platform.networks.parts import norm_state
+    from driftlab.platform.networks.module_utils import norm_state
     from driftlab.platform.networks.vector import layout_of
 
     spans = layout_of(model).spans

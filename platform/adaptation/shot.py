@@ -61,7 +61,7 @@ class Shot(stream.OnStream):
     def _learn(
         self, model: nn.Module, state: stream.StreamMemory, batch: Batch, lessons: list[stream.Rows], *, on_stream: bool
     ) -> Adapted:
-        from driftlab.platform.networks.parts import coordinates, copy_entries, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         done, layout, layers = stream.WorkLog(), layout_of(model), dict[str, None]()

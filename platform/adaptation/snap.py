@@ -17,10 +17,10 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
-from driftlab.platform.adaptation.modifier import Modifier, PolicyMemory
-from driftlab.platform.adaptation.norm_rules import MemoryNorm, normalise_with, record_statistics
+from driftlab.platform.adaptation.norms import MemoryNorm, normalise_with, record_statistics
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.adaptation.stream import NO_STEPS, Rows, device_inputs, split_groups, unfit_reason
+from driftlab.platform.adaptation.wrapper import Modifier, PolicyMemory
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -105,7 +105,7 @@ class Snap(Modifier):
         """Predict a batch; return mean and deviation of each frame before the first batch norm as well."""
         import torch
 
-        from driftlab.platform.networks.parts import batch_norms
+        from driftlab.platform.networks.module_utils import batch_norms
 
         found: list[torch.Tensor] = []
 
@@ -146,7 +146,7 @@ class Snap(Modifier):
         """Run the memory by its own statistics and record those of each batch norm."""
         import torch
 
-        from driftlab.platform.networks.parts import normalise_by_batch
+        from driftlab.platform.networks.module_utils import normalise_by_batch
 
         with torch.no_grad(), normalise_by_batch(model, keeps=False), record_statistics(model) as found:
             model(device_inputs(model, memory, rows))

@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.modifier import Modifier
+from driftlab.platform.adaptation.wrapper import Modifier
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 

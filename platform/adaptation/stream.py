@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.parts import NormRecord
+    from driftlab.platform.networks.module_utils import NormRecord
     from driftlab.platform.networks.vector import Flat, Layout
 
 MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
@@ -85,13 +85,13 @@ class OnStream(Adaptation):
 
     def changes(self, model: nn.Module) -> list[str]:
         """Name the entries of the state dict that the member may change."""
-        from driftlab.platform.networks.parts import norm_state
+        from driftlab.platform.networks.module_utils import norm_state
 
         return norm_state(model)
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> StreamMemory:
         """Copy the entries that may change; keep the parts of the previous optimiser that fit by name and shape."""
-        from driftlab.platform.networks.parts import copy_entries
+        from driftlab.platform.networks.module_utils import copy_entries
 
         model.eval()
         source = copy_entries(model, self.changes(model))
@@ -106,7 +106,7 @@ class OnStream(Adaptation):
 
     def reset(self, model: nn.Module, state: Any) -> StreamMemory:
         """Return to the source network with a fresh optimiser."""
-        from driftlab.platform.networks.parts import restore_entries
+        from driftlab.platform.networks.module_utils import restore_entries
 
         restore_entries(model, state.source)
         return OnStream.prepare(self, model)
@@ -137,7 +137,7 @@ class OfStatistics(OnStream):
 
 def unfit_reason(model: nn.Module, batch: Batch) -> str:
     """Return why a member of batch norms cannot learn from this batch; empty if it can."""
-    from driftlab.platform.networks.parts import batch_norms
+    from driftlab.platform.networks.module_utils import batch_norms
 
     return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
 
@@ -176,7 +176,7 @@ def follow_statistics(
     """Let the statistics of batch norms follow groups of frames: with a momentum, or (None) as their average."""
     import torch
 
-    from driftlab.platform.networks.parts import batch_norms, copy_entries, normalise_by_batch, restore_entries
+    from driftlab.platform.networks.module_utils import batch_norms, copy_entries, normalise_by_batch, restore_entries
 
     before, done = copy_entries(model, state.source), WorkLog()
     model.eval()
@@ -197,7 +197,7 @@ def part_learning(
     model: nn.Module, names: Sequence[str], *, keeps: bool, momentum: float
 ) -> Iterator[tuple[Flat, NormRecord]]:
     """Bind these parameters to one vector while batch norms normalise by the batch."""
-    from driftlab.platform.networks.parts import normalise_by_batch, train_only
+    from driftlab.platform.networks.module_utils import normalise_by_batch, train_only
     from driftlab.platform.networks.vector import bind_vector
 
     with (
@@ -277,7 +277,7 @@ def split_by_name(vectors: Iterable[npt.NDArray[Any]], layout: Layout) -> tuple[
 
 def invalid_reason(model: nn.Module, state: StreamMemory, passed: NormRecord, done: WorkLog) -> str:
     """Return why an update is invalid: batches too small for a batch norm, or numbers that are not finite."""
-    from driftlab.platform.networks.parts import is_finite
+    from driftlab.platform.networks.module_utils import is_finite
 
     if passed.starved:
         return f"batch norm {next(iter(passed.starved))} was given one value per channel: more frames are needed"

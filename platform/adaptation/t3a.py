@@ -13,13 +13,13 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import Answered, Batch
-from driftlab.platform.adaptation.heads import entries_of, linear_head
 from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, own_arrays
 from driftlab.platform.adaptation.of_bank import whole_frames
 from driftlab.platform.adaptation.of_head import OfHead
 from driftlab.platform.adaptation.stream import NO_FRAMES, Rows, device_inputs, entropies
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.networks.heads import entries_of, linear_head
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -68,7 +68,7 @@ class T3a(OfHead):
         self, model: nn.Module, state: MethodMemory, held: Supports, classes: int
     ) -> npt.NDArray[np.bool_] | None:
         """Replace the head by the templates, without a bias."""
-        from driftlab.platform.networks.parts import coordinates, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         name, layout = linear_head(model), layout_of(model)

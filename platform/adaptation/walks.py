@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.networks.training.descent import Rule
     from driftlab.platform.networks.vector import Flat
-    from driftlab.platform.training.descent import Rule
 
 
 class LossWalk:
     """The steps of one call."""
 
     def __init__(self, rule: Rule, flat: Flat, state: MethodMemory) -> None:
-        from driftlab.platform.training.descent import Descent
+        from driftlab.platform.networks.training.descent import Descent
 
         self._flat, self._count = flat, rule.moments
         moments = stream.flatten_moments(state.moments, flat.layout, self._count)
@@ -77,7 +77,7 @@ class Walking(Remembering):
 
     def walk(self, model: nn.Module, state: MethodMemory, batch: Batch, phase: Phase) -> Adapted:
         """Make the steps, or undo them where they went wrong; a phase begins without moments."""
-        from driftlab.platform.networks.parts import coordinates, copy_entries, record_layers, restore_entries
+        from driftlab.platform.networks.module_utils import coordinates, copy_entries, record_layers, restore_entries
         from driftlab.platform.networks.vector import layout_of
 
         if why := self.unfit(model, batch, state):

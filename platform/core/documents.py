@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from driftlab.errors import DataError, RequestError, quoted, shortened
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_LIST, _MAPPING = "give a list, such as [1, 2]", "give a mapping, such as {key: value}"
 MAX_FILE_BYTES = 2**22
 MAX_VALUES = 40_000  # of a document, aliases expanded
 MAX_DEPTH = 100
@@ -108,3 +113,17 @@ def check_file(file: Path, most_bytes: int) -> None:
         raise DataError(f"'{file}' is no regular file.")
     if found.st_size > most_bytes:
         raise DataError(f"'{file}' has {found.st_size:,} bytes, allowed are {most_bytes:,}.")
+
+
+WORDS: Mapping[str, str] = {
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "dataclass_type": _MAPPING,
+}
+
+
+def describe_fault(detail: ErrorDetails) -> str:
+    """Describe a fault: in pydantic's words unless they presume knowledge of Python."""
+    return WORDS.get(detail["type"]) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from driftlab.errors import RunError
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.registry import Member
 
 
 class TookTooLong(BaseException):

@@ -16,24 +16,24 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from driftlab.errors import DataError, RequestError, WireError, first_line
-from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.documents import read_json, read_text
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.field.keeping import KeptNetwork
 from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
+from driftlab.platform.field.network_cache import KeptNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
 from driftlab.platform.field.sending import Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
-from driftlab.platform.loop.device_run import DeviceRun
-from driftlab.platform.loop.placing import place_app
-from driftlab.platform.loop.rows import transfer_row
 from driftlab.platform.results.tables.shapes import shape_fault
+from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.inline import InlineSession
+from driftlab.platform.sim.placing import place_app
+from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.world.link import Transfer
 
 STATE = "field.json"  # beside the tables: how a killed device finds its session again

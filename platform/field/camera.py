@@ -19,8 +19,8 @@ from driftlab.datasets.catalogue import CAMERA
 from driftlab.datasets.frames import Frames, Stream, Times
 from driftlab.datasets.remote import RemoteStream
 from driftlab.errors import DataError, RequestError, first_line
-from driftlab.platform.nodes.device import Device
-from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.sim.nodes.camera import Device
+from driftlab.platform.sim.specs import StreamSpec
 
 log = logging.getLogger(__name__)
 Pixels = npt.NDArray[np.uint8]

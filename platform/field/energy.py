@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from driftlab.platform.loop.ledger import Account
+from driftlab.platform.sim.ledger import Account
 
 POWERCAP, SUPPLIES = "sys/class/powercap", "sys/class/power_supply"
 MICRO_WH_J = 3600e-6  # joules of a microwatt-hour

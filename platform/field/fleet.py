@@ -13,7 +13,7 @@ from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.request import SessionAsked
 from driftlab.platform.field.tables import write_run
-from driftlab.platform.grid.run import create_run
+from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.beside import update_waits
 from driftlab.platform.results.tables.read import Run, open_run
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.request.cells import resolved
+from driftlab.platform.lab.cells import resolved
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.world.link import MAX_FLIGHTS
 
 if TYPE_CHECKING:
     from driftlab.platform.field.agent import Agent
-    from driftlab.platform.request.experiment import Experiment
+    from driftlab.platform.lab.read import Experiment
     from driftlab.platform.world.hardware import Hardware
 
 LAB = "lab.yaml"  # beside a device's tables

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from driftlab.platform.backend.inline import InlineJob
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.field.rounds import drive
 from driftlab.platform.field.sending import CAMERA, Sender
-from driftlab.platform.loop.deliveries import Delivery
-from driftlab.platform.loop.messages import Upload
-from driftlab.platform.loop.placing import place_learner, place_teachers
-from driftlab.platform.loop.rounds import Step
-from driftlab.platform.loop.rows import update_row
+from driftlab.platform.sim.deliveries import Delivery
+from driftlab.platform.sim.inline import InlineJob
+from driftlab.platform.sim.messages import Upload
+from driftlab.platform.sim.placing import place_learner, place_teachers
+from driftlab.platform.sim.rounds import Step
+from driftlab.platform.sim.rows import update_row
 from driftlab.platform.streaming.base import Sampling
 
 

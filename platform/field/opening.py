@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from driftlab.errors import WireError, first_line
-from driftlab.platform.backend.base import NodeId, Session
-from driftlab.platform.backend.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.core.records import Reply, Weights
 from driftlab.platform.field.request import SessionAsked, cell_of, experiment_of
-from driftlab.platform.grid.builds import settings_of
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.loop.app_run import AppRun
-from driftlab.platform.loop.context import context_key
-from driftlab.platform.loop.device_run import DeviceRun
-from driftlab.platform.loop.loop import Loop
-from driftlab.platform.request.experiment import Experiment
-from driftlab.platform.training.artifacts import FamilyRecipe
+from driftlab.platform.lab.builds import settings_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import Experiment
+from driftlab.platform.networks.training.artifacts import FamilyRecipe
+from driftlab.platform.sim.app import AppRun
+from driftlab.platform.sim.context import context_key
+from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
+from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.session import NodeId, Session
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _FetchedSession(InlineSession):
             return super().call(node, verb, *args)
         if verb == "pack":
             return InlineJob(node, verb, Reply(payload=self._fetched.pack()))
-        from driftlab.platform.nodes.builder import built_from
+        from driftlab.platform.sim.nodes.builder import built_from
 
         recipe = args[0]
         mine = recipe.network.network == self._fetched.network
@@ -95,7 +95,7 @@ class _FetchedSession(InlineSession):
 
 def _untrained(recipe: FamilyRecipe) -> Weights:
     """Build the teacher without its weights: the device knows its size, and never asks it."""
-    from driftlab.platform.training.pretrain import build_family, pretrain
+    from driftlab.platform.networks.training.pretrain import build_family, pretrain
 
     return build_family(recipe, pretrain(replace(recipe.network, steps=0)))
 

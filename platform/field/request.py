@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.datasets.catalogue import CAMERA
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import FAMILIES
-from driftlab.platform.loop.cell import Cell
+from driftlab.platform.core.registry import FAMILIES
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.read import Experiment, parse
 from driftlab.platform.networks.zoo import task_of
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import Experiment, parse
+from driftlab.platform.sim.setting import Cell
 
 MOST_PIXELS = 1024 * 1024  # of a frame
 MOST_STEPS = 20_000  # of pre-training, which the server does

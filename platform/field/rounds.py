@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from driftlab.platform.backend.base import Session
-from driftlab.platform.loop.deliveries import Delivery
-from driftlab.platform.loop.rounds import Await, Step, Steps
+from driftlab.platform.sim.deliveries import Delivery
+from driftlab.platform.sim.rounds import Await, Step, Steps
+from driftlab.platform.sim.session import Session
 
 POLL_S = 0.01
 

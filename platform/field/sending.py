@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from driftlab.errors import DriftlabError
-from driftlab.platform.backend.base import NodeId
-from driftlab.platform.backend.inline import InlineSession
 from driftlab.platform.core.documents import read_json
 from driftlab.platform.core.records import Noticed, Uploaded
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
-from driftlab.platform.field.line import Line
 from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
 from driftlab.platform.field.opening import FieldCell
-from driftlab.platform.loop.rows import sample_columns, transfer_row
+from driftlab.platform.field.websocket import Line
+from driftlab.platform.sim.inline import InlineSession
+from driftlab.platform.sim.rows import sample_columns, transfer_row
+from driftlab.platform.sim.session import NodeId
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.world.link import Transfer
 

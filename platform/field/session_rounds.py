@@ -19,21 +19,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from driftlab.errors import RunError
-from driftlab.platform.backend.base import Job, NodeId
-from driftlab.platform.backend.host import keep_freed_memory, use_one_thread
-from driftlab.platform.backend.inline import InlineJob, InlineSession
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Received
 from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMessage, decode_samples, dump_state
 from driftlab.platform.field.opening import FieldCell, open_on_server
 from driftlab.platform.field.request import SessionAsked
 from driftlab.platform.field.rounds import drive
-from driftlab.platform.loop.app_run import RoundGain
-from driftlab.platform.loop.deliveries import Delivery, LabelDelivery, UpdateDelivery
-from driftlab.platform.loop.messages import Upload
-from driftlab.platform.loop.placing import place_app, place_learner, place_teachers
-from driftlab.platform.loop.rounds import WeightRounds
-from driftlab.platform.loop.rows import update_row
+from driftlab.platform.sim.app import RoundGain
+from driftlab.platform.sim.deliveries import Delivery, LabelDelivery, UpdateDelivery
+from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.messages import Upload
+from driftlab.platform.sim.placing import place_app, place_learner, place_teachers
+from driftlab.platform.sim.rounds import WeightRounds
+from driftlab.platform.sim.rows import update_row
+from driftlab.platform.sim.session import Job, NodeId
 
 log = logging.getLogger(__name__)
 NODES, UPLOADS, RESULTS, LOCK = "nodes.pickle", "uploads", "results", "rounds.lock"

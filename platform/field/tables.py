@@ -12,9 +12,9 @@ from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt
 from driftlab.platform.field.lab import write_lab
 from driftlab.platform.field.sending import Traffic
-from driftlab.platform.grid import paths
-from driftlab.platform.grid.plan import origins_of
-from driftlab.platform.grid.run import provenance
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.plan import origins_of
+from driftlab.platform.lab.seal import provenance
 from driftlab.platform.results.tables.recorder import Recorder
 
 if TYPE_CHECKING:

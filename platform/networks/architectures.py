@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from driftlab.datasets.frames import MAX_PIXEL_CLASSES
+from driftlab.errors import RequestError
 from driftlab.platform.networks import light
-from driftlab.platform.networks.boxed import RARE, TellsBoxes
+from driftlab.platform.networks.box_head import RARE, TellsBoxes
+from driftlab.platform.networks.memory_format import choose_format
 from driftlab.platform.networks.published import detection, library, residual, segmentation
 from driftlab.platform.networks.resizing import resize
-from driftlab.platform.tasks.boxes import SIDES
+from driftlab.platform.networks.strided import make_safe
+from driftlab.platform.networks.tasks.boxes import SIDES
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.zoo import check, task_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
@@ -202,3 +213,16 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     **{name: partial(library.make, name) for name in library.CLASSIFIERS},
     "vit_small": library.vision_transformer,
 }
+
+
+def build(name: str, classes: int, *, seed: int) -> nn.Module:
+    """Build a network with random weights; the same seed gives the same weights and leaves other generators alone."""
+    check(name)
+    if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
+        raise RequestError(
+            f"'{name}' names pixels, and a label map has a byte for each: "
+            f"at most {MAX_PIXEL_CLASSES} classes, given {classes}."
+        )
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        return choose_format(name, make_safe(MAKERS[name](classes)))

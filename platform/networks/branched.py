@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.platform.core.records import LayerCost, ModelCost
-from driftlab.platform.networks.account import count_cost, stored_bytes
-from driftlab.platform.networks.boxed import BoxHead, count_finer
+from driftlab.platform.networks.box_head import BoxHead, count_finer
 from driftlab.platform.networks.chain import Chain
+from driftlab.platform.networks.cost_counter import count_cost, stored_bytes
 from driftlab.platform.networks.paths import BASE, Path, PathSpace
 from driftlab.platform.networks.resizing import resize
 from driftlab.platform.networks.zoo import Input

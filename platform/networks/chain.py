@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.boxed import TellsBoxes
+from driftlab.platform.networks.box_head import TellsBoxes
 from driftlab.platform.networks.features import head_of
 from driftlab.platform.networks.operators import OPERATORS, LowRank, OperatorBlock, inherit
 from driftlab.platform.networks.predict import evaluating

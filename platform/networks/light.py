@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.networks.boxed import BoxHead, TellsBoxes, count_finer
+from driftlab.platform.networks.box_head import BoxHead, TellsBoxes, count_finer
 from driftlab.platform.networks.published.residual import BasicBlock, SqueezeExcite, conv_norm
 from driftlab.platform.networks.resizing import resize
-from driftlab.platform.tasks.boxes import SIDES
+from driftlab.platform.networks.tasks.boxes import SIDES
 
 WIDTH = 16  # channels of a stem
 Trunk = tuple[nn.Module, int]  # with the number of its channels

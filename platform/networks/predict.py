@@ -13,7 +13,7 @@ from torch import nn
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.digest import digest as digest
-from driftlab.platform.tasks.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
 
 
 def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.datasets.frames import MAX_PIXEL_CLASSES
-from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
+from driftlab.errors import unknown_name
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 
 Numbers = tuple[float, float, float]
@@ -191,25 +189,6 @@ PUBLISHED: Mapping[str, ZooEntry] = {
     ),
 }  # fmt: skip
 ZOO: Mapping[str, ZooEntry] = {**OWN, **PUBLISHED}
-
-
-def build(name: str, classes: int, *, seed: int) -> nn.Module:
-    """Build a network with random weights; the same seed gives the same weights and leaves other generators alone."""
-    check(name)
-    if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
-        raise RequestError(
-            f"'{name}' names pixels, and a label map has a byte for each: "
-            f"at most {MAX_PIXEL_CLASSES} classes, given {classes}."
-        )
-    import torch
-
-    from driftlab.platform.networks import architectures as networks
-    from driftlab.platform.networks.memory_format import choose_format
-    from driftlab.platform.networks.strided import make_safe
-
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(seed)
-        return choose_format(name, make_safe(networks.MAKERS[name](classes)))
 
 
 def check(name: str) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import ModelCost, Passes, Reading, Variant, Weights
-from driftlab.platform.tasks.tasks import Task
+from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.load import slowdown
@@ -20,8 +20,9 @@ from driftlab.platform.world.load import slowdown
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
+MIN_CHANNELS = 2  # of every group, if it has them
 Size = tuple[int, int]  # height and width of a frame
 WHOLE = "whole"  # name of a network that no member has made: the student's as it is
 
@@ -199,3 +200,8 @@ def check_index(which: int, count: int) -> int:
     if not 0 <= which < count:
         raise RequestError(f"variant is {which}, the family has networks 0 to {count - 1}")
     return which
+
+
+def width_of(size: int, share: float) -> int:
+    """Return the number of channels in a share of a group."""
+    return min(size, max(MIN_CHANNELS, round(share * size)))

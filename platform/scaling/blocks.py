@@ -12,10 +12,10 @@ from torch import nn
 
 from driftlab.platform.networks.chain import Block, Chain
 from driftlab.platform.networks.paths import MERGED, SPARSE
-from driftlab.platform.pruning.ranking import rank
-from driftlab.platform.pruning.surgery import cut, groups
+from driftlab.platform.networks.pruning.ranking import rank
+from driftlab.platform.networks.pruning.surgery import cut, groups
+from driftlab.platform.scaling.base import width_of
 from driftlab.platform.scaling.growing import best_channels
-from driftlab.platform.scaling.widths import width_of
 
 
 def make_stage(chain: Chain, which: int, name: str | None) -> nn.Module:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.branched import Branched
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.probing import StagePlan
-    from driftlab.platform.training.schooling import Data
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class OfPaths(Scaling):
     built_as: ClassVar[str] = "branches"
 
     def build(self, model: nn.Module, data: Data | None) -> PathFamily:
+        from driftlab.platform.networks.training.training_loop import Course, deterministic
         from driftlab.platform.scaling import staged
         from driftlab.platform.scaling.conditional import train_conditionally
-        from driftlab.platform.training.schooling import Course, deterministic
 
         assert data is not None
         with deterministic(data.seed):
@@ -97,8 +97,8 @@ class OfPaths(Scaling):
     def _plan(self, model: nn.Module, data: Data) -> StagePlan:
         """Probe every block of a network."""
         from driftlab.platform.networks.chain import chain_of
+        from driftlab.platform.networks.training.training_loop import Course
         from driftlab.platform.scaling.probing import plan_stages
-        from driftlab.platform.training.schooling import Course
 
         chain = chain_of(model, data.example(model), self.exits)
         return plan_stages(chain, data, self.exits, Course(self.probe_epochs, self.learning_rate, self.batch))
@@ -150,8 +150,8 @@ class OfPaths(Scaling):
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> PathFamily:
         from driftlab.platform.networks.predict import load
+        from driftlab.platform.networks.training.training_loop import deterministic
         from driftlab.platform.scaling.probing import StagePlan
-        from driftlab.platform.training.schooling import deterministic
 
         plan = None
         if "plan" in arrays:

@@ -20,8 +20,8 @@ from torch import nn
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.training.training_loop import Course, Data, epochs
 from driftlab.platform.scaling.staged import Prefix, Rows, grade_features, run, train_exit
-from driftlab.platform.training.schooling import Course, Data, epochs
 
 logger = logging.getLogger(__name__)
 SLOWER = 0.1  # rate of the stage before, as a share

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.branched import Branched, MixedNetwork
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.training.schooling import Course, Data, Lessons, Rows
+    from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, Rows
 
     Loss = Callable[[], Tensor]
 
@@ -48,7 +48,7 @@ class Darts(OfSearch):
         import torch
 
         from driftlab.platform.networks.branched import MixedNetwork
-        from driftlab.platform.training.schooling import epochs
+        from driftlab.platform.networks.training.training_loop import epochs
 
         rng = rng_for(data.seed, "scaling", "darts")
         learned, judged = halves(data.train, rng)

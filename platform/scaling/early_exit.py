@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.branched import Branched
-    from driftlab.platform.networks.leaving import LeavingNetwork
-    from driftlab.platform.training.schooling import Data, Lessons
+    from driftlab.platform.networks.early_exit import LeavingNetwork
+    from driftlab.platform.networks.training.training_loop import Data, Lessons
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,8 @@ class EarlyExit(Scaling):
         return [] if good else [f"'ratios' is {self.ratios}, must be one or more that differ"]
 
     def build(self, model: nn.Module, data: Data | None) -> LeavingFamily:
+        from driftlab.platform.networks.training.training_loop import Course, deterministic
         from driftlab.platform.scaling import staged
-        from driftlab.platform.training.schooling import Course, deterministic
 
         assert data is not None
         with deterministic(data.seed):
@@ -82,8 +82,8 @@ class EarlyExit(Scaling):
         """Place thresholds for each ratio, and grade the network with them."""
         import numpy as np
 
-        from driftlab.platform.networks.leaving import geometric_shares, leaving_shares, place_thresholds
-        from driftlab.platform.training.schooling import grade
+        from driftlab.platform.networks.early_exit import geometric_shares, leaving_shares, place_thresholds
+        from driftlab.platform.networks.training.training_loop import grade
 
         sure, count = _confidences(network, data.val), len(network.heads)
         placed = [place_thresholds(sure, geometric_shares(count, ratio).tolist()) for ratio in self.ratios]
@@ -108,14 +108,14 @@ class EarlyExit(Scaling):
     def absorb(self, family: LeavingFamily, variant: nn.Module) -> LeavingFamily:
         import copy
 
-        from driftlab.platform.networks.leaving import LeavingNetwork
+        from driftlab.platform.networks.early_exit import LeavingNetwork
 
         if not isinstance(variant, LeavingNetwork):
             raise RequestError(f"This {type(variant).__name__} has no exits that frames leave at.")
         return replace(family, network=copy.deepcopy(variant))
 
     def profile(self, family: LeavingFamily, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.leaving import mean_cost
+        from driftlab.platform.networks.early_exit import mean_cost
 
         costs = [mean_cost(family.network, size, shares) for shares in family.leaving]
         parts = (("whole", costs[0].weight_bytes),)
@@ -140,7 +140,7 @@ class EarlyExit(Scaling):
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> LeavingFamily:
         from driftlab.platform.networks.predict import load
-        from driftlab.platform.training.schooling import deterministic
+        from driftlab.platform.networks.training.training_loop import deterministic
 
         with deterministic(0):  # the weights drawn are replaced
             network = _network(branch_model(model, size, ((BASE,),) * self.exits, self.exits))
@@ -154,7 +154,7 @@ def _name(ratio: float) -> str:
 
 
 def _network(branched: Branched) -> LeavingNetwork:
-    from driftlab.platform.networks.leaving import LeavingNetwork
+    from driftlab.platform.networks.early_exit import LeavingNetwork
 
     stages = [modules[-1] for modules in branched.stages]
     return LeavingNetwork(branched.expects, branched.stem, stages, branched.heads).eval()

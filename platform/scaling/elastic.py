@@ -15,20 +15,20 @@ from torch.nn import functional as F
 from driftlab.errors import RequestError
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.features import head_of
-from driftlab.platform.networks.parts import batch_norms, copy_model, restore_entries
+from driftlab.platform.networks.module_utils import batch_norms, copy_model, restore_entries
 from driftlab.platform.networks.predict import device_of, state_of, to_input
-from driftlab.platform.pruning import gating
-from driftlab.platform.pruning.gating import GatedNetwork, GateSite
-from driftlab.platform.pruning.knowledge import LayerLink, finalise, known_layers
-from driftlab.platform.pruning.surgery import Groups, cut, groups, lift
+from driftlab.platform.networks.pruning import gating
+from driftlab.platform.networks.pruning.gating import GatedNetwork, GateSite
+from driftlab.platform.networks.pruning.knowledge import LayerLink, finalise, known_layers
+from driftlab.platform.networks.pruning.surgery import Groups, cut, groups, lift
+from driftlab.platform.networks.tasks.boxes import SIDES
+from driftlab.platform.networks.tasks.tasks import Task
+from driftlab.platform.networks.training.training_loop import Data, grade
 from driftlab.platform.scaling.base import Draft
 from driftlab.platform.scaling.growing import PruningContext
-from driftlab.platform.scaling.mastering import Trainee, measure_statistics, statistics_of
-from driftlab.platform.tasks.boxes import SIDES
-from driftlab.platform.tasks.tasks import Task
-from driftlab.platform.training.schooling import Data, grade
+from driftlab.platform.scaling.master_training import Trainee, measure_statistics, statistics_of
 
 LOOKED_AT = 64  # frames that pass the master at once
 

@@ -21,7 +21,7 @@ from driftlab.platform.scaling.searched import OfSearch
 if TYPE_CHECKING:
     from driftlab.platform.networks.branched import Branched
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.training.schooling import Course, Data, Rows
+    from driftlab.platform.networks.training.training_loop import Course, Data, Rows
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Enas(OfSearch):
         from torch import nn
 
         from driftlab.platform.networks.predict import to_input
-        from driftlab.platform.search.controller import Controller
-        from driftlab.platform.training.schooling import epochs, grade
+        from driftlab.platform.networks.training.training_loop import epochs, grade
+        from driftlab.platform.scaling.controller import Controller
 
         rng = rng_for(data.seed, "scaling", "enas")
         controller = Controller(branched.space.counts, int(rng.integers(2**31)), self.controller_rate)

@@ -11,7 +11,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Fixed(Scaling):
         return variant
 
     def profile(self, family: nn.Module, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.account import count_cost
+        from driftlab.platform.networks.cost_counter import count_cost
 
         return single_profile(count_cost(family, *size))
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.networks.pruning.family import Family, Widths, merge_networks
+from driftlab.platform.networks.pruning.ranking import Scores, rank
+from driftlab.platform.networks.pruning.rankings import Ranking
+from driftlab.platform.networks.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
+from driftlab.platform.networks.training.training_loop import Data, grade
 from driftlab.platform.networks.vector import layout_of
-from driftlab.platform.pruning.family import Family, Widths, merge_networks
-from driftlab.platform.pruning.ranking import Scores, rank
-from driftlab.platform.pruning.rankings import Ranking
-from driftlab.platform.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
-from driftlab.platform.scaling.widths import width_of
-from driftlab.platform.training.schooling import Data, grade
+from driftlab.platform.scaling.base import width_of
 
 Kept = Mapping[str, Tensor]  # by group: the kept original channels, ascending
 Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first

@@ -16,16 +16,16 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, Means
-from driftlab.platform.pruning.rankings import Ranking
+from driftlab.platform.networks.pruning.rankings import Ranking
 from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.networks.pruning.family import Family
+    from driftlab.platform.networks.training.training_loop import Course, Data
     from driftlab.platform.scaling.growing import PruningContext
-    from driftlab.platform.training.schooling import Course, Data
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ class Independent(OfWidths):
     nested = False
 
     def grow_family(self, context: PruningContext) -> Family:
+        from driftlab.platform.networks.training.training_loop import Course, train_best
         from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured, tensor_names
-        from driftlab.platform.training.schooling import Course, train_best
 
         shares = drop_equal_shares(context, self.keep[::-1])
         networks = [self._begin(context, share) for share in shares]
@@ -82,7 +82,7 @@ def learn_elsewhere(network: nn.Module, data: Data, course: Course, rng: np.rand
     """Train on what the student learned first, under a head for its classes; the network's own head stays as it is."""
     from torch import nn
 
-    from driftlab.platform.training.schooling import train_best
+    from driftlab.platform.networks.training.training_loop import train_best
 
     if data.elsewhere is None:
         raise RequestError(

@@ -21,7 +21,7 @@ from driftlab.platform.scaling.single import OfSingle, SingleFamily
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.networks.training.training_loop import Data
 
 logger = logging.getLogger(__name__)
 LightKind = Literal["mobilenet_v3_small", "mobilenet_v3_large", "shufflenet", "squeezenet", "resnet18", "transformer"]
@@ -38,7 +38,7 @@ class Substitute(OfSingle):
 
     def build(self, model: nn.Module, data: Data | None) -> SingleFamily:
         from driftlab.platform.networks.light import build_like
-        from driftlab.platform.training.schooling import Course, deterministic
+        from driftlab.platform.networks.training.training_loop import Course, deterministic
 
         assert data is not None
         with deterministic(data.seed):

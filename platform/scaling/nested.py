@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, Means
-from driftlab.platform.pruning.rankings import Ranking
+from driftlab.platform.networks.pruning.rankings import Ranking
 from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.networks.pruning.family import Family
+    from driftlab.platform.networks.training.training_loop import Course
     from driftlab.platform.scaling.growing import Footprint, Growth, PruningContext
-    from driftlab.platform.training.schooling import Course
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Nested(OfWidths):
 
     def _prune(self, context: PruningContext) -> list[Footprint]:
         """Prune while the accuracy goal is met (paper, section 3.1)."""
+        from driftlab.platform.networks.training.training_loop import grade, train_best
         from driftlab.platform.scaling.growing import prune, start_footprint
-        from driftlab.platform.training.schooling import grade, train_best
 
         goal = grade(context.model, context.data, context.data.val) - self.accuracy_loss
         shares = self._shares(context)
@@ -122,8 +122,8 @@ class Nested(OfWidths):
 
     def _freeze_and_grow(self, context: PruningContext, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
         """Grow from the seed to the largest footprint; stored weights are never changed again (paper, section 3.2)."""
+        from driftlab.platform.networks.training.training_loop import train_best
         from driftlab.platform.scaling import growing
-        from driftlab.platform.training.schooling import train_best
 
         order = growing.nested_order(context.groups, roadmap)
         seed, *rest = roadmap[::-1]
@@ -139,7 +139,7 @@ class Nested(OfWidths):
         return descendants
 
     def _course(self, phase: Literal["prune", "grow"]) -> Course:
-        from driftlab.platform.training.schooling import Course
+        from driftlab.platform.networks.training.training_loop import Course
 
         if phase == "prune":
             return Course(self.prune_epochs, self.prune_rate, self.batch)

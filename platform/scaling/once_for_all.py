@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import BEFORE, Means
-from driftlab.platform.scaling.widths import OfWidths, width_of
+from driftlab.platform.scaling.base import width_of
+from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.networks.pruning.family import Family
+    from driftlab.platform.networks.training.training_loop import Course
     from driftlab.platform.scaling.growing import PruningContext
     from driftlab.platform.scaling.slimming import Draws, Share
-    from driftlab.platform.training.schooling import Course
 
 logger = logging.getLogger(__name__)
 Shares = Mapping[str, float]  # of the channels, by group; of a block, 0 or 1
@@ -59,10 +60,10 @@ class OnceForAll(OfWidths):
     nested = True
 
     def grow_family(self, context: PruningContext) -> Family:
-        from driftlab.platform.pruning.family import merge_networks
+        from driftlab.platform.networks.pruning.family import merge_networks
+        from driftlab.platform.networks.training.training_loop import Course
         from driftlab.platform.scaling.growing import drop_equal_shares, measure_accuracies
         from driftlab.platform.scaling.slimming import calibrate
-        from driftlab.platform.training.schooling import Course
 
         course = Course(self.epochs, self.learning_rate, self.batch)
         whole = self._trained(context, course)
@@ -125,7 +126,7 @@ class OnceForAll(OfWidths):
 
     def _blocks(self, context: PruningContext) -> tuple[str, ...]:
         """Name the blocks that networks may go without."""
-        from driftlab.platform.pruning.depth import removable_blocks
+        from driftlab.platform.networks.pruning.depth import removable_blocks
 
         return removable_blocks(context.model) if self.depth else ()
 
@@ -136,8 +137,8 @@ class OnceForAll(OfWidths):
 
     def _searched(self, context: PruningContext, whole: nn.Module, even: Shares, larger: Shares, number: int) -> Shares:
         """Return the best of some networks within a larger one that take no more operations than the even one."""
+        from driftlab.platform.networks.training.training_loop import Course, grade
         from driftlab.platform.scaling.slimming import calibrate
-        from driftlab.platform.training.schooling import Course, grade
 
         course, rng = Course(0, self.learning_rate, self.batch), context.rng("once_for_all", number)
         within = {name: min(even[name], share) for name, share in larger.items()}
@@ -164,7 +165,7 @@ class OnceForAll(OfWidths):
 
 def _macs(context: PruningContext, shares: Shares) -> int:
     """Count the operations of a network."""
-    from driftlab.platform.networks.account import count_cost
+    from driftlab.platform.networks.cost_counter import count_cost
     from driftlab.platform.scaling.slimming import narrowed
 
     return count_cost(narrowed(context, context.model, shares), *context.data.size).macs

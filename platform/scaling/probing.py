@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.boxed import BoxHead, count_finer
+from driftlab.platform.networks.box_head import BoxHead, count_finer
 from driftlab.platform.networks.chain import Block, Chain
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.paths import CRITICAL, Operators
 from driftlab.platform.networks.resizing import resize
+from driftlab.platform.networks.training.training_loop import Course, Data
 from driftlab.platform.scaling.staged import Prefix, train_exit
-from driftlab.platform.training.schooling import Course, Data
 
 logger = logging.getLogger(__name__)
 APART = 0.12  # of all operations, between two exits

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.branched import Branched, PathNetwork
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.training.schooling import Course, Data
+    from driftlab.platform.networks.training.training_loop import Course, Data
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class OfSearch(OfSingle):
         """Search the best path to the last exit; its modules may be trained."""
 
     def build(self, model: nn.Module, data: Data | None) -> SingleFamily:
-        from driftlab.platform.training.schooling import Course, deterministic
+        from driftlab.platform.networks.training.training_loop import Course, deterministic
 
         assert data is not None
         with deterministic(data.seed):

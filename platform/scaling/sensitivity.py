@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.pruning.rankings import Ranking
-from driftlab.platform.pruning.surgery import cut
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.pruning.rankings import Ranking
+from driftlab.platform.networks.pruning.surgery import cut
+from driftlab.platform.networks.training.training_loop import grade
+from driftlab.platform.scaling.base import MIN_CHANNELS, width_of
 from driftlab.platform.scaling.growing import PruningContext, best_channels, score_filters
-from driftlab.platform.scaling.widths import MIN_CHANNELS, width_of
-from driftlab.platform.training.schooling import grade
 
 Losses = Mapping[str, npt.NDArray[np.float64]]  # by group: accuracy lost with 0, 1, 2, ... channels
 MEASURED_WIDTHS = 10  # of each group; between them losses are interpolated linearly

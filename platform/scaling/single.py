@@ -13,7 +13,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.training.schooling import Course, Data
+    from driftlab.platform.networks.training.training_loop import Course, Data
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class OfSingle(Scaling):
     def train(self, network: nn.Module, data: Data, course: Course, stream: str) -> SingleFamily:
         """Train a network in place, keep its best epoch, and measure it."""
         from driftlab.platform.core.seeding import rng_for
-        from driftlab.platform.training.schooling import grade, train_best
+        from driftlab.platform.networks.training.training_loop import grade, train_best
 
         val = train_best(network, data, course, rng_for(data.seed, "scaling", stream))
         return SingleFamily(network, val, grade(network, data, data.test))
@@ -62,7 +62,7 @@ class OfSingle(Scaling):
         return replace(family, network=variant)
 
     def profile(self, family: SingleFamily, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.account import count_cost
+        from driftlab.platform.networks.cost_counter import count_cost
 
         cost, name = count_cost(family.network, *size), self.title(family.network)
         return (Profile(name, family.val_accuracy, cost.weight_bytes, cost, family.test_accuracy),)
@@ -80,7 +80,7 @@ class OfSingle(Scaling):
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> SingleFamily:
         from driftlab.platform.networks.predict import load
-        from driftlab.platform.training.schooling import deterministic
+        from driftlab.platform.networks.training.training_loop import deterministic
 
         with deterministic(0):  # the weights drawn are replaced
             network = self.empty(model, arrays, size)

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.pruning.depth import outside_blocks, without_blocks
-from driftlab.platform.pruning.surgery import cut, permute, restrict
+from driftlab.platform.networks.pruning.depth import outside_blocks, without_blocks
+from driftlab.platform.networks.pruning.surgery import cut, permute, restrict
+from driftlab.platform.networks.training.training_loop import Course, epochs
 from driftlab.platform.scaling.growing import PruningContext, prefix_of, score_filters
-from driftlab.platform.training.schooling import Course, epochs
 
 Rows = npt.NDArray[np.int64]
 Share = float | Mapping[str, float]  # of all channels, or by group; 0 under the name of a block: without it

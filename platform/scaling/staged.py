@@ -18,8 +18,8 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.chain import Chain
 from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, epochs
 from driftlab.platform.scaling.slimming import distillation_loss
-from driftlab.platform.training.schooling import Course, Data, Lessons, epochs
 
 logger = logging.getLogger(__name__)
 Rows = npt.NDArray[np.int64]

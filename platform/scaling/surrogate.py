@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
+    from driftlab.platform.networks.tasks.tasks import Task
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.elastic import Master
     from driftlab.platform.scaling.growing import PruningContext
-    from driftlab.platform.scaling.mastering import MasterPlan
-    from driftlab.platform.tasks.tasks import Task
-    from driftlab.platform.training.schooling import Data
+    from driftlab.platform.scaling.master_training import MasterPlan
 
 SOURCE_SAMPLES = 100  # of the source, for the first surrogates and as many as a domain gives
 
@@ -84,18 +84,18 @@ class Surrogate(Scaling):
         ]
 
     def build(self, model: nn.Module, data: Data | None) -> Master:
-        from driftlab.platform.pruning.surgery import groups
+        from driftlab.platform.networks.pruning.surgery import groups
+        from driftlab.platform.networks.training.training_loop import deterministic
         from driftlab.platform.scaling.growing import PruningContext
-        from driftlab.platform.training.schooling import deterministic
 
         assert data is not None
         with deterministic(data.seed):
             return self._build(PruningContext(model, groups(model, data.example(model)), data))
 
     def _build(self, context: PruningContext) -> Master:
-        from driftlab.platform.pruning.gating import find_sites
+        from driftlab.platform.networks.pruning.gating import find_sites
         from driftlab.platform.scaling import elastic
-        from driftlab.platform.scaling.mastering import train_master
+        from driftlab.platform.scaling.master_training import train_master
 
         data = context.data
         sites, others = find_sites(context.model, context.groups, data.example(context.model))
@@ -110,8 +110,8 @@ class Surrogate(Scaling):
 
     @property
     def _plan(self) -> MasterPlan:
-        from driftlab.platform.scaling.mastering import MasterPlan
-        from driftlab.platform.training.schooling import Course
+        from driftlab.platform.networks.training.training_loop import Course
+        from driftlab.platform.scaling.master_training import MasterPlan
 
         course = Course(self.epochs, self.learning_rate, self.batch)
         link = self.knowledge, self.mixing == "orthogonal", self.link_penalty
@@ -139,7 +139,7 @@ class Surrogate(Scaling):
         return feed_back(family, variant, self.absorb_alpha, self.bn_alpha)
 
     def profile(self, family: Master, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.account import count_cost
+        from driftlab.platform.networks.cost_counter import count_cost
         from driftlab.platform.scaling.elastic import surrogate_of
 
         found = []

@@ -17,7 +17,7 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.scaling.widths import OfWidths
 
 if TYPE_CHECKING:
-    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.networks.pruning.family import Family
     from driftlab.platform.scaling.growing import PruningContext
 
 logger = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ class UsNet(OfWidths):
     nested = True
 
     def grow_family(self, context: PruningContext) -> Family:
+        from driftlab.platform.networks.training.training_loop import Course
         from driftlab.platform.scaling import slimming
         from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured
-        from driftlab.platform.training.schooling import Course
 
         course = Course(self.epochs, self.learning_rate, self.batch)
         whole = slimming.train_widths(context, partial(slimming.draw_widths, self.keep, self.widths), course)

@@ -16,13 +16,13 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.pruning.family import Family
+    from driftlab.platform.networks.pruning.family import Family
+    from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.growing import PruningContext
-    from driftlab.platform.training.schooling import Data
+
 
 Keep = tuple[float, ...]
 KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
-MIN_CHANNELS = 2  # of every group, if it has them
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class OfWidths(Scaling):
         """Train the family's networks, and measure them."""
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
-        from driftlab.platform.pruning.surgery import groups
+        from driftlab.platform.networks.pruning.surgery import groups
+        from driftlab.platform.networks.training.training_loop import deterministic
         from driftlab.platform.scaling.growing import PruningContext
-        from driftlab.platform.training.schooling import deterministic
 
         assert data is not None
         with deterministic(data.seed):
@@ -53,18 +53,18 @@ class OfWidths(Scaling):
 
     def select(self, family: Family, budget: Budget) -> nn.Module:
         """Return the chosen network; without a choice the most accurate one that fits into memory."""
-        from driftlab.platform.pruning.family import extract
+        from driftlab.platform.networks.pruning.family import extract
 
         return extract(family, chosen(family, budget))
 
     def absorb(self, family: Family, variant: nn.Module) -> Family:
-        from driftlab.platform.pruning.family import absorb
+        from driftlab.platform.networks.pruning.family import absorb
 
         return absorb(family, variant)
 
     def profile(self, family: Family, size: Size) -> tuple[Profile, ...]:
-        from driftlab.platform.networks.account import count_cost
-        from driftlab.platform.pruning.family import extract
+        from driftlab.platform.networks.cost_counter import count_cost
+        from driftlab.platform.networks.pruning.family import extract
 
         costs = [count_cost(extract(family, which), *size) for which in range(len(family))]
         return tuple(
@@ -75,12 +75,12 @@ class OfWidths(Scaling):
         )
 
     def store(self, family: Family) -> Weights:
-        from driftlab.platform.pruning.family import store
+        from driftlab.platform.networks.pruning.family import store
 
         return store(family)
 
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Family:
-        from driftlab.platform.pruning.family import restore
+        from driftlab.platform.networks.pruning.family import restore
 
         return restore(model, arrays, size)
 
@@ -92,8 +92,3 @@ def chosen(family: Family, budget: Budget) -> int:
     limit = budget.memory_bytes
     good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
     return most_accurate(family.val_accuracies, good)
-
-
-def width_of(size: int, share: float) -> int:
-    """Return the number of channels in a share of a group."""
-    return min(size, max(MIN_CHANNELS, round(share * size)))

@@ -15,10 +15,10 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.answers import Skipped, split_answers
 from driftlab.platform.scheduling.base import Allocation, Learning, Scheduling, Wants, Window
-from driftlab.platform.scheduling.beliefs import Outlook, Past, outlook, review, worth_of_trial
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
+from driftlab.platform.scheduling.gain_model import Outlook, Past, outlook, review, worth_of_trial
+from driftlab.platform.scheduling.inference_shares import Skipped, split_answers
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, kept, settle
 from driftlab.platform.scheduling.sequencing import SHORT_S, PlannedSteps, plan_steps
 

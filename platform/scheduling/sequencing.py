@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.scheduling.answers import Skipped, lost_accuracy
 from driftlab.platform.scheduling.candidates import LearningApp
+from driftlab.platform.scheduling.inference_shares import Skipped, lost_accuracy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import allocation
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
-from driftlab.platform.world.variants import knee
+from driftlab.platform.world.measured import knee
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,18 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
 from driftlab.platform.streaming import rates
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Stamp, StreamFacts, Streaming, Wire
-from driftlab.platform.streaming.codec import codec_faults
+from driftlab.platform.streaming.base import (
+    DownlinkPlan,
+    Sampling,
+    Seen,
+    Stamp,
+    StreamFacts,
+    Streaming,
+    Wire,
+    choose_times,
+)
 from driftlab.platform.streaming.rates import Rates, SamplingControl, TrainingControl
-from driftlab.platform.streaming.sampling import choose_times
+from driftlab.platform.streaming.wire.samples import codec_faults
 
 MIN_RATE_SHARE = 0.2  # of its rate that a device keeps in one visit, even if the server is very late
 MAX_SCALE = 4  # a frame then has sixteen times the pixels

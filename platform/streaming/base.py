@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored, Trained
@@ -37,7 +40,7 @@ class Sampling:
     times_s: tuple[float, ...]
     send_s: float
     next_s: float | None = None  # time of the next plan; None means as soon as this buffer is sent
-    codec: str = "jpeg"  # a name of streaming/codec.py
+    codec: str = "jpeg"  # a name of streaming/wire/samples.py
     rate_fps: float | None = None  # sampling rate, where the member has one
     scale: int = 1  # factor by which frames are sent larger than the student's input, in both directions
     stamp: Stamp = "capture"
@@ -45,7 +48,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Wire:
-    """The encoding of an update (wire/delta.py)."""
+    """The encoding of an update (streaming/wire/delta.py)."""
 
     values: Literal["fp32", "fp16", "bf16", "int8", "int4"] = "fp16"
     mask: Literal["raw", "gzip", "gaps", "rice", "runs"] = "rice"
@@ -109,3 +112,20 @@ class Streaming(ABC):
     def learn(self, state: Any, trained: Trained) -> Any:
         """Update the state by the result of a training phase; by default unchanged."""
         return state
+
+
+def choose_times(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
+    """Choose about rate x interval of the frames shown in [start, stop), ending with the newest."""
+    first = math.ceil(start_s * fps - 1e-9)
+    count = math.ceil(stop_s * fps - 1e-9) - first
+    if count <= 0:
+        return ()
+    chosen = count if rate_fps >= fps else max(1, round(count * rate_fps / fps))
+    index = np.rint(np.linspace(-1, count - 1, chosen + 1)).astype(int)[1:]
+    return tuple(float((first + i) / fps) for i in index)
+
+
+def newest_s(now_s: float, session: StreamFacts) -> float:
+    """Return the start of the frame at a time; a time that rounding moved to the stream's end gives the last frame."""
+    last = math.ceil(session.duration_s * session.fps - 1e-9) - 1
+    return min(math.floor(now_s * session.fps + 1e-9), last) / session.fps

@@ -13,9 +13,8 @@ from annotated_types import Gt
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Stored
-from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.codec import codec_faults
-from driftlab.platform.streaming.sampling import newest_s
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming, newest_s
+from driftlab.platform.streaming.wire.samples import codec_faults
 
 
 @dataclass(frozen=True)

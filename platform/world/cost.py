@@ -57,7 +57,7 @@ def add_needs(needs: Sequence[Need]) -> Need:
 
 
 def flow_need(height: int, width: int, hardware: Hardware) -> Need:
-    """Return the need of one dense optical flow (Farneback, as in tasks/flow.py), counted per pixel."""
+    """Return the need of one dense optical flow (Farneback, as in networks/tasks/flow.py), counted per pixel."""
     window = max(9, round(height / 8)) | 1
     macs = int(height * width * FLOW_LEVELS * (FLOW_TAPS + FLOW_ROUNDS * (50 + 10 * window)))
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow

@@ -263,13 +263,9 @@ def from_mapping(given: Mapping[str, Any]) -> LoadProfile:
 
 
 def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> Load | None:
-    """Draw the load of one device; None where nothing else runs."""
+    """Draw the load of one device, not one of a file; None where nothing else runs."""
     if not profile.loaded:
         return None
-    if profile.file is not None:
-        from driftlab.platform.world.load_csv import read
-
-        return read(profile, duration_s)
     if duration_s / profile.step_s > MAX_STEPS:
         raise RequestError(f"step_s is {profile.step_s:g} s; a session of {duration_s:g} s needs longer steps")
     times_s = profile.step_s * np.arange(max(1, math.ceil(duration_s / profile.step_s)))

@@ -15,9 +15,11 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from driftlab.errors import DataError, RequestError, quoted, shortened
 from driftlab.platform.core.documents import check_file
-from driftlab.platform.world.load import MAX_STEPS, Load, LoadProfile, LoadStep
+from driftlab.platform.world.load import MAX_STEPS, Load, LoadProfile, LoadStep, draw
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "time_s": (0, 1e9),
@@ -33,6 +35,11 @@ SHARES = ("cpu", "memory", "battery", "gpu")
 MAX_BYTES, MAX_ROWS = 2**26, 200_000
 FAULTS_SHOWN = 5
 Row = tuple[int, list[str]]  # the line of the file, and its cells
+
+
+def load_of(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> Load | None:
+    """Return the load of one device, from the file of its profile or drawn; None where nothing else runs."""
+    return draw(profile, duration_s, rng) if profile.file is None else read(profile, duration_s)
 
 
 def read(profile: LoadProfile, duration_s: float) -> Load:

@@ -1,15 +1,13 @@
-"""Measured networks from a CSV or Parquet file: one row each.
-
-The columns are those of `COLUMNS`; docs/methods/nestdnn_scheduling.md describes them. Other columns are ignored. A
-file with other names is read by renaming its columns: `rename={"acc": "accuracy"}`.
-"""
+"""Measured networks from a CSV or Parquet file, and functions of a set of networks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from driftlab.errors import DataError, RequestError, first_line, quoted, unknown_name
 from driftlab.platform.core.documents import check_file
@@ -154,3 +152,31 @@ def _twice(found: Mapping[str, list[Variant]]) -> Iterator[str]:
         yield from (
             f"{app} has {name} {names.count(name)} times" for name in sorted(set(names)) if names.count(name) > 1
         )
+
+
+def knee(variants: Sequence[Variant]) -> int:
+    """Find the bend of accuracy over log size: the point farthest above the line from smallest to largest."""
+    size = np.log([max(variant.memory_bytes, 1) for variant in variants])
+    if np.ptp(size) == 0:  # of unknown or equal size: order by latency
+        size = np.log([variant.latency_s for variant in variants])
+    accuracy = np.array([variant.accuracy or 0.0 for variant in variants])
+    if np.ptp(size) == 0 or np.ptp(accuracy) == 0:
+        return int(size.argmin())
+    least, most = int(size.argmin()), int(size.argmax())
+    along = (size - size[least]) / (size[most] - size[least])
+    above = accuracy - (accuracy[least] + along * (accuracy[most] - accuracy[least]))
+    return int(above.argmax())
+
+
+def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:
+    """Count the bytes paged in and out by a switch: of nested networks the difference, of those with parts the parts in
+    which they differ, of others all.
+    """
+    held, wanted = (0 if which is None else variants[which].memory_bytes for which in (before, after))
+    if before == after:
+        return 0, 0
+    there, needed = (dict(() if which is None else variants[which].parts) for which in (before, after))
+    if there or needed:
+        loaded = sum(size for name, size in needed.items() if name not in there)
+        return loaded, sum(size for name, size in there.items() if name not in needed)
+    return (max(0, wanted - held), max(0, held - wanted)) if nested else (wanted, held)

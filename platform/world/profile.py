@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from driftlab.errors import RequestError, quoted, shortened
+from driftlab.platform.core.documents import describe_fault
 from driftlab.platform.core.parameters import checker_of
-from driftlab.platform.core.wording import describe_fault
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict

@@ -128,10 +128,8 @@ def test_a_long_function_is_caught():
     "folder",
     [
         "datasets",
-        "platform/request",
-        "platform/grid",
-        "platform/backend",
-        "platform/loop",
+        "platform/lab",
+        "platform/sim",
         "actors",
         "serve_apps",
         "tune_spaces",

@@ -23,10 +23,10 @@ HEAVY = {
     "sklearn",
 }
 TEACH = """
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.training.pretrain import pretrain
-from driftlab.platform.training.artifacts import Recipe
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.training.pretrain import pretrain
+from driftlab.platform.networks.training.artifacts import Recipe
 pretrain(Recipe("half", height=16, width=16, steps=1))
 count_cost(build("half", 8, seed=0), 16, 16)
 """

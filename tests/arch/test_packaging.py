@@ -105,6 +105,18 @@ def test_the_wheel_holds_every_file(root: Path, wheel: Path):
     assert held == expected(root)
 
 
+def test_the_wheel_holds_as_many_files_as_git_lists(root: Path, wheel: Path):
+    if not (root / ".git").exists():
+        pytest.skip("no checkout of git")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *FOLDERS]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
+    links = {name for name in listed if (root / name).is_symlink()}
+    assert links == {f"driftlab/{folder}" for folder in FOLDERS[1:]}
+    with zipfile.ZipFile(wheel) as archive:
+        held = [name for name in archive.namelist() if ".dist-info/" not in name]
+    assert len(held) == len(set(listed) - links)
+
+
 def test_what_must_not_be_missing_is_expected(root: Path):
     names = expected(root)
     assert {"driftlab/py.typed", "driftlab/errors.py", "driftlab/platform/core/records.py"} <= names
@@ -122,7 +134,7 @@ def test_the_unpacked_wheel_works_elsewhere(unpacked: Path, tmp_path: Path):
     code = """
 import driftlab, platform
 from driftlab.cli.app import build_app
-from driftlab.platform.request import experiment
+from driftlab.platform.lab import read as experiment
 assert platform.python_version()
 print(driftlab.__file__, *experiment.names())
 """

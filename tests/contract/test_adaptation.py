@@ -27,11 +27,11 @@ from sampling_factory import EVERY, on_columns, sampled
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
 from driftlab.platform.core.records import Passes
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, Task
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, Task
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import HARDWARE
 

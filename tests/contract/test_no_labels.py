@@ -12,15 +12,15 @@ from stream_factory import CLASSES, FIXED, FPS, HEIGHT, WIDTH, member, real, str
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Weights
+from driftlab.platform.core.registry import FAMILIES, Member, member_class
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
+from driftlab.platform.networks.training.training_loop import Data, Lessons
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.tasks.tasks import CLASSIFICATION
-from driftlab.platform.training.schooling import Data, Lessons
 
 LABEL_FREE = [name for name in sorted(FAMILIES["adaptation"]) if member_class("adaptation", name).labels == "none"]
 NETWORK = "tiny_classifier"

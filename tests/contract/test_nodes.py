@@ -17,20 +17,20 @@ from state_factory import DEVICE, SERVER
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.backend.inline import NODE_CLASSES
-from driftlab.platform.core.catalogue import Member, import_class
 from driftlab.platform.core.records import Reply
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.core.registry import Member, import_class
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.device import Device
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe
+from driftlab.platform.sim.inline import NODE_CLASSES
+from driftlab.platform.sim.nodes.camera import Device
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling
-from driftlab.platform.tasks.tasks import SEGMENTATION
-from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.world import hardware
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import Damage
 
 HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 4.0
 STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from driftlab.platform.core.catalogue import (
+from driftlab.platform.core.parameters import Parameter, parameters_of
+from driftlab.platform.core.registry import (
     BASES,
     FAMILIES,
     Member,
@@ -21,7 +22,6 @@ from driftlab.platform.core.catalogue import (
     parameter_faults,
     parameters,
 )
-from driftlab.platform.core.parameters import Parameter, parameters_of
 
 MEMBERS = [(family, name) for family, names in FAMILIES.items() for name in names]
 

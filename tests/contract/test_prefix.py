@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.core.registry import FAMILIES, Member, member_class
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.tuning.defaults import host_of
-from driftlab.platform.tuning.prefix import reads_end
+from driftlab.platform.tune.defaults import host_of
+from driftlab.platform.tune.prefix import reads_end
 
 SHORT_S, LONG_S = 5.0, 8.0
 STREET = {"name": "streets/running", "fps": 2, "height": 32, "width": 48}

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import FAMILIES, Member, builder_of
+from driftlab.platform.core.registry import FAMILIES, Member, builder_of
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.training.training_loop import Data, Lessons, grade
 from driftlab.platform.scaling.base import Budget, Profile
-from driftlab.platform.tasks.tasks import SEGMENTATION
-from driftlab.platform.training.schooling import Data, Lessons, grade
 
 CLASSES = 4
 SIZE = (16, 24)

@@ -13,8 +13,8 @@ import scheduling_factory as factory
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Engine, Need, Reading, Share, Variant
+from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.scheduling.base import (
     ALWAYS,
     Allocation,

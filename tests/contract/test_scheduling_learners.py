@@ -10,8 +10,8 @@ import learners_factory as factory
 import numpy as np
 import pytest
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Need, Share
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Learning, Scheduling, Way, Window
 
 ESTIMATING = ("ekya", "elasticdnn", "joint")  # they choose by estimated accuracies

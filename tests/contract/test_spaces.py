@@ -6,11 +6,11 @@ import typing
 
 import pytest
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.parameters import parameters_of
-from driftlab.platform.search.space import OneOf
-from driftlab.platform.tuning.checks import FIRST_SEED
-from driftlab.platform.tuning.defaults import space_of
+from driftlab.platform.core.registry import FAMILIES, Member, member_class
+from driftlab.platform.core.space import OneOf
+from driftlab.platform.tune.defaults import space_of
+from driftlab.platform.tune.document import FIRST_SEED
 from driftlab.tune_spaces import catalogue
 
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from sampling_factory import on_columns, sampled
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults, parameters
 from driftlab.platform.core.records import Stored, Trained
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameter_faults, parameters
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts, Streaming
-from driftlab.platform.streaming.codec import pack
+from driftlab.platform.streaming.wire.samples import pack
 
 SESSIONS = [
     StreamFacts(fps=2.0, duration_s=40.0),

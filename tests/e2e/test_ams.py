@@ -9,8 +9,8 @@ import pytest
 from experiments_factory import loaded
 
 from driftlab.platform.core.metrics import paired
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import names
+from driftlab.platform.lab.read import names
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run

@@ -22,9 +22,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
-from driftlab.platform.core.catalogue import BASES, FAMILIES
+from driftlab.platform.core.registry import BASES, FAMILIES
+from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.systems.table import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -11,8 +11,8 @@ from film_factory import FPS, HEIGHT, WIDTH, put_beside, write_film
 from PIL import Image
 
 from driftlab.errors import RequestError
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 

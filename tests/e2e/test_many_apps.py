@@ -8,7 +8,7 @@ import pytest
 from documents_factory import LEARNING
 
 import driftlab
-from driftlab.platform.grid.run import resume, run
+from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.recorder import table_file
 

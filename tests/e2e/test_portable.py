@@ -11,7 +11,7 @@ from pathlib import Path
 import portable_factory as factory
 import pytest
 
-from driftlab.platform.backend.portable import SETTINGS, lacking
+from driftlab.platform.sim.portable import SETTINGS, lacking
 
 CHOICES = {  # what the environment asks for before the flag
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},

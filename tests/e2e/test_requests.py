@@ -15,8 +15,8 @@ import yaml
 
 from benchmarks.fuzz.grammar import INLINE, TINY
 from driftlab.cli import app
-from driftlab.platform.grid import paths
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.recorder import table_file
 
 LIMIT_S = 60  # keeps a broken command from hanging the tests
@@ -138,7 +138,7 @@ def test_all_faults_at_once(ask):
 
 
 def test_a_gpu_that_is_not_there(ask, tmp_path, monkeypatch, mine):
-    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 0)
+    monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
     answer = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
     refused(answer, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
     assert list(tmp_path.iterdir()) == [mine]

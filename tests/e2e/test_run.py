@@ -18,17 +18,17 @@ import pytest
 from documents_factory import SHARING, TINY
 
 import driftlab
-from driftlab.platform.backend.base import NodeId
-from driftlab.platform.backend.inline import InlineBackend, InlineSession
-from driftlab.platform.grid.plan import plan_of
-from driftlab.platform.grid.run import open_run as open_folder
-from driftlab.platform.grid.run import resume, run
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.plan import plan_of
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import open_run as open_folder
+from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.recorder import Recorder, table_file
 from driftlab.platform.results.tables.schema import TABLES
+from driftlab.platform.sim.inline import InlineBackend, InlineSession
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.session import NodeId
 
 DOCUMENT: dict[str, Any] = {
     **TINY,

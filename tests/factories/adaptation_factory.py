@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from driftlab.platform.networks.parts import batch_norms
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.module_utils import batch_norms
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks import boxes
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
-from driftlab.platform.training.schooling import Data, Lessons
+from driftlab.platform.networks.tasks import boxes
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
+from driftlab.platform.networks.training.training_loop import Data, Lessons
 
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
 

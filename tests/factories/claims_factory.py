@@ -7,8 +7,8 @@ from typing import Any
 import tables_factory
 from tables_factory import Made
 
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import every_claim, judge
+from driftlab.platform.results.relations.measured import Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 
 SEEDS = (0, 1, 2)

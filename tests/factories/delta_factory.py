@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from driftlab.platform.networks.vector import Layout
-from driftlab.platform.wire.delta import Change
+from driftlab.platform.streaming.wire.delta import Change
 
 
 def layout(size: int, name: str = "w") -> Layout:

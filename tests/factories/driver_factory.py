@@ -7,10 +7,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.seal import run
 
-IMPORTED = ["torch", "pyarrow.parquet", "cv2", "driftlab.platform.backend.inline", "driftlab.platform.grid.run"]
+IMPORTED = ["torch", "pyarrow.parquet", "cv2", "driftlab.platform.sim.inline", "driftlab.platform.lab.seal"]
 
 
 class Aloud(Progress):

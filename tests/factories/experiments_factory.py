@@ -7,7 +7,7 @@ import functools
 import pytest
 import yaml
 
-from driftlab.platform.request.experiment import Experiment, find, load, names
+from driftlab.platform.lab.read import Experiment, find, load, names
 
 
 @functools.cache

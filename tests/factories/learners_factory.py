@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from driftlab.platform.core.records import Need, Variant
-from driftlab.platform.scheduling.answers import split_answers
 from driftlab.platform.scheduling.base import Demand, Learning, Scheduling, Way, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
 from driftlab.platform.scheduling.evaluation import AnswerScale
+from driftlab.platform.scheduling.inference_shares import split_answers
 from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.world.machine import accelerator_share
 

@@ -13,11 +13,11 @@ from loop_factory import (
     stored,
 )
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Uploaded
-from driftlab.platform.loop.context import BuiltNetwork
-from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.sim.context import BuiltNetwork
+from driftlab.platform.sim.specs import TeacherSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s
 

@@ -11,9 +11,6 @@ import numpy as np
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.backend.base import NodeId
-from driftlab.platform.backend.inline import InlineJob, InlineSession
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import (
     Captured,
     Finished,
@@ -30,17 +27,19 @@ from driftlab.platform.core.records import (
     Uploaded,
     Watched,
 )
-from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
-from driftlab.platform.loop.loop import Loop
-from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
+from driftlab.platform.core.registry import Member
+from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.session import NodeId
+from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
+from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
-from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
-from driftlab.platform.world.damage import Damage
-from driftlab.platform.world.link import LINKS, LinkProfile
+from driftlab.platform.world.link import LINKS, Damage, LinkProfile
 
 FPS = 2.0
 WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
@@ -301,9 +300,9 @@ def begin_real(
     **setting: Any,
 ) -> Loop:
     """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
-    from driftlab.platform.networks.account import count_cost
+    from driftlab.platform.networks.architectures import build
+    from driftlab.platform.networks.cost_counter import count_cost
     from driftlab.platform.networks.predict import state_of
-    from driftlab.platform.networks.zoo import build
 
     stream = StreamSpec("signs/motorway", 3, 32, 48, FPS, duration_s)
     classes = len(open_stream(stream.workload, seed=3, height=32, width=48, fps=FPS, duration_s=duration_s).classes)

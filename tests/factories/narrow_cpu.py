@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from driftlab.platform.adaptation.filters import row_gradients
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.operators import OPERATORS
 from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.strided import make_safe
-from driftlab.platform.networks.zoo import ZOO, build
+from driftlab.platform.networks.zoo import ZOO
 
 CLASSES, SIDE, BATCH = 5, 32, 4
 ROUNDS = 3  # what is written out of bounds is found when memory is freed

@@ -10,7 +10,7 @@ import pytest
 import scaling_factory as factory
 from torch import nn
 
-from driftlab.platform.pruning.surgery import groups
+from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.growing import Growth, PruningContext
 from driftlab.platform.scaling.nested import Nested

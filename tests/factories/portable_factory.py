@@ -83,7 +83,7 @@ def _unequal(a: dict[str, str], b: dict[str, str]) -> list[str]:
 
 def main(word: str) -> None:
     """Compute the digests and print or store them; `plain` computes them without the settings."""
-    from driftlab.platform.backend.portable import restart
+    from driftlab.platform.sim.portable import restart
 
     restart(word != "plain")
     with tempfile.TemporaryDirectory() as folder:

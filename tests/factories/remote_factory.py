@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from driftlab.platform.backend.base import Job, NodeId
-from driftlab.platform.backend.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.core.records import Reply
+from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
+from driftlab.platform.sim.session import Job, NodeId
 
 KEY = b"a test"
 AWAY = ("device", "application")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.request.experiment import Choice, parse
+from driftlab.platform.lab.read import Choice, parse
 
 DOCUMENT: dict[str, Any] = {
     "name": "test",

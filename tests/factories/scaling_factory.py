@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.datasets.labelled import open_set
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.training.schooling import Data, convert_set
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.training.training_loop import Data, convert_set
 
 CLASSES = 4
 SIZE = (16, 16)

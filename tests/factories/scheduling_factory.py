@@ -10,7 +10,7 @@ import numpy as np
 from driftlab.platform.core.records import Share, Variant
 from driftlab.platform.scheduling.base import Allocation, Demand, Window
 from driftlab.platform.scheduling.costs import Choices, tabulate
-from driftlab.platform.world.variants import knee
+from driftlab.platform.world.measured import knee
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from driftlab.platform.field.client import Client
-from driftlab.serve_apps.door import Door, ServerAddress
-from driftlab.serve_apps.hub import Hub
+from driftlab.serve_apps.http_server import Door, ServerAddress
 from driftlab.serve_apps.routes import build_app
+from driftlab.serve_apps.sessions import Hub
 
 TOKEN = "a token of the tests"
 ASKED = {

@@ -13,7 +13,7 @@ from tables_factory import Made
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.results.tables.schema import TABLES
-from driftlab.platform.world.variants import paged_bytes
+from driftlab.platform.world.measured import paged_bytes
 
 NESTED = {"name": "nested", "keep": [0.8, 0.6, 0.3]}
 ALPHAS = (0.01, 0.1, 1.0)

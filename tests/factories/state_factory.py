@@ -11,8 +11,8 @@ from torch import nn
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.predict import to_input
 
 HEIGHT, WIDTH, CLASSES = 24, 32, 8

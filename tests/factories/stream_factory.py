@@ -14,14 +14,14 @@ from torch import nn
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, Weights
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.machine import Course
 

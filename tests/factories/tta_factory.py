@@ -10,7 +10,7 @@ from torch import nn
 
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.tasks.tasks import CLASSIFICATION
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 
 STREAM = Phase(on_stream=True)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from driftlab.platform.tuning.document import SpaceDocument, parse
-from driftlab.platform.tuning.trial import DONE, FAILED, Assignment, TrialOutcome
+from driftlab.platform.tune.document import SpaceDocument, parse
+from driftlab.platform.tune.trial import DONE, FAILED, Assignment, TrialOutcome
 
 RATE, BATCH = "systems.0.adaptation.learning_rate", "systems.0.adaptation.stream_batch"
 SPACE: dict[str, Any] = {
@@ -79,7 +79,7 @@ def settings_by_number(session: Any) -> dict[int, str]:
 
 def make_search(folder: Any, trials: int = 24, **how: Any) -> Any:
     """Make the folder of a search whose trials are made up."""
-    from driftlab.platform.tuning.folder import begin_search
+    from driftlab.platform.tune.folder import begin_search
 
     with begin_search(document(f"trials={trials}"), folder) as session:
         play(session, **how)

@@ -95,7 +95,7 @@ def inline(monkeypatch):
     """A session in this process."""
     import ray_fakes
 
-    from driftlab.platform.backend import inline
+    from driftlab.platform.sim import inline
 
     monkeypatch.setattr(inline, "NODE_CLASSES", ray_fakes.CLASSES)
     return inline.InlineSession()

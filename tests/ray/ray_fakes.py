@@ -109,7 +109,7 @@ def program(session, seed, calls, *, nodes=6, checkpoint_every=0, until=lambda: 
 
     It goes on after so many calls until the condition holds: a prefix of a longer program, not another one.
     """
-    from driftlab.platform.backend.base import NodeId
+    from driftlab.platform.sim.session import NodeId
 
     rng = np.random.default_rng(seed)
     ids = [NodeId(KINDS[i % len(KINDS)], f"n{i}") for i in range(nodes)]

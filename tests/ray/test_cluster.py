@@ -24,9 +24,9 @@ from driftlab.actors.cluster import ClusterConfig
 from driftlab.actors.faults import actor_processes
 from driftlab.cli import app
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.backend.base import NodeId
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.sim.session import NodeId
 
 DEVICE = NodeId("device", "d")
 STORE_BYTES = 100 * 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from driftlab.platform.grid.run import resume, run
+from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import table_file

@@ -19,7 +19,7 @@ from driftlab.actors import watchdog
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.actors.folders import MARKER
-from driftlab.platform.grid.run import resume, run
+from driftlab.platform.lab.seal import resume, run
 from driftlab.platform.results.tables.diff import differences
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

@@ -13,7 +13,7 @@ import ray_fakes
 from driftlab.actors import faults
 from driftlab.actors import session as sessions
 from driftlab.errors import RunError
-from driftlab.platform.backend.base import NodeId
+from driftlab.platform.sim.session import NodeId
 
 DEVICE, LEARNER = NodeId("device", "d"), NodeId("learner", "t")
 KILLS = 10

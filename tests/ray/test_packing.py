@@ -9,7 +9,7 @@ import pytest
 import yaml
 from documents_factory import SHARES, SHARING, TINY
 
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

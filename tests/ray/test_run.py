@@ -10,7 +10,7 @@ from typing import Any
 from documents_factory import LEARNING, NESTED, SHARING, TINY
 
 from driftlab.actors import faults
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
 
 LIMIT_S = 200  # a run takes seconds, and a kill comes every second

@@ -14,7 +14,7 @@ from sockets_factory import listening, on_network
 
 from driftlab.actors import watchdog
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.backend.base import NodeId
+from driftlab.platform.sim.session import NodeId
 
 DEVICE, LEARNER, RECORDER = NodeId("device", "d"), NodeId("learner", "t"), NodeId("recorder", "r")
 

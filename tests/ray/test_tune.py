@@ -15,11 +15,11 @@ import pytest
 import tuning_factory as factory
 import yaml
 
-from driftlab.platform.results.analysis.searches import open_search
+from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.tuning.evaluation import WarmBackend
-from driftlab.platform.tuning.folder import begin_search, continue_search
-from driftlab.platform.tuning.trial import outcomes
+from driftlab.platform.tune.evaluation import WarmBackend
+from driftlab.platform.tune.folder import begin_search, continue_search
+from driftlab.platform.tune.trial import outcomes
 from driftlab.tune_spaces.loggers import loggers_of
 from driftlab.tune_spaces.search import SearchPlace, run_session
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("ray")
 
 from driftlab.actors.session import RaySession
-from driftlab.platform.backend.base import NodeId
+from driftlab.platform.sim.session import NodeId
 
 
 class Method:

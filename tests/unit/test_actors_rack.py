@@ -7,8 +7,8 @@ import pytest
 
 from driftlab.actors.rack import Failure, OutOfStep, Rack
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.backend.base import NodeId
 from driftlab.platform.core.records import Reply
+from driftlab.platform.sim.session import NodeId
 
 A, B = NodeId("device", "a"), NodeId("learner", "b")
 

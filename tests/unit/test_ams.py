@@ -13,23 +13,23 @@ from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.backend.inline import InlineJob, InlineSession
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import ModelCost, Stored
-from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
-from driftlab.platform.loop.loop import Loop
-from driftlab.platform.loop.rounds import NO_LABEL
+from driftlab.platform.core.registry import Member
+from driftlab.platform.core.systems import System
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.rounds import NO_LABEL
+from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
+from driftlab.platform.sim.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts, Wire
-from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import App
 

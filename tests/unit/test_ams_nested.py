@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.sim.inline import InlineBackend
 
 pytestmark = pytest.mark.slow  # one run, which all of them read
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from driftlab.datasets import archives, labelled
+from driftlab.datasets import archives, labelled_set
 from driftlab.datasets.archives import ARCHIVES
 from driftlab.datasets.labelled import SETS, folder_digest, open_set
 from driftlab.errors import DataError, RequestError
@@ -109,9 +109,9 @@ def test_an_archive_that_is_too_large_is_refused_before_it_is_read(tmp_path, mon
     write_folders(tmp_path / "train", 30)
     write_folders(tmp_path / "test", 9)
     with monkeypatch.context() as changed, pytest.raises(RequestError, match=r"bytes, allowed are 1,000"):
-        changed.setattr(labelled, "MAX_ARCHIVE_BYTES", 1000)
+        changed.setattr(labelled_set, "MAX_ARCHIVE_BYTES", 1000)
         open_set(f"images:{tmp_path}")
-    monkeypatch.setattr(labelled, "MAX_SET_BYTES", 30 * 24 * 24 * 3)
+    monkeypatch.setattr(labelled_set, "MAX_SET_BYTES", 30 * 24 * 24 * 3)
     with pytest.raises(RequestError, match="39 pictures of 576 pixels take"):
         open_set(f"images:{tmp_path}", size=24)
     assert len(open_set(f"images:{tmp_path}", size=24, counts=5).test.images) == 5

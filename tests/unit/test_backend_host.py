@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from driftlab.platform.backend.host import in_batch
+from driftlab.platform.sim.host import in_batch
 
 CHILD = """
 import resource, sys, threading
 import numpy as np
-from driftlab.platform.backend.host import keep_freed_memory
+from driftlab.platform.sim.host import keep_freed_memory
 
 def churn():
     for _ in range(50):

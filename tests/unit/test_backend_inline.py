@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from driftlab.platform.backend import inline
-from driftlab.platform.backend.base import NodeId
-from driftlab.platform.backend.inline import NODE_CLASSES, InlineBackend
-from driftlab.platform.core.catalogue import import_class
 from driftlab.platform.core.records import Reply
+from driftlab.platform.core.registry import import_class
+from driftlab.platform.sim import inline
+from driftlab.platform.sim.inline import NODE_CLASSES, InlineBackend
+from driftlab.platform.sim.session import NodeId
 
 
 class Counter:

@@ -6,9 +6,9 @@ import pytest
 import scaling_factory as factory
 import torch
 
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.chain import Chain, chain_of
 from driftlab.platform.networks.paths import SPACES, PathSpace
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.blocks import make_stage, thinned
 from driftlab.platform.scaling.branches import Branches
 

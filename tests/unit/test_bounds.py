@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from driftlab.cli import app as front
 from driftlab.datasets.labelled import open_set
 from driftlab.errors import DataError, RequestError, quoted
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.documents import MAX_VALUES, check_file, read_yaml
-from driftlab.platform.request.experiment import parse
-from driftlab.platform.request.size import announcement, size_of
+from driftlab.platform.core.registry import Member
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.size import announcement, size_of
 from driftlab.platform.world import link, measured
 from driftlab.platform.world.link import Outages
 

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from driftlab.platform.networks.boxed import BoxHead, TellsBoxes, box_confidence
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.box_head import BoxHead, TellsBoxes, box_confidence
 from driftlab.platform.networks.branched import BoxExit, Branched, MapExit, branch
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.light import TRUNKS, build_like
 from driftlab.platform.networks.paths import SPACES, PathSpace
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.tasks.boxes import SIDES
+from driftlab.platform.networks.tasks.tasks import DETECTION
+from driftlab.platform.networks.training.training_loop import Data, Lessons
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.early_exit import EarlyExit
 from driftlab.platform.scaling.probing import LightExit
-from driftlab.platform.tasks.boxes import SIDES
-from driftlab.platform.tasks.tasks import DETECTION
-from driftlab.platform.training.schooling import Data, Lessons
 
 CLASSES, SIZE = 3, (16, 24)
 DETECTORS = ("tiny_detector", "tiny_mobile_detector")

@@ -15,20 +15,20 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import Member, builder_of
+from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.networks import branched
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.paths import SPACES, PathSpace
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.networks.training.training_loop import Course, deterministic, grade
 from driftlab.platform.scaling import staged
 from driftlab.platform.scaling.base import Budget, variants_on
 from driftlab.platform.scaling.branches import Branches, PathFamily, branch_model
 from driftlab.platform.scaling.conditional import Pair, commits, train_conditionally
-from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.training.schooling import Course, deterministic, grade
 from driftlab.platform.world import hardware
-from driftlab.platform.world.variants import paged_bytes
+from driftlab.platform.world.measured import paged_bytes
 
 COURSE = staged.StagedCourse(Course(1, 0.05, 16), operator_epochs=2, path_epochs=1)
 

@@ -12,7 +12,7 @@ from driftlab.datasets.catalogue import WORKLOADS, open_stream
 from driftlab.datasets.city.palette import SKIES, Ink, draw_city, draw_look
 from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
 from driftlab.datasets.city.textures import GLASS, LIT, Swatch, draw_textures, photograph
-from driftlab.datasets.course import SeverityCourse, faults_in, read
+from driftlab.datasets.severity import SeverityCourse, faults_in, read
 from driftlab.datasets.streets.look import TILE
 from driftlab.datasets.streets.presets import CLASSES, PERSON, ROAD, SKY
 from driftlab.errors import DataError, RequestError

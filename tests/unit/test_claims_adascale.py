@@ -7,11 +7,11 @@ from claims_factory import ask, measured, word
 from figures_factory import hidden, lines, panel_of, show
 from paths_factory import EXITS, LOADS, SAME, SEEN, tables
 
-from driftlab.platform.results.analysis import paths
-from driftlab.platform.results.analysis.measured import Untestable
 from driftlab.platform.results.claims.base import evaluate, every_claim
 from driftlab.platform.results.figures import paths as figure
 from driftlab.platform.results.figures import plots
+from driftlab.platform.results.relations import paths
+from driftlab.platform.results.relations.measured import Untestable
 
 
 def test_a_deadline_is_missed_by_a_late_answer_and_by_none():

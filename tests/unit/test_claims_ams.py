@@ -9,9 +9,9 @@ import pytest
 from claims_factory import SEEDS, WOBBLE, ask, measured, part, run_row, scored, word
 from tables_factory import Made
 
-from driftlab.platform.results.analysis import cells
-from driftlab.platform.results.analysis.measured import Untestable
 from driftlab.platform.results.claims.base import evaluate, every_claim
+from driftlab.platform.results.relations import cells
+from driftlab.platform.results.relations.measured import Untestable
 
 
 class TestSchemes:

@@ -11,8 +11,8 @@ from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.results.analysis import cells
-from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.relations import cells
+from driftlab.platform.results.relations.measured import Untestable
 from driftlab.platform.results.tables.read import Tables
 
 

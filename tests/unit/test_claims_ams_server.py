@@ -9,9 +9,9 @@ import pytest
 from claims_factory import SEEDS, WOBBLE, ask, measured, part, run_row, word
 from tables_factory import Made
 
-from driftlab.platform.results.analysis import cells
-from driftlab.platform.results.analysis.measured import Untestable
 from driftlab.platform.results.claims.measures import fleets
+from driftlab.platform.results.relations import cells
+from driftlab.platform.results.relations.measured import Untestable
 
 
 class TestServer:

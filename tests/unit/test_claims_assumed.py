@@ -9,10 +9,10 @@ import pytest
 from claims_factory import SEEDS, part, run_row
 from tables_factory import Made, numbers_in
 
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims import base
 from driftlab.platform.results.claims.assumed import missing
 from driftlab.platform.results.claims.base import Claim, every_claim, judge
+from driftlab.platform.results.relations.measured import Measured, Untestable
 
 
 def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: float = 100.0) -> Made:

@@ -11,11 +11,11 @@ import pytest
 from claims_factory import ask, measured, word
 from figures_factory import hidden, lines, panel_of, show, texts
 
-from driftlab.platform.results.analysis import domains, timing
-from driftlab.platform.results.analysis.measured import Untestable
 from driftlab.platform.results.claims.measures import domains as measures
 from driftlab.platform.results.figures import domains as figure
 from driftlab.platform.results.figures import utility
+from driftlab.platform.results.relations import domains, timing
+from driftlab.platform.results.relations.measured import Untestable
 
 PHASES, STREAMS = domains_factory.phases(), domains_factory.streams()
 

@@ -7,8 +7,8 @@ from claims_factory import word
 from nestdnn_factory import CLAIMS, SPEC, built, claim, share, value
 from tables_factory import Made, numbers_in, run_row
 
-from driftlab.platform.results.analysis import sharing
-from driftlab.platform.results.analysis.measured import Untestable
+from driftlab.platform.results.relations import sharing
+from driftlab.platform.results.relations.measured import Untestable
 
 FAMILIES: dict[str, dict[str, list[float]]] = {
     "ours": {"a": [0.5, 0.6, 0.7, 0.8], "b": [0.5, 0.6, 0.7, 0.8]},

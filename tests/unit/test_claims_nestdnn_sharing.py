@@ -11,9 +11,9 @@ from claims_factory import SEEDS, word
 from nestdnn_factory import CLAIMS, SPEC, claim, share, shared, value
 from tables_factory import WAITS, Made, numbers_in, run_row
 
-from driftlab.platform.results.analysis import sharing
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims import measures
+from driftlab.platform.results.relations import sharing
+from driftlab.platform.results.relations.measured import Measured, Untestable
 
 # --- the frontier
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from driftlab.errors import DataError
-from driftlab.platform.request.experiment import names
-from driftlab.platform.results.analysis.measured import Measured, Untestable
+from driftlab.platform.lab.read import names
 from driftlab.platform.results.claims.base import as_records, every_claim, judge
 from driftlab.platform.results.claims.pages import PLACE, main, of_place, stored, verdict_of, written
+from driftlab.platform.results.relations.measured import Measured, Untestable
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RUNS = stored(DOCS / "claims")

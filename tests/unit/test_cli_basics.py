@@ -294,7 +294,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, mo
 
 
 def test_a_dry_run_refuses_a_gpu_as_the_run_does(monkeypatch):
-    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 0)
+    monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
     words = ("run", "quick", "--set", "compute.torch_device=cuda", "--dry-run")
     assert "this machine has 0 GPUs" in str(call(*words).exception)
     assert call(*words, "--address", "auto").exit_code == 0

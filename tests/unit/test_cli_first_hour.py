@@ -21,7 +21,7 @@ import driftlab
 from driftlab.cli import app as front
 from driftlab.cli.output import lasting
 from driftlab.errors import RequestError
-from driftlab.platform.request.experiment import names
+from driftlab.platform.lab.read import names
 
 DEEP = """
 import hashlib, signal, sys

@@ -12,7 +12,7 @@ import yaml
 
 from driftlab.cli.app import main
 from driftlab.cli.tune import SearcherName
-from driftlab.platform.search.catalogue import SEARCHERS
+from driftlab.platform.tune.samplers import SEARCHERS
 from driftlab.tune_spaces import loggers
 
 

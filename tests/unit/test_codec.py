@@ -7,9 +7,9 @@ import pytest
 
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.wire import CHECKSUM, seal
-from driftlab.platform.streaming import h264
-from driftlab.platform.streaming.codec import CODECS, CODING_MACS, codec_of, coding_macs, pack, unpack
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.wire import h264
+from driftlab.platform.streaming.wire.samples import CODECS, CODING_MACS, codec_of, coding_macs, pack, unpack
+from driftlab.platform.world.link import Damage
 
 
 def clip(frames: int = 6, height: int = 48, width: int = 64) -> np.ndarray:

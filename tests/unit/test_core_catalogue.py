@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults, parameters
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameter_faults, parameters
 
 
 @dataclass(frozen=True)

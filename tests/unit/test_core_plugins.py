@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import Member, member_class, parameters
-from driftlab.platform.request.cells import system_of
-from driftlab.platform.request.parts import SystemPart
+from driftlab.platform.core.registry import Member, member_class, parameters
+from driftlab.platform.core.spec import SystemPart
+from driftlab.platform.lab.cells import system_of
 from driftlab.platform.scheduling.base import Demand, Grant, Window
 
 GOOD = """
@@ -105,7 +105,7 @@ def test_another_process_unpickles_what_the_file_defined(file: Path):
     cls = member_class("scheduling", f"{file}:First")
     note = sys.modules[cls.__module__].Note("from afar")
     code = (
-        "import pickle, sys; import driftlab.platform.core.catalogue; print(pickle.loads(sys.stdin.buffer.read()).text)"
+        "import pickle, sys; import driftlab.platform.core.registry; print(pickle.loads(sys.stdin.buffer.read()).text)"
     )
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(note), capture_output=True, check=False)
     assert done.stdout.decode().strip() == "from afar", done.stderr.decode()

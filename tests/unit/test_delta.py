@@ -11,10 +11,12 @@ from delta_factory import change, layout
 from scipy.special import gammaln
 
 from driftlab.errors import WireError
-from driftlab.platform.training import masks
-from driftlab.platform.wire import delta, mask_codecs, value_codecs
-from driftlab.platform.wire.delta import MASKS, VALUES, Change, Format
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.adaptation import masks
+from driftlab.platform.streaming.wire import delta
+from driftlab.platform.streaming.wire import masks as mask_codecs
+from driftlab.platform.streaming.wire import values as value_codecs
+from driftlab.platform.streaming.wire.delta import MASKS, VALUES, Change, Format
+from driftlab.platform.world.link import Damage
 
 CODECS = [codec for codec in MASKS if codec is not None]
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from driftlab.errors import WireError
 from driftlab.platform.networks.state import NO_BUFFERS, BufferLayout, Buffers
-from driftlab.platform.wire import buffer_codec, delta
-from driftlab.platform.wire.delta import VALUES, Change, Format
+from driftlab.platform.streaming.wire import buffers as buffer_codec
+from driftlab.platform.streaming.wire import delta
+from driftlab.platform.streaming.wire.delta import VALUES, Change, Format
 
 BUFFER_LAYOUT = BufferLayout(
     ("mean", "count", "var", "flags"), ((5,), (), (2, 3), (3,)), ("float32", "int64", "float32", "bool")

@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.errors import RequestError
+from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill, draw_batch
-from driftlab.platform.core.catalogue import parameter_faults
+from driftlab.platform.core.registry import parameter_faults
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.training import masks
-from driftlab.platform.training.descent import Adam, Descent, Momentum
+from driftlab.platform.networks.training.descent import Adam, Descent, Momentum
 
 STRATEGIES = ("gradient_guided", "random", "first", "last", "first_last", "probe", "full")
 

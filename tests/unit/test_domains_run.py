@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import load, parse
+from driftlab.platform.lab.read import load, parse
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 
 WORKLOAD: dict[str, Any] = {

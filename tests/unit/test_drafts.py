@@ -10,16 +10,16 @@ from state_factory import CLASSES, HEIGHT, WIDTH, frames
 
 from driftlab.errors import WireError
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.builder import Builder
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.wire import draft
+from driftlab.platform.streaming.wire import draft
 from driftlab.platform.world import hardware
 
 KEPT = {"first": np.array([0, 3, 8]), "größe": np.array([1])}

@@ -18,11 +18,11 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn, by_prediction, variety
 from driftlab.platform.adaptation.elasticdnn_cua import ElasticCua, mmd
 from driftlab.platform.adaptation.elasticdnn_taught import ElasticTaught
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import to_input
+from driftlab.platform.networks.tasks.tasks import DETECTION
 from driftlab.platform.networks.vector import layout_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks.tasks import DETECTION
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import Hardware
 

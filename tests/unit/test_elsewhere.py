@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from request_factory import document, refusal
 
-from driftlab.platform.training.artifacts import Recipe, obtain
-from driftlab.platform.training.pretrain import pretrain
+from driftlab.platform.networks.training.artifacts import Recipe, obtain
+from driftlab.platform.networks.training.pretrain import pretrain
 
 OWN = Recipe("tiny_classifier", classes=10, height=16, width=16, workloads="set:signs/vc", seed=3, steps=0, batch=8)
 ELSEWHERE = replace(OWN, elsewhere="set:signs/vs", elsewhere_steps=2)
@@ -21,7 +21,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_all_but_the_head_comes_from_the_other_set():
-    learned, untrained = pretrain(ELSEWHERE), pretrain(OWN)
+    learned, untrained = obtain(ELSEWHERE), pretrain(OWN)
     other = obtain(replace(OWN, workloads="set:signs/vs", classes=16, steps=2))
     head = {"head.weight", "head.bias"}
     assert all(np.array_equal(learned[name], untrained[name]) for name in head)

@@ -11,23 +11,23 @@ from loop_factory import check_shares, rows
 
 from driftlab.datasets.frames import IGNORE
 from driftlab.platform.adaptation import distill
-from driftlab.platform.backend.inline import InlineJob, InlineSession
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
-from driftlab.platform.loop.loop import Loop
-from driftlab.platform.loop.messages import TOO_LATE
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.core.registry import Member
+from driftlab.platform.core.systems import System
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.systems.system import System
-from driftlab.platform.world import damage, hardware
+from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.messages import TOO_LATE
+from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
+from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
+from driftlab.platform.world import hardware
+from driftlab.platform.world import link as damage
 from driftlab.platform.world.apps import App
-from driftlab.platform.world.damage import Damage
-from driftlab.platform.world.link import LinkProfile
+from driftlab.platform.world.link import Damage, LinkProfile
 
 HEIGHT, WIDTH, CLASSES, FPS, DURATION_S = 32, 48, 8, 2.0, 60.0
 LINK = LinkProfile("test", up_kbps=1000, down_kbps=1000, rtt_ms=100)
@@ -164,7 +164,7 @@ def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
         return Damage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
 
     monkeypatch.setattr(damage, "draw_damage", alternate)
-    monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", named_after_their_direction)
+    monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", named_after_their_direction)
     loop, _ = run()
     refused = [row["direction"] for row in rows(loop, "transfers") if row["refused"]]
     assert len(refused) > 3

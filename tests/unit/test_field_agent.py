@@ -16,14 +16,14 @@ from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
-from driftlab.platform.field.keeping import KeptNetwork
 from driftlab.platform.field.lab import LAB
+from driftlab.platform.field.network_cache import KeptNetwork
 from driftlab.platform.field.request import experiment_of, read_asked
 from driftlab.platform.field.sending import Receiver, Sender
 from driftlab.platform.field.tables import write_run, write_update_rows
-from driftlab.platform.grid.run import create_run
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import load
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.read import load
+from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
 
 FPS = 4

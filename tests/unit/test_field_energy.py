@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.loop.ledger import Account
+from driftlab.platform.sim.ledger import Account
 
 RANGE_UJ = 1_000_000
 

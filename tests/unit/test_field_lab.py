@@ -9,7 +9,7 @@ import pytest
 
 from driftlab.platform.field.lab import MeasuredTimes, lab_of, measured_times
 from driftlab.platform.field.request import experiment_of, read_asked
-from driftlab.platform.request.cells import cells_of
+from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.world.hardware import find
 
 

@@ -14,12 +14,12 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.agent import join
 from driftlab.platform.field.client import Client, ServerAway
-from driftlab.platform.field.line import Line
 from driftlab.platform.field.messages import SampleMessage, decode_results
 from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
-from driftlab.serve_apps.hub import Limits
+from driftlab.platform.streaming.wire.samples import pack
+from driftlab.serve_apps.sessions import Limits
 
 
 def certificate(folder):

@@ -13,13 +13,13 @@ from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import Experiment
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results import figures
-from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
 from driftlab.platform.results.figures.base import Panel, Shown, View, view_of
 from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
+from driftlab.platform.results.relations.measured import means
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {

@@ -7,10 +7,10 @@ from claims_factory import SEEDS, run_row
 from figures_factory import hidden, lines, panel_of, show
 from tables_factory import Made
 
-from driftlab.platform.results.analysis.measured import Measured, Untestable
-from driftlab.platform.results.analysis.scenery import swept
 from driftlab.platform.results.claims.measures.scores import difference_by_setting
 from driftlab.platform.results.figures import knobs
+from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.relations.scenery import swept
 
 PARAMS = {
     "v-1": {"variety": 1.0},

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.datasets.film import save_film
 from driftlab.datasets.frames import Frames
+from driftlab.datasets.video_writer import save_film
 from driftlab.errors import RequestError
 
 COUNT = 100  # of frames: more than are drawn at a time

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from driftlab.platform.tasks import flow
+from driftlab.platform.networks.tasks import flow
 
 HEIGHT, WIDTH, MARGIN = 64, 96, 16
 

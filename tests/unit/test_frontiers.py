@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tables_factory import Made
 
-from driftlab.platform.results.analysis.frontiers import pareto, recoveries
+from driftlab.platform.results.relations.frontiers import pareto, recoveries
 
 
 def test_a_front_has_the_points_that_no_other_one_beats():

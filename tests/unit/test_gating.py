@@ -9,12 +9,12 @@ import torch
 from scaling_factory import Residual, numbers
 from torch import nn
 
-from driftlab.platform.networks.parts import batch_norms
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning import gating, knowledge
-from driftlab.platform.pruning.gating import GatedNetwork, find_sites, kept_places, mark_top, top_channels
-from driftlab.platform.pruning.knowledge import LayerLink
-from driftlab.platform.pruning.surgery import groups
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.module_utils import batch_norms
+from driftlab.platform.networks.pruning import gating, knowledge
+from driftlab.platform.networks.pruning.gating import GatedNetwork, find_sites, kept_places, mark_top, top_channels
+from driftlab.platform.networks.pruning.knowledge import LayerLink
+from driftlab.platform.networks.pruning.surgery import groups
 
 SIZE = (16, 24)
 

@@ -17,9 +17,9 @@ from golden_record import DEFINITIONS, HERE
 from PIL import Image
 
 from driftlab.cli.kinds import kind_of
-from driftlab.platform.request.cells import systems_of
-from driftlab.platform.request.experiment import load
-from driftlab.platform.search.catalogue import SEARCHERS
+from driftlab.platform.lab.cells import systems_of
+from driftlab.platform.lab.read import load
+from driftlab.platform.tune.samplers import SEARCHERS
 
 CELL = "ams/depot/one/seed-0"
 FRAMES = {"cell": [CELL] * 3, "score": [0.25, None, 1.0], "count": [1, 2, 3], "note": ["a", None, "c"]}

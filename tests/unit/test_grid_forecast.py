@@ -7,17 +7,17 @@ import dataclasses
 import pytest
 
 from driftlab.cli.progress import TimeLeft
-from driftlab.platform.core.catalogue import Member
-from driftlab.platform.grid import forecast as forecasts
-from driftlab.platform.grid.forecast import Meter, WorkEstimates, forecast, meters_of
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.nodes.specs import StreamSpec
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import parse
-from driftlab.platform.request.size import STEP_PX_S, frame_seconds
-from driftlab.platform.systems.system import System
-from driftlab.platform.systems.table import SYSTEMS
-from driftlab.platform.training import artifacts
+from driftlab.platform.core.registry import Member
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.core.systems import System
+from driftlab.platform.lab import forecast as forecasts
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.forecast import Meter, WorkEstimates, forecast, meters_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
+from driftlab.platform.networks.training import artifacts
+from driftlab.platform.sim.specs import StreamSpec
 
 PIXELS = 32 * 48
 FRAME_S = frame_seconds(1, PIXELS)

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from driftlab.errors import RequestError
-from driftlab.platform.backend.host import check_torch_device
-from driftlab.platform.grid import paths
+from driftlab.platform.lab import paths
+from driftlab.platform.sim.host import check_torch_device
 
 
 def refusal(call, *args) -> str:
@@ -82,7 +82,7 @@ class TestOutputFolders:
 
 
 class TestLock:
-    HOLD = "import sys, pathlib\nfrom driftlab.platform.grid.paths import locked\n" + (
+    HOLD = "import sys, pathlib\nfrom driftlab.platform.lab.paths import locked\n" + (
         "with locked(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
 
@@ -179,9 +179,9 @@ class TestTwoRunsIntoOneFolder:
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 2)
+    monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 2)
     check_torch_device("cpu")
     check_torch_device("cuda:1")
     assert "'cuda:2' and this machine has 2 GPUs" in refusal(check_torch_device, "cuda:2")
-    monkeypatch.setattr("driftlab.platform.backend.host.gpus", lambda: 0)
+    monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
     assert "use cpu, or --address of a cluster that has one" in refusal(check_torch_device, "cuda")

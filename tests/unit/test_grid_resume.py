@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.core.catalogue import member_class
-from driftlab.platform.grid import plan
-from driftlab.platform.grid import run as lab
-from driftlab.platform.grid.plan import origins_of, plan_of
-from driftlab.platform.grid.progress import Progress
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.core.registry import member_class
+from driftlab.platform.lab import plan
+from driftlab.platform.lab import seal as lab
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.plan import origins_of, plan_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import parse
 from driftlab.platform.results.tables.origin import KEY
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, table_file

@@ -13,14 +13,14 @@ import pytest
 from experiments_factory import each_experiment, loaded
 
 from driftlab.errors import RequestError
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.core.catalogue import Member
-from driftlab.platform.grid import builds as artefacts
-from driftlab.platform.grid import run as lab
-from driftlab.platform.grid.progress import Log, Progress
-from driftlab.platform.request.cells import resolved
-from driftlab.platform.request.experiment import Experiment, load, parse
-from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.core.registry import Member
+from driftlab.platform.lab import builds as artefacts
+from driftlab.platform.lab import seal as lab
+from driftlab.platform.lab.cells import resolved
+from driftlab.platform.lab.progress import Log, Progress
+from driftlab.platform.lab.read import Experiment, load, parse
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.sim.inline import InlineBackend
 
 DOCUMENT: dict[str, Any] = {
     "name": "test",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 

@@ -12,17 +12,17 @@ import scaling_factory as factory
 import torch
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Reply
-from driftlab.platform.networks import leaving
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.core.registry import Member
+from driftlab.platform.networks import early_exit
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.early_exit import EarlyExit, LeavingFamily
-from driftlab.platform.tasks.tasks import CLASSIFICATION
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s, need_of
 
@@ -40,19 +40,21 @@ def untrained():
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
 def test_the_given_shares_of_the_frames_leave_at_each_exit(shares: tuple[float, ...]):
-    thresholds = leaving.place_thresholds(SURE, shares)
-    assert leaving.leaving_shares(SURE, thresholds) == pytest.approx(shares, abs=0.006)
+    thresholds = early_exit.place_thresholds(SURE, shares)
+    assert early_exit.leaving_shares(SURE, thresholds) == pytest.approx(shares, abs=0.006)
 
 
 @pytest.mark.slow
 def test_shares_form_a_series_and_cost_rises_with_its_ratio(untrained):
-    assert leaving.geometric_shares(3, 2.0) == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    assert early_exit.geometric_shares(3, 2.0) == pytest.approx([1 / 7, 2 / 7, 4 / 7])
     network = untrained[1].network
-    costs = [leaving.mean_cost(network, factory.SIZE, leaving.geometric_shares(3, ratio)).macs for ratio in (0.2, 1, 5)]
+    costs = [
+        early_exit.mean_cost(network, factory.SIZE, early_exit.geometric_shares(3, ratio)).macs for ratio in (0.2, 1, 5)
+    ]
     assert costs == sorted(costs)
     whole = count_cost(network, *factory.SIZE)
-    assert leaving.mean_cost(network, factory.SIZE, np.array([0.0, 0.0, 1.0])) == whole
-    first = leaving.mean_cost(network, factory.SIZE, np.array([1.0, 0.0, 0.0]))
+    assert early_exit.mean_cost(network, factory.SIZE, np.array([0.0, 0.0, 1.0])) == whole
+    first = early_exit.mean_cost(network, factory.SIZE, np.array([1.0, 0.0, 0.0]))
     alone = [layer.macs for layer in whole.layers if layer.name.startswith(("stem", "stages.0.", "heads.0."))]
     assert first.macs == sum(alone)
 
@@ -68,7 +70,7 @@ def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
         for thresholds, expected in (((0.0, 0.0), 0), ((2.0, 0.0), 1), ((2.0, 2.0), 2)):
             network.thresholds = thresholds
             assert torch.equal(network(images), outputs[expected])
-        sure = [leaving.confidence(output) for output in outputs]
+        sure = [early_exit.confidence(output) for output in outputs]
         network.thresholds = (float(sure[0].median()), 2.0)
         mixed = torch.where((sure[0] >= sure[0].median())[:, None], outputs[0], outputs[2])
         assert torch.equal(network(images), mixed)
@@ -80,7 +82,7 @@ def halved(untrained):
     family = copy.deepcopy(untrained[1])
     images = np.random.default_rng(0).integers(0, 256, (8, *factory.SIZE, 3), dtype=np.uint8)
     with torch.no_grad():
-        sure = leaving.confidence(family.network.outputs(to_input(images))[0]).numpy()
+        sure = early_exit.confidence(family.network.outputs(to_input(images))[0]).numpy()
         family.network.heads[2].answer.bias[3] += 9.0  # another answer than that of the first exit
     family = replace(family, thresholds=np.tile([np.median(sure), 2.0], (len(family.thresholds), 1)))
     left = [0 if one else 2 for one in sure >= np.median(sure)]
@@ -97,7 +99,7 @@ def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZE
     student = StudentSpec(
         "tiny_staged", factory.CLASSES, *factory.SIZE, adaptation, Member("scaling", "early_exit", settings), 0
     )
-    mean = leaving.mean_cost(family.network, factory.SIZE, np.array([0.5, 0.0, 0.5]))
+    mean = early_exit.mean_cost(family.network, factory.SIZE, np.array([0.5, 0.0, 0.5]))
     return Application(AppNodeSpec("cam", "frames", student, PHONE, mean, **spec), member.store(family))
 
 
@@ -105,7 +107,7 @@ def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZE
 def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved):
     """Thresholds at which half of the frames leave first: each pays for the layers that it passed, and no others."""
     images, family, left, costs = halved
-    assert [leaving.reached_cost(costs[2], [exit_]) for exit_ in range(3)] == list(costs)
+    assert [early_exit.reached_cost(costs[2], [exit_]) for exit_ in range(3)] == list(costs)
     node = node_of(untrained[0], family)
     times_s = np.arange(len(images), dtype=np.float64)
     answers = predict(untrained[0].select(family, Budget()), images, task=CLASSIFICATION)
@@ -164,7 +166,7 @@ def test_a_lesson_pays_for_the_stages_that_its_frames_reach(untrained, halved):
 
 def test_copies_of_a_network_write_into_the_log_of_the_original(halved):
     network = halved[1].network
-    with leaving.record_exits(network) as exits:
+    with early_exit.record_exits(network) as exits:
         copy.deepcopy(network)(to_input(halved[0]))
     network(to_input(halved[0]))
     assert len(exits) == 8

@@ -28,15 +28,15 @@ from loop_factory import (
 
 from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes
-from driftlab.platform.loop.cell import AppSpec, Cell, DeviceSpec
-from driftlab.platform.loop.context import AppContext, BuiltNetwork, CellContext, Site
-from driftlab.platform.loop.loop import Loop
-from driftlab.platform.nodes.specs import StreamSpec, TeacherSpec
+from driftlab.platform.core.registry import Member
+from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
+from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
+from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
 from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan, Sampling
-from driftlab.platform.systems.system import System
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App
 from driftlab.platform.world.cost import inference_s

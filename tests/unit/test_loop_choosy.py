@@ -10,10 +10,10 @@ import pytest
 from loop_factory import COST, Given, rows, run, uploads
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Need, Passes, Recalled, Tried
-from driftlab.platform.loop.rounds import DECLINED, measured
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Way, Window
+from driftlab.platform.sim.rounds import DECLINED, measured
 from driftlab.platform.world.cost import need_of
 
 DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))

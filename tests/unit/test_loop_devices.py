@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.backend.inline import InlineBackend
 from driftlab.platform.core.records import ModelCost, Variant
-from driftlab.platform.grid.run import run
-from driftlab.platform.loop.cell import AppSpec, DeviceSpec
-from driftlab.platform.loop.device_run import AppAllocation, DeviceRun
-from driftlab.platform.nodes.specs import StreamSpec
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, Scheduling, Window
+from driftlab.platform.sim.device import AppAllocation, DeviceRun
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.sim.setting import AppSpec, DeviceSpec
+from driftlab.platform.sim.specs import StreamSpec
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.clock import make_clock

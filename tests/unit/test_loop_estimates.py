@@ -13,15 +13,15 @@ from scaling_factory import CLASSES, SIZE, problem
 from driftlab.platform.adaptation import estimating
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Estimated, LayerCost, Passes
-from driftlab.platform.loop.context import BuiltNetwork
-from driftlab.platform.loop.rounds import DECLINED
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget, Profile
 from driftlab.platform.scaling.surrogate import Surrogate
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
-from driftlab.platform.tasks.tasks import CLASSIFICATION
+from driftlab.platform.sim.context import BuiltNetwork
+from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.world.cost import need_of
 
 ESTIMATING = Member("adaptation", "elasticdnn", (("estimates", 4),))

@@ -32,15 +32,15 @@ from loop_factory import (
     uploads,
 )
 
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Variant
-from driftlab.platform.grid.run import run as lab_run
-from driftlab.platform.loop.ledger import PURPOSES, Ledger
-from driftlab.platform.loop.messages import TOO_LATE
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.core.registry import Member
+from driftlab.platform.lab.seal import run as lab_run
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.sim.ledger import PURPOSES, Ledger
+from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.link import Radio

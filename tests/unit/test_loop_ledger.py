@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from driftlab.platform.core.records import Watched
-from driftlab.platform.loop.ledger import Account, Ledger, total
+from driftlab.platform.sim.ledger import Account, Ledger, total
 from driftlab.platform.world.link import Transfer
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from loop_factory import Given, Scripted, begin, begin_real, rows
 from machine_factory import job, seconds, told
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reading, Variant
-from driftlab.platform.grid.run import run as run_experiment
-from driftlab.platform.loop.loop import Loop
+from driftlab.platform.core.registry import Member
+from driftlab.platform.lab.seal import run as run_experiment
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.sim.runner import Loop
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.load import Load, LoadStep, speed_of
 from driftlab.platform.world.machine import done_s

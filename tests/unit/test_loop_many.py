@@ -9,8 +9,8 @@ import learning_factory as factory
 import pytest
 from loop_factory import FPS, rows, run, uploads
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Tried
+from driftlab.platform.core.registry import Member
 from driftlab.platform.world.apps import App, Event
 
 MEMBERS = ("ekya", "elasticdnn", "joint", "recl", "afs", "synergy", "muri", "uniform_learning")

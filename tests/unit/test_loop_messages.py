@@ -25,16 +25,16 @@ from loop_factory import (
     uploads,
 )
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Receipt
-from driftlab.platform.loop.context import BuiltNetwork
-from driftlab.platform.loop.learning import RETRY_S
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
+from driftlab.platform.sim.context import BuiltNetwork
+from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world.apps import App, Event
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.world.link import Damage
 
 
 class TestSwitching:
@@ -263,8 +263,8 @@ class TestDamagedMessages:
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
             return way if purpose == "damage" else np.random.default_rng(0)
 
-        monkeypatch.setattr("driftlab.platform.loop.app_run.damage.draw_damage", draw)
-        monkeypatch.setattr("driftlab.platform.loop.loop.rng_for", rng_for)
+        monkeypatch.setattr("driftlab.platform.sim.app.link.draw_damage", draw)
+        monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", rng_for)
         return run(**given)
 
     def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):

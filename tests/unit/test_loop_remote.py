@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from remote_factory import RemoteBackend
 
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.grid.run import run
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.sim.inline import InlineBackend
 
 pytestmark = pytest.mark.slow  # two runs, which all of them read
 

@@ -9,8 +9,8 @@ import pytest
 from loop_factory import FakeSession, Given, Scripted, rows, run, uploads
 
 from driftlab.platform.core.records import Passes, Tried
-from driftlab.platform.loop.server_run import spread
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.sim.server import spread
 
 GAINS = {"device-0": 0.1, "device-1": 0.3}
 

@@ -10,11 +10,11 @@ import learning_factory as factory
 import pytest
 from loop_factory import COST, FPS, Given, rows, run, stored, uploads
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Passes, Tried
-from driftlab.platform.loop.context import Site
-from driftlab.platform.loop.interleaving import interleaved
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Learning, Scheduling, Wants, Way, Window
+from driftlab.platform.sim.context import Site
+from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.machine import Machine

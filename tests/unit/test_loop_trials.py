@@ -26,12 +26,12 @@ from loop_factory import (
 )
 
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Captured, Passes, Tried, Variant
-from driftlab.platform.loop.context import Site
-from driftlab.platform.loop.messages import TOO_LATE
-from driftlab.platform.loop.rounds import DECLINED
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.sim.context import Site
+from driftlab.platform.sim.messages import TOO_LATE
+from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import App, Event
 from driftlab.platform.world.cost import inference_s, need_of

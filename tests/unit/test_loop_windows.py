@@ -19,11 +19,11 @@ from loop_factory import (
     watched,
 )
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Captured, Finished
-from driftlab.platform.loop.context import BuiltNetwork
-from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
+from driftlab.platform.sim.context import BuiltNetwork
+from driftlab.platform.sim.specs import TeacherSpec
 
 
 class TestWatching:

@@ -13,14 +13,14 @@ from driftlab.datasets.labelled import open_set
 from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import RequestError
 from driftlab.platform.core.metrics import confusions
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.specs import TeacherSpec
-from driftlab.platform.nodes.teacher import Teacher
-from driftlab.platform.pruning import ranking
-from driftlab.platform.pruning.surgery import groups
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION
-from driftlab.platform.training.schooling import Course, Data, Lessons, convert_set, grade, train_best
+from driftlab.platform.networks.pruning import ranking
+from driftlab.platform.networks.pruning.surgery import groups
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
+from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, convert_set, grade, train_best
+from driftlab.platform.sim.nodes.teacher import Teacher
+from driftlab.platform.sim.specs import TeacherSpec
 
 CLASSES = 300
 

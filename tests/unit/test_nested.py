@@ -13,16 +13,16 @@ from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.pruning.family import extract, restore, store
+from driftlab.platform.networks.pruning.surgery import permute
+from driftlab.platform.networks.training import training_loop
+from driftlab.platform.networks.training.descent import Descent
+from driftlab.platform.networks.training.training_loop import Course, epochs, grade
 from driftlab.platform.networks.vector import layout_of, read
-from driftlab.platform.pruning.family import extract, restore, store
-from driftlab.platform.pruning.surgery import permute
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.growing import Footprint, Growth
-from driftlab.platform.training import schooling
-from driftlab.platform.training.descent import Descent
-from driftlab.platform.training.schooling import Course, epochs, grade
 
 COURSE = Course(epochs=1, learning_rate=0.05, weight_decay=0.1)
 
@@ -107,7 +107,7 @@ def test_accuracy_on_what_was_chosen_by_never_falls(built):
 
 def test_what_is_frozen_stays_under_weight_decay_without_momentum_and_everything_else_moves(built, monkeypatch):
     walks: list[Descent] = []
-    monkeypatch.setattr(schooling, "Descent", lambda *given: walks.append(Descent(*given)) or walks[-1])
+    monkeypatch.setattr(training_loop, "Descent", lambda *given: walks.append(Descent(*given)) or walks[-1])
     small, large = built.roadmap[-1], built.roadmap[-2]
     how = manner(built, "preserve")
     begun = grown(built, how, built.descendants[0], small, large)

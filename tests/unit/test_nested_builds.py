@@ -14,14 +14,14 @@ from nested_factory import EXAMPLE, MEMBER, SIZE, Witness, networks, problem
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import Member
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.pruning.family import extract
-from driftlab.platform.pruning.surgery import cut, groups
+from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.pruning.family import extract
+from driftlab.platform.networks.pruning.surgery import cut, groups
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, _family_origin
+from driftlab.platform.networks.training.training_loop import Course, grade, train_best
 from driftlab.platform.scaling.growing import PruningContext, fixed_statistics
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.training.artifacts import FamilyRecipe, Recipe, _family_origin
-from driftlab.platform.training.schooling import Course, grade, train_best
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 
 
 def flops(model: nn.Module, batch: int, height: int, width: int) -> int:

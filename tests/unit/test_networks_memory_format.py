@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.memory_format import CONTIGUOUS
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import ZOO, build
+from driftlab.platform.networks.zoo import ZOO
 
 IMAGES = to_input(np.zeros((2, 32, 32, 3), np.uint8))
 

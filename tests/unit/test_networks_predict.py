@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from driftlab.errors import RequestError, RunError
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import digest, load, predict, state_of, to_input, torch_device
-from driftlab.platform.networks.zoo import build
 
 
 @pytest.fixture

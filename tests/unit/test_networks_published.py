@@ -7,10 +7,11 @@ from functools import cache
 import pytest
 import torch
 
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.features import features
-from driftlab.platform.networks.zoo import PUBLISHED, ZOO, Input, build
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
+from driftlab.platform.networks.zoo import PUBLISHED, ZOO, Input
 
 # Outputs, parameters and multiply-accumulates as papers or their libraries tell them.
 TOLD = {

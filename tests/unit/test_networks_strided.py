@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.pruning.surgery.edit import cut, expand
+from driftlab.platform.networks.pruning.surgery.grouping import groups as groups_of
 from driftlab.platform.networks.strided import NARROW, Conv1x1Strided, make_safe
-from driftlab.platform.networks.zoo import OWN, build
-from driftlab.platform.nodes.student import network_for
-from driftlab.platform.pruning.surgery.edit import cut, expand
-from driftlab.platform.pruning.surgery.grouping import groups as groups_of
+from driftlab.platform.networks.zoo import OWN
 from driftlab.platform.scaling.base import Budget
+from driftlab.platform.sim.nodes.networks import network_for
 
 GEOMETRIES = [  # stride, padding, padding mode, groups
     (2, 0, "zeros", 1),

@@ -12,9 +12,10 @@ import torch
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks import architectures as networks
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict
-from driftlab.platform.networks.zoo import OWN, ZOO, build, task_of
-from driftlab.platform.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.zoo import OWN, ZOO, task_of
 
 
 def parameters(name: str, classes: int) -> int:
@@ -90,6 +91,6 @@ def test_an_unknown_name_is_refused_with_what_was_meant():
 
 @pytest.mark.slow
 def test_names_and_recipes_cost_no_torch():
-    modules = "driftlab.platform.networks.zoo, driftlab.platform.training.artifacts"
+    modules = "driftlab.platform.networks.zoo, driftlab.platform.networks.training.artifacts"
     code = f"import {modules}, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,17 +14,17 @@ import pytest
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.datasets.sheet import PALETTE
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.metrics import confusion, miou
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.wire import delta
+from driftlab.platform.streaming.wire import delta
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from stream_factory import FROZEN, columns, member, real, spent, stream, watched
 
-from driftlab.platform.nodes import detecting
-from driftlab.platform.nodes.detecting import FRAMES, DomainCounter, UsualRange
+from driftlab.platform.sim.nodes import detecting
+from driftlab.platform.sim.nodes.detecting import FRAMES, DomainCounter, UsualRange
 
 FEATURES = 16
 

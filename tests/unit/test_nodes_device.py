@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.platform.nodes.device import Device
-from driftlab.platform.nodes.receiving import receive
-from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.sim.nodes.camera import Device
+from driftlab.platform.sim.specs import StreamSpec
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import CODECS
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.wire.samples import CODECS, receive
+from driftlab.platform.world.link import Damage
 
 SPEC = StreamSpec("streets/running", 3, 32, 48, 2.5, 10.0, (("noise", 0.5),))
 SIZE = 32, 48

@@ -35,9 +35,9 @@ from stream_factory import (
 )
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.nodes.learner import Learner
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.sim.nodes.learner import Learner
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.tasks.tasks import SEGMENTATION
 
 
 class TestByHand:

@@ -12,15 +12,15 @@ import pytest
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.metrics import confusion, miou
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
-from driftlab.platform.wire import delta
+from driftlab.platform.streaming.wire import delta
 
 HEIGHT, WIDTH, CLASSES = 16, 24, 8
 

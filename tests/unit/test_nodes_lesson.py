@@ -16,8 +16,8 @@ from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import state
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.lesson import attempt
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.sim.nodes.guarded_training import attempt
 
 
 def endless() -> None:

@@ -31,7 +31,7 @@ from stream_factory import (
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Answered
 from driftlab.platform.networks import state, vector
-from driftlab.platform.nodes.application import Application
+from driftlab.platform.sim.nodes.application import Application
 
 
 class TestDigest:
@@ -124,7 +124,7 @@ class TestSwitch:
 
 class TestOddCases:
     def test_a_network_without_batch_norms(self, monkeypatch):
-        monkeypatch.setattr("driftlab.platform.networks.parts.batch_norms", lambda model: {})
+        monkeypatch.setattr("driftlab.platform.networks.module_utils.batch_norms", lambda model: {})
         found = watched(real(member("adabn", stream_batch=3)), stream(6.0), (0.0, 6.0))
         assert set(found["adaptations.skipped"]) == {"the network has no batch norm"}
         assert spent(found, "learning") == 0.0

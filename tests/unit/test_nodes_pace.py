@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlab.platform.nodes.pace import Pace
+from driftlab.platform.sim.nodes.share_timeline import Pace
 from driftlab.platform.world.machine import done_s, taken_s
 
 STEP_S = 1 / 64

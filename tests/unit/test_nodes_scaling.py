@@ -16,18 +16,18 @@ from state_factory import CLASSES, HEIGHT, WIDTH, frames
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Reply
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, obtain_family
 from driftlab.platform.scaling.base import variants_on
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.builder import Builder
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.training.artifacts import FamilyRecipe, Recipe, obtain_family
 from driftlab.platform.world import hardware
 
 NETWORK = Recipe("half", height=HEIGHT, width=WIDTH, steps=2)
@@ -91,7 +91,9 @@ def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_thei
 @pytest.mark.slow
 def test_a_family_is_built_once(monkeypatch, caplog):
     built()
-    monkeypatch.setattr("driftlab.platform.training.pretrain.build_family", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(
+        "driftlab.platform.networks.training.pretrain.build_family", lambda *_: pytest.fail("built again")
+    )
     with caplog.at_level(logging.INFO):
         again = obtain_family(RECIPE)
     assert {name: array.tobytes() for name, array in again.items()} == {

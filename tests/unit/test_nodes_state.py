@@ -13,17 +13,17 @@ from state_factory import CLASSES, DEVICE, HEIGHT, SERVER, WIDTH, frames
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import state
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.application import Application
-from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
+from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.builder import Builder
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
-from driftlab.platform.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.world import hardware
 
 FIXED, FROZEN = Member("scaling", "fixed"), Member("adaptation", "frozen")

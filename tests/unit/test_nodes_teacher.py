@@ -7,11 +7,11 @@ import pytest
 
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import RequestError
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.specs import TeacherSpec
-from driftlab.platform.nodes.teacher import Teacher, blur_borders, wobble
-from driftlab.platform.tasks.tasks import SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
+from driftlab.platform.sim.nodes.teacher import Teacher, blur_borders, wobble
+from driftlab.platform.sim.specs import TeacherSpec
 
 HEIGHT, WIDTH = 32, 48
 

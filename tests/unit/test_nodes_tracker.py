@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.frames import IGNORE, Frames
-from driftlab.platform.nodes.tracker import Keyframe, Tracker
+from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
 
 HEIGHT, WIDTH, FPS = 48, 64, 2.0
 

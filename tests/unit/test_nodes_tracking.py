@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from stream_factory import ENERGY, HEIGHT, WIDTH, application, columns, piece, spent, stream, watched
 
-from driftlab.platform.core.catalogue import Member
-from driftlab.platform.tasks.tasks import SEGMENTATION
+from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 
 FROZEN = Member("adaptation", "frozen")
 PIXELS = HEIGHT * WIDTH * 21 / 16

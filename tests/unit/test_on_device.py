@@ -10,16 +10,16 @@ from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream,
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.core.catalogue import Member, parameter_faults
 from driftlab.platform.core.records import Noticed, Stored
+from driftlab.platform.core.registry import Member, parameter_faults
 from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
-from driftlab.platform.nodes.learner import Learner
-from driftlab.platform.nodes.specs import StudentSpec
+from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.specs import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
-from driftlab.platform.streaming.codec import CODECS, pack
 from driftlab.platform.streaming.on_device import Learned, OnDevice
-from driftlab.platform.world.damage import Damage
+from driftlab.platform.streaming.wire.samples import CODECS, pack
+from driftlab.platform.world.link import Damage
 
 SESSION = StreamFacts(fps=2.0, duration_s=60.0)
 TIMES_S = (10.5, 11.5, 12.5, 13.5)  # one frame per second, of two

@@ -10,17 +10,17 @@ import pytest
 import scaling_factory as factory
 import torch
 
+from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.family import extract
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.pruning.family import extract
+from driftlab.platform.networks.training.artifacts import Recipe
+from driftlab.platform.networks.training.descent import Descent
+from driftlab.platform.networks.training.pretrain import pretrain
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.nested import Nested
-from driftlab.platform.training import masks
-from driftlab.platform.training.artifacts import Recipe
-from driftlab.platform.training.descent import Descent
-from driftlab.platform.training.pretrain import pretrain
 
 GPU = "cuda"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.operators import OPERATORS, LowRank, inherit, narrow_width, shuffle_groups
-from driftlab.platform.networks.zoo import build
 
 SHAPES = [(8, 8, 1), (8, 16, 2), (7, 9, 1), (5, 3, 2), (16, 16, 2), (3, 12, 1)]
 

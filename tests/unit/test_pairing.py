@@ -12,7 +12,7 @@ from tables_factory import Made
 import driftlab
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.core.metrics import Interval
-from driftlab.platform.results.analysis.pairing import compare, verdict
+from driftlab.platform.results.relations.pairing import compare, verdict
 
 SEEDS = (0, 1, 2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from benchmarks._bplus import ORDER, BPlusTree
-from driftlab.platform.scaling.index import LatencyIndex
+from driftlab.platform.scaling.adaptivenet import LatencyIndex
 
 
 def check(tree: BPlusTree) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, builder_of, member_class, parameter_faults
 from driftlab.platform.core.records import Reading, Variant
+from driftlab.platform.core.registry import FAMILIES, Member, builder_of, member_class, parameter_faults
 from driftlab.platform.scaling.adadeep import AdaDeep
 from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
 from driftlab.platform.scaling.adaspring import AdaSpring

@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.backend import portable
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.cells import resolved
-from driftlab.platform.request.experiment import load, parse
-from driftlab.platform.training.artifacts import Recipe
+from driftlab.platform.lab.cells import resolved
+from driftlab.platform.lab.read import load, parse
+from driftlab.platform.lab.seal import run
+from driftlab.platform.networks.training.artifacts import Recipe
+from driftlab.platform.sim import portable
 
 WANTED = "compute.portable=true"
 ROOTS = """
 import json, numpy as np, torch
-from driftlab.platform.backend import portable
+from driftlab.platform.sim import portable
 portable.settle()
 rng, found = np.random.default_rng(0), []
 for kind in (np.float32, np.float64):

@@ -7,10 +7,10 @@ import pytest
 import scaling_factory as factory
 import torch
 
-from driftlab.platform.networks.account import count_cost
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.chain import chain_of
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.paths import CRITICAL, SPACES
-from driftlab.platform.networks.zoo import build
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.probing import StagePlan, block_macs, critical_stages, place_exits
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.ranking import rank, sums_of, triplet_response_residual
-from driftlab.platform.pruning.surgery import groups, mask
+from driftlab.platform.networks.pruning.ranking import rank, sums_of, triplet_response_residual
+from driftlab.platform.networks.pruning.surgery import groups, mask
 
 METHODS = ("trr", "trr_ratio", "trr_linear", "trr_linear_ratio", "l1", "bn_gamma", "random")
 SEEDS = range(5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.frames import IGNORE
+from driftlab.platform.networks.tasks import phi
 from driftlab.platform.streaming.rates import (
     Rates,
     SamplingControl,
@@ -17,7 +18,6 @@ from driftlab.platform.streaming.rates import (
     next_training_interval,
     update_rates,
 )
-from driftlab.platform.tasks import phi
 
 
 def settle(c: float, mode: str, updates: int = 400) -> list[float]:

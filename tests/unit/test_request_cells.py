@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.registry import Member
 from driftlab.platform.core.seeding import seed_for
-from driftlab.platform.loop.cell import Cell
-from driftlab.platform.request import cells
-from driftlab.platform.request.cells import cells_of, system_of
-from driftlab.platform.request.experiment import parse
-from driftlab.platform.request.parts import SystemPart
-from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.core.spec import SystemPart
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.lab import cells
+from driftlab.platform.lab.cells import cells_of, system_of
+from driftlab.platform.lab.read import parse
+from driftlab.platform.sim.setting import Cell
 
 WORKLOADS = [
     {"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48},

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from request_factory import DOCUMENT, document, refusal
 
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import Choice, Experiment, parse
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.read import Choice, Experiment, parse
 
 
 class TestOverrides:

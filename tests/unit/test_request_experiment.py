@@ -11,9 +11,9 @@ from experiments_factory import each_experiment, loaded, sizes, sizes_with_inher
 from request_factory import DOCUMENT, document, refusal
 
 from driftlab.errors import RequestError
-from driftlab.platform.request.cells import cells_of
-from driftlab.platform.request.experiment import Choice, find, load, parse
-from driftlab.platform.request.size import size_of
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.read import Choice, find, load, parse
+from driftlab.platform.lab.size import size_of
 
 
 def faults(changed: dict[str, Any]) -> list[str]:

@@ -13,12 +13,12 @@ from tables_factory import numbers_in
 
 from driftlab.cli.app import main
 from driftlab.errors import RequestError
-from driftlab.platform.backend.inline import InlineBackend
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.cells import measured_of
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.lab.cells import measured_of
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.sim.inline import InlineBackend
 
 MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
 BOARDS = """board,net,top1,ms,mb

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.documents import read_yaml
-from driftlab.platform.request.overrides import apply_overrides, merged
+from driftlab.platform.lab.overrides import apply_overrides, merged
 
 DOCUMENT = {"a": 1, "b": {"c": 2.0, "d": {"e": "text", "f": None}}, "list": [{"x": 1}, {"x": [10, 20]}]}
 

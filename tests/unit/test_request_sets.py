@@ -7,9 +7,9 @@ import pytest
 from driftlab.datasets import labelled
 from driftlab.datasets.signs import sets as signs
 from driftlab.errors import RequestError
-from driftlab.platform.request import experiment, sets
-from driftlab.platform.request.cells import cells_of, points_of
-from driftlab.platform.request.experiment import load, parse
+from driftlab.platform.lab import read, sets
+from driftlab.platform.lab.cells import cells_of, points_of
+from driftlab.platform.lab.read import load, parse
 from driftlab.platform.world import apps
 
 STREET = {"name": "streets/running", "duration_s": 2.0, "fps": 2.0}
@@ -102,12 +102,12 @@ def test_what_is_wrong_is_said(changes, said):
 
 
 def test_every_built_in_set_is_used_and_valid():
-    texts = "".join(file.read_text() for file in experiment.FOLDER.glob("*.yaml"))
+    texts = "".join(file.read_text() for file in read.FOLDER.glob("*.yaml"))
     for named in sets.built_in().values():
         assert all(f"set: {name}" in texts for name in named)
 
 
-@pytest.mark.parametrize("name", experiment.names())
+@pytest.mark.parametrize("name", read.names())
 def test_reading_an_experiment_draws_nothing(name, monkeypatch):
     def draw(*args, **kwargs):
         raise AssertionError("something was drawn")

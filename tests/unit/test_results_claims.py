@@ -9,9 +9,9 @@ import pytest
 import results_factory as factory
 
 from driftlab.errors import RequestError
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import Claim, as_records, as_rows, evaluate, every_claim, judge, untestable
 from driftlab.platform.results.claims.measures import MEASURES
+from driftlab.platform.results.relations.measured import Measured, Untestable
 from driftlab.platform.results.tables.read import open_run
 
 ONCE = ("ONCE-1", "ONCE-2", "ONCE-3")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import DataError
-from driftlab.platform.grid import run as lab
+from driftlab.platform.lab import seal as lab
 from driftlab.platform.results.claims.measures.traffic import _slope
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import finished

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
-from driftlab.platform.results.analysis.loads import forecast_skills, loads_by_fleet, misses, stated_errors
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.measures.loads import forecast_gain
 from driftlab.platform.results.figures import load as figure
+from driftlab.platform.results.relations.loads import forecast_skills, loads_by_fleet, misses, stated_errors
+from driftlab.platform.results.relations.measured import Measured, Untestable
 
 PLACE = {"device": "d", "app": "a"}
 STEPS = 80

@@ -11,7 +11,7 @@ import pytest
 import results_factory as factory
 
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.grid.paths import new_run
+from driftlab.platform.lab.paths import new_run
 from driftlab.platform.results.tables import schema
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, as_table, finished, table_file

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameters
-from driftlab.platform.request.cells import cells_of, resolved
-from driftlab.platform.request.experiment import load, parse
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
+from driftlab.platform.lab.cells import cells_of, resolved
+from driftlab.platform.lab.read import load, parse
 from driftlab.platform.results.tables import columns, recorder, schema
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run

@@ -13,14 +13,14 @@ from tables_factory import Made
 
 import driftlab
 from driftlab.datasets.frames import NO_CLASS
-from driftlab.platform.loop.rows import class_columns, system_columns
-from driftlab.platform.request.cells import resolved, systems_of
-from driftlab.platform.request.experiment import parse
-from driftlab.platform.results.analysis.cells import members, slot, slots
+from driftlab.platform.lab.cells import resolved, systems_of
+from driftlab.platform.lab.read import parse
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
+from driftlab.platform.results.relations.cells import members, slot, slots
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.recorder import Recorder, as_table
 from driftlab.platform.results.tables.systems import recorded_slots, slots_of
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
+from driftlab.platform.sim.rows import class_columns, system_columns
 
 SYSTEMS: list[Any] = [
     "no_custom",

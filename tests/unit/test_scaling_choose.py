@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Variant
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import Budget
 
 SMALL = Variant("small", 0.6, 10, 0.01, energy_j=0.1)

@@ -13,7 +13,7 @@ from tables_factory import Made
 from driftlab.datasets.catalogue import open_stream, scenery_of
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.results.analysis.scenery import WAY, sceneries, stops, travelled_m
+from driftlab.platform.results.relations.scenery import WAY, sceneries, stops, travelled_m
 
 SEED = 3
 

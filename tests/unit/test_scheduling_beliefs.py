@@ -10,7 +10,7 @@ import pytest
 
 from driftlab.platform.core.records import Need
 from driftlab.platform.scheduling.base import Learning
-from driftlab.platform.scheduling.beliefs import (
+from driftlab.platform.scheduling.gain_model import (
     CLOSED,
     FADES,
     NOISE,

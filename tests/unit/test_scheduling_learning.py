@@ -14,8 +14,7 @@ from driftlab.platform.core.records import Need
 from driftlab.platform.scheduling.afs import divide_slots
 from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.candidates import Candidate
-from driftlab.platform.scheduling.curves import predict_accuracy
-from driftlab.platform.scheduling.ekya import Ekya, profile, share_fairly, steal
+from driftlab.platform.scheduling.ekya import Ekya, predict_accuracy, profile, share_fairly, steal
 from driftlab.platform.scheduling.evaluation import (
     AnswerScale,
     Trainings,

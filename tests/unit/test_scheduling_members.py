@@ -13,8 +13,8 @@ import pytest
 import scheduling_factory as factory
 from tables_factory import numbers_in
 
-from driftlab.platform.core.catalogue import Member, parameter_faults
 from driftlab.platform.core.records import Variant
+from driftlab.platform.core.registry import Member, parameter_faults
 from driftlab.platform.scheduling import nestdnn
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate

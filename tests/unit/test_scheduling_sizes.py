@@ -11,7 +11,7 @@ import learners_factory as factory
 import numpy as np
 import pytest
 
-from driftlab.platform.scheduling import answers
+from driftlab.platform.scheduling import inference_shares
 from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.ekya import steal
@@ -209,12 +209,12 @@ class TestJoint:
         scale, now = AnswerScale(np.array([app.full_share for app in apps])), np.array([app.now for app in apps])
         found = []
         for exact in (12, 0):
-            monkeypatch.setattr(answers, "EXACT", exact)
-            splits = [answers.split_answers(apps, share) for share in (0.3, 0.6, 1.0)]
+            monkeypatch.setattr(inference_shares, "EXACT", exact)
+            splits = [inference_shares.split_answers(apps, share) for share in (0.3, 0.6, 1.0)]
             found.append([float(now @ scale(split)) for split in splits])
             assert [float(split.sum()) for split in splits] == pytest.approx([0.3, 0.6, 1.0])
         assert found[1] == pytest.approx(found[0], rel=0.02)
-        assert answers.lost_accuracy(apps)[70] == pytest.approx(found[0][2] - found[0][0], rel=0.05)
+        assert inference_shares.lost_accuracy(apps)[70] == pytest.approx(found[0][2] - found[0][0], rel=0.05)
 
     def test_the_first_of_many_gains_most_per_second(self):
         for seed in range(5):

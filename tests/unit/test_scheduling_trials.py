@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Need, Variant
+from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Demand, Learning, Way
 from driftlab.platform.scheduling.candidates import read_apps
 from driftlab.platform.scheduling.ekya import steal

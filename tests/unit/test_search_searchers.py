@@ -9,21 +9,25 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.search.base import (
+from driftlab.platform.core.space import (
     Constraint,
     Objective,
-    Search,
+    OneOf,
+    Range,
     SearchProblem,
+    Space,
     Trial,
     best_of,
     constraint_of,
+    hypervolume,
+    key,
     leading,
+    ranks,
 )
-from driftlab.platform.search.catalogue import SEARCHERS, searcher_of
-from driftlab.platform.search.evolution import Evolution
-from driftlab.platform.search.pareto import hypervolume, ranks
-from driftlab.platform.search.reinforce import rewards
-from driftlab.platform.search.space import OneOf, Range, Space, key
+from driftlab.platform.tune.evolution import Evolution
+from driftlab.platform.tune.reinforce import rewards
+from driftlab.platform.tune.samplers import SEARCHERS, searcher_of
+from driftlab.platform.tune.study import Search
 
 NUMBERS = Space({"a": Range(0.001, 1.0, log=True), "b": Range(-3, 3, integer=True), "c": Range(0.0, 1.0)})
 MIXED = Space({"a": Range(0.001, 1.0, log=True), "b": OneOf((1, 2, 4, 8), ordered=True), "c": OneOf(("x", "y", "z"))})

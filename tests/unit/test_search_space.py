@@ -7,7 +7,7 @@ import collections
 import numpy as np
 import pytest
 
-from driftlab.platform.search.space import OneOf, Range, Space
+from driftlab.platform.core.space import OneOf, Range, Space
 
 DOMAINS = (
     OneOf(("x", "y", "z")),

@@ -9,22 +9,22 @@ import pytest
 import scaling_factory as factory
 import torch
 
-from driftlab.platform.backend.base import NodeId
-from driftlab.platform.backend.inline import InlineJob
 from driftlab.platform.core.records import ModelCost, Reply
-from driftlab.platform.loop.context import AppContext, BuiltNetwork
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import MixedNetwork
 from driftlab.platform.networks.paths import SPACES
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.nodes.specs import TeacherSpec
+from driftlab.platform.networks.training import training_loop
+from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, deterministic
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scaling.branches import branch_model
+from driftlab.platform.scaling.controller import Controller
 from driftlab.platform.scaling.darts import Darts, halves, moved, second_order
 from driftlab.platform.scaling.enas import Enas
 from driftlab.platform.scaling.single import SingleFamily
-from driftlab.platform.search.controller import Controller
-from driftlab.platform.training import schooling
-from driftlab.platform.training.schooling import Course, Data, Lessons, deterministic
+from driftlab.platform.sim.context import AppContext, BuiltNetwork
+from driftlab.platform.sim.inline import InlineJob
+from driftlab.platform.sim.session import NodeId
+from driftlab.platform.sim.specs import TeacherSpec
 from driftlab.platform.world import hardware
 
 IMAGES = factory.some_images(6)
@@ -148,7 +148,7 @@ def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monk
     def learn(self, choices, reward):
         told.append((tuple(choices), reward))
 
-    monkeypatch.setattr(schooling, "grade", grade)
+    monkeypatch.setattr(training_loop, "grade", grade)
     monkeypatch.setattr(Controller, "learn", learn)
     member = Enas(space="tiny", stages=2, steps=3, candidates=40, batch=8)
     path = member.find_path(made, little(), Course(2, 0.05, 8))

@@ -10,9 +10,11 @@ import pytest
 import scaling_factory as factory
 import torch
 
-from driftlab.platform.core.catalogue import member_class, parameter_faults
-from driftlab.platform.pruning.surgery import cut, groups
+from driftlab.platform.core.registry import member_class, parameter_faults
+from driftlab.platform.networks.pruning.surgery import cut, groups
+from driftlab.platform.networks.training.training_loop import Course, grade, train_best
 from driftlab.platform.scaling import sensitivity
+from driftlab.platform.scaling.base import MIN_CHANNELS, width_of
 from driftlab.platform.scaling.growing import PruningContext
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.sensitivity import (
@@ -23,8 +25,6 @@ from driftlab.platform.scaling.sensitivity import (
     measure_losses,
     narrowest,
 )
-from driftlab.platform.scaling.widths import MIN_CHANNELS, width_of
-from driftlab.platform.training.schooling import Course, grade, train_best
 
 EXAMPLE, SPARE = factory.some_images(), "deep.1.0"
 

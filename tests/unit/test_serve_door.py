@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from driftlab.serve_apps import door
-from driftlab.serve_apps.door import Door, ServerAddress, listener_of
+from driftlab.serve_apps import http_server
+from driftlab.serve_apps.http_server import Door, ServerAddress, listener_of
 
 
 async def app(scope, receive, send):
@@ -39,7 +39,7 @@ def asked(line):
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nSlow: "])
 def test_a_head_that_does_not_come_closes_the_connection(monkeypatch, port, begun):
-    monkeypatch.setattr(door, "HEAD_S", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_S", 0.2)
     with socket.create_connection(("127.0.0.1", port), 20) as line:
         line.sendall(begun)
         began_s = time.monotonic()
@@ -48,7 +48,7 @@ def test_a_head_that_does_not_come_closes_the_connection(monkeypatch, port, begu
 
 
 def test_a_request_that_came_is_not_hurried(monkeypatch, port):
-    monkeypatch.setattr(door, "HEAD_S", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_S", 0.2)
     found, line = status(port)
     time.sleep(0.5)
     assert (found, asked(line)) == (204, 204)  # on the same connection
@@ -60,6 +60,6 @@ def test_a_port_that_is_left_soon_is_taken_and_another_one_is_refused(monkeypatc
     where = ServerAddress("127.0.0.1", held.getsockname()[1])
     threading.Timer(0.3, held.close).start()
     listener_of(where).close()
-    monkeypatch.setattr(door, "TAKE_S", 0.1)
+    monkeypatch.setattr(http_server, "TAKE_S", 0.1)
     with socket.create_server(("127.0.0.1", where.port)), pytest.raises(OSError):
         listener_of(where)

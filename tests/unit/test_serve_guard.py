@@ -9,8 +9,8 @@ from fastapi import HTTPException
 
 from driftlab.serve_apps import guard
 from driftlab.serve_apps.guard import Guard
-from driftlab.serve_apps.hub import Limits
-from driftlab.serve_apps.meters import Meters
+from driftlab.serve_apps.server_metrics import Meters
+from driftlab.serve_apps.sessions import Limits
 from driftlab.serve_apps.tokens import TokenRates
 
 

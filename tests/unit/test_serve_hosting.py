@@ -18,10 +18,10 @@ from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import read_asked
 from driftlab.platform.field.session_rounds import RoundRequest, RoundsWorker
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
+from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import Busy, HostedSession
-from driftlab.serve_apps.hub import Full, Hub, Limits
+from driftlab.serve_apps.sessions import Full, Hub, Limits
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}

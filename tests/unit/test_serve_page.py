@@ -12,7 +12,7 @@ from served_factory import ASKED, TOKEN, served
 
 from driftlab.platform.field.messages import SampleMessage
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
+from driftlab.platform.streaming.wire.samples import pack
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,8 +16,8 @@ from driftlab.platform.field.client import ServerAway
 from driftlab.platform.field.messages import SampleMessage, decode_results
 from driftlab.platform.field.opening import load_weights
 from driftlab.platform.streaming.base import Sampling
-from driftlab.platform.streaming.codec import pack
-from driftlab.serve_apps.hub import Limits
+from driftlab.platform.streaming.wire.samples import pack
+from driftlab.serve_apps.sessions import Limits
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from served_factory import ASKED
 
 from driftlab.platform.field.request import read_asked
-from driftlab.platform.loop.app_run import RoundGain
+from driftlab.platform.sim.app import RoundGain
+from driftlab.serve_apps.fair_queue import Turns
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.turns import Turns
 
 
 def sessions(folder, system):

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 import scheduling_factory as factory
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class
 from driftlab.platform.core.records import Variant
+from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
-from driftlab.platform.world.variants import knee, paged_bytes
+from driftlab.platform.world.measured import knee, paged_bytes
 
 ALPHAS = (0.0, 0.1, 1.0)
 SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need

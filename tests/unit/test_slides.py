@@ -12,11 +12,11 @@ from PIL import Image
 from driftlab.datasets.catalogue import find_workload, folder_digest_of, open_stream
 from driftlab.datasets.labelled import open_set
 from driftlab.errors import RequestError
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import parse
+from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import run
+from driftlab.platform.networks.training import pretrain
+from driftlab.platform.networks.training.artifacts import Recipe
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.training import pretrain
-from driftlab.platform.training.artifacts import Recipe
 
 SIZE: dict[str, Any] = {"height": 16, "width": 16, "fps": 4.0}
 NESTED = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 0.5, "prune_epochs": 1, "grow_epochs": 1}

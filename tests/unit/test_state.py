@@ -18,8 +18,8 @@ from torch import nn
 
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.networks import state, vector
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.state import NO_BUFFERS, Buffers, State, canonical_bytes, digest_of
-from driftlab.platform.networks.zoo import build
 
 
 class Shared(nn.Module):

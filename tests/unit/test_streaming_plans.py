@@ -10,8 +10,8 @@ import pytest
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.catalogue import Member
 from driftlab.platform.core.records import Stored, Trained
+from driftlab.platform.core.registry import Member
 from driftlab.platform.streaming.base import Seen, StreamFacts
 
 SESSION = StreamFacts(fps=2.0, duration_s=25.0)

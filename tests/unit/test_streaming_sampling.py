@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.streaming.sampling import choose_times, newest_s
+from driftlab.platform.streaming.base import StreamFacts, choose_times, newest_s
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks import vector
-from driftlab.platform.pruning.surgery import coordinates, cut, expand, groups, lift, mask, permute, restrict
+from driftlab.platform.networks.pruning.surgery import coordinates, cut, expand, groups, lift, mask, permute, restrict
 
 
 def plain() -> Net:

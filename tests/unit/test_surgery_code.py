@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
-from driftlab.platform.pruning import surgery
-from driftlab.platform.pruning.surgery import Groups, cut, groups, mask, permute
-from driftlab.platform.pruning.surgery.rules import keep as keeps_channels
+from driftlab.platform.networks.pruning import surgery
+from driftlab.platform.networks.pruning.surgery import Groups, cut, groups, mask, permute
+from driftlab.platform.networks.pruning.surgery.rules import keep as keeps_channels
 
 
 def check(net: nn.Module, found: Groups, image: torch.Tensor = IMAGE) -> None:

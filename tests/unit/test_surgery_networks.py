@@ -17,9 +17,20 @@ from torch import nn
 from torch.nn import functional as F
 
 from driftlab.platform.networks import vector
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.pruning.surgery import (
+    Groups,
+    coordinates,
+    cut,
+    expand,
+    groups,
+    lift,
+    mask,
+    permute,
+    restrict,
+)
 from driftlab.platform.networks.published import detection, library, residual
-from driftlab.platform.networks.zoo import ZOO, build
-from driftlab.platform.pruning.surgery import Groups, coordinates, cut, expand, groups, lift, mask, permute, restrict
+from driftlab.platform.networks.zoo import ZOO
 
 SAME = 1e-9  # relative; float64 leaves about 1e-15
 SEEDS = range(20)

@@ -11,14 +11,14 @@ import torch
 from scaling_factory import CLASSES, SIZE, problem
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.parts import copy_entries
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.module_utils import copy_entries
 from driftlab.platform.networks.predict import predict, state_of, to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.knowledge import CONTRACT, largest_gap
+from driftlab.platform.networks.pruning.knowledge import CONTRACT, largest_gap
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.scaling import elastic
 from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.scaling.surrogate import Surrogate
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION
 
 SMALL, LARGE = Budget(variant=0), Budget(variant=1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from driftlab.platform.core.catalogue import FAMILIES, Member, member_class, parameter_faults
-from driftlab.platform.systems.system import System
-from driftlab.platform.systems.table import SYSTEMS
+from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameter_faults
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.core.systems import System
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))

@@ -16,10 +16,11 @@ from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import NO_CLASS, Frames
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.metrics import f1_boxes
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build, task_of
-from driftlab.platform.tasks import boxes, flow, tasks
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, TASKS
+from driftlab.platform.networks.tasks import boxes, flow, tasks
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, TASKS
+from driftlab.platform.networks.zoo import task_of
 
 HEIGHT, WIDTH, CLASSES = 48, 64, 8
 EVERY = list(TASKS.values())
@@ -141,7 +142,7 @@ def test_an_unknown_task_is_refused_with_what_was_meant():
 
 
 def test_the_driver_needs_no_torch_for_them():
-    code = "import sys, driftlab.platform.tasks.tasks; print({'torch', 'cv2'} & set(sys.modules))"
+    code = "import sys, driftlab.platform.networks.tasks.tasks; print({'torch', 'cv2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -16,11 +16,18 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.catalogue import Member, member_class
+from driftlab.platform.core.registry import Member, member_class
 from driftlab.platform.networks.digest import digest
-from driftlab.platform.nodes.builder import Builder
-from driftlab.platform.training import artifacts, pretrain
-from driftlab.platform.training.artifacts import FamilyRecipe, PackRecipe, Recipe, cache_folder, obtain, obtain_pack
+from driftlab.platform.networks.training import artifacts, pretrain
+from driftlab.platform.networks.training.artifacts import (
+    FamilyRecipe,
+    PackRecipe,
+    Recipe,
+    cache_folder,
+    obtain,
+    obtain_pack,
+)
+from driftlab.platform.sim.nodes.builder import Builder
 
 RECIPE = Recipe("half")
 WEIGHTS = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "a.count": np.array(7)}

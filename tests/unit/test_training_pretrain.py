@@ -11,12 +11,12 @@ import torch
 from driftlab.datasets.catalogue import WORKLOADS
 from driftlab.datasets.streets.presets import CAR, PERSON
 from driftlab.platform.core.metrics import confusion, miou
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import load, predict, state_of
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks.tasks import Segmentation
-from driftlab.platform.training import pretrain, schooling
-from driftlab.platform.training.artifacts import Recipe
+from driftlab.platform.networks.tasks.tasks import Segmentation
+from driftlab.platform.networks.training import pretrain, training_loop
+from driftlab.platform.networks.training.artifacts import Recipe
 
 SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
 
@@ -45,7 +45,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with schooling.one_thread():
+        with training_loop.one_thread():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

@@ -8,12 +8,11 @@ import torch
 from safetensors.torch import save_file
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.request.experiment import Experiment
-from driftlab.platform.request.parts import AppPart, StudentPart
-from driftlab.platform.training.artifacts import Recipe
-from driftlab.platform.training.pretrain import pretrain
-from driftlab.platform.training.start import begin_from, digest_of
+from driftlab.platform.core.spec import AppPart, StudentPart
+from driftlab.platform.lab.read import Experiment
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.training.artifacts import Recipe, digest_of
+from driftlab.platform.networks.training.pretrain import begin_from, pretrain
 
 RECIPE = Recipe("half", classes=8, height=16, width=24, steps=0)
 

@@ -21,10 +21,10 @@ from driftlab.platform.adaptation.stream import StreamMemory, entropies
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.parts import blend_statistics
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.module_utils import blend_statistics
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks.tasks import DETECTION, SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import DETECTION, SEGMENTATION
 
 SOURCE = [
     [2.124718, -1.039553, -3.248064],

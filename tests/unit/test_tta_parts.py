@@ -10,7 +10,7 @@ from tta_factory import near
 
 from driftlab.platform.adaptation.augment import augment
 from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
-from driftlab.platform.adaptation.norm_rules import FollowingNorm, InstanceNorm, normalise_with
+from driftlab.platform.adaptation.norms import FollowingNorm, InstanceNorm, normalise_with
 from driftlab.platform.adaptation.rotta import _timeliness
 
 

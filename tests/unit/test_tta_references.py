@@ -10,11 +10,11 @@ from torch import nn
 from tta_factory import STREAM
 
 from driftlab.platform.adaptation.base import Batch
-from driftlab.platform.core.catalogue import Member
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.architectures import Classifier
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.tasks.tasks import CLASSIFICATION, Classification
-from driftlab.platform.training.schooling import Data, Lessons
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, Classification
+from driftlab.platform.networks.training.training_loop import Data, Lessons
 
 BATCHES, FRAMES, CLASSES = 20, 12, 4
 SEEDS = range(100, 100 + BATCHES)

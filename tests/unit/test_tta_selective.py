@@ -13,25 +13,24 @@ from torch import nn
 from tta_factory import STREAM, Nt, four, frames, near, state_of
 
 from driftlab.platform.adaptation.ace import Ace, paint, styles
-from driftlab.platform.adaptation.alignment import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.bufr import Bufr
+from driftlab.platform.adaptation.bufr import Bufr, divergence, instability, soft_counts
 from driftlab.platform.adaptation.conda import ConDa
 from driftlab.platform.adaptation.cotta import CoTta
 from driftlab.platform.adaptation.cua import Cua
 from driftlab.platform.adaptation.eata import Eata
-from driftlab.platform.adaptation.histograms import divergence, instability, soft_counts
 from driftlab.platform.adaptation.lame import Lame
 from driftlab.platform.adaptation.neo import Neo
 from driftlab.platform.adaptation.note import Note
+from driftlab.platform.adaptation.objectives import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.rotta import RoTta
 from driftlab.platform.adaptation.sar import Sar
 from driftlab.platform.adaptation.shot import Shot
 from driftlab.platform.adaptation.t3a import T3a
-from driftlab.platform.core.catalogue import FAMILIES, member_class
 from driftlab.platform.core.records import Passes
+from driftlab.platform.core.registry import FAMILIES, member_class
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.tasks.tasks import CLASSIFICATION, SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, SEGMENTATION
 
 HAND = {"momentum": 0.0, "learning_rate": 0.1, "threshold": 0.9}
 

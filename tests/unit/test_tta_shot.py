@@ -12,11 +12,11 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.shot import Shot, information, pseudo_labels
 from driftlab.platform.adaptation.stream import mini_batches, split_groups
 from driftlab.platform.core.records import Passes
+from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.features import features, head_of
-from driftlab.platform.networks.parts import normalise_by_batch
+from driftlab.platform.networks.module_utils import normalise_by_batch
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.tasks.tasks import DETECTION, SEGMENTATION
+from driftlab.platform.networks.tasks.tasks import DETECTION, SEGMENTATION
 
 
 class TestShot:

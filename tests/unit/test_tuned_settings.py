@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from driftlab.platform.request.experiment import load
+from driftlab.platform.lab.read import load
 
 TUNED = sorted((Path(__file__).resolve().parents[2] / "docs" / "tuned").glob("*.yaml"))
 

@@ -7,8 +7,8 @@ import tuning_factory as factory
 import yaml
 
 from driftlab.errors import RequestError
-from driftlab.platform.search.space import OneOf, Range
-from driftlab.platform.tuning.document import parse
+from driftlab.platform.core.space import OneOf, Range
+from driftlab.platform.tune.document import parse
 from driftlab.tune_spaces.catalogue import load
 
 RATE, BATCH = factory.RATE, factory.BATCH

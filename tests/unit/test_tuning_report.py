@@ -11,19 +11,18 @@ import tuning_factory as factory
 import yaml
 
 from driftlab.errors import RequestError
-from driftlab.platform.grid.run import run
-from driftlab.platform.request.experiment import load, parse
-from driftlab.platform.request.tuned import read_tuned
-from driftlab.platform.results.analysis.importance import importance
-from driftlab.platform.results.analysis.searches import open_search
-from driftlab.platform.results.analysis.tuned import origins, unequal_budgets
+from driftlab.platform.core.space import OneOf, Range, Space, Trial
+from driftlab.platform.lab.read import load, parse
+from driftlab.platform.lab.seal import run
+from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
+from driftlab.platform.results.relations.importance import importance
+from driftlab.platform.results.relations.searches import open_search
+from driftlab.platform.results.relations.tuned import origins, unequal_budgets
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.search.base import Trial
-from driftlab.platform.search.space import OneOf, Range, Space
-from driftlab.platform.tuning.folder import begin_search, write_best
+from driftlab.platform.tune.folder import begin_search, write_best
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import tuning_factory as factory
 import yaml
 
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.results.analysis.searches import open_search
+from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.trials import read_trials
-from driftlab.platform.search.catalogue import SEARCHERS
-from driftlab.platform.tuning.folder import begin_search, continue_search, write_best
+from driftlab.platform.tune.folder import begin_search, continue_search, write_best
+from driftlab.platform.tune.samplers import SEARCHERS
 
 RATE, BATCH = factory.RATE, factory.BATCH
 

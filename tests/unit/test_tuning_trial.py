@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tuning_factory as factory
 
-from driftlab.platform.grid.run import run
-from driftlab.platform.nodes.device import stream_of
-from driftlab.platform.nodes.specs import StreamSpec
+from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
-from driftlab.platform.tuning import films
-from driftlab.platform.tuning.evaluation import WarmBackend, experiment_of, overrides_of
-from driftlab.platform.tuning.trial import Assignment, outcomes
+from driftlab.platform.sim.nodes.camera import stream_of
+from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.tune import films
+from driftlab.platform.tune.evaluation import WarmBackend, experiment_of, overrides_of
+from driftlab.platform.tune.trial import Assignment, outcomes
 from driftlab.tune_spaces import catalogue
 
 SEEDS = (100, 103)
@@ -137,12 +137,12 @@ def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
     assert (refused.status, refused.streamed_s) == ("failed", 0.0)
     assert "-5" in refused.reason
 
-    from driftlab.platform.loop import loop
+    from driftlab.platform.sim import runner
 
     def broken(*args, **kwargs):
         raise SystemExit("out of luck")
 
-    monkeypatch.setattr(loop, "run_row", broken)
+    monkeypatch.setattr(runner, "run_row", broken)
     (failed,) = outcome_of(document, {}, backend)
     assert failed.status == "failed"
     assert "out of luck" in failed.reason
@@ -152,7 +152,7 @@ def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
 @pytest.mark.slow
 def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
     from driftlab.datasets.signs.stream import SignsStream
-    from driftlab.platform.nodes.builder import Builder
+    from driftlab.platform.sim.nodes.builder import Builder
 
     document = factory.document()
     outcome_of(document, {}, backend)

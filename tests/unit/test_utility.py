@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftlab.platform.results.analysis.utility import (
+from driftlab.platform.results.relations.utility import (
     Jobs,
     continuous,
     discrete,

@@ -9,7 +9,7 @@ from torch import nn
 
 from driftlab.errors import RequestError
 from driftlab.platform.networks import vector
-from driftlab.platform.networks.zoo import build
+from driftlab.platform.networks.architectures import build
 
 
 class Tied(nn.Module):

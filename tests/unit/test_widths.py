@@ -11,21 +11,20 @@ import scaling_factory as factory
 import torch
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.account import count_cost
-from driftlab.platform.networks.zoo import build
-from driftlab.platform.pruning.depth import removable_blocks
-from driftlab.platform.pruning.family import absorb, extract, merge_networks, restore, store
-from driftlab.platform.pruning.ranking import rank
-from driftlab.platform.pruning.surgery import cut, groups
+from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.pruning.depth import removable_blocks
+from driftlab.platform.networks.pruning.family import absorb, extract, merge_networks, restore, store
+from driftlab.platform.networks.pruning.ranking import rank
+from driftlab.platform.networks.pruning.surgery import cut, groups
+from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, grade
 from driftlab.platform.scaling import slimming
-from driftlab.platform.scaling.base import most_accurate, variants_on
+from driftlab.platform.scaling.base import most_accurate, variants_on, width_of
 from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.once_for_all import OnceForAll
 from driftlab.platform.scaling.usnet import UsNet
-from driftlab.platform.scaling.widths import width_of
-from driftlab.platform.training.schooling import Course, Data, Lessons, grade
 from driftlab.platform.world import hardware
 
 EXAMPLE = factory.some_images()

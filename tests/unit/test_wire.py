@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from driftlab.errors import WireError
 from driftlab.platform.core import wire
-from driftlab.platform.streaming import codec
-from driftlab.platform.tasks import boxes
-from driftlab.platform.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
-from driftlab.platform.wire import mask_codecs, value_codecs
-from driftlab.platform.wire.delta import MASKS, VALUES
+from driftlab.platform.networks.tasks import boxes
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
+from driftlab.platform.streaming.wire import masks, samples, values
+from driftlab.platform.streaming.wire.delta import MASKS, VALUES
 
 HEIGHT, WIDTH = 12, 16
 INDICES, SIZE = np.array([0, 3, 260, 511, 530, 1290]), 1300
@@ -36,12 +35,12 @@ def messages() -> dict[str, Message]:
     labels = rng.integers(0, 8, (HEIGHT, WIDTH), dtype=np.uint8)
     found = np.array([[1, 2, 2, 8, 9], [3, 0, 0, 4, 4]], np.float32)
     images = rng.integers(0, 255, (2, HEIGHT, WIDTH, 3), dtype=np.uint8)
-    frames = codec.pack(images, "png").payload
+    frames = samples.pack(images, "png").payload
     return {
         "labels": Message(SEGMENTATION.pack(labels), lambda data: SEGMENTATION.unpack(data, HEIGHT, WIDTH)),
         "class": Message(CLASSIFICATION.pack(np.uint8(7)), lambda data: CLASSIFICATION.unpack(data, HEIGHT, WIDTH)),
         "boxes": Message(DETECTION.pack(found), lambda data: DETECTION.unpack(data, HEIGHT, WIDTH)),
-        "frames": Message(frames, lambda data: codec.unpack(data, images.shape, "png")),
+        "frames": Message(frames, lambda data: samples.unpack(data, images.shape, "png")),
     }
 
 
@@ -110,32 +109,32 @@ def test_boxes_that_nothing_can_be_drawn_from_are_refused():
 @given(extra=st.binary(min_size=1, max_size=20), indices=st.sets(st.integers(0, SIZE - 1), max_size=40))
 def test_bytes_after_a_mask_are_refused(name, extra, indices):
     index = np.array(sorted(indices), dtype=np.int64)
-    mask = mask_codecs.encode(index, SIZE, name)
-    assert mask_codecs.decode(mask, SIZE, len(index), name).tolist() == index.tolist()
+    mask = masks.encode(index, SIZE, name)
+    assert masks.decode(mask, SIZE, len(index), name).tolist() == index.tolist()
     for appended in (extra, bytes(len(extra)), b"\xff" * len(extra)):
         with pytest.raises(WireError, match="torn"):
-            mask_codecs.decode(mask + appended, SIZE, len(index), name)
+            masks.decode(mask + appended, SIZE, len(index), name)
 
 
 @pytest.mark.parametrize("name", MASK_CODECS)
 def test_a_mask_that_was_cut_is_refused(name):
-    mask = mask_codecs.encode(INDICES, SIZE, name)
+    mask = masks.encode(INDICES, SIZE, name)
     for length in range(len(mask)):
         with pytest.raises(WireError, match="torn"):
-            mask_codecs.decode(mask[:length], SIZE, len(INDICES), name)
+            masks.decode(mask[:length], SIZE, len(INDICES), name)
 
 
 def test_the_gaps_of_a_mask_end_with_an_index():
     with pytest.raises(WireError, match="torn"):
-        mask_codecs.decode(zlib.compress(bytes([7, 255])), SIZE, 1, "gaps")
+        masks.decode(zlib.compress(bytes([7, 255])), SIZE, 1, "gaps")
 
 
 @pytest.mark.parametrize("name", VALUES)
 @settings(max_examples=30, deadline=None)
 @given(extra=st.binary(min_size=1, max_size=20), count=st.integers(0, 130))
 def test_values_of_another_length_are_refused(name, extra, count):
-    data, _ = value_codecs.encode(np.linspace(-1, 1, count, dtype=np.float32), name)
-    assert len(value_codecs.decode(data, count, name)) == count
+    data, _ = values.encode(np.linspace(-1, 1, count, dtype=np.float32), name)
+    assert len(values.decode(data, count, name)) == count
     for bent in (data + extra, data[:-1]) if data else (extra,):
         with pytest.raises(WireError, match="torn"):
-            value_codecs.decode(bent, count, name)
+            values.decode(bent, count, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftlab.platform.world.damage import MAX_FLIPPED_BITS, Damage, damaged, draw_damage
+from driftlab.platform.world.link import MAX_FLIPPED_BITS, Damage, damaged, draw_damage
 
 MESSAGE = bytes(range(256)) * 4
 

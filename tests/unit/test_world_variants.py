@@ -15,7 +15,7 @@ from pyarrow import parquet
 from driftlab.errors import DataError, RequestError, RunError
 from driftlab.platform.core.records import Variant
 from driftlab.platform.world import measured
-from driftlab.platform.world.variants import knee, paged_bytes
+from driftlab.platform.world.measured import knee, paged_bytes
 
 SIZES = (4, 9, 20, 36, 64)
 PAGE = Path(__file__).resolve().parents[2] / "docs/methods/nestdnn_scheduling.md"

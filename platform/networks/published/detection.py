@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.networks.boxed import RARE, TellsBoxes
-from driftlab.platform.tasks.boxes import SIDES, STRIDE
+from driftlab.platform.networks.box_head import RARE, TellsBoxes
+from driftlab.platform.networks.tasks.boxes import SIDES, STRIDE
 
 
 def leaky(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from driftlab.platform.results.analysis.cells import done, members
+from driftlab.platform.results.relations.cells import done, members
 from driftlab.platform.results.tables.read import Tables
 
 APP = ["cell", "device", "app"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from driftlab.errors import unknown_name
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.assumed import missing
 from driftlab.platform.results.claims.measures import MEASURES
+from driftlab.platform.results.relations.measured import Measured, Untestable
 from driftlab.platform.results.tables.read import Run, Tables
 
 DASH = "–"

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import DataError
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
+from driftlab.platform.results.relations.measured import Measured, Untestable
 
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL

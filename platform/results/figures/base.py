@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.results.analysis.cells import members
-from driftlab.platform.results.analysis.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.relations.cells import members
+from driftlab.platform.results.relations.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.systems import Slot
 

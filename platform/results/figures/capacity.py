@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.sharing import memory_of_all, networks, over_draws, unscaled
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.sharing import memory_of_all, networks, over_draws, unscaled
 
 if TYPE_CHECKING:
     import pandas as pd

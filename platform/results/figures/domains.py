@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.domains import costs, forgetting, stretches
-from driftlab.platform.results.analysis.frontiers import pareto
-from driftlab.platform.results.analysis.measured import means
-from driftlab.platform.results.analysis.timing import stopping
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.domains import costs, forgetting, stretches
+from driftlab.platform.results.relations.frontiers import pareto
+from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.relations.timing import stopping
 
 if TYPE_CHECKING:
     import pandas as pd

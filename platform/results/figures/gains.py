@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import gains
-from driftlab.platform.results.analysis.measured import means
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.cells import gains
+from driftlab.platform.results.relations.measured import means
 
 if TYPE_CHECKING:
     import pandas as pd

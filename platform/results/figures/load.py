@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError
-from driftlab.platform.results.analysis.loads import HORIZON, PLACE, forecast_skills, misses, stated_errors
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.relations.loads import HORIZON, PLACE, forecast_skills, misses, stated_errors
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftlab.platform.results.analysis.searches import Found
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, View
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES
 from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.relations.searches import Found
 
 
 def show(view: View, name: str) -> None:

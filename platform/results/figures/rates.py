@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import uploads
-from driftlab.platform.results.analysis.scenery import sceneries, stops
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.relations.cells import uploads
+from driftlab.platform.results.relations.scenery import sceneries, stops
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.results.analysis.importance import FEWEST, importance
-from driftlab.platform.results.analysis.searches import DONE, FAILED, Found, HeldOut
+from driftlab.platform.core.space import Trial
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown
 from driftlab.platform.results.figures.plots import COLOURS, QUIET, RULE, Style
+from driftlab.platform.results.relations.importance import FEWEST, importance
+from driftlab.platform.results.relations.searches import DONE, FAILED, Found, HeldOut
 from driftlab.platform.results.tables.search import METRICS
-from driftlab.platform.search.base import Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import CELL
-from driftlab.platform.results.analysis.measured import means
-from driftlab.platform.results.analysis.sharing import beside_status_quo, crossing, knee, on_traces, swept
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common, untold
+from driftlab.platform.results.relations.cells import CELL
+from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.relations.sharing import beside_status_quo, crossing, knee, on_traces, swept
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.analysis.tuned import origins
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View
+from driftlab.platform.results.relations.tuned import origins
 
 NOTE = (
     "Settings that a search chose, on seeds that this run does not use; a path begins at the system. Streamed: the "

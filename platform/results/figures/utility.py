@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.measured import means
-from driftlab.platform.results.analysis.timing import budgets, paces, rank_agreement, utilities
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.relations.timing import budgets, paces, rank_agreement, utilities
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,6 @@ from typing import Any
 from driftlab.datasets.catalogue import VIDEO_PREFIX, label_of
 from driftlab.errors import as_typed
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.results.analysis.searches import FAILED, Found, is_search
-from driftlab.platform.results.analysis.tuned import unequal_budgets
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View, view_of
@@ -19,6 +17,8 @@ from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.relations.searches import FAILED, Found, is_search
+from driftlab.platform.results.relations.tuned import unequal_budgets
 from driftlab.platform.results.report.film import Film, film
 from driftlab.platform.results.report.pictures import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH

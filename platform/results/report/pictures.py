@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.datasets.frames import IGNORE
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 from driftlab.platform.results.figures.plots import Style, measure
-from driftlab.platform.tasks.tasks import SEGMENTATION
 
 if TYPE_CHECKING:
     import pandas as pd

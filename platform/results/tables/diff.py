@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from driftlab.errors import quoted
-from driftlab.platform.core.catalogue import FAMILIES
+from driftlab.platform.core.registry import FAMILIES
 from driftlab.platform.results.tables.beside import beside, figures_of
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.schema import TABLES, host_columns

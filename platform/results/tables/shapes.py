@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from driftlab.errors import quoted, shortened
-from driftlab.platform.core.wording import describe_fault
+from driftlab.platform.core.documents import describe_fault
 
 Scalar = str | int | float | bool | None
 FAULTS_SHOWN = 3

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from driftlab.platform.results.analysis.measured import Measured, Untestable
 from driftlab.platform.results.claims.measures import (
     domains,
     fleets,
@@ -21,6 +20,7 @@ from driftlab.platform.results.claims.measures import (
     timing,
     traffic,
 )
+from driftlab.platform.results.relations.measured import Measured, Untestable
 
 Measure = Callable[..., Measured | Untestable]
 MEASURES: Mapping[str, Measure] = {

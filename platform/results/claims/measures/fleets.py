@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import by_seed, losses, members
-from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.relations.cells import by_seed, losses, members
+from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

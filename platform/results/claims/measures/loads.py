@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean as mean
 
 from driftlab.platform.core.metrics import interval
-from driftlab.platform.results.analysis.loads import skills_by_seed
-from driftlab.platform.results.analysis.measured import MORE_SEEDS, Measured, Untestable
+from driftlab.platform.results.relations.loads import skills_by_seed
+from driftlab.platform.results.relations.measured import MORE_SEEDS, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.forecasting import ForecastKind
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import members
-from driftlab.platform.results.analysis.measured import Measured, Untestable
-from driftlab.platform.results.analysis.sharing import (
+from driftlab.platform.results.relations.cells import members
+from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.relations.sharing import (
     APP,
     every_switch,
     joule_per_byte,

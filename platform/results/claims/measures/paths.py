@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis import paths
-from driftlab.platform.results.analysis.cells import CELL, done
-from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.relations import paths
+from driftlab.platform.results.relations.cells import CELL, done
+from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import CELL, by_seed, done, first_of, members, slot, uploads
-from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
-from driftlab.platform.results.analysis.scenery import sceneries, stops, travelled_m
+from driftlab.platform.results.relations.cells import CELL, by_seed, done, first_of, members, slot, uploads
+from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

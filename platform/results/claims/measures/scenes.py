@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import CELL
-from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
-from driftlab.platform.results.analysis.scenery import sceneries
+from driftlab.platform.results.relations.cells import CELL
+from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.relations.scenery import sceneries
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

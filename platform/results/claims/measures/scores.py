@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from driftlab.platform.results.analysis import cells
-from driftlab.platform.results.analysis.cells import CELL, FRAME, Kinds, differences, done, first_of, gains
-from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds, ratio_over_seeds
-from driftlab.platform.results.analysis.scenery import swept
+from driftlab.platform.results.relations import cells
+from driftlab.platform.results.relations.cells import CELL, FRAME, Kinds, differences, done, first_of, gains
+from driftlab.platform.results.relations.measured import Measured, Untestable, lowest, over_seeds, ratio_over_seeds
+from driftlab.platform.results.relations.scenery import swept
 from driftlab.platform.results.tables.read import Tables
 
 COMPARED = ("ams", "one_time", "just_in_time")  # AMS, Figure 5

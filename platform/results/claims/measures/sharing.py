@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.analysis.cells import members, slot
-from driftlab.platform.results.analysis.measured import Measured, Untestable, lowest, over_seeds
-from driftlab.platform.results.analysis.sharing import (
+from driftlab.platform.results.relations.cells import members, slot
+from driftlab.platform.results.relations.measured import Measured, Untestable, lowest, over_seeds
+from driftlab.platform.results.relations.sharing import (
     costs,
     crossing,
     decisions,

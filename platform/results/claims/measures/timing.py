@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.analysis.cells import done, members
-from driftlab.platform.results.analysis.domains import forgetting
-from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds
-from driftlab.platform.results.analysis.timing import (
+from driftlab.platform.results.relations.cells import done, members
+from driftlab.platform.results.relations.domains import forgetting
+from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds
+from driftlab.platform.results.relations.timing import (
     PACES,
     PATIENCES,
     lost_by_the_best,
@@ -14,7 +14,7 @@ from driftlab.platform.results.analysis.timing import (
     stopping,
     utilities,
 )
-from driftlab.platform.results.analysis.utility import rank_correlation
+from driftlab.platform.results.relations.utility import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 MISSING = "needs members that learn on the stream, and a fleet in which nothing is missed"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.results.analysis.cells import (
+from driftlab.platform.results.relations.cells import (
     CELL,
     by_seed,
     difference,
@@ -22,9 +22,9 @@ from driftlab.platform.results.analysis.cells import (
     ratios,
     slot,
 )
-from driftlab.platform.results.analysis.measured import Measured, Untestable, over_seeds, ratio_over_seeds
+from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds, ratio_over_seeds
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.wire.value_codecs import bytes_of
+from driftlab.platform.streaming.wire.values import bytes_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from driftlab.platform.core.metrics import Interval, interval
-from driftlab.platform.results.analysis.pairing import Answer, Comparison, compare, pairs, verdict
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.figures.plots import measure
+from driftlab.platform.results.relations.pairing import Answer, Comparison, compare, pairs, verdict
 from driftlab.platform.results.report.summary.base import DASH, count, half, signed
 
 MARKS: Mapping[Answer, str] = {"better": "▲", "worse": "▼", "cannot tell": "≈"}

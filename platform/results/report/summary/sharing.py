@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.core.metrics import Interval, interval
-from driftlab.platform.results.analysis.sharing import allocations, decisions
 from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.relations.sharing import allocations, decisions
 from driftlab.platform.results.report.summary.base import (
     TOLD,
     Column,

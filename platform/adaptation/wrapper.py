@@ -1,0 +1,134 @@
+"""Base of policies that wrap another adaptation: when it learns, and when it returns to the source.
+
+A policy has the verbs of an adaptation and holds the state of the wrapped one without looking inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+from driftlab.errors import RequestError
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import Passes, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.networks.training.training_loop import Data
+
+SAME = ("stream_batch", "learns", "answers", "episodic", "tasks", "only_on_stream", "packs")
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyMemory:
+    """The state of a policy and of the member that it wraps."""
+
+    inner: Any
+    held: Weights = field(default_factory=dict)  # the policy's own arrays
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(value.nbytes for value in self.held.values())
+
+
+@dataclass(frozen=True)
+class Modifier(Adaptation):
+    """Wrap a member that learns without labels; it keeps its own way of learning on the stream."""
+
+    member: Annotated[str, Means("the adaptation that is wrapped")] = "eata"
+    settings: Annotated[tuple[str, ...], Means("parameters of the wrapped member, each as name=value")] = ()
+
+    labels = "none"
+
+    def __post_init__(self) -> None:
+        """Learn on the stream as the wrapped member does; a member that cannot be made is left to `faults`."""
+        if not self._inner_faults():
+            for name in SAME:
+                object.__setattr__(self, name, getattr(self.inner, name))
+
+    @cached_property
+    def inner(self) -> Adaptation:
+        """The wrapped member."""
+        import yaml
+
+        from driftlab.platform.core.registry import Member
+
+        parted = [one.partition("=") for one in self.settings]
+        params = tuple((name.strip(), yaml.safe_load(value)) for name, _, value in parted)
+        made: Adaptation = Member("adaptation", self.member, params).make()
+        return made
+
+    def faults(self) -> list[str]:
+        """List what makes the wrapped member impossible."""
+        return self._inner_faults()
+
+    def _inner_faults(self) -> list[str]:
+        wrong = [one for one in self.settings if "=" not in one]
+        if wrong:
+            return [f"'settings' has '{wrong[0]}', expected name=value, such as threshold=0.6"]
+        try:
+            inner = self.inner
+        except RequestError as error:
+            return [f"'member': {error}"]
+        if inner.labels == "none" and inner.stream_batch:
+            return []
+        return [f"'member' is '{self.member}', must be one that learns on the stream without labels, such as eata"]
+
+    def pack(self, model: nn.Module, data: Data) -> Weights:
+        return self.inner.pack(model, data)
+
+    def begin(self, model: nn.Module) -> Weights:
+        """Return the policy's first arrays."""
+        return {}
+
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> PolicyMemory:
+        """Prepare the wrapped member; the policy begins anew with another network."""
+        inner = self.inner.prepare(model, pack, go_on=None if go_on is None else go_on.inner)
+        return PolicyMemory(inner, self.begin(model))
+
+    def reset(self, model: nn.Module, state: Any) -> PolicyMemory:
+        return PolicyMemory(self.inner.reset(model, state.inner), self.begin(model))
+
+    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+        answered = self.inner.answer(model, state.inner, batch)
+        return replace(answered, state=replace(state, inner=answered.state))
+
+    def _wrapped(self, model: nn.Module, state: PolicyMemory, batch: Batch, phase: Phase) -> Adapted:
+        """Let the wrapped member learn, and pay for what the policy keeps."""
+        done = self.inner.adapt(model, state.inner, batch, phase)
+        after = replace(state, inner=done.state)
+        work = None if done.work is None else _with(done.work, state.kept_bytes if done.work.forward else 0)
+        return replace(done, state=after, work=work)
+
+
+@contextmanager
+def outputs_of(model: nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Record the outputs of the first pass within this context."""
+    seen: list[torch.Tensor] = []
+
+    def hook(_: nn.Module, given: tuple[Any, ...], outputs: torch.Tensor) -> None:
+        if not seen:
+            seen.append(outputs.detach().clone())
+
+    handle = model.register_forward_hook(hook)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def moved_since(model: nn.Module, before: Any, done: Adapted) -> Adapted:
+    """Return a result that says which weights differ from before the call, after a return to the source."""
+    from driftlab.platform.networks.vector import read
+
+    return replace(done, changed=read(model) != before, skipped="")
+
+
+def _with(work: Passes, kept_bytes: int) -> Passes:
+    return replace(work, kept_bytes=work.kept_bytes + kept_bytes)

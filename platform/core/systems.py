@@ -1,0 +1,71 @@
+"""A system is four slots: how frames are sent, weights adapted, the network scaled and the machine shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from driftlab.platform.core.registry import Member, member_class
+
+Bound = Literal["do_nothing", "null_link", "best_static", "oracle"]
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the table of systems."""
+
+    name: str
+    summary: str
+    streaming: Member = Member("streaming", "local")
+    adaptation: Member = Member("adaptation", "frozen")
+    scaling: Member = Member("scaling", "fixed")
+    scheduling: Member = Member("scheduling", "uniform")
+    bound: Bound | None = None  # the bound that this row is in a report
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return (self.streaming, self.adaptation, self.scaling, self.scheduling)
+
+    @property
+    def uses_teacher(self) -> bool:
+        """Tell whether a learner or the device uses a teacher."""
+        streaming = member_class("streaming", self.streaming.name)
+        adaptation = member_class("adaptation", self.adaptation.name)
+        return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
+
+    @property
+    def trains_several(self) -> bool:
+        """Tell whether a learner may train another network of a family than the one that runs first."""
+        return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
+
+    def faults(self) -> list[str]:
+        """List the reasons why this combination makes no sense; empty when it does."""
+        streaming = member_class("streaming", self.streaming.name)
+        adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
+        if streaming.feeds_learner:
+            if self.adaptation.name == "frozen":
+                return [
+                    f"{whose}: streaming '{self.streaming.name}' takes samples for a learner, and adaptation 'frozen' "
+                    "learns nothing; choose an adaptation that learns, such as distill"
+                ]
+            if adaptation.only_on_stream:
+                return [
+                    f"{whose}: adaptation '{self.adaptation.name}' works through answers on the stream, and streaming "
+                    f"'{self.streaming.name}' trains in phases; choose streaming 'local'"
+                ]
+            if streaming.needs_labels and adaptation.labels == "none":
+                return [
+                    f"{whose}: streaming '{self.streaming.name}' compares the student with a teacher's labels, and "
+                    f"adaptation '{self.adaptation.name}' asks for none; choose one that does, such as distill"
+                ]
+        elif adaptation.labels == "teacher":
+            return [
+                f"{whose}: adaptation '{self.adaptation.name}' learns from a teacher's labels, and streaming "
+                f"'{self.streaming.name}' feeds no learner; choose a streaming member that does, such as one_time"
+            ]
+        elif self.adaptation.name != "frozen" and not adaptation.stream_batch:
+            return [
+                f"{whose}: adaptation '{self.adaptation.name}' learns in phases, and streaming '{self.streaming.name}' "
+                "plans none; choose a streaming member that does, such as on_device"
+            ]
+        return []

@@ -1,0 +1,213 @@
+"""The networks that a run needs, built before its cells begin, each once and all at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from driftlab.datasets.catalogue import find_workload, folder_digest_of
+from driftlab.platform.core.registry import Member, builder_of
+from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.tuned import tuned_by
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe, digest_of
+from driftlab.platform.networks.zoo import task_of
+from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site, context_key
+from driftlab.platform.sim.session import Backend, Job, NodeId, Session
+from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.world import hardware
+from driftlab.platform.world.cost import inference_s
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.read import Experiment
+from driftlab.platform.core.spec import AppPart, StudentPart, TeacherPart, WorkloadPart
+
+FIXED = Member("scaling", "fixed")
+
+
+def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, CellContext]:
+    """Build what the workloads need, and put the setting of each together for every scaling member and seed."""
+    asked = _asked(experiment)
+    wanted = recipes_of(experiment)
+    session = backend.open("artefacts")
+    built = _build(wanted, session, progress, experiment.limits.member_s)
+    packs = _packs([one for one, _ in asked], session, experiment.limits.member_s)
+    settings = {}
+    for one, sharing in asked:
+        setting = _setting(one, built, packs)
+        settings.update({context_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
+    return settings
+
+
+def recipes_of(experiment: Experiment) -> dict[str, FamilyRecipe]:
+    """List the networks that an experiment needs, each once."""
+    asked = _asked(experiment)
+    return {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
+
+
+def _asked(experiment: Experiment) -> list[tuple[Asked, tuple[int, ...]]]:
+    """List the conditions that networks are built for, each with the seeds that share it."""
+    members = {repr(system.scaling): system.scaling for system in systems_of(experiment)}
+    return [
+        (Asked(experiment, workload, scaling, sharing[0]), sharing)
+        for workload in experiment.workloads
+        for scaling in members.values()
+        for sharing in _sharing(experiment)
+    ]
+
+
+def _sharing(experiment: Experiment) -> list[tuple[int, ...]]:
+    """Group the seeds that share networks."""
+    return [(seed,) for seed in experiment.seeds] if experiment.student.per_seed else [experiment.seeds]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Conditions that are asked for: a workload for systems with a scaling member, under a seed."""
+
+    experiment: Experiment
+    workload: WorkloadPart
+    scaling: Member
+    seed: int
+
+    @property
+    def apps(self) -> tuple[AppPart, ...]:
+        return self.experiment.apps_of(self.workload)
+
+
+def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
+    """List the recipe of an application's student and, where a network teaches, the teacher's."""
+    experiment, seen = asked.experiment, asked.workload.seen_by(app)
+    stream = open_workload(seen)
+    student = experiment.student_of(app, asked.seed)
+    parts: list[tuple[StudentPart | TeacherPart, Member]] = [(student, asked.scaling)]
+    if experiment.teacher.kind == "network":
+        parts.append((experiment.teacher, FIXED))
+    return [
+        FamilyRecipe(
+            Recipe(
+                network=part.network,
+                classes=len(stream.classes),
+                height=seen.height,
+                width=seen.width,
+                workloads=find_workload(seen.name).family,
+                steps=part.pretrain_steps,
+                batch=part.pretrain_batch,
+                lr=part.pretrain_rate,
+                seed=part.pretrain_seed,
+                content=folder_digest_of(seen.name),
+                lessons=tuple(sorted(find_workload(seen.name).lessons.items())),
+                fresh_head=has_own_classes(seen, stream),
+                start=(start := getattr(part, "weights", None) or ""),
+                start_digest=digest_of(start) if start else "",
+                elsewhere=(elsewhere := getattr(part, "elsewhere", None) or ""),
+                elsewhere_steps=part.elsewhere_steps if isinstance(part, StudentPart) and elsewhere else 0,
+                elsewhere_content=folder_digest_of(elsewhere),
+                device=experiment.compute.torch_device,
+                precision=experiment.compute.precision,
+                portable=experiment.compute.portable,
+            ),
+            builder_of(member),
+        )
+        for part, member in parts
+    ]
+
+
+def _build(
+    recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress, limit_s: float
+) -> dict[str, BuiltNetwork]:
+    """Start every build, then wait for each; builders differ so that they may run side by side."""
+    jobs = []
+    for number, recipe in enumerate(recipes.values()):
+        progress.building(_named(recipe), number + 1, len(recipes))  # in one process that is where the time goes
+        builder = NodeId("builder", f"builder-{number}")
+        session.place(builder)
+        jobs.append(session.call(builder, "build", recipe, limit_s))
+    networks = {}
+    for done, ((name, recipe), job) in enumerate(zip(recipes.items(), jobs, strict=True), start=1):
+        progress.building(_named(recipe), done, len(recipes))
+        facts = session.result(job).facts
+        networks[name] = BuiltNetwork(recipe.network.network, facts.profile, facts.digest, job)
+        progress.built(_named(recipe, len(facts.profile)), done, len(recipes))
+    return networks
+
+
+def _packs(asked: Sequence[Asked], session: Session, limit_s: float) -> dict[tuple[str, str], Job]:
+    """Let adaptations find out what they need to know of the data that students were built on, each thing once."""
+    members = {repr(system.adaptation): system.adaptation for one in asked[:1] for system in systems_of(one.experiment)}
+    wanted = {
+        (name, family.key()): PackRecipe(family, member)
+        for name, member in members.items()
+        if member.make().packs
+        for one in asked
+        for app in one.apps
+        for family in _recipes(one, app)[:1]
+    }
+    jobs = {}
+    for number, (which, recipe) in enumerate(wanted.items()):
+        builder = NodeId("builder", f"packer-{number}")
+        session.place(builder)
+        jobs[which] = session.call(builder, "pack", recipe, limit_s)
+    for job in jobs.values():
+        session.result(job)
+    return jobs
+
+
+def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
+    """Name a network, and how many networks have become of it once that is known."""
+    network, many = recipe.network, "" if count is None else f"{count} "
+    family = f", {many}by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
+    return f"{network.network} {network.height}x{network.width}{family}"
+
+
+def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tuple[str, str], Job]) -> CellContext:
+    experiment, part = asked.experiment, asked.experiment.server
+    server = Site(hardware.find(part.hardware), part.label_s, part.step_s)
+    apps = {}
+    for app in asked.apps:
+        recipes = _recipes(asked, app)
+        known = {name: job for (name, family), job in packs.items() if family == recipes[0].key()}
+        apps[app.name] = replace(_app_setting(experiment, app, recipes, built, server), packs=known)
+    return CellContext(
+        experiment=experiment.name,
+        clock=experiment.clock,
+        window_s=experiment.window_s,
+        pictures=experiment.pictures,
+        apps=apps,
+        server=server,
+        live=asked.workload.live,
+        domains_told=asked.workload.domains == "told",
+        domains_detected=asked.workload.domains == "detected",
+        observed=asked.workload.observed,
+        learn_limit_s=experiment.limits.lesson_s,
+        member_limit_s=experiment.limits.member_s,
+        torch_device=experiment.compute.torch_device,
+        tuned=tuned_by(experiment),
+    )
+
+
+def _app_setting(
+    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, BuiltNetwork], server: Site
+) -> AppContext:
+    student, *teachers = (built[recipe.key()] for recipe in recipes)
+    teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes
+    label_s = server.label_s
+    if label_s is None:
+        label_s = inference_s((teacher or student).cost, server.hardware)
+    return AppContext(
+        student=student,
+        teacher=teacher,
+        teacher_spec=TeacherSpec(
+            kind=experiment.teacher.kind,
+            network=experiment.teacher.network,
+            task=task_of(student.name).name,
+            classes=classes,
+            border_noise=experiment.teacher.border_noise,
+            flicker=experiment.teacher.flicker,
+            torch_device=experiment.compute.torch_device,
+        ),
+        label_s=label_s,
+        classes=classes,
+        measured=measured_of(app),
+    )

@@ -1,0 +1,296 @@
+"""The cells of a grid: one system on one workload with one fleet and one seed is one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from driftlab.datasets.catalogue import find_workload, open_stream
+from driftlab.datasets.frames import FileStream, Stream
+from driftlab.errors import RequestError, quoted, unknown_name
+from driftlab.platform.core.records import Variant
+from driftlab.platform.core.registry import FAMILIES, Member
+from driftlab.platform.core.seeding import rng_for, seed_for
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.core.systems import System
+from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
+from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
+from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.hardware import Hardware
+from driftlab.platform.world.link import LinkProfile
+from driftlab.platform.world.load import Load, LoadProfile
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.read import Experiment
+from driftlab.platform.core.spec import AppPart, DevicePart, FleetPart, SystemPart, WorkloadPart
+
+
+class Point(NamedTuple):
+    """A cell of the grid by what it combines; nothing of its devices is drawn yet."""
+
+    system: System
+    workload: WorkloadPart
+    fleet: FleetPart
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.system.name}/{self.workload.label}/{self.fleet.name}/seed-{self.seed}"
+
+
+def points_of(experiment: Experiment) -> list[Point]:
+    """Lay out the grid, seed by seed, so that every system has its first result early."""
+    systems = systems_of(experiment)
+    return [
+        Point(system, workload, fleet, seed)
+        for seed in experiment.seeds
+        for fleet in experiment.fleets
+        for workload in experiment.workloads
+        for system in systems
+    ]
+
+
+def cells_of(experiment: Experiment) -> list[Cell]:
+    """Draw the worlds of all devices and visitors, which are the same whatever system runs on them."""
+    tenants = {workload.label: tenants_of(experiment, workload) for workload in experiment.workloads}
+    drawn: dict[tuple[int, str, str], tuple[DeviceSpec, ...]] = {}
+    cells = []
+    for point in points_of(experiment):
+        where = (point.seed, point.fleet.name, point.workload.label)
+        if where not in drawn:
+            drawn[where] = devices_of(point.fleet, point.workload, tenants[point.workload.label], point.seed)
+        cells.append(_cell(point, drawn[where], experiment.server.gpus))
+    return cells
+
+
+def systems_of(experiment: Experiment) -> list[System]:
+    """List the systems of an experiment, and after them the bounds that it asks for and does not list itself."""
+    systems = [system_of(part) for part in experiment.systems]
+    if not experiment.bounds:
+        return systems
+    rows = [row for row in SYSTEMS.values() if row.bound]
+    if experiment.bound_rows is not None:
+        rows = [system_of(part) for part in experiment.bound_rows]
+    present = {system.bound for system in systems}
+    return systems + [row for row in rows if row.bound not in present]
+
+
+def _cell(point: Point, devices: tuple[DeviceSpec, ...], gpus: int) -> Cell:
+    if point.system.bound == "null_link":
+        devices = tuple(replace(device, link=link.find("null")) for device in devices)
+    return Cell(
+        point.id,
+        point.system,
+        point.workload.label,
+        point.fleet.name,
+        devices,
+        point.seed,
+        devices[0].duration_s,
+        point.fleet.gpus or gpus,
+    )
+
+
+def devices_of(
+    fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int
+) -> tuple[DeviceSpec, ...]:
+    """Give each device a world and visitors of its own, the same ones whatever system runs on it."""
+    return tuple(
+        DeviceSpec(
+            f"device-{index:04d}",
+            machine,
+            wire,
+            tuple(_settled(tenant, seed, index) for tenant in tenants),
+            _events(workload, tenants, seed, index),
+            _load(profile, tenants, seed, index),
+        )
+        for index, (machine, wire, profile) in enumerate(fleet_of(fleet))
+    )
+
+
+def _settled(tenant: AppSpec, seed: int, index: int) -> AppSpec:
+    """Seed what an application watches; those on one device that watch the same place see the same."""
+    return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
+
+
+def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index: int) -> tuple[Event, ...] | None:
+    if workload.churn is None:
+        return None
+    churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
+    return apps.draw_trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
+
+
+def _load(profile: LoadProfile, tenants: Sequence[AppSpec], seed: int, index: int) -> Load | None:
+    return load_csv.load_of(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
+
+
+def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
+    """Describe the applications of a workload."""
+    return tuple(
+        AppSpec(
+            App(part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j),
+            stream_of(workload.seen_by(part)),
+        )
+        for part in experiment.apps_of(workload)
+    )
+
+
+def stream_of(workload: WorkloadPart) -> StreamSpec:
+    """Describe a workload's stream; a file tells its own length."""
+    return StreamSpec(
+        workload=workload.name,
+        seed=0,
+        height=workload.height,
+        width=workload.width,
+        fps=workload.fps,
+        duration_s=open_workload(workload).duration_s,
+        params=tuple(workload.params.items()),
+    )
+
+
+def open_workload(workload: WorkloadPart) -> Stream:
+    """Open a workload once, so that what is wrong with it shows."""
+    if elsewhere := sorted(set(workload.params) & {"seed", *type(workload).model_fields}):
+        raise RequestError(f"params holds {', '.join(elsewhere)}; such settings stand beside params, seeds in seeds")
+    return open_stream(
+        workload.name,
+        seed=0,
+        height=workload.height,
+        width=workload.width,
+        fps=workload.fps,
+        duration_s=workload.duration_s,
+        **workload.params,
+    )
+
+
+def check_files(experiment: Experiment) -> None:
+    """Read the files that streams are made of, before anything starts; DataError for one that is damaged."""
+    live = [workload for workload in experiment.workloads if workload.live]
+    seen = {repr(part): part for each in live for app in experiment.apps_of(each) for part in [each.seen_by(app)]}
+    for workload in seen.values():
+        stream = open_workload(workload)
+        if isinstance(stream, FileStream):
+            stream.check()
+
+
+def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:
+    """Tell whether a stream shows other classes than the pictures that networks are built on."""
+    return find_workload(workload.name).classes not in (None, stream.classes)
+
+
+def measured_of(app: AppPart) -> tuple[Variant, ...]:
+    """Read the measured networks of an application: those under its name, or a file's only ones."""
+    if app.variants is None:
+        return ()
+    if isinstance(app.variants, str):
+        found = measured.read(Path(app.variants))
+    else:
+        found = measured.read(Path(app.variants.file), app.variants.rename, app.variants.only)
+    if app.name not in found and len(found) > 1:
+        raise unknown_name("application", app.name, found)
+    return found.get(app.name) or next(iter(found.values()))
+
+
+def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile, LoadProfile]]:
+    """List the machine, the link and the load of every device."""
+    kinds = [(_machine(part), described(link, part.link), described(load, part.load)) for part in fleet.devices]
+    return [kind for kind, part in zip(kinds, fleet.devices, strict=True) for _ in range(part.count)]
+
+
+def _machine(part: DevicePart) -> Hardware:
+    """Find a device's machine; its applications may be given less memory than it has."""
+    machine: Hardware = described(hardware, part.hardware)
+    return machine if part.memory_bytes is None else replace(machine, memory_bytes=part.memory_bytes)
+
+
+def described(module: Any, given: Any) -> Any:
+    """Find a profile by name, or read the one that is spelled out."""
+    return module.find(given) if isinstance(given, str) else module.from_mapping(given)
+
+
+def system_of(part: str | SystemPart) -> System:
+    """Resolve a system: a row of the table, or a row with some slots changed."""
+    if isinstance(part, str):
+        return _row(part)
+    base = base_of(part)
+    given = {family: getattr(part, family) for family in FAMILIES}
+    slots: dict[str, Any] = {family: slot_of(family, slot) for family, slot in given.items() if slot is not None}
+    system = replace(base, name=part.name, **slots)
+    if [member.name for member in system.members] != [member.name for member in base.members]:
+        system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
+    if part.null_link:
+        system = replace(system, bound="null_link")
+    faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
+    if faults:
+        raise RequestError("; ".join(faults))
+    return system
+
+
+def written_out(part: str | SystemPart) -> dict[str, Any]:
+    """Write a system with all its slots and the parameters that they were given, so that `--set` meets them."""
+    given = {"name": part} if isinstance(part, str) else part.model_dump(mode="json", exclude_none=True)
+    return {**given, **{member.family: _slot(member) for member in system_of(part).members}}
+
+
+def resolved(experiment: Experiment) -> dict[str, Any]:
+    """Write an experiment with every parameter of every system that runs, so that reading a run needs no member.
+
+    Defaults stand by themselves: what a member was given is part of its name in tables and of its networks' keys.
+    """
+    systems, count = systems_of(experiment), len(experiment.systems)
+    slots = [{one.family: {**_slot(one), "defaults": one.defaults()} for one in system.members} for system in systems]
+    document = experiment.model_dump(mode="json")
+    parts = [{"name": part} if isinstance(part, str) else part for part in document["systems"]]
+    document["systems"] = [{**part, **own} for part, own in zip(parts, slots[:count], strict=True)]
+    if experiment.bounds:
+        rows = zip(systems[count:], slots[count:], strict=True)
+        document["bound_rows"] = [{"name": system.name, **own} for system, own in rows]
+    return document
+
+
+def _slot(member: Member) -> dict[str, Any]:
+    params = {key: list(value) if isinstance(value, tuple) else value for key, value in member.params}
+    return {"name": member.name, **params}
+
+
+def _row(name: str) -> System:
+    if name not in SYSTEMS:
+        raise unknown_name("system", name, SYSTEMS)
+    return SYSTEMS[name]
+
+
+def base_of(part: SystemPart) -> System:
+    """Find the row of the table that a system starts from; a name that is not there starts from the null members."""
+    return _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
+
+
+def slot_of(family: str, given: str | dict[str, Any]) -> Member:
+    """Read what stands in a slot: a name, or one with parameters."""
+    if isinstance(given, str):
+        return Member(family, given)
+    if "name" not in given:
+        raise RequestError(f"{family} is {quoted(given)}: it has no 'name', such as {{name: local}}")
+    own = {key: value for key, value in given.items() if key not in ("name", "defaults")}
+    return _as_then(Member(family, str(given["name"]), tuple(own.items())), given.get("defaults") or {})
+
+
+def _as_then(member: Member, defaults: Any) -> Member:
+    """Give a member those defaults of a run's spec that are others by now; the rest stays not given."""
+    if not isinstance(defaults, dict):
+        raise RequestError(f"{member.family}: defaults is {quoted(defaults)}; write parameters beside the name instead")
+    if not defaults:
+        return member
+    given = dict(member.params)
+    now = member.defaults()
+    changed = {key: value for key, value in defaults.items() if key not in given and now.get(key, now) != value}
+    return replace(member, params=tuple({**given, **changed}.items()))
+
+
+def _member_faults(member: Member) -> list[str]:
+    try:
+        member.make()
+    except RequestError as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,302 @@
+"""What makes a request wrong, said in full: names, parameters, combinations, machines that are not there."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
+from driftlab.datasets.streets.presets import CLASSES
+from driftlab.errors import RequestError, quoted, shortened
+from driftlab.platform.core.documents import describe_fault
+from driftlab.platform.lab.cells import (
+    described,
+    has_own_classes,
+    measured_of,
+    open_workload,
+    points_of,
+    system_of,
+    tenants_of,
+)
+from driftlab.platform.networks import zoo
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, TASKS
+from driftlab.platform.networks.training.artifacts import digest_of
+from driftlab.platform.world import apps, hardware, link, load, load_csv
+
+if TYPE_CHECKING:
+    from driftlab.datasets.frames import Stream
+    from driftlab.platform.lab.read import Experiment
+from driftlab.platform.core.spec import AppPart, ComputePart, DevicePart, StudentPart, WorkloadPart
+
+FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
+
+
+def report(source: str, faults: Sequence[str]) -> str:
+    """Put all faults of one request into one message."""
+    shown = [shortened(fault, LONGEST_FAULT) for fault in faults[:FAULTS_SHOWN]]
+    more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
+    lines = "\n".join(f"  - {fault}" for fault in (*shown, *more))
+    return f"{source}: {len(faults)} fault{'s' if len(faults) > 1 else ''}\n{lines}"
+
+
+def shape_faults(error: ValidationError, schema: type[BaseModel]) -> list[str]:
+    """Put pydantic's findings in plain words, with what was probably meant."""
+    return [_shape_fault(detail, schema) for detail in error.errors() if not _follows(detail)]
+
+
+def _follows(detail: Any) -> bool:
+    """Tell what only follows from another fault: a list short of its faulty items, a branch that was not meant."""
+    given, branch = detail["input"], detail["loc"][-1]
+    if detail["type"] == "too_short":
+        return bool(given)
+    if branch == "str":
+        return isinstance(given, Mapping)
+    return detail["type"] in {"model_type", "dict_type"} and _is_union_tag(branch)
+
+
+def _shape_fault(detail: Any, schema: type[BaseModel]) -> str:
+    place = ".".join(shortened(str(part)) for part in detail["loc"] if not _is_union_tag(part))
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    if detail["type"] == "too_short":
+        return f"{place} is empty: give at least one"
+    if detail["type"] != "extra_forbidden":
+        return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
+    known = _fields(schema, detail["loc"][:-1])
+    close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{place} is not known here.{hint} Known: {', '.join(known)}"
+
+
+def _is_union_tag(part: Any) -> bool:
+    return isinstance(part, str) and (part in {"str", "float", "int"} or part.endswith("Part") or "[" in part)
+
+
+def _fields(schema: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """List what may stand at a place of the schema."""
+    here = schema
+    for part in path:
+        if part in here.model_fields:
+            here = next(_models(here.model_fields[part].annotation), here)
+    return [field.alias or name for name, field in here.model_fields.items()]
+
+
+def _models(hint: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        yield hint
+    for inner in getattr(hint, "__args__", ()):
+        yield from _models(inner)
+
+
+def faults_of(experiment: Experiment) -> list[str]:
+    """Name everything that is wrong although the shape is right."""
+    faults = [fault for place, check in _checks(experiment) for fault in fault_of(place, check)]
+    faults += _gpu_faults(experiment.compute)
+    faults += [
+        f"window_s is {experiment.window_s:g}: shorter than a frame of '{workload.name}' ({1 / workload.fps:g} s)"
+        for workload in experiment.workloads
+        if experiment.window_s * workload.fps < 1
+    ]
+    if not faults:
+        faults += _twins([point.id for point in points_of(experiment)])
+    return faults
+
+
+def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """List everything that an experiment names: where it stands, and what refuses it."""
+    for number, system in enumerate(experiment.systems):
+        yield f"systems.{number}", partial(system_of, system)
+    for number, workload in enumerate(experiment.workloads):
+        for index, app in enumerate(experiment.apps_of(workload)):
+            place = f"workloads.{number}.apps.{index}" if workload.apps else f"workloads.{number}"
+            yield place, partial(_check_app, experiment, workload, app)
+            yield f"{place}.variants", partial(_check_measured, workload, app)
+        yield f"workloads.{number}", partial(_check_apps, workload)
+    for number, fleet in enumerate(experiment.fleets):
+        for index, part in enumerate(fleet.devices):
+            place = f"fleets.{number}.devices.{index}"
+            yield f"{place}.hardware", partial(described, hardware, part.hardware)
+            yield f"{place}.link", partial(described, link, part.link)
+            yield f"{place}.load", partial(_check_load, experiment, part)
+    yield "server.hardware", partial(hardware.find, experiment.server.hardware)
+    yield "student.network", partial(zoo.check, experiment.student.network)
+    if experiment.student.weights:
+        yield "student.weights", partial(digest_of, experiment.student.weights)
+    if experiment.student.elsewhere is not None:
+        yield "student.elsewhere", partial(_check_elsewhere, experiment.student)
+    yield "teacher.network", partial(_check_teacher, experiment)
+
+
+def _check_elsewhere(student: StudentPart) -> None:
+    """Refuse what is no labelled set, and a network that would not learn for its own classes afterwards."""
+    if not str(student.elsewhere).startswith(SET_PREFIX):
+        raise RequestError(f"'{student.elsewhere}' is no labelled set; name one as set:signs/ri100.")
+    find_workload(str(student.elsewhere))
+    if zoo.task_of(student.network) is not TASKS["classification"]:
+        raise RequestError(f"'{student.network}' is no classifier; only classifiers learn labelled sets.")
+    if student.weights or not student.pretrain_steps:
+        raise RequestError("A network that learned elsewhere needs pretrain_steps above 0, and no file of weights.")
+
+
+def fault_of(place: str, check: Callable[[], Any]) -> list[str]:
+    """Return the message of a check that refuses, with its place; an empty list where it does not."""
+    try:
+        check()
+    except RequestError as error:
+        return [f"{place}: {error}"]
+    return []
+
+
+def _check_apps(workload: WorkloadPart) -> None:
+    """Refuse twins, and visitors that the trace cannot be drawn from."""
+    names = [app.name for app in workload.apps]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RequestError(f"apps names {', '.join(twice)} twice; give each another name")
+    if workload.churn is not None:
+        if "duration_s" in workload.churn:
+            raise RequestError("churn holds duration_s; it lasts as long as the workload, leave it out")
+        churn = apps.from_mapping({"name": "churn", **workload.churn})
+        apps.check(names, churn)
+
+
+def _check_load(experiment: Experiment, part: DevicePart) -> None:
+    """Read a device's load; a file is read in full, and repeated as often as the longest session asks."""
+    profile, lengths_s = described(load, part.load), [1.0]
+    if profile.file is None:
+        return
+    for workload in experiment.workloads if profile.repeat else ():
+        with suppress(RequestError):  # the check of the workload reports it
+            lengths_s.append(tenants_of(experiment, workload)[0].stream.duration_s)
+    load_csv.read(profile, max(lengths_s))
+
+
+def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
+    """Open an application's stream; an oracle needs a stream with truth for its task."""
+    seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
+    if app.network is not None:
+        zoo.check(app.network)
+    stream = open_workload(seen)
+    if has_own_classes(seen, stream):
+        _check_own_classes(experiment, seen.name, stream)
+    if not stream.has_truth and experiment.teacher.kind == "oracle":
+        raise RequestError(
+            f"'{seen.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
+            "set teacher.kind=network, or put label maps beside the file"
+        )
+    if student not in zoo.ZOO:
+        return
+    _check_adaptations(experiment, student)
+    whose = f"'{seen.name}' has truth" if stream.has_truth else f"'{seen.name}' has no truth, networks have lessons"
+    shown = (stream if stream.has_truth else _lesson(seen)).at([])
+    if zoo.task_of(student).truth(shown) is None:
+        known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
+        fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
+        raise RequestError(
+            f"{whose} for {' and '.join(known)}, and student.network={student} is for "
+            f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
+        )
+
+
+def _check_adaptations(experiment: Experiment, student: str) -> None:
+    """Refuse adaptations whose idea does not work for the network's task."""
+    task = zoo.task_of(student).name
+    for part in experiment.systems:
+        with suppress(RequestError):  # a system with faults of its own is refused by itself
+            system = system_of(part)
+            fitting = system.adaptation.make().tasks
+            if task not in fitting:
+                break
+    else:
+        return
+    raise RequestError(
+        f"system '{system.name}': adaptation '{system.adaptation}' works for {' and '.join(fitting)}, and "
+        f"student.network={student} is for {task}; take another network or adaptation"
+    )
+
+
+def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
+    """Read measured profiles; there is no network behind them that could run."""
+    if measured_of(app) and workload.live:
+        raise RequestError("networks that are only measured cannot run; set live: false beside apps")
+
+
+def _lesson(workload: WorkloadPart) -> Stream:
+    """Open a stream like those that networks learn from before they are put on this one."""
+    family = find_workload(workload.name).family
+    name = next(name for name in WORKLOADS if name.startswith(f"{family}/"))
+    return open_stream(name, seed=0, height=workload.height, width=workload.width, fps=1.0, duration_s=1.0)
+
+
+def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:
+    """Let only label maps teach a film's own classes: no lesson from before the run has them."""
+    whose = f"'{name}' has classes of its own ({', '.join(stream.classes)})"
+    if not stream.has_truth:
+        raise RequestError(
+            f"{whose} and no label maps to learn them from; put label maps beside the file, or remove its classes.txt"
+        )
+    if experiment.teacher.kind == "network":
+        raise RequestError(
+            f"{whose}, and teacher.kind is network, who knows {', '.join(CLASSES)}; set teacher.kind=oracle: "
+            "the label maps teach"
+        )
+    if learners := ", ".join(sorted(_learners(experiment))):
+        raise RequestError(
+            f"{whose}, and scaling={learners} builds its networks on pictures of {', '.join(CLASSES)}; "
+            "take scaling=fixed"
+        )
+
+
+def _learners(experiment: Experiment) -> set[str]:
+    """Name the scaling members that learn before a run begins."""
+    found = set()
+    for part in experiment.systems:
+        with suppress(RequestError):  # a system that is wrong is refused in its own place
+            scaling = system_of(part).scaling
+            found |= {scaling.name} if scaling.make().needs_data else set()
+    return found
+
+
+def _check_teacher(experiment: Experiment) -> None:
+    """Let only networks teach what the student does, and noise at borders disturb only what has borders."""
+    student, teacher = experiment.student.network, experiment.teacher
+    zoo.check(teacher.network)
+    if student not in zoo.ZOO:
+        return
+    task = zoo.task_of(student)
+    if teacher.kind == "network" and zoo.task_of(teacher.network) is not task:
+        fitting = [name for name, network in zoo.ZOO.items() if network.task is task]
+        raise RequestError(
+            f"'{teacher.network}' is for {zoo.task_of(teacher.network).name}, student.network={student} is for "
+            f"{task.name}; take one of {', '.join(fitting)}"
+        )
+    for name in ("border_noise", "flicker"):
+        if (amount := getattr(teacher, name)) and task is not SEGMENTATION:
+            raise RequestError(f"teacher.{name} is {amount:g}; answers in {task.name} have no borders")
+
+
+def _gpu_faults(compute: ComputePart) -> list[str]:
+    torch_device = compute.torch_device
+    if torch_device == "cpu":
+        return []
+    kind, _, index = torch_device.partition(":")
+    if kind != "cuda" or (index and not (index.isascii() and index.isdigit())):
+        return [f"compute.torch_device is '{torch_device}'; allowed: cpu, cuda, cuda:N"]
+    if compute.portable:
+        return [f"compute.portable is true and compute.torch_device is '{torch_device}'; only cpu can be portable"]
+    return []
+
+
+def _twins(ids: Iterable[str]) -> list[str]:
+    twice = sorted(cell for cell, count in Counter(ids).items() if count > 1)
+    if not twice:
+        return []
+    return [
+        f"these cells would run twice: {shortened(', '.join(twice), LONGEST_FAULT // 2)}; "
+        "give systems or fleets other names, workloads an alias, and each seed once"
+    ]

@@ -1,0 +1,143 @@
+"""A grid of cells: built, run side by side as far as the machine allows, recorded one by one, never lost together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftlab.errors import BackendLost, DriftlabError, as_typed
+from driftlab.platform.core.records import Rows
+from driftlab.platform.lab.builds import settings_of
+from driftlab.platform.lab.forecast import Meter, meters_of
+from driftlab.platform.lab.plan import Plan
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import Experiment
+from driftlab.platform.results.tables.origin import Origin
+from driftlab.platform.sim.context import CellContext, context_key
+from driftlab.platform.sim.rows import failed_rows
+from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.session import Backend, NodeId, Session, describe
+from driftlab.platform.sim.setting import Cell
+
+log = logging.getLogger(__name__)
+DEVICES_AT_WORK = 1000  # in all cells that run at the same time: so many take about 5 GiB
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a grid ended."""
+
+    directory: Path
+    done: int
+    kept: int  # cells that an earlier run of this folder had finished
+    failed: tuple[tuple[str, str], ...]  # cell, reason
+
+
+def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Path, progress: Progress) -> Outcome:
+    """Run every cell that the folder does not hold yet; a cell that fails leaves its reason and the others alone."""
+    todo, kept = plan.todo, len(plan.kept)
+    for reason, again in plan.again.items():
+        progress.repeats(again, reason)
+    meters = meters_of(experiment, todo, progress)
+    progress.begins(len(todo), kept, sum(meter.whole_s for meter in meters.values()))
+    failed: tuple[tuple[str, str], ...] = ()
+    if todo:
+        work = Work(settings_of(experiment, backend, progress), plan.origins, backend, directory, progress, meters)
+        failed = _run_cells(todo, work)
+    return Outcome(directory, len(todo) - len(failed), kept, failed)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every cell of a grid is run with."""
+
+    settings: Mapping[str, CellContext]  # by workload, scaling member and seed
+    origins: Mapping[str, Origin]  # by cell
+    backend: Backend
+    directory: Path
+    progress: Progress
+    meters: Mapping[str, Meter]  # by cell
+
+
+def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]:
+    """Run cells side by side, each in a thread that mostly waits for the backend."""
+    failed = []
+    for cell, reason in _ended(cells, work):
+        work.progress.finished(cell.id, reason)
+        if reason:
+            failed.append((cell.id, reason))
+    return tuple(failed)
+
+
+def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
+    """Yield each cell as it ends; where only one may run at a time it runs here, so that it can be interrupted."""
+    if work.backend.concurrency == 1:
+        yield from ((cell, _run_cell(cell, work)) for cell in cells)
+        return
+    fleet = max(len(cell.devices) for cell in cells)
+    most = min(work.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
+    pool = ThreadPoolExecutor(most, thread_name_prefix="cell")
+    try:
+        running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
+        yield from ((running[future], future.result()) for future in as_completed(running))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # on an interrupt, closing the backend ends what still waits
+
+
+def _run_cell(cell: Cell, work: Work) -> str:
+    """Run and record one cell; return why it failed, or nothing."""
+    started = time.perf_counter()
+    setting = work.settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
+    try:
+        with _session(work, cell.id) as session:
+            loop = Loop(cell, setting, session, work.meters[cell.id])
+            loop.run()
+        rows, reason = _with_host(loop.ledger.rows, started), ""
+    except (KeyboardInterrupt, BackendLost):
+        raise  # the run is to stop, or has nothing left to run on
+    except BaseException as error:  # a plugin's sys.exit too is its cell's own: it is reported, and the others go on
+        log.debug("cell %s failed", cell.id, exc_info=True)
+        reason = str(error) if isinstance(error, DriftlabError) else describe(error)
+        rows = failed_rows(cell, setting.experiment, reason)
+    return _record(cell, rows, work) or reason
+
+
+def _record(cell: Cell, rows: Rows, work: Work) -> str:
+    """Write a cell's rows, in a session of its own: repeating it repeats nothing else; return why that failed."""
+    recorder = NodeId("recorder", "recorder")
+    try:
+        with _session(work, f"{cell.id}/tables") as session:
+            session.place(recorder, str(work.directory))
+            session.result(session.call(recorder, "write", cell.id, rows, work.origins[cell.id]))
+    except (KeyboardInterrupt, BackendLost):
+        raise
+    except Exception as error:
+        return (
+            f"its tables could not be written: {error}; make room or give access, then "
+            f"{as_typed('--resume', work.directory)}"
+        )
+    return ""
+
+
+@contextlib.contextmanager
+def _session(work: Work, name: str) -> Iterator[Session]:
+    """Open a session and let go of its nodes, however its work ends."""
+    session = work.backend.open(name)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def _with_host(rows: Rows, started: float) -> Rows:
+    """Add what this machine happened to need."""
+    (run,) = rows["runs"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    host = {"host_seconds": [time.perf_counter() - started], "host_peak_memory_bytes": [peak]}
+    return {**rows, "runs": [{**run, **host}]}

@@ -1,0 +1,114 @@
+"""Which cells of a run are still to do: what its folder holds is kept only where it is what the spec asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError, as_typed, quoted
+from driftlab.platform.core import plugins
+from driftlab.platform.lab.cells import cells_of, resolved
+from driftlab.platform.lab.read import Experiment
+from driftlab.platform.results.tables.diff import spec_differences
+from driftlab.platform.results.tables.origin import Origin, cell_spec, seal_of
+from driftlab.platform.results.tables.recorder import FAILED, doubt, files_of, table_file
+from driftlab.platform.results.tables.schema import TABLES
+from driftlab.platform.sim import rounds
+from driftlab.platform.sim.setting import Cell
+
+DIFFERENCES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a run: those to do, those that are there, and for what reason others run again."""
+
+    todo: tuple[Cell, ...]
+    kept: frozenset[str]
+    again: Mapping[str, Sequence[str]]  # reason -> cells
+    origins: Mapping[str, Origin]  # by cell
+
+
+def plan_of(experiment: Experiment, directory: Path) -> Plan:
+    """Compare what a folder holds with what its spec asks for; RequestError if the spec was edited since."""
+    cells, tables = cells_of(experiment), directory / "tables"
+    origins = origins_of(experiment, cells)
+    for table in TABLES:
+        files_of(tables, table)  # refuses what stands in the place of a folder: a cell could not be written there
+    _refuse_foreign(tables, cells)
+    kept, again, edited = set(), dict[str, list[str]](), dict[str, None]()
+    for cell in cells:
+        file = table_file(tables, "runs", cell.id)
+        if not file.exists():
+            continue
+        reason = doubt(tables, cell.id) or _other_versions(file, origins[cell.id])
+        if reason is None:
+            kept.add(cell.id)
+            edited.update(dict.fromkeys(_edited(file, origins[cell.id])))
+        elif reason != FAILED:
+            again.setdefault(reason, []).append(cell.id)
+    if edited:
+        _refuse_edited(directory, list(edited))
+    return Plan(tuple(cell for cell in cells if cell.id not in kept), frozenset(kept), again, origins)
+
+
+def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origin]:
+    """Say of every cell what decides its rows."""
+    spec, versions = resolved(experiment), {name: metadata.version(name) for name in ("driftlab", "torch")}
+    found = {}
+    for cell in cells:
+        code = {member.name: plugins.code_digest(member.name) for member in cell.system.members}
+        own: dict[str, Any] = {plugins.drop_folder(name): digest for name, digest in code.items() if digest}
+        own |= {
+            f"{one.family}/{plugins.drop_folder(one.name)}": one.version
+            for one in cell.system.members
+            if one.version > 1
+        }
+        own |= {"loop/rounds": rounds.VERSION} if cell.system.trains_several else {}
+        narrowed = cell_spec(spec, cell.system.name, cell.workload, cell.fleet, cell.seed)
+        found[cell.id] = Origin(narrowed, {**versions, **own})
+    return found
+
+
+def _other_versions(file: Path, origin: Origin) -> str | None:
+    """Say which other code computed a cell's rows."""
+    seal = seal_of(file)
+    if seal is None or seal.origin is None:
+        return "it is not recorded what decided its rows"
+    then, now = seal.origin.versions, origin.versions
+    changed = [
+        f"{name} was {str(then.get(name))[:12]}, now {str(now.get(name))[:12]}"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+    return f"other code computed its rows: {', '.join(changed)}" if changed else None
+
+
+def _edited(file: Path, origin: Origin) -> Iterator[str]:
+    seal = seal_of(file)
+    if seal is not None and seal.origin is not None and seal.origin.digest != origin.digest:
+        yield from spec_differences(seal.origin.spec, origin.spec)
+
+
+def _refuse_edited(directory: Path, lines: Sequence[str]) -> None:
+    more = f"\n  - and {len(lines) - DIFFERENCES_SHOWN} more" if len(lines) > DIFFERENCES_SHOWN else ""
+    shown = "".join(f"\n  - {line}" for line in lines[:DIFFERENCES_SHOWN])
+    raise RequestError(
+        f"'{directory / 'spec.yaml'}' is not what the finished cells ran with (then vs now):{shown}{more}\n"
+        "Put the old values back to continue, or start a new run: "
+        f"{as_typed('driftlab', 'run', directory / 'spec.yaml')} --out FOLDER."
+    )
+
+
+def _refuse_foreign(tables: Path, cells: Sequence[Cell]) -> None:
+    """Refuse files of cells that the spec does not list: a report would show them among the others."""
+    known = {table_file(tables, "runs", cell.id).name for cell in cells}
+    foreign = sorted(file.name for file in files_of(tables, "runs") if file.name not in known)
+    if foreign:
+        raise RequestError(
+            f"'{tables / 'runs'}' holds {len(foreign)} files of cells that spec.yaml does not list "
+            f"({quoted(foreign)}). Undo what was changed in spec.yaml, or move these files away."
+        )

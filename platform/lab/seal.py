@@ -1,0 +1,142 @@
+"""Run an experiment: what the command line and the public function have in common."""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError
+from driftlab.platform.core.files import remove_drafts
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.cells import check_files, resolved
+from driftlab.platform.lab.grid import Outcome, run_grid
+from driftlab.platform.lab.plan import plan_of
+from driftlab.platform.lab.progress import Log, Progress, now
+from driftlab.platform.lab.read import Experiment, load, parse
+from driftlab.platform.results.tables.read import read_info, read_spec
+from driftlab.platform.results.tables.systems import filled
+from driftlab.platform.sim import portable
+from driftlab.platform.sim.host import check_torch_device, in_batch
+from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.sim.session import Backend
+
+PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
+
+
+def run(
+    experiment: str | dict[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path | None = None,
+    open_backend: Callable[[], Backend] = InlineBackend,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
+    spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
+    check_torch_device(spec.compute.torch_device)
+    portable.check(spec.compute.portable)
+    with create_run(spec, None if out is None else Path(out)) as directory:
+        return execute(spec, directory, open_backend, progress or Progress())
+
+
+def resume(
+    directory: str | Path,
+    *,
+    open_backend: Callable[[], Backend] = InlineBackend,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Continue a run that was interrupted: cells it has finished stay, all others are run."""
+    spec, path = open_run(Path(directory))
+    with paths.locked(path):
+        return execute(spec, path, open_backend, progress or Progress())
+
+
+@contextmanager
+def create_run(spec: Experiment, out: Path | None) -> Iterator[Path]:
+    """Make and lock the folder of a new run; where the run is refused before it has done anything, nothing stays."""
+    with paths.begin_run(paths.fresh(spec.name) if out is None else out, resolved(spec)) as directory:
+        yield directory
+
+
+def open_run(path: Path) -> tuple[Experiment, Path]:
+    """Read what a run folder was asked to run; what an older spec left to defaults stays as it was then."""
+    document = read_spec(path)
+    read_info(path)  # which the report at the end reads too
+    with suppress(TypeError, KeyError, AttributeError, ValueError):  # of a damaged spec `parse` says what is wrong
+        document = filled(document)
+    spec = parse(document, source=str(path / paths.SPEC))
+    if not os.access(path, os.W_OK):
+        raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
+    return spec, path.resolve()
+
+
+def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
+    """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
+    portable.check(spec.compute.portable)
+    plan = plan_of(spec, directory)
+    with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
+        if plan.todo:
+            check_files(spec)
+        remove_drafts(directory)
+        paths.keep_info(directory, provenance)
+        backend = open_backend()
+        try:
+            return run_grid(spec, plan, backend, directory, Log(file, progress))
+        finally:
+            backend.close()
+
+
+def provenance() -> dict[str, Any]:
+    """Say what ran, on what, and when: everything that may explain a difference between two machines."""
+    return {
+        "started": now(),
+        "command": [_program(), *sys.argv[1:]],
+        "python": host.python_version(),
+        "machine": host.machine(),
+        "processor": _processor(),
+        "system": f"{host.system()} {host.release()}",
+        "cores": os.cpu_count(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_changed": bool(_git("status", "--porcelain")),
+    }
+
+
+def _program() -> str:
+    """Name the program as a user would start it again; `python -m driftlab` is started as `__main__.py`."""
+    name = Path(sys.argv[0]).name
+    return "driftlab" if name == "__main__.py" else name
+
+
+def _processor() -> str | None:
+    """Name the kind of processor, where the system tells."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return host.processor() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*words: str) -> str | None:
+    """Ask git about the code that is running; None where it is not a checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

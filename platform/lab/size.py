@@ -1,0 +1,167 @@
+"""How large a run is, counted from its request before anything of it is made: refused beyond bounds, else estimated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from driftlab.errors import RequestError, quoted
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.read import Experiment
+from driftlab.platform.core.spec import SystemPart, WorkloadPart
+
+MAX_CELLS = 100_000
+MAX_DEVICES = 1_000_000  # in all cells together
+MAX_FRAMES = 10**9  # on all devices together: at 3 ms each, 35 days
+MAX_TICKS = 1_000_000  # of traces of applications, which are drawn before a run begins
+MAX_PICTURES = 100_000  # in the report, from all cells
+MAX_STEPS = 10**7  # of training before the run
+MAX_PICTURE_PX = 2**22  # 2048 x 2048
+MAX_BATCH_PX = 2**24  # pixels in one training step
+CELL_BYTES, FRAME_BYTES = 150_000, 30  # on disk; the first as measured for cells of 16 frames
+DEVICE_BYTES = 5_000_000  # in memory: 1 000 devices take about 5 GiB
+PROCESS_BYTES = 500_000_000  # of Python and torch before any work
+BATCH_PX_BYTES = 600  # that training keeps for a pixel of a step
+FRAME_S, FRAME_PX_S, STEP_PX_S = (
+    6e-4,
+    4e-7,
+    5e-7,
+)  # on one core, for a frame, and a pixel of a frame and of a training step
+TOLD_S, TOLD_BYTES = 6 * 3600.0, 8 * 2**30  # estimates are announced from here on
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """Counts of a run, multiplied out."""
+
+    cells: int
+    devices: int  # in all cells
+    fleet: int  # the most devices of one cell
+    frames: float
+    frame_px: float  # frames x their pixels
+    ticks: float
+    pictures: int
+    picture_bytes: float
+    steps: int
+    step_px: float  # steps x pixels of their pictures
+    largest_px: int
+    batch_px: int
+
+    @property
+    def seconds(self) -> float:
+        """Estimate the time on one core without learning during the run, which depends on the systems."""
+        return frame_seconds(self.frames, self.frame_px) + self.step_px * STEP_PX_S
+
+    @property
+    def memory_bytes(self) -> float:
+        return PROCESS_BYTES + self.fleet * DEVICE_BYTES + self.batch_px * BATCH_PX_BYTES
+
+    @property
+    def disk_bytes(self) -> float:
+        return self.cells * CELL_BYTES + self.frames * FRAME_BYTES + self.picture_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"at least {_hours(self.seconds)} on one core, {self.memory_bytes / 2**30:.1f} GiB of memory and "
+            f"{self.disk_bytes / 2**30:.1f} GiB of disk"
+        )
+
+
+def frame_seconds(frames: float, pixels: float) -> float:
+    """Estimate the time on one core to answer so many frames, which have so many pixels together."""
+    return frames * FRAME_S + pixels * FRAME_PX_S
+
+
+def size_of(experiment: Experiment) -> RunSize:
+    """Count what a valid document asks for, by arithmetic alone."""
+    rows = len(experiment.systems) + (4 if experiment.bounds else 0)
+    per_workload = len(experiment.seeds) * rows
+    devices = [sum(part.count for part in fleet.devices) for fleet in experiment.fleets]
+    lengths = [(part.duration_s or 0.0, max(1, len(part.apps)), part) for part in experiment.workloads]
+    cells = per_workload * len(devices) * len(lengths)
+    shown = [(s * apps * part.fps, part.height * part.width) for s, apps, part in lengths if part.live]
+    streams = per_workload * sum(devices)
+    traces = len(experiment.seeds) * sum(devices)
+    pictures = cells * experiment.pictures
+    largest_px = max(part.height * part.width for part in experiment.workloads)
+    networks = len(lengths) * (len(experiment.seeds) if experiment.student.per_seed else 1)
+    student, teacher = experiment.student, experiment.teacher
+    taught = teacher.pretrain_steps if teacher.kind == "network" else 0
+    steps = networks * student.pretrain_steps + len(lengths) * taught
+    batch = max([student.pretrain_batch, teacher.pretrain_batch if taught else 1, *_batches(experiment)])
+    return RunSize(
+        cells=cells,
+        devices=per_workload * sum(devices) * len(lengths),
+        fleet=max(devices),
+        frames=streams * sum(frames for frames, _ in shown),
+        frame_px=streams * sum(frames * pixels for frames, pixels in shown),
+        ticks=traces * sum(_ticks(part) for part in experiment.workloads),
+        pictures=pictures,
+        picture_bytes=pictures * 3.0 * largest_px,
+        steps=steps,
+        step_px=float(steps) * max(student.pretrain_batch, teacher.pretrain_batch) * largest_px,
+        largest_px=largest_px,
+        batch_px=batch * largest_px,
+    )
+
+
+def size_faults(size: RunSize) -> Iterator[str]:
+    """Name every product of counts that is out of bounds."""
+    bounds = (
+        ("cells (systems x workloads x fleets x seeds)", size.cells, MAX_CELLS),
+        ("devices (cells x devices)", size.devices, MAX_DEVICES),
+        ("frames (cells x devices x applications x duration_s x fps)", size.frames, MAX_FRAMES),
+        ("ticks of churn (seeds x devices x duration_s / tick_s)", size.ticks, MAX_TICKS),
+        ("pictures (cells x pictures)", size.pictures, MAX_PICTURES),
+        ("training steps (pretrain_steps x networks)", size.steps, MAX_STEPS),
+        ("pixels in a picture (height x width)", size.largest_px, MAX_PICTURE_PX),
+        ("pixels in a training step (batch x height x width)", size.batch_px, MAX_BATCH_PX),
+    )
+    for what, count, most in bounds:
+        if count > most:
+            yield f"the run has {count:.6g} {what}, allowed are {most:,}; it would take {size}"
+
+
+def announcement(experiment: Experiment) -> str:
+    """Estimate what a large run takes; empty for one that needs no warning."""
+    size = size_of(experiment)
+    large = size.seconds > TOLD_S or max(size.memory_bytes, size.disk_bytes) > TOLD_BYTES
+    return f"A large run: {size}." if large else ""
+
+
+def check_grid(systems: tuple[str | SystemPart, ...]) -> None:
+    """Refuse rows that vary into more systems than may run, before they are written out."""
+    rows = sum(_rows(part) for part in systems)
+    if rows > MAX_CELLS:
+        raise RequestError(f"systems vary into {rows:.6g} rows, allowed are {MAX_CELLS:,}; give fewer values to vary")
+
+
+def _rows(part: str | SystemPart) -> float:
+    return 1 if isinstance(part, str) else math.prod(float(len(values)) for values in (part.vary or {}).values())
+
+
+def _ticks(workload: WorkloadPart) -> float:
+    if workload.churn is None:
+        return 0.0
+    given = workload.churn.get("tick_s", 1.0)
+    if not isinstance(given, int | float) or not given > 0:
+        raise RequestError(f"churn.tick_s is {quoted(given)}: give seconds above 0")
+    return (workload.duration_s or 0.0) / given
+
+
+def _batches(experiment: Experiment) -> Iterator[int]:
+    """List the batch sizes that members were given."""
+    for part in experiment.systems:
+        slots = () if isinstance(part, str) else (part.adaptation, part.scaling)
+        for slot in slots:
+            given: Mapping[str, Any] = slot if isinstance(slot, Mapping) else {}
+            yield from (value for key in ("batch", "stream_batch") if isinstance(value := given.get(key), int))
+
+
+def _hours(seconds: float) -> str:
+    if seconds > 172_800:
+        return f"{seconds / 86400:.3g} days"
+    return f"{seconds / 3600:.2g} hours" if seconds > 3600 else f"{max(1, round(seconds / 60))} minutes"

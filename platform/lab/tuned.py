@@ -1,0 +1,70 @@
+"""Settings that a search recommends, taken into an experiment: which system gets them, and what they were chosen on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from driftlab.errors import MOST_LINE, RequestError, quoted, shortened
+from driftlab.platform.core.documents import read_text, read_yaml
+from driftlab.platform.lab.overrides import apply_overrides
+
+if TYPE_CHECKING:
+    from driftlab.platform.lab.read import Experiment
+
+OWN = "systems.0."  # how paths of the tuned system begin in a space
+KEPT = ("space", "system", "trial", "settings", "seeds", "budget")  # what a run's spec keeps of a file
+
+
+def read_tuned(file: Path) -> dict[str, Any]:
+    """Read what `driftlab tune` wrote; RequestError for another file."""
+    try:
+        found = read_yaml(read_text(file))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RequestError) as error:
+        raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MOST_LINE)}") from None
+    if not isinstance(found, dict) or any(key not in found for key in KEPT):
+        raise RequestError(f"--tuned {file} is not what a search writes; give the best.yaml of its folder")
+    return {key: found[key] for key in KEPT}
+
+
+def with_tuned(document: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Give the systems of a complete document the settings that searches recommend for them."""
+    result = dict(document)
+    for part in parts:
+        rows = [k for k, system in enumerate(result["systems"]) if system["name"] == part["system"]]
+        if not rows:
+            names = [system["name"] for system in result["systems"]]
+            raise RequestError(f"--tuned: no system is called '{part['system']}'; here are {', '.join(names)}")
+        result = apply_overrides(result, [override for row in rows for override in _overrides(part, row)])
+    return {**result, "tuned": [dict(part) for part in parts]} if parts else result
+
+
+def _overrides(part: Mapping[str, Any], row: int) -> list[str]:
+    """Write settings for the place that the system has in this experiment."""
+    shared = [path for path in part["settings"] if not path.startswith(OWN)]
+    if shared:
+        raise RequestError(
+            f"--tuned: {quoted(shared)} of '{part['space']}' concern every system; set them with --set, which says so"
+        )
+    return [f"systems.{row}.{path.removeprefix(OWN)}={json.dumps(value)}" for path, value in part["settings"].items()]
+
+
+def tuned_faults(experiment: Experiment) -> list[str]:
+    """Refuse to evaluate on seeds that settings were chosen on."""
+    return [
+        f"seeds holds {quoted(both)}, which '{part.space}' was searched on; evaluate on other seeds"
+        for part in experiment.tuned or ()
+        if (both := sorted(set(experiment.seeds) & set(part.seeds)))
+    ]
+
+
+def tuned_by(experiment: Experiment) -> dict[str, str]:
+    """Say of each tuned system where its settings come from."""
+    return {
+        part.system: f"space {part.space}, trial {part.trial} of {part.budget.trials}"
+        for part in experiment.tuned or ()
+    }

@@ -1,0 +1,34 @@
+"""The head of a network, and the parameters below it; torch is imported late, for members are read without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def linear_head(model: nn.Module, *, per_place: bool = False) -> str:
+    """Name the last layer if it is linear, or with `per_place` a convolution of one pixel; empty if it is neither."""
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear | _ConvNd)]
+    if not layers:
+        return ""
+    name, head = layers[-1]
+    of_place = isinstance(head, _ConvNd) and {*head.kernel_size, *head.stride, head.groups} == {1}
+    return name if isinstance(head, nn.Linear) or (per_place and of_place) else ""
+
+
+def entries_of(model: nn.Module, layer: str) -> list[str]:
+    """Name the entries of the state dict that belong to a layer."""
+    return [f"{layer}.{own}" for own in model.get_submodule(layer).state_dict()] if layer else []
+
+
+def names_below_head(model: nn.Module) -> list[str]:
+    """Name the parameters that make the features: all but those of a linear head."""
+    from driftlab.platform.networks.vector import layout_of
+
+    head = linear_head(model)
+    return [name for name in layout_of(model).names if not head or not name.startswith(f"{head}.")]

@@ -1,0 +1,212 @@
+"""Channel gates: predict from a layer's input which of its channels matter, and keep the most important ones.
+
+A gate multiplies the last batch norm of a channel group, before its activation, so that a dropped channel is an exact
+zero for every layer that reads it: the network cut to one frame's channels computes the same as the gated one on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from driftlab.platform.networks.features import features
+from driftlab.platform.networks.module_utils import batch_norms, copy_model
+from driftlab.platform.networks.predict import evaluating
+from driftlab.platform.networks.pruning.surgery import Groups, cut
+from driftlab.platform.networks.pruning.surgery.edit import Channels
+
+MIN_HIDDEN = 4
+SPREAD = 0.05  # deviation of the last layer's initial weights: the gated network starts close to the ungated one
+
+
+@dataclass(frozen=True, eq=False)
+class GateSite:
+    """A gated group of channels: the convolution that makes it, and the batch norm that its gate multiplies."""
+
+    group: str
+    conv: str
+    norm: str
+    units: Tensor  # the channel of the group at each place of the norm: several where channels are cut in blocks
+
+    @property
+    def size(self) -> int:
+        return int(self.units.max()) + 1
+
+    def per_unit(self, raw: Tensor) -> Tensor:
+        """Average gates over the places of each channel of the group."""
+        if len(self.units) == self.size:
+            return raw
+        summed = raw.new_zeros(*raw.shape[:-1], self.size).index_add(-1, self.units.to(raw.device), raw)
+        return summed / torch.bincount(self.units, minlength=self.size).to(raw)
+
+
+class ChannelGate(nn.Module):
+    """Predict the importance of a group's channels from the mean absolute value of each input channel."""
+
+    def __init__(self, inputs: int, outputs: int, bottleneck: int) -> None:
+        super().__init__()
+        hidden = max(MIN_HIDDEN, outputs // bottleneck)
+        self.squeeze, self.predict = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
+        nn.init.normal_(self.predict.weight, std=SPREAD)
+        nn.init.ones_(self.predict.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.predict(F.relu(self.squeeze(x.abs().mean(dim=(2, 3))))))
+
+
+class StaticNorm(nn.BatchNorm2d):
+    """A batch norm multiplied by gates that do not depend on the input: what a surrogate has in place of a gate."""
+
+    gate: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d, gate: Tensor) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        self.weight, self.bias = norm.weight, norm.bias
+        self.running_mean, self.running_var = norm.running_mean, norm.running_var
+        self.num_batches_tracked = norm.num_batches_tracked
+        self.register_buffer("gate", gate)
+
+    def forward(self, input: Tensor) -> Tensor:
+        made: Tensor = super().forward(input)
+        return made * self.gate.view(1, -1, 1, 1)
+
+
+class GatedNetwork(nn.Module):
+    """A network whose gates keep, frame by frame, a share of the channels of every gated group."""
+
+    def __init__(self, network: nn.Module, sites: Sequence[GateSite], bottleneck: int, min_keep: int) -> None:
+        super().__init__()
+        self.network, self.sites, self.min_keep, self.ratio = network, tuple(sites), min_keep, 1.0
+        modules: dict[str, Any] = dict(network.named_modules())
+        self.gates = nn.ModuleList(
+            ChannelGate(modules[site.conv].in_channels, len(site.units), bottleneck) for site in self.sites
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.run(images)[0]
+
+    def run(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the outputs, and the raw gates [n, places] of each gated group."""
+        modules, raw, hooks = dict(self.network.named_modules()), dict[str, Tensor](), []
+        for site, gate in zip(self.sites, self.gates, strict=True):
+            hooks.append(modules[site.conv].register_forward_pre_hook(_predicting(site, gate, raw)))
+            hooks.append(modules[site.norm].register_forward_hook(self._gating(site, raw)))
+        try:
+            return self.network(images), raw
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _gating(self, site: GateSite, raw: Mapping[str, Tensor]) -> Callable[..., Tensor]:
+        def hook(_: nn.Module, given: object, made: Tensor) -> Tensor:
+            gates = raw[site.group]
+            keep = keep_count(site.size, self.ratio, self.min_keep)
+            stays = mark_top(site.per_unit(gates.detach()), keep)[:, site.units.to(gates.device)]
+            return made * (gates * stays)[:, :, None, None]
+
+        return hook
+
+
+def _predicting(site: GateSite, gate: nn.Module, raw: dict[str, Tensor]) -> Callable[..., None]:
+    def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        raw[site.group] = gate(given[0])
+
+    return hook
+
+
+def keep_count(size: int, ratio: float, min_keep: int) -> int:
+    """Return the number of channels to keep; the small number guards against the rounding of 100 · 0.29."""
+    return min(size, max(min_keep, math.floor(size * ratio + 1e-9)))
+
+
+def top_channels(gates: Tensor, keep: int) -> Tensor:
+    """Return the indices of the largest gates along the last dimension, ascending; of equal ones the first."""
+    return gates.sort(dim=-1, descending=True, stable=True).indices[..., :keep].sort(dim=-1).values
+
+
+def mark_top(gates: Tensor, keep: int) -> Tensor:
+    """Mark the largest gates of each row with 1, the others with 0."""
+    return torch.zeros_like(gates).scatter(-1, top_channels(gates, keep), 1.0)
+
+
+def find_sites(model: nn.Module, groups: Groups, example: Tensor) -> tuple[tuple[GateSite, ...], dict[str, str]]:
+    """Find the groups that can be gated, in running order, and why each other one cannot.
+
+    A group needs a single dense convolution that makes it, and a batch norm behind it. A trial then compares the gated
+    network with the cut one: a group that is also used in another way shows there.
+    """
+    modules, ran = dict(model.named_modules()), _running(model, example)
+    sites, others = list[GateSite](), dict[str, str]()
+    for name, group in groups.members.items():
+        makers = [layer for layer in group.layers if not _is_depthwise(modules.get(layer))]
+        norms = [norm for norm in ran if norm in batch_norms(model) and _covers(groups, name, norm)]
+        if len(makers) != 1 or not isinstance(modules.get(makers[0]), nn.Conv2d):
+            others[name] = "is not made by one dense convolution"
+        elif not norms or not isinstance(modules[norms[-1]], nn.BatchNorm2d):
+            others[name] = "has no batch norm that a gate could multiply"
+        else:
+            units = groups.axes[f"{norms[-1]}.weight", 0][0] - group.first
+            sites.append(GateSite(name, makers[0], norms[-1], units))
+    sites.sort(key=lambda site: ran.index(site.norm))
+    wrong = {site.group for site in sites if not _is_exact(model, groups, site, example)}
+    others.update(dict.fromkeys(wrong, "is used in another way than behind its batch norm"))
+    return tuple(site for site in sites if site.group not in wrong), others
+
+
+def cut_gated(
+    model: nn.Module, groups: Groups, sites: Sequence[GateSite], kept: Channels, gates: Mapping[str, Tensor]
+) -> nn.Module:
+    """Cut a network to the kept channels, each multiplied by its gate from now on; gates are by place of the norm."""
+    small = cut(model, groups, kept).eval()
+    for site in sites:
+        parent, _, name = site.norm.rpartition(".")
+        norm: Any = small.get_submodule(site.norm)
+        gate = gates[site.group].detach().to(device=norm.running_mean.device, dtype=norm.running_mean.dtype).clone()
+        setattr(small.get_submodule(parent), name, StaticNorm(norm, gate).eval())
+    return small
+
+
+def kept_places(site: GateSite, kept: Tensor) -> Tensor:
+    """Mark the places of the norm whose channels of the group stay."""
+    return torch.isin(site.units, kept.cpu())
+
+
+def _covers(groups: Groups, name: str, norm: str) -> bool:
+    """Tell whether every place of a batch norm is a channel of this group, and all of its channels have places."""
+    axes = groups.axes.get((f"{norm}.weight", 0))
+    group = groups.members[name]
+    return axes is not None and set(axes[0].tolist()) == set(range(group.first, group.first + group.size))
+
+
+def _is_depthwise(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.Conv2d) and module.groups > 1
+
+
+def _running(model: nn.Module, example: Tensor) -> list[str]:
+    """Name the layers with weights in running order."""
+    with evaluating(model), torch.inference_mode():
+        return list(features(model, example).layers)
+
+
+def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor) -> bool:
+    """Tell whether dropping channels by a gate equals cutting them, with noise for weights and image."""
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        torch.default_generator.manual_seed(0)
+        twin = copy_model(model).double().eval()
+        for norm in batch_norms(twin).values():
+            for value in (norm.weight, norm.bias, norm.running_mean):
+                if value is not None:
+                    value.copy_(torch.rand_like(value) + 0.5)
+        gated = GatedNetwork(twin, [site], 1, 1).double().eval()
+        gated.ratio, image = 0.5, torch.randn_like(example[:1], dtype=torch.float64)
+        expected, raw = gated.run(image)
+        kept = top_channels(site.per_unit(raw[site.group][0]), keep_count(site.size, 0.5, 1))
+        gate = {site.group: raw[site.group][0][kept_places(site, kept)]}
+        made = cut_gated(twin, groups, [site], {site.group: kept}, gate)(image)
+    return bool((made - expected).abs().max() <= 1e-9 * expected.abs().max().clamp_min(1.0))

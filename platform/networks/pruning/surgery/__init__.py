@@ -1,0 +1,39 @@
+"""Channel surgery: find the channels of a network that depend on each other; cut, reorder and expand them.
+
+found = groups(model, example)                                  once per architecture
+keep = {name: range(n // 2) for name, n in found.sizes.items()}
+small = cut(model, found, keep)                                 a dense model of half the width
+big = expand(small, model, found, keep)       the small model's weights in the big model
+"""
+
+from __future__ import annotations
+
+from driftlab.platform.networks.pruning.surgery.edit import (
+    coordinates,
+    cut,
+    expand,
+    lift,
+    mask,
+    permute,
+    restrict,
+    silence,
+)
+from driftlab.platform.networks.pruning.surgery.grouping import Group, Groups, groups
+from driftlab.platform.networks.pruning.surgery.rules import Lost, Rule, TorchCall
+
+__all__ = [
+    "Group",
+    "Groups",
+    "Lost",
+    "Rule",
+    "TorchCall",
+    "coordinates",
+    "cut",
+    "expand",
+    "groups",
+    "lift",
+    "mask",
+    "permute",
+    "restrict",
+    "silence",
+]

@@ -1,0 +1,326 @@
+"""The operations that depend on the task: truth, decoding of outputs, loss, scores and encoding of answers.
+
+Answers are arrays with one entry per frame: label maps [n, height, width], classes [n], or boxes, an object array [n]
+of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, in predictions, a confidence. All other code passes answers on
+without looking inside. Torch is imported where it computes: the driver needs none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames
+from driftlab.errors import WireError, unknown_name
+from driftlab.platform.core import wire
+from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy, ratio
+from driftlab.platform.networks.tasks import boxes, phi
+
+if TYPE_CHECKING:
+    import torch
+
+Answers = npt.NDArray[Any]
+Answer = Any  # one entry of answers
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Source = npt.NDArray[np.float32]  # [height, width, 2] source position of each pixel (networks/tasks/flow.py)
+
+
+class Task(ABC):
+    """A task; the three tasks are stateless and listed in TASKS."""
+
+    name: ClassVar[str]
+    measure: ClassVar[str]  # name of its score
+
+    @abstractmethod
+    def truth(self, frames: Frames) -> Answers | None:
+        """Return the truth of the frames; None where the stream has none."""
+
+    @abstractmethod
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        """Return an empty array of answers for so many frames."""
+
+    @abstractmethod
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        """Decode a network's output into answers about frames of this size."""
+
+    @abstractmethod
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        """Mark the frames whose answers can be trained on."""
+
+    @abstractmethod
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        """Return the loss of an output, averaged over the usable answers; None where no answer is usable."""
+
+    @abstractmethod
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count per frame; counts of several frames may be added before they are scored."""
+
+    @abstractmethod
+    def score(self, counts: Counts) -> Floats:
+        """Score counts, 0 to 1, NaN where nothing was counted."""
+
+    def pixel_accuracy(self, counts: Counts) -> Floats | None:
+        """Return the share of correct pixels; None unless answers are about pixels."""
+        return None
+
+    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+        """Count truth, predictions and hits of each class, [classes, 3]; None unless answers are classes."""
+        return None
+
+    def score_classes(self, by_class: Counts) -> Floats:
+        """Score these counts, NaN where a class did not occur, as none does where answers are not classes."""
+        return np.full(len(by_class), np.nan)
+
+    @abstractmethod
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        """Return how much an answer changed, 0 to 1."""
+
+    @abstractmethod
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        """Mirror the truth of frames horizontally."""
+
+    @abstractmethod
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Move an answer along the motion; the other answer fills the places that motion does not reach."""
+
+    @abstractmethod
+    def pack(self, answer: Answer) -> bytes:
+        """Encode one answer for the link, with a checksum."""
+
+    @abstractmethod
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        """Decode one answer; refuse damaged bytes and bytes of another frame size."""
+
+    @abstractmethod
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
+        """Count labels outside the class list."""
+
+    @abstractmethod
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
+        """Remove labels outside the class list, which cannot be scored."""
+
+    @abstractmethod
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Draw an answer about a frame in the colours of the reports."""
+
+
+class _OfClasses(Task):
+    """The common part of segmentation and classification."""
+
+    label: ClassVar[type[np.integer[Any]]]  # holds one label
+    ignored: ClassVar[int]  # the label of an unknown class
+
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
+
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        import torch
+        from torch.nn import functional as F
+
+        target = torch.tensor(answers, device=output.device).long()
+        target = torch.where((target >= 0) & (target < output.shape[1]), target, NO_CLASS)
+        if not bool((target != NO_CLASS).any()):
+            return None
+        return F.cross_entropy(output, target, ignore_index=NO_CLASS)
+
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        return np.asarray(_listed(answers, classes).any(axis=tuple(range(1, answers.ndim))))
+
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
+        return int(np.count_nonzero(~_listed(answers, classes)))
+
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
+        return np.where(_listed(answer, classes), answer, self.ignored).astype(self.label)[()]
+
+
+def _listed(answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+    return np.asarray((answers >= 0) & (answers < classes))
+
+
+class Segmentation(_OfClasses):
+    """Semantic segmentation: one class per pixel."""
+
+    name, measure = "segmentation", "mIoU"
+    label, ignored = np.uint8, IGNORE
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return frames.labels
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty((count, height, width), dtype=np.uint8)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count the known pixels: labels outside the class list are ignored, as in the loss."""
+        return confusions(predicted, self.drop_unlisted(truth, classes), classes)
+
+    def score(self, counts: Counts) -> Floats:
+        return miou(counts)
+
+    def pixel_accuracy(self, counts: Counts) -> Floats | None:
+        return pixel_accuracy(counts)
+
+    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+        matrix = counts.sum(axis=0)
+        return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)], axis=1)
+
+    def score_classes(self, by_class: Counts) -> Floats:
+        """Return intersection over union."""
+        true, taken, hit = by_class.T
+        return ratio(hit, true + taken - hit)
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.segmentation(now, before, classes)
+
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        return np.ascontiguousarray(answers[..., ::-1])
+
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        from driftlab.platform.networks.tasks import flow
+
+        moved = flow.warp(answer, source)
+        return np.where(moved == IGNORE, otherwise, moved)
+
+    def pack(self, answer: Answer) -> bytes:
+        return wire.pack(np.ascontiguousarray(answer, dtype=np.uint8).tobytes())
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        body = wire.unpack(packed, height * width)
+        if len(body) != height * width:
+            raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
+        return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
+
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        from driftlab.datasets.sheet import PALETTE
+
+        return PALETTE[answer]
+
+
+class Classification(_OfClasses):
+    """Classification: one class per frame."""
+
+    name, measure = "classification", "accuracy"
+    label, ignored = np.int64, NO_CLASS
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return frames.classes
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty(count, dtype=np.int64)
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count correct and known frames; a confusion matrix would grow with the square of the classes."""
+        known = _listed(truth, classes)
+        return np.stack([known & (predicted == truth), known], axis=1).astype(np.int64)
+
+    def score(self, counts: Counts) -> Floats:
+        return ratio(counts[..., 0], counts[..., 1])
+
+    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+        known = _listed(truth, classes)
+        chosen = (truth[known], predicted[known], truth[known & (predicted == truth)])
+        return np.stack([np.bincount(each, minlength=classes) for each in chosen], axis=1)
+
+    def score_classes(self, by_class: Counts) -> Floats:
+        """Return the share of each class's frames that were right."""
+        return ratio(by_class[:, 2], by_class[:, 0])
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.classification(now, before, classes)
+
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        return answers
+
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        """Return the same class: motion does not change it."""
+        return otherwise if answer == NO_CLASS else answer
+
+    def pack(self, answer: Answer) -> bytes:
+        """Encode a class below 256 in one byte, any other in four."""
+        small = 0 <= int(answer) < 256
+        return wire.pack(np.array(answer, dtype="<u1" if small else "<i4").tobytes())
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        body = wire.unpack(packed, 4)
+        if len(body) not in (1, 4):
+            raise WireError(f"torn: {len(body)} bytes are no class")
+        return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
+
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Fill the picture with the class's colour."""
+        from driftlab.datasets.sheet import colour_of
+
+        return np.broadcast_to(colour_of(int(answer)), image.shape)
+
+
+class Detection(Task):
+    """Object detection: boxes of persons and cars."""
+
+    name, measure = "detection", "F1"
+
+    def truth(self, frames: Frames) -> Answers | None:
+        return None if frames.boxes is None else boxes.stack([boxes.drop_small(found) for found in frames.boxes])
+
+    def blank(self, count: int, height: int, width: int) -> Answers:
+        return np.empty(count, dtype=object)
+
+    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+        """Return True for every frame: an empty frame is a training sample too."""
+        return np.ones(len(answers), dtype=bool)
+
+    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+        return boxes.stack([boxes.drop_small(found) for found in boxes.decode(output, height, width)])
+
+    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+        classes = output.shape[1] - boxes.SIDES
+        return boxes.loss(output, boxes.stack([self.drop_unlisted(answer, classes) for answer in answers]))
+
+    def count_unlisted(self, answers: Answers, classes: int) -> int:
+        return sum(len(answer) - len(self.drop_unlisted(answer, classes)) for answer in answers)
+
+    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
+        return answer[answer[:, 0] < classes]
+
+    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+        """Count matched boxes, predicted boxes and true boxes."""
+        known = [self.drop_unlisted(true, classes) for true in truth]
+        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, known, strict=True)]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+    def score(self, counts: Counts) -> Floats:
+        """Return F1; 1 for a frame without boxes in truth and prediction."""
+        found, sides = counts[..., 0], counts[..., 1] + counts[..., 2]
+        return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
+
+    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+        return phi.detection(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
+
+    def mirror(self, answers: Answers, width: int) -> Answers:
+        return boxes.stack([boxes.mirror(found, width) for found in answers])
+
+    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+        return boxes.warp(answer, source)
+
+    def pack(self, answer: Answer) -> bytes:
+        return boxes.pack(answer)
+
+    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+        return boxes.unpack(packed, height, width)
+
+    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return boxes.draw(answer, image)
+
+
+SEGMENTATION, CLASSIFICATION, DETECTION = Segmentation(), Classification(), Detection()
+TASKS: Mapping[str, Task] = {task.name: task for task in (SEGMENTATION, CLASSIFICATION, DETECTION)}
+
+
+def find(name: str) -> Task:
+    """Look up a task by its name."""
+    if name not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    return TASKS[name]

@@ -1,0 +1,300 @@
+"""A cache of built networks on disk, by a hash of their recipe. Plain arrays only: importing this imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import RequestError, first_line
+from driftlab.platform.core import plugins
+from driftlab.platform.core.files import explain_refusal, write_atomically
+from driftlab.platform.core.parameters import BEFORE
+from driftlab.platform.core.records import Weights
+from driftlab.platform.core.registry import Member
+from driftlab.platform.networks.memory_format import CONTIGUOUS
+
+logger = logging.getLogger(__name__)
+version_of = cache(metadata.version)  # looking it up takes 9 ms, and every key asks
+
+Origin = Mapping[str, Any]  # the recipe as JSON; it determines the result
+FOLDER_VARIABLE = "DRIFTLAB_CACHE"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The inputs that determine pre-trained weights; equal recipes give equal bits on one machine."""
+
+    network: str
+    classes: int = 8
+    height: int = 64
+    width: int = 96
+    workloads: str = "streets"  # the family of workloads whose frames are the training data
+    seed: int = 0
+    steps: int = 2500
+    batch: int = 4
+    lr: float = 6e-3
+    version: int = 1  # raise it when a change of a network, the data or the training changes the result
+    fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # other classes than the lessons'
+    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the folder of a labelled set
+    lessons: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of the worlds
+    start: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a file of weights to begin from
+    start_digest: str = dataclasses.field(default="", metadata={BEFORE: ""})  # of that file
+    elsewhere: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a labelled set that it learns first
+    elsewhere_steps: int = dataclasses.field(default=0, metadata={BEFORE: 0})
+    elsewhere_content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of that set's folder
+    device: str = dataclasses.field(default="cpu", metadata={BEFORE: "cpu"})  # of torch, that it is trained on
+    precision: str = dataclasses.field(default="float32", metadata={BEFORE: "float32"})  # of its forward passes
+    portable: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # equal bits on other machines as well
+
+    def key(self) -> str:
+        """Hash the recipe and the version of torch, which changes the last bits."""
+        return _key(_origin(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class FamilyRecipe:
+    """A pre-trained network and the scaling member that builds a family from it."""
+
+    network: Recipe
+    scaling: Member
+    version: int = 4  # raise it when the data or the training of all members change; a member has a version of its own
+
+    def key(self) -> str:
+        """Hash the recipe with every parameter of the member and, for a user's member, its file."""
+        return _key(_family_origin(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class PackRecipe:
+    """A family of networks and the adaptation member that summarises the data on which it was built."""
+
+    family: FamilyRecipe
+    adaptation: Member
+    version: int = 1  # raise it when the data change what comes out; a member has a version of its own
+
+    def key(self) -> str:
+        """Hash the family's recipe with every parameter of the member and, for a user's member, its file."""
+        return _key(_pack_origin(self))
+
+
+def obtain(recipe: Recipe) -> Weights:
+    """Return a recipe's weights from the cache, or build and store them; concurrent processes build once."""
+
+    def build() -> Weights:
+        from driftlab.platform.networks.training.pretrain import pretrain, recipe_elsewhere  # torch: seconds
+
+        return pretrain(recipe, obtain(recipe_elsewhere(recipe)) if recipe.elsewhere else None)
+
+    return _obtain(
+        f"{recipe.network} for {recipe.steps} steps", f"{recipe.network}-{recipe.key()}", _origin(recipe), build
+    )
+
+
+def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
+    """Return a family as its member stores it; a family that needs no data is always rebuilt, others are cached."""
+
+    def build() -> Weights:
+        from driftlab.platform.networks.training.pretrain import build_family
+
+        return build_family(recipe, obtain(recipe.network), limit_s)
+
+    if not recipe.scaling.make().needs_data:
+        return build()
+    name = f"{_file_name(recipe.scaling)}-{recipe.network.network}"
+    what = f"{recipe.scaling} from {recipe.network.network}"
+    return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
+
+
+def obtain_pack(recipe: PackRecipe, limit_s: float = math.inf) -> Weights:
+    """Return an adaptation member's summary of the source data, cached like weights; empty for a member without one."""
+
+    def build() -> Weights:
+        from driftlab.platform.networks.training.pretrain import build_pack
+
+        return build_pack(recipe, obtain_family(recipe.family), limit_s)
+
+    if not recipe.adaptation.make().packs:
+        return {}
+    network = recipe.family.network.network
+    name = f"{_file_name(recipe.adaptation)}-pack-{network}"
+    return _obtain(
+        f"the pack of {recipe.adaptation} on {network}", f"{name}-{recipe.key()}", _pack_origin(recipe), build
+    )
+
+
+def is_kept(recipe: FamilyRecipe) -> bool:
+    """Tell whether a family, or the network of one that is made anew each time, lies in the cache."""
+    network = f"{recipe.network.network}-{recipe.network.key()}"
+    family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
+    return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
+
+
+def cache_folder() -> Path:
+    """Return the folder of built networks."""
+    import platformdirs
+
+    given = os.environ.get(FOLDER_VARIABLE)
+    return Path(given).absolute() if given else platformdirs.user_cache_path("driftlab") / "networks"
+
+
+def _key(origin: Origin) -> str:
+    return _hash(origin)[:20]
+
+
+def _hash(origin: Origin) -> str:
+    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
+
+
+def _origin(recipe: Recipe) -> Origin:
+    """Return what decides the weights; a file to begin from is known by its digest, wherever it lies."""
+    known = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
+    memory = {"memory format": "contiguous"} if recipe.network in CONTIGUOUS else {}
+    return {**_decisive(known), **memory, "torch": version_of("torch")}
+
+
+def _family_origin(recipe: FamilyRecipe) -> Origin:
+    return {
+        "network": _origin(recipe.network),
+        "scaling": _member_origin(recipe.scaling),
+        "version": recipe.version,
+    }
+
+
+def _pack_origin(recipe: PackRecipe) -> Origin:
+    return {
+        "family": _family_origin(recipe.family),
+        "adaptation": _member_origin(recipe.adaptation),
+        "version": recipe.version,
+    }
+
+
+def _member_origin(member: Member) -> Origin:
+    return {
+        "name": plugins.drop_folder(member.name),
+        "code": plugins.code_digest(member.name),
+        **({"member version": version} if (version := member.version) > 1 else {}),
+        **_decisive(member.make()),
+    }
+
+
+def _file_name(member: Member) -> str:
+    return plugins.drop_folder(member.name).replace(":", "-")
+
+
+def _decisive(recipe: Any) -> Origin:
+    """Return the fields of a recipe or a member, without later fields at their `BEFORE` value: old keys stay valid."""
+    before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(recipe)}
+    return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
+
+
+def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) -> Weights:
+    path = cache_folder() / f"{name}.safetensors"
+    weights = _read(path, origin)
+    if weights is not None:
+        return weights
+    with _locked(path.with_suffix(".lock")):
+        weights = _read(path, origin)
+        if weights is None:
+            logger.info("Training %s (kept in %s)", what, path)
+            begun_s = time.perf_counter()
+            weights = build()
+            logger.info("Trained %s in %.1f s", what, time.perf_counter() - begun_s)
+            _write(path, weights, origin)
+        return weights
+
+
+def _read(path: Path, origin: Origin) -> Weights | None:
+    """Load cached weights; None, with a warning, for a damaged file or one of another recipe."""
+    from safetensors import SafetensorError, safe_open
+
+    from driftlab.platform.networks.digest import digest
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as kept:
+            weights = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118  not a mapping
+            told = kept.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        logger.warning("%s is damaged and will be built again: %s", path, error)
+        return None
+    seal = digest(weights)
+    if seal != told.get("digest"):
+        logger.warning("%s is damaged and will be built again: its weights are not those written", path)
+        return None
+    if (told["recipe"] != _hash(origin)) if "recipe" in told else (_told_beside(path) != _told(origin, seal)):
+        logger.warning("%s was built by another recipe and will be built again", path)
+        return None
+    return weights
+
+
+def _told_beside(path: Path) -> object:
+    """Read the recipe of a network cached before its file recorded it; None if unknown."""
+    try:
+        return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _told(origin: Origin, seal: str) -> object:
+    """Return a recipe as JSON gives it back."""
+    return json.loads(json.dumps({**origin, "digest": seal}))
+
+
+def _write(path: Path, weights: Weights, origin: Origin) -> None:
+    """Store weights with their digest and their recipe's hash; the recipe itself is written beside them, for people."""
+    from safetensors.numpy import save
+
+    from driftlab.platform.networks.digest import digest
+
+    seal = digest(weights)
+    with _explained(path):
+        write_atomically(path.with_suffix(".json"), json.dumps({**origin, "digest": seal}, indent=2))
+        write_atomically(path, save(dict(weights), metadata={"digest": seal, "recipe": _hash(origin)}))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel releases when its process ends, even by a kill."""
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _explained(path: Path) -> AbstractContextManager[None]:
+    what, fix = (
+        f"Built networks cannot be kept in {path.parent}",
+        f"Set {FOLDER_VARIABLE} to a folder that you may write to.",
+    )
+    return explain_refusal(what, fix)
+
+
+def digest_of(path: str) -> str:
+    """Hash the file, and refuse one that holds no weights."""
+    from safetensors import SafetensorError, safe_open
+
+    file = Path(path).expanduser()
+    try:
+        with safe_open(file, framework="np") as kept:
+            kept.keys()
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:20]
+    except (SafetensorError, OSError) as error:
+        raise RequestError(
+            f"Weights cannot be read from '{path}' ({first_line(error)}). Give a safetensors file; "
+            "`safetensors.torch.save_file(model.state_dict(), FILE)` writes one."
+        ) from error

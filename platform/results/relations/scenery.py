@@ -1,0 +1,78 @@
+"""What streams show beside their frames: whether a scene stays, whether its light drifts, and where the camera is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.catalogue import label_of, scenery_of
+from driftlab.platform.results.relations.cells import labels_of
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DRAWN = ("streets/", "city/")
+VALUES = 3  # of a parameter, at least
+WAY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
+
+
+def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
+    """List the devices of some cells: `cell`, `device`, and of streets `steady`, `drifts` and `way`.
+
+    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it,
+    and some later ones none of city streets: their streets are drawn again from their seeds.
+    """
+    import pandas as pd
+
+    ways = dict(list(tables.frame("motion").groupby(["cell", "device"])))
+    runs = tables.frame("runs").set_index("cell")[["workload", "duration_s"]]
+    names, drawn, found = tables.once(labels_of), dict[tuple[str, int], pd.DataFrame](), []
+    devices = tables.frame("devices")
+    for row in devices[devices["cell"].isin(cells)].itertuples(index=False):
+        steady, drifts, way = row.steady, row.drifts, ways.get((row.cell, row.device))
+        workload, duration_s = runs.loc[row.cell]
+        name = names.get(workload, "")
+        if way is None and name.startswith(DRAWN) and (scenery := scenery_of(name, int(row.stream_seed))):
+            steady, drifts, stream = scenery.steady, scenery.drifts, (name, int(row.stream_seed))
+            if stream not in drawn:
+                drawn[stream] = pd.DataFrame(scenery.stretches(duration_s), columns=WAY)
+            way = drawn[stream]
+        found.append((row.cell, row.device, steady, drifts, way))
+    return pd.DataFrame(found, columns=["cell", "device", "steady", "drifts", "way"])
+
+
+def stops(way: pd.DataFrame) -> pd.Series:
+    """Mark the stretches in which the camera is stationary."""
+    return (way["speed_mps"] == 0) & (way["acceleration_mps2"] == 0)
+
+
+def travelled_m(way: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64]:
+    """Tell how far the camera has come at these times."""
+    rows = np.searchsorted(way["time_s"], times_s, side="right") - 1
+    begin_s, begin_m, speed, acceleration = way[WAY].to_numpy()[rows].T
+    since_s = times_s.to_numpy() - begin_s
+    return np.asarray(begin_m + since_s * (speed + acceleration * since_s / 2))
+
+
+def swept(tables: Tables) -> dict[str, dict[str, float]]:
+    """List parameters of which one stream has several values, the rest alike: workloads and their values."""
+    workloads = tables.run.spec.get("workloads") or ()
+    params = {
+        str(part.get("alias") or label_of(part["name"])): (part["name"], dict(part.get("params") or {}))
+        for part in workloads
+    }
+    found: dict[str, dict[str, float]] = {}
+    for knob in dict.fromkeys(key for _, one in params.values() for key in one):
+        groups: dict[str, dict[str, float]] = {}
+        for label, (name, one) in params.items():
+            if isinstance(one.get(knob), int | float):
+                rest = repr((name, sorted((key, value) for key, value in one.items() if key != knob)))
+                groups.setdefault(rest, {})[label] = float(one[knob])
+        largest: Mapping[str, float] = max(groups.values(), key=len, default={})
+        if len(set(largest.values())) >= VALUES:
+            found[knob] = dict(largest)
+    return found

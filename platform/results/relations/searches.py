@@ -1,0 +1,144 @@
+"""What a search has found: its front, its best trial, how that does on held-out seeds, which settings matter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.core.space import (
+    Domain,
+    Objective,
+    OneOf,
+    Range,
+    SearchProblem,
+    Space,
+    Trial,
+    best_of,
+    constraint_of,
+    leading,
+)
+from driftlab.platform.results.relations.pairing import Answer, verdict
+from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.results.tables.search import METRICS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
+DONE, STOPPED, FAILED = "done", "stopped", "failed"  # states of a trial
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A metric on held-out seeds: the best settings, the defaults, and the mean difference over seeds."""
+
+    metric: str
+    better: str  # max or min
+    best: float | None
+    defaults: float | None
+    difference: Interval | None
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class SearchBudget:
+    """What a search has spent on a system."""
+
+    trials: int
+    failed: int
+    stopped: int
+    streamed_s: float
+    host_seconds: float
+
+
+class Found:
+    """A search as its tables tell it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.spec = run, run.spec
+        self.trials = run.frame("trials")
+        self.measures = run.frame("measures")
+        self.objectives = tuple(Objective(metric, better) for metric, better in self.spec["objectives"].items())
+        constraints = tuple(map(constraint_of, self.spec["constraints"]))
+        self.space = Space({path: _domain(part) for path, part in self.spec["space"].items()})
+        self.problem = SearchProblem(self.space, self.objectives, constraints)
+
+    @property
+    def searched(self) -> pd.DataFrame:
+        """List the trials of the search itself, in their order."""
+        return self.trials[self.trials["stage"] == SEARCH]
+
+    @property
+    def full(self) -> list[Trial]:
+        """List the trials that ran to their end and measured all that is searched for."""
+        done = self.searched[self.searched["status"] == DONE].dropna(subset=list(self.problem.metrics))
+        return [_trial(row) for row in done.to_dict("records")]
+
+    @property
+    def best(self) -> Trial | None:
+        """Give the trial that the search recommends."""
+        return best_of(self.full, self.problem)
+
+    @property
+    def front(self) -> list[Trial]:
+        """List the trials that no other one beats in every objective."""
+        return leading(self.full, self.problem)
+
+    @property
+    def feasible(self) -> bool:
+        """Tell whether the recommended trial keeps every bound."""
+        return self.best is not None and self.best.violation(self.problem) == 0
+
+    @property
+    def budget(self) -> SearchBudget:
+        """Add up what the search has spent; runs on held-out seeds choose nothing and do not count."""
+        rows = self.searched
+        states = rows["status"].value_counts()
+        return SearchBudget(
+            trials=len(rows),
+            failed=int(states.get(FAILED, 0)),
+            stopped=int(states.get(STOPPED, 0)),
+            streamed_s=float(rows["streamed_s"].sum()),
+            host_seconds=float(rows["host_seconds"].sum()),
+        )
+
+    def held_out(self) -> list[HeldOut]:
+        """Compare the best settings with the defaults on held-out seeds, pair by pair."""
+        return [self._compared(metric, better) for metric, better in self.problem.metrics.items()]
+
+    def _compared(self, metric: str, better: str) -> HeldOut:
+        rows = self.measures[self.measures["metric"] == metric]
+        place = ["workload", "fleet", "seed"]
+        sides = {stage: rows[rows["stage"] == stage].set_index(place)["value"] for stage in (BEST, DEFAULTS)}
+        both = sides[BEST].to_frame("best").join(sides[DEFAULTS].to_frame("defaults"), how="inner").reset_index()
+        seeds = both.groupby("seed")[["best", "defaults"]].mean()
+        found = interval(seeds["best"] - seeds["defaults"])
+        means = {stage: float(own.mean()) if len(own) else None for stage, own in sides.items()}
+        answer = verdict(found, less_is_better=better == "min")
+        return HeldOut(metric, better, means[BEST], means[DEFAULTS], found, answer)
+
+
+def open_search(path: str | Path) -> Found:
+    """Open the folder of a search."""
+    return Found(open_run(path))
+
+
+def is_search(run: Run) -> bool:
+    """Tell the folder of a search from that of another run."""
+    return "space" in run.spec
+
+
+def _domain(part: Mapping[str, Any]) -> Domain:
+    """Read a domain as the spec of a search holds it."""
+    if part["values"] is not None:
+        return OneOf(tuple(part["values"]), part["ordered"])
+    return Range(part["from"], part["to"], part["scale"] == "log", part["integer"])
+
+
+def _trial(row: Mapping[str, Any]) -> Trial:
+    metrics = {name: row[name] for name in METRICS if row[name] == row[name]}  # a missing one is NaN
+    return Trial(row["trial"], json.loads(row["settings"]), metrics)

@@ -1,0 +1,208 @@
+"""Jobs of a run: how each batch was answered where nothing was missed, and what answering and learning took.
+
+The fleet in which nothing is missed tells how a system answers when it has time. From its jobs follow the utilities at
+every pace; the scores of slower fleets are what the same machine really comes to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from driftlab.platform.results.relations.cells import done, members
+from driftlab.platform.results.relations.utility import (
+    Floats,
+    Jobs,
+    Rows,
+    Utility,
+    continuous,
+    discrete,
+    overhead,
+    rank_correlation,
+    relative,
+)
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAIN = "do_nothing"  # the bound whose time is that of plain inference
+PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time between two jobs
+PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # waiting at which an answer is worth half, over the time of plain inference
+CELL = ["system", "workload", "seed"]
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A fleet of a run by how busy plain inference keeps it, and how many frames any system misses there."""
+
+    fleet: str
+    utilisation: float
+    missed: float  # the largest share among systems
+
+
+def paces(tables: Tables) -> list[Paced]:
+    """List the fleets in which something learns on the stream, from the least busy on.
+
+    There is none without a system that only answers.
+    """
+    runs = done(tables)
+    learning = runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["fleet"]
+    runs = runs[runs["fleet"].isin(learning)]
+    frames = tables.frame("frames").merge(runs[["cell", "system", "fleet", "bound"]], on="cell")
+    found = []
+    for fleet, own in frames.groupby("fleet"):
+        plain = own[own["bound"] == PLAIN]
+        if plain.empty:
+            continue
+        period_s = plain.groupby(["cell", "device", "app"])["time_s"].diff().median()
+        busy = plain["latency_ms"].median() / 1000 / period_s
+        missed = 1 - own.groupby("system")["processed"].mean().min()
+        found.append(Paced(str(fleet), float(busy), float(missed)))
+    return sorted(found, key=lambda pace: pace.utilisation)
+
+
+def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
+    """Make jobs of the cells of the calmest fleet, where it misses nothing: by system, workload and seed.
+
+    A job is what a member learned from at a time. A system that learns in phases, or from nothing, has jobs as large as
+    the others', and a phase is learned after the job in which it begins.
+    """
+    calm = next((pace.fleet for pace in paces(tables)[:1] if pace.missed == 0), None)
+    runs = done(tables)
+    runs = runs[runs["fleet"] == calm]
+    frames = dict(list(tables.frame("frames").groupby("cell")))
+    lessons = dict(list(tables.frame("adaptations").groupby("cell")))
+    updates = tables.frame("updates")
+    phases = dict(list(updates[updates["place"].eq("device") & updates["work_s"].notna()].groupby("cell")))
+    if runs.empty or not lessons:
+        return {}
+    usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
+    plain = runs[runs["bound"] == PLAIN]
+    plain_s = float(np.median(np.concatenate([frames[cell]["latency_ms"] for cell in plain["cell"]]))) / 1000
+    plain_j = float((plain["answering_j"] / plain["frames"]).mean())
+    found = {}
+    for row in runs.itertuples():
+        answer_s = plain_s * float(row.answering_j) / float(row.frames) / plain_j  # of a frame
+        own = frames[row.cell].sort_values("time_s")
+        sizes, learn_s = job_lessons(own, lessons.get(row.cell), phases.get(row.cell), usual)
+        jobs = _jobs(own, sizes, learn_s, (answer_s, usual * plain_s))
+        if len(jobs.accuracy):
+            found[str(row.system), str(row.workload), int(row.seed)] = jobs
+    return found
+
+
+def job_lessons(
+    frames: pd.DataFrame, lessons: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
+) -> tuple[Rows, Floats]:
+    """Return the frames of each job, and how long it is learned from."""
+    if lessons is not None:
+        rows = lessons.sort_values("start_s")
+        return rows["frames"].to_numpy(int), rows["work_s"].to_numpy(float)
+    sizes, learn_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
+    if phases is not None:
+        newest = np.searchsorted(frames["time_s"], phases["train_start_s"], side="right") - 1
+        jobs = newest // usual
+        np.add.at(learn_s, jobs[jobs < len(sizes)], phases["work_s"].to_numpy(float)[jobs < len(sizes)])
+    return sizes, learn_s
+
+
+def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[float, float]) -> Jobs:
+    """Cut a stream into jobs of these sizes; frames after the last one are left. Times are of a frame, and of a job."""
+    scores = frames["score_frame"].to_numpy(float)
+    stops = np.cumsum(sizes)
+    kept = stops <= len(scores)
+    sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
+    accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
+    answer_s, plain_s = each_s
+    return Jobs(accuracy, np.asarray(sizes * answer_s, np.float64), learn_s, plain_s)
+
+
+def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
+    """Name the systems that stop learning, each with its member and the steps that it makes."""
+    found = members(tables, "adaptation", "sparing")
+    return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
+
+
+def _on_stream(tables: Tables) -> set[str]:
+    """Name the systems that learn on the stream."""
+    runs = done(tables)
+    return set(runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["system"])
+
+
+def budgets(tables: Tables) -> pd.DataFrame:
+    """List what members are worth that stop after some steps: a row for a cell, with what learning took (amortised).
+
+    `overhead` is that time over the time of plain inference. Each member has a row without any steps, which is the
+    system that learns nothing, and one where steps have no end.
+    """
+    import pandas as pd
+
+    stops, slots, learning = stopping(tables), members(tables, "adaptation"), _on_stream(tables)
+    rows = list[tuple[str, float, str, int, float, float]]()
+    for member in dict.fromkeys(name for name, _ in stops.values()):
+        endless = next((name for name, one in slots.items() if one.name == member and name in learning), None)
+        plain = next((name for name, one in slots.items() if one.name == "frozen"), None)
+        steps = {name: float(count) for name, (own, count) in stops.items() if own == member}
+        steps |= {str(plain): 0.0, str(endless): math.inf}
+        for (system, workload, seed), jobs in tables.once(jobs_of).items():
+            if system in steps:
+                rows.append((member, steps[system], workload, seed, overhead(jobs), float(jobs.accuracy.mean())))
+    return pd.DataFrame(rows, columns=["member", "steps", "workload", "seed", "overhead", "utility"])
+
+
+def utilities(tables: Tables) -> pd.DataFrame:
+    """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
+
+    Systems that stop learning are left to `budgets`. Kinds are `offline` (nothing is missed), `discrete` (a missed job
+    counts nothing), `relative` (relative adaptation speed), and `continuous` (an answer is worth less the longer it is
+    waited for).
+    """
+    import pandas as pd
+
+    rows, stops = [], stopping(tables)
+    for (system, workload, seed), jobs in tables.once(jobs_of).items():
+        for kind, pressure, found in _valued(jobs) if system not in stops else ():
+            part = found.value, found.availability, found.served, found.timeliness, found.alignment, found.adapted
+            rows.append((system, workload, seed, kind, pressure, *part))
+    parts = ["utility", "availability", "served", "timeliness", "alignment", "adapted"]
+    return pd.DataFrame(rows, columns=[*CELL, "kind", "pressure", *parts])
+
+
+def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
+    yield "offline", 0.0, Utility(float(jobs.accuracy.mean()), served=float(jobs.accuracy.mean()))
+    for pace in PACES:
+        yield "discrete", pace, discrete(jobs, jobs.plain_s / pace)
+        yield "relative", pace, relative(jobs, pace)
+    for patience in PATIENCES:
+        yield "continuous", patience, continuous(jobs, patience * jobs.plain_s)
+
+
+def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
+    """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
+    import pandas as pd
+
+    found, rows = tables.once(utilities), list[tuple[int, float, float]]()
+    means = found.groupby(["seed", "kind", "pressure", "system"])["utility"].mean()
+    for seed in sorted(set(found["seed"])):
+        offline = means.loc[seed, "offline", 0.0]
+        for pressure in sorted(set(found[found["kind"] == kind]["pressure"])):
+            timed = means.loc[seed, kind, pressure].reindex(offline.index)
+            rows.append((seed, pressure, rank_correlation(offline.to_numpy(), timed.to_numpy())))
+    return pd.DataFrame(rows, columns=["seed", "pressure", "agreement"])
+
+
+def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float]]) -> pd.Series:
+    """Tell which share of the timed places the system that is best without time does not win: by seed."""
+    place = ["workload", "seed", "kind", "pressure"]
+    wide = found.pivot_table("utility", place, "system")
+    wanted = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
+    timed = wide[[tuple(key[2:]) in wanted for key in wide.index]]
+    offline = wide.xs("offline", level="kind").droplevel("pressure").idxmax(axis=1).rename("best")
+    won = timed.idxmax(axis=1).rename("won").reset_index().merge(offline.reset_index(), on=["workload", "seed"])
+    lost: pd.Series = (won["won"] != won["best"]).groupby(won["seed"]).mean()
+    return lost

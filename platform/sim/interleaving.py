@@ -1,0 +1,50 @@
+"""Groups of trainings whose stages interleave on the parts of a device, as a scheduler asked for them.
+
+All members of a group do one part of their work per period, which is that of the best order of their stages. So each
+uses an engine for its stage's part of the period, and its parts overlap with those of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from driftlab.platform.core.records import Engine, Need
+from driftlab.platform.scheduling.muri import STAGES, period
+from driftlab.platform.world.machine import Pipelined
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.device import AppAllocation
+
+
+def interleaved(allocations: Iterable[AppAllocation]) -> dict[str, Pipelined]:
+    """Return the shares for learning of all members of groups, by application."""
+    groups: dict[str, list[tuple[AppAllocation, Mapping[Engine, float]]]] = {}
+    for one in allocations:
+        if one.grant.beside and isinstance(one.learn, Mapping):
+            groups.setdefault(one.grant.beside, []).append((one, one.learn))
+    found = {}
+    for members in groups.values():
+        stages = np.array([_parts(_need(one)) for one, _ in members])
+        held = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
+        used = stages * max(held) / period(stages)
+        for (one, _), row in zip(members, used.tolist(), strict=True):
+            found[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
+    return found
+
+
+def _need(one: AppAllocation) -> Need:
+    """Return the need of the chosen way, or of what is left of the running phase."""
+    learning, way = one.demand.learning, one.grant.way
+    if learning is None:
+        return Need()
+    if learning.state == "offered" and way is not None and way < len(learning.ways):
+        return learning.ways[way].need
+    return learning.left
+
+
+def _parts(need: Need) -> list[float]:
+    whole = need.alone_s
+    return [need.seconds.get(engine, 0.0) / whole if whole else float(engine == "accelerator") for engine in STAGES]

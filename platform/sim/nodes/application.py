@@ -1,0 +1,363 @@
+"""An application: one vision task on one device, its model, and its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import fsum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.errors import RequestError, WireError
+from driftlab.platform.adaptation.base import EMPTY_PACK
+from driftlab.platform.core.limits import limited
+from driftlab.platform.core.records import Finished, ModelCost, Noticed, Receipt, Reply, Weights
+from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.early_exit import LeavingNetwork, reached_cost, record_exits
+from driftlab.platform.networks.predict import predict
+from driftlab.platform.networks.state import State
+from driftlab.platform.networks.tasks.tasks import Answer, Answers
+from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.sim.nodes import networks
+from driftlab.platform.sim.nodes.detecting import DomainDetector
+from driftlab.platform.sim.nodes.frame_results import Sight, Sights
+from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
+from driftlab.platform.sim.nodes.observing import MAX_FRAMES, Noticing, mean_confidence
+from driftlab.platform.sim.nodes.online_adapter import Following
+from driftlab.platform.sim.nodes.scorer import Scorer
+from driftlab.platform.sim.nodes.share_timeline import Pace
+from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
+from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.streaming.wire import delta, draft
+from driftlab.platform.world.cost import flow_need, inference_j, inference_s
+from driftlab.platform.world.link import Damage, damaged
+from driftlab.platform.world.machine import Course
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """The state of the network in use since a time."""
+
+    number: int
+    since_s: float
+    state: State
+
+
+class Application:
+    """Runs its model on every frame for which there is time; weights change only between two frames."""
+
+    def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
+        self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
+        self._adaptation = limited(spec.student.adaptation, spec.member_limit_s, but=LIMITED_HERE)
+        self._scaling = limited(spec.student.scaling, spec.member_limit_s)
+        self._family = networks.family_of(spec.student, self._scaling, weights)
+        self._pace = Pace()
+        self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
+        self._noticing = Noticing(self._task) if spec.notices else None
+        self._tracker = Tracker(self._task, chained=spec.chained)
+        self._work_s = 0.0  # of the newest answer, alone on the machine
+        self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
+        self._following: Following | None = None  # if it learns on the stream
+        self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
+        self._built = state.NO_BUFFERS  # of the current network, before any learning
+        # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
+        self._costs: dict[tuple[int | None, int], ModelCost] = {(None, spec.cost.parameters): spec.cost}
+        self._at_exits: dict[int, tuple[float, float]] = {}  # time and energy of a frame by the exit at which it leaves
+        self._run(Budget(), 0)
+
+    def switch(self, variant: int) -> Reply:
+        """Run another network of the family from now on, with the learned weights of this one.
+
+        Updates on their way were made for the old network and will be refused.
+        """
+        newest = self._versions[-1]
+        self._use(newest)
+        moved = state.changed_buffers(self._built, state.read_buffers(self._model))
+        self._family = self._scaling.absorb(self._family, self._model)
+        if self._following is not None:
+            self._following.break_off(self._pace.until_s, self._sights, self._pace, "broken off: another network runs")
+        self._run(Budget(variant=variant), newest.number)
+        if moved:  # they may have been carried over: the original buffers of this network are then unknown
+            self._built = state.NO_BUFFERS
+        return Reply(Receipt(newest.number, accepted=True))
+
+    def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
+        """Apply an update to the shadow copy; frames from its arrival on use it."""
+        newest = self._versions[-1]
+        try:
+            kept, data = draft.split(damaged(update, damage))
+            family = self._family if kept is None else self._redrafted(Draft(kept))
+            held = newest.state if kept is None else state.read(self._network_of(family))
+            changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
+        except WireError as error:
+            return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
+        now = State(changed.vector, changed.buffers)
+        if newest.since_s >= arrive_s:  # no frame will be answered with it
+            self._versions.pop()
+        self._versions.append(Version(changed.version, arrive_s, now))
+        if kept is not None:
+            network = self._network_of(family)
+            state.write(network, now)
+            self._family = self._scaling.absorb(family, network)
+        if self._noticing is not None:
+            self._noticing.learned()
+        return Reply(Receipt(changed.version, accepted=True))
+
+    def watch(
+        self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course = ()
+    ) -> Reply:
+        """Run the model over the frames until a time, at the shares that the machine gave meanwhile.
+
+        `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
+        its answer is ready.
+        """
+        sights = self._see(frames, labels, until_s, answer, beside)
+        told = self._sights.tell()
+        if not self._spec.tells_confidence:
+            return told
+        return replace(told, facts=replace(told.facts, confidence=self._confidence(sights)))
+
+    def see(self, frames: Frames, until_s: float, answer: Course) -> Reply:
+        """Do as `watch` but for the rows and scores, which `tell` returns once the answer was used."""
+        self._see(frames, None, until_s, answer, ())
+        return Reply()
+
+    def tell(self) -> Reply:
+        """Return the rows of the frames whose answers are ready."""
+        return self._sights.tell()
+
+    def _see(
+        self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course
+    ) -> Sequence[Sight]:
+        truth = self._task.truth(frames) if labels is None else labels
+        self._pace.extend(until_s, answer, beside)
+        self._settle(until_s)
+        sights = self._sights.add(frames, truth)
+        if self._following is not None:
+            self._following.follow(sights, self._sights, self._pace)
+        elif self._spec.tracks:
+            self._track(sights)
+        else:
+            self._answer(sights)
+        self._settle(until_s)
+        self._pace.forget(min(until_s, self._since_s()))
+        return sights
+
+    def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
+        """Take the labels of one frame; frames from their arrival on warp them."""
+        spec = self._spec.student
+        try:
+            unpacked = self._task.unpack(damaged(packed, damage), spec.height, spec.width)
+        except WireError as error:
+            return Reply(Receipt(self._versions[-1].number, accepted=False, reason=str(error)))
+        self._tracker.add(Keyframe(captured_s, arrive_s, self._task.drop_unlisted(unpacked, spec.classes)))
+        unknown = self._task.count_unlisted(unpacked[None], spec.classes)
+        return Reply(Receipt(self._versions[-1].number, accepted=True, unknown=unknown))
+
+    def answer(self, images: npt.NDArray[np.uint8]) -> Reply:
+        """Predict images outside the stream with the newest version, which the receipt names."""
+        newest = self._versions[-1]
+        self._use(newest)
+        answers = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
+        return Reply(Receipt(newest.number, accepted=True), payload=answers)
+
+    @property
+    def version(self) -> int:
+        """Return the number of the newest version."""
+        return self._versions[-1].number
+
+    @property
+    def work_s(self) -> float:
+        """Return the time of the newest answer alone on the device's machine, as its profile says."""
+        return self._work_s
+
+    def notice(self) -> Reply:
+        """Summarise the frames since the last call."""
+        assert self._noticing is not None, "the loop asks only where the streaming member goes by it"
+        told = self._noticing.scene if self._spec.domains_told else None
+        domain = told if self._detector is None else self._detector.domain
+        noticed: Noticed = self._noticing.summarise(self._model, domain)
+        return Reply(noticed)
+
+    def finish(self) -> Reply:
+        """Settle open frames, and return a digest of the final state, with the state of the adaptation."""
+        self._settle(float("inf"))
+        if self._following is not None:
+            self._following.finish(self._sights, self._pace)
+        settled = self._sights.tell()
+        newest = self._versions[-1]
+        held = state.read(self._model) if newest.number == self._loaded else newest.state
+        memory = None if self._following is None else self._following.memory
+        return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
+
+    def _redrafted(self, given: Draft) -> Any:
+        """Return the family with its network cut by a draft; refuse a draft for another family."""
+        try:
+            return self._scaling.redraft(self._family, self._budget, given)
+        except RequestError as error:
+            raise WireError(f"foreign: {error}") from error
+
+    def _network_of(self, family: Any) -> Any:
+        return networks.network_for(self._scaling, family, self._budget)
+
+    def _run(self, budget: Budget, number: int) -> None:
+        """Switch to a network of the family; its weights get this version number."""
+        self._budget = budget
+        self._model = self._network_of(self._family)
+        self._built = state.read_buffers(self._model)
+        self._layout = vector.layout_of(self._model)
+        leaves = isinstance(self._model, LeavingNetwork)  # such networks differ in thresholds, and cost a mean in specs
+        key = (-1 if leaves else budget.variant, self._layout.size)
+        if key not in self._costs:
+            self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
+        self._cost = self._costs[key]
+        self._alone_s, self._alone_j = self._price(self._cost)
+        if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
+            self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
+        if self._adaptation.stream_batch:
+            self._follow_on(budget)
+        self._versions = [Version(number, float("-inf"), state.read(self._model))]
+        self._loaded = number  # of the version in the model
+
+    @cached_property
+    def _as_built(self) -> Any:
+        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        return networks.family_of(self._spec.student, self._scaling, self._weights)
+
+    def _follow_on(self, budget: Budget) -> None:
+        """Prepare the adaptation with the source network, and continue from its state for the previous one."""
+        before = self._following
+        if before is None:
+            memory = self._adaptation.prepare(self._model, self._pack)
+        else:
+            source = self._network_of(self._as_built)
+            memory = networks.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
+        self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
+        self._following.detector = self._detector
+        if before is not None:
+            self._following.go_on(before)
+
+    def _answer(self, sights: Sequence[Sight]) -> None:
+        """Choose the frames for which there is time, and predict them version by version."""
+        look_s = 0.0 if self._detector is None else self._detector.need.alone_s
+        since = np.array([version.since_s for version in self._versions])
+        places = np.searchsorted(since, [sight.time_s for sight in sights], side="right") - 1
+        works, known = self._works(sights, places)
+        begun = [self._begin(sight, alone_s + look_s) for sight, (alone_s, _) in zip(sights, works, strict=True)]
+        chosen = [sight for sight, own in zip(sights, begun, strict=True) if own]
+        self._sights.spend("answering", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
+        self._detect(chosen)
+        for place, sight in zip(places, sights, strict=True):
+            sight.version = self._versions[place].number
+        for place in np.unique(places):
+            mine = [sight for at, sight in zip(places, sights, strict=True) if at == place and sight.processed]
+            if mine:
+                self._use(self._versions[place])
+                answers = [known[sight.time_s] for sight in mine] if known else self._predict(mine)
+                for sight, answer in zip(mine, answers, strict=True):
+                    sight.answer = answer
+        self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
+        if self._noticing is not None:
+            self._noticing.add(sights)
+
+    def _works(
+        self, sights: Sequence[Sight], places: npt.NDArray[np.intp]
+    ) -> tuple[list[tuple[float, float]], dict[float, Answer]]:
+        """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
+
+        To know the exits takes the answers, which are returned as well, by time; without exits there are none yet.
+        """
+        known: dict[float, Answer] = {}
+        if not isinstance(self._model, LeavingNetwork):
+            return [(self._alone_s, self._alone_j)] * len(sights), known
+        works: list[tuple[float, float]] = []
+        for place in np.unique(places):
+            self._use(self._versions[place])
+            mine = [sight for at, sight in zip(places, sights, strict=True) if at == place]
+            answers, paid = self._predict_priced(mine)
+            known |= {sight.time_s: answer for sight, answer in zip(mine, answers, strict=True)}
+            works += paid
+        return works, known
+
+    def _predict_priced(self, sights: Sequence[Sight]) -> tuple[Answers, list[tuple[float, float]]]:
+        """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
+        with record_exits(self._model) as exits:
+            answers = self._predict(sights)
+        for exit_ in set(exits) - self._at_exits.keys():
+            self._at_exits[exit_] = self._price(reached_cost(self._cost, [exit_]))
+        return answers, [self._at_exits[exit_] for exit_ in exits] or [(self._alone_s, self._alone_j)] * len(sights)
+
+    def _price(self, cost: ModelCost) -> tuple[float, float]:
+        """Return time and energy of one frame alone on the machine."""
+        return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
+
+    def _detect(self, chosen: Sequence[Sight]) -> None:
+        """Let the detector look at frames, and pay for it."""
+        if self._detector is not None:
+            for sight in chosen:
+                self._detector.look(sight, self._sights)
+
+    def _track(self, sights: Sequence[Sight]) -> None:
+        """Answer frame by frame, warping labels from the server; the flow takes time."""
+        flow = flow_need(self._spec.student.height, self._spec.student.width, self._spec.hardware)
+        for sight in sights:
+            self._tracker.see(sight.time_s, sight.image)
+            if not self._free(sight):
+                continue
+            (predicted,), ((alone_s, alone_j),) = self._predict_priced([sight])
+            sight.answer, flows = self._tracker.follow(sight.time_s, predicted)
+            self._begin(sight, alone_s + flows * flow.alone_s)
+            self._sights.spend("answering", alone_j)
+            self._sights.spend("tracking", flows * flow.joules)
+
+    def _free(self, sight: Sight) -> bool:
+        """Tell whether the previous answer is ready when a frame is shown."""
+        newest = self._newest
+        return newest is None or sight.time_s >= newest.time_s + newest.latency_s - 1e-9
+
+    def _begin(self, sight: Sight, alone_s: float) -> bool:
+        """Start the model on a frame if it is free; a frame that comes while it is busy is skipped."""
+        if not self._free(sight):
+            return False
+        sight.processed = sight.open = True
+        self._newest, self._work_s = sight, alone_s
+        self._settle(self._pace.until_s)
+        return True
+
+    def _settle(self, until_s: float) -> None:
+        """Compute when the newest answer is ready, now that the shares until a time are known."""
+        newest = self._newest
+        if newest is None or not newest.open or self._following is not None:
+            return
+        newest.latency_s = newest.busy_s = self._pace.answer_s(newest.time_s, self._work_s)
+        newest.open = newest.time_s + newest.latency_s > until_s
+        if newest.open and until_s == float("inf"):  # no share will ever come
+            newest.open = newest.processed = False
+            newest.latency_s, newest.busy_s, newest.answer = float("nan"), 0.0, None
+
+    def _since_s(self) -> float:
+        """Return the start of the oldest unfinished task, lessons aside."""
+        if self._following is not None:
+            return self._following.since_s
+        return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
+
+    def _confidence(self, sights: Sequence[Sight]) -> float | None:
+        """Return the mean confidence of the newest answered frames; predicting them was paid already."""
+        answered = [sight.image for sight in sights if sight.processed]
+        if not answered:
+            return None
+        return mean_confidence(self._model, np.stack(answered[-MAX_FRAMES:]), self._task)
+
+    def _use(self, version: Version) -> None:
+        if version.number != self._loaded:
+            state.write(self._model, version.state)
+            self._loaded = version.number
+
+    def _predict(self, sights: Sequence[Sight]) -> Answers:
+        images = np.stack([sight.image for sight in sights])
+        return predict(self._model, images, task=self._task, device=self._spec.student.torch_device)

@@ -1,0 +1,164 @@
+"""The frames of an application, until their predictions and latencies are known and become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.core.records import Columns, Reply, Watched
+from driftlab.platform.networks.tasks.tasks import Answer, Answers, Task
+from driftlab.platform.sim.nodes.scorer import Scorer, Scores
+from driftlab.platform.sim.specs import AppNodeSpec
+
+Image = npt.NDArray[np.uint8]
+
+
+@dataclass(eq=False)
+class Sight:
+    """One frame, with its prediction."""
+
+    time_s: float
+    image: Image
+    scene: int
+    truth: Answer | None
+    version: int = 0  # in use when the frame was shown
+    processed: bool = False
+    latency_s: float = float("nan")
+    busy_s: float = 0.0  # model time on it, and on the batch that it completed
+    answer: Answer | None = None  # None: the previous one remains
+    open: bool = False  # its answer or latency is not known yet
+
+
+@dataclass
+class Sights:
+    """Frames in order of time; settled ones are scored and become rows."""
+
+    spec: AppNodeSpec
+    task: Task
+    scorer: Scorer
+    waiting: list[Sight] = field(default_factory=list)
+    reported: int = 0  # frames that have become rows
+    last: Answer | None = None
+    busy_s: float = 0.0  # time of lessons instead of answers since the last call
+    joules: dict[str, float] = field(default_factory=dict)
+    lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
+    memory_bytes: int = 0  # peak memory of a lesson
+
+    def add(self, frames: Frames, truth: Answers | None) -> list[Sight]:
+        """Add frames, and return them one by one."""
+        truths = [None] * len(frames) if truth is None else truth
+        rows = zip(frames.times_s.tolist(), frames.images, frames.scenes.tolist(), truths, strict=True)
+        added = [Sight(*row) for row in rows]
+        self.waiting += added
+        return added
+
+    def spend(self, purpose: str, joules: float) -> None:
+        self.joules[purpose] = self.joules.get(purpose, 0.0) + joules
+
+    def tell(self) -> Reply:
+        """Turn every frame before the first open one into rows."""
+        stop = next((index for index, sight in enumerate(self.waiting) if sight.open), len(self.waiting))
+        settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
+        rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
+        shown, lessons = self._shown(settled), self.lessons
+        predicted = self._answers(shown)
+        scores = self._scores(shown, predicted)
+        if settled:
+            rows["frames"].append(self._rows(settled, scores))
+            rows["pictures"] += self._pictures(shown, predicted)
+        if lessons:
+            rows["adaptations"], self.lessons = lessons, []
+        self.reported += len(settled)
+        return Reply(self._facts(settled, scores), rows)
+
+    def _shown(self, settled: list[Sight]) -> list[Sight]:
+        """Leave out the frames before the first answer: they have no prediction and no score."""
+        if self.last is not None:
+            return settled
+        return settled[next((index for index, sight in enumerate(settled) if sight.answer is not None), len(settled)) :]
+
+    def _answers(self, shown: Sequence[Sight]) -> Answers:
+        """Stack the answers; a frame without one repeats the previous one."""
+        answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
+        for index, sight in enumerate(shown):
+            if sight.answer is not None:
+                answers[index] = sight.answer
+            elif self.last is not None:
+                answers[index] = self.last
+            self.last = answers[index]
+        return answers
+
+    def _scores(self, shown: Sequence[Sight], predicted: Answers) -> Scores | None:
+        """Score answers where the truth is known."""
+        if not shown or shown[0].truth is None:
+            return None
+        truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
+        for index, sight in enumerate(shown):
+            truth[index] = sight.truth
+        return self.scorer.score(np.array([sight.time_s for sight in shown]), predicted, truth)
+
+    def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
+        lengths, counts = np.unique([sight.busy_s for sight in settled], return_counts=True)
+        known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
+        busy_s, self.busy_s = self.busy_s, 0.0
+        joules, self.joules = self.joules, {}
+        return Watched(
+            frames=len(settled),
+            processed=sum(sight.processed for sight in settled),
+            busy_s=busy_s + float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
+            joules=joules,
+            scored=int(known.sum()),
+            frame_score_sum=0.0 if scores is None else float(scores.frame[known].sum()),
+            window_score_sum=0.0 if scores is None else float(scores.window[known].sum()),
+            counts=None if scores is None else scores.counts,
+            memory_bytes=self.memory_bytes,
+            by_class=None if scores is None else scores.by_class,
+        )
+
+    def _rows(self, settled: Sequence[Sight], scores: Scores | None) -> Columns:
+        def score(found: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
+            return None if found is None else np.concatenate([np.full(len(settled) - len(found), np.nan), found])
+
+        return {
+            "device": self.spec.device,
+            "app": self.spec.app,
+            "frame": np.arange(self.reported, self.reported + len(settled), dtype=np.int32),
+            "time_s": np.array([sight.time_s for sight in settled]),
+            "scene": np.array([sight.scene for sight in settled], dtype=np.int32),
+            "version": np.array([sight.version for sight in settled], dtype=np.int32),
+            "processed": np.array([sight.processed for sight in settled]),
+            "latency_ms": np.array([sight.latency_s for sight in settled]) * 1e3,
+            "score_frame": None if scores is None else score(scores.frame),
+            "score_window": None if scores is None else score(scores.window),
+            "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
+        }
+
+    def _pictures(self, shown: Sequence[Sight], predicted: Answers) -> list[Mapping[str, Any]]:
+        """Keep the frames for the report."""
+        times_s = np.array([sight.time_s for sight in shown])
+        wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
+        return [
+            {
+                "device": self.spec.device,
+                "time_s": [sight.time_s],
+                "scene": [sight.scene],
+                "height": sight.image.shape[0],
+                "width": sight.image.shape[1],
+                "image": [_png(sight.image)],
+                "truth": [None if sight.truth is None else _png(self.task.draw(sight.truth, sight.image))],
+                "prediction": [_png(self.task.draw(predicted[index], sight.image))],
+            }
+            for index, sight in enumerate(shown)
+            if wanted[index].any()
+        ]
+
+
+def _png(image: Image) -> bytes:
+    _, encoded = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))
+    return encoded.tobytes()

@@ -1,0 +1,389 @@
+"""A learner: a copy of one application's model, its sample buffer, and the updates for the application."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
+from driftlab.platform.core.limits import limited
+from driftlab.platform.core.records import Passes, Recalled, Reply, Stored, Trained, Tried, Weights
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks.predict import predict
+from driftlab.platform.networks.strided import make_safe
+from driftlab.platform.networks.tasks.tasks import Answers
+from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.scheduling.zoo import MARGIN, start_from
+from driftlab.platform.sim.nodes import experts, networks
+from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, attempt
+from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
+from driftlab.platform.streaming.wire import delta, draft
+from driftlab.platform.streaming.wire.samples import UNKNOWN_SCENE, receive
+from driftlab.platform.world.link import Damage
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Learner:
+    """Follows one application: stores its samples, trains on them, and encodes updates."""
+
+    def __init__(
+        self,
+        spec: StudentSpec,
+        weights: Weights,
+        limit_s: float = 600.0,
+        domains_told: bool = False,
+        pack: Weights = EMPTY_PACK,
+    ) -> None:
+        self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
+        self._limit_s, self._domains_told, self._pack_of_source = limit_s, domains_told, pack
+        self._adaptation = limited(spec.adaptation, limit_s, but=LIMITED_HERE)
+        self._scaling = limited(spec.scaling, limit_s)
+        self._family = networks.family_of(spec, self._scaling, weights)
+        self._domain: int | None = None  # of the newest sample
+        self._moved = False  # whether an adaptation ever changed a buffer of any network
+        self._run(Budget())
+        self._state = self._adaptation.prepare(self._model, pack)
+        self._follow_weights()
+        self._alone = False  # whether the next update must stand alone
+        self._experts: experts.Experts | None = None  # stored networks, once they are asked for
+        self._recalled = False  # whether it goes on with a stored network that the application has not got yet
+        self._drafted: Draft | None = None  # that the application has not got yet
+        self._follows = True  # whether the application's family learned all that this one learned
+        self._version = 0
+        self._phases = 0
+        self._times_s = np.empty(0)
+        self._trained_until_s = -np.inf  # time of the newest sample that a phase was trained on
+        self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
+        self._labels = self._task.blank(0, spec.height, spec.width)
+        self._newest = self._labels  # the last labels, even when the buffer no longer holds them
+        self._taught = self._adaptation.labels == "teacher"
+
+    def switch(self, variant: int) -> Reply:
+        """Train another network of the family, with the learned weights of this one, like the application.
+
+        The device may have switched before every update arrived, so the next update carries every weight.
+        """
+        self._read()
+        self._family = self._scaling.absorb(self._family, self._model)
+        budget = Budget(variant=variant)
+        self._run(budget)
+        source = networks.network_for(self._scaling, self._as_built, budget)
+        self._state = networks.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
+        self._follow_weights()
+        self._alone, self._follows = True, False
+        self._experts = None  # stored networks have another size
+        return Reply()
+
+    def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+        """Decode samples from the link."""
+        return receive(payload, sampling, size, damage)
+
+    def store(
+        self, frames: Frames, labels: Answers | None, stamp_s: float | None = None, detected: int | None = None
+    ) -> Reply:
+        """Store samples, and return the φ-scores between consecutive labels, if there are labels.
+
+        Samples are stored under their capture times, or all under one `stamp_s`. `detected` is their domain where the
+        device finds it out.
+        """
+        spec = self._spec
+        given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
+        phis: tuple[float, ...] = ()
+        if labels is not None:
+            history = [*self._newest, *labels]
+            self._newest = labels[-1:]
+            phis = tuple(self._task.phi(after, before, spec.classes) for before, after in itertools.pairwise(history))
+        times_s = frames.times_s if stamp_s is None else np.full(len(frames), stamp_s)
+        self._times_s = np.concatenate([self._times_s, times_s])
+        self._images = np.concatenate([self._images, frames.images])
+        self._labels = np.concatenate([self._labels, given])
+        told = self._domains_told and frames.scenes[-1] != UNKNOWN_SCENE
+        domain = int(frames.scenes[-1]) if told else detected
+        if domain is not None:
+            self._meet(domain)
+        return Reply(
+            Stored(
+                frames=len(frames),
+                buffered=len(self._times_s),
+                newest_s=float(self._times_s[-1]),
+                usable_s=self._usable_s(),
+                phis=phis,
+                unknown=0 if labels is None else self._task.count_unlisted(labels, spec.classes),
+                domain=self._domain,
+            )
+        )
+
+    def forget(self, oldest_s: float) -> Reply:
+        """Drop samples older than a time; return the number that is left."""
+        self._drop_before(oldest_s)
+        return Reply(len(self._times_s))
+
+    def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase], fresh: bool = True) -> Reply:
+        """Try each way to learn: train a copy on every other sample, and score it on the rest.
+
+        Only `fresh` samples, on which the network was not trained before, count for scores where there are any.
+        """
+        before = state.read(self._model)
+        rest = self._held_out(fresh=fresh, tried=bool(phases))
+        after, works, begins, beside = [], [], [], []
+        for number, phase in enumerate(phases):
+            samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), ~rest)
+            model, memory, forward = self._trial(phase, samples)
+            if phase.variant is not None:
+                begin, looks = self._look(model, rest)
+                begins.append(begin)
+                forward = (*forward, *looks.forward)
+            done = attempt(self._adaptation, model, memory, samples, phase, self._limit_s)
+            score, looks = self._look(model, rest)
+            state.write(self._model, before)
+            after.append(score)
+            work = done.work or Passes()
+            works.append(replace(work, forward=(*forward, *work.forward, *looks.forward)))
+            beside.append(Passes(forward=(*forward, *looks.forward)))
+        score, looks = self._look(self._model, rest)
+        return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins), tuple(beside)))
+
+    def recall(self, last: float | None, fall: float) -> Reply:
+        """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
+        rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
+        now, looks = self._look(self._model, rows)
+        if now is None:
+            return Reply(Recalled(None, None, looks))
+        if self._experts is None:
+            self._experts = experts.Experts(self._source(), self._spec.torch_device)
+        numbers, before, scores = self._experts.rank(self._images[rows]), state.read(self._model), {}
+        if not self._phases or (last is not None and last - now < fall):
+            return Reply(Recalled(now, None, Passes(forward=looks.forward * 2)))
+        for number in numbers:
+            state.write(self._model, self._experts.stored(number))
+            scores[number] = self._look(self._model, rows)[0] or 0.0
+        begins = start_from(scores, now, max(MARGIN, fall / 2))
+        state.write(self._model, before if begins is None else self._experts.begin(begins))
+        if begins is not None:
+            self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
+            self._alone = self._recalled = True
+        works = Passes(forward=looks.forward * (2 + len(numbers)))
+        return Reply(Recalled(now if begins is None else scores[begins], begins, works))
+
+    def remember(self) -> Reply:
+        """Store the network as the newest phase left it; return how many are stored."""
+        return Reply(0 if self._experts is None else self._experts.remember(self._phases, state.read(self._model)))
+
+    def estimate(self, phase: Phase) -> Reply:
+        """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
+        samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
+        found, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
+        return Reply(found)
+
+    @cached_property
+    def _as_built(self) -> Any:
+        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        return networks.family_of(self._spec, self._scaling, self._weights)
+
+    def _source(self) -> nn.Module:
+        """Return the network as built."""
+        source: nn.Module = self._scaling.source(networks.family_of(self._spec, self._scaling, self._weights))
+        return make_safe(source)
+
+    def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
+        """Return the network that a phase would train with its state, and the passes that choose it."""
+        if phase.variant is None or not len(samples.images):
+            return self._model, self._state, ()
+        budget = Budget(variant=phase.variant)
+        chosen = self._scaling.draft(self._family, budget, samples.images, self._task)
+        family = self._family if chosen is None else self._scaling.redraft(self._family, budget, chosen)
+        model = networks.network_for(self._scaling, family, budget)
+        memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
+        return model, memory, () if chosen is None else chosen.work.forward
+
+    def _held_out(self, *, fresh: bool, tried: bool) -> Mask:
+        """Choose the samples for scores: every other one where ways are trained on the rest, else all."""
+        unseen = self._times_s > self._trained_until_s
+        rows = unseen if fresh and unseen.sum() > 1 else np.ones(len(unseen), dtype=bool)
+        if tried or not fresh:
+            rows &= np.cumsum(rows) % 2 == 0
+        return rows
+
+    def _look(self, model: nn.Module, rows: Mask | npt.NDArray[np.intp]) -> tuple[float | None, Passes]:
+        """Score a network on some samples; None without labels."""
+        rest = self._images[rows]
+        if not self._taught or not len(rest):
+            return None, Passes()
+        answers = predict(model, rest, task=self._task, device=self._spec.torch_device)
+        counts = self._task.counts(answers, self._labels[rows], self._spec.classes)
+        return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
+
+    def finish(self) -> Reply:
+        """Return a digest of the network and the adaptation's state."""
+        return Reply(state.digest_of(state.read(self._model), self._built, self._state))
+
+    def train(self, answer: DownlinkPlan) -> Reply:
+        """Train one phase on the buffer, and encode the update."""
+        started = time.perf_counter()
+        self._drop_before(answer.oldest_s)
+        assert answer.phase is not None
+        samples = self._samples(rng_for(self._spec.seed, "train", self._phases))
+        chosen = self._draft(samples)
+        adapted = self._attempt(samples, answer.phase)
+        self._state, self._phases = adapted.state, self._phases + 1
+        self._trained_until_s = max(self._trained_until_s, float(self._times_s.max(initial=-np.inf)))
+        skipped = "" if self._recalled else adapted.skipped
+        update = None if skipped and chosen is None else self._pack(answer, adapted.changed)
+        self._recalled = False
+        message = self._message(update)
+        facts = Trained(
+            frames=len(self._times_s),
+            iterations=adapted.iterations,
+            bytes=len(message) if message else 0,
+            values=update.values if update else 0,
+            clamped=update.clamped if update else 0,
+            loss_first=adapted.losses[0] if adapted.losses else None,
+            loss_last=adapted.losses[-1] if adapted.losses else None,
+            score=adapted.score,
+            skipped=skipped,
+            host_seconds=time.perf_counter() - started,
+            work=_work_of(chosen, adapted),
+        )
+        return Reply(facts, payload=message)
+
+    def resend(self) -> Reply:
+        """Encode every weight, for a device that cannot apply an update based on another one."""
+        started = time.perf_counter()
+        self._follows = False
+        update = self._pack(DownlinkPlan(None, None, dense=True), None)
+        facts = Trained(
+            frames=len(self._times_s),
+            iterations=0,
+            bytes=len(update.data),
+            values=update.values,
+            clamped=update.clamped,
+            loss_first=None,
+            loss_last=None,
+            score=None,
+            skipped="",
+            host_seconds=time.perf_counter() - started,
+        )
+        return Reply(facts, payload=update.data)
+
+    def _run(self, budget: Budget) -> None:
+        """Switch to a network of the family."""
+        self._budget = budget
+        self._model = networks.network_for(self._scaling, self._family, budget)
+        self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
+        self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
+
+    def _draft(self, samples: Batch) -> Draft | None:
+        """Cut the network anew for the samples, where networks depend on them."""
+        chosen: Draft | None = None
+        if len(samples.images):
+            chosen = self._scaling.draft(self._family, self._budget, samples.images, self._task)
+        if chosen is None:
+            return None
+        received = self._scaling.redraft(self._family, self._budget, Draft(chosen.kept))
+        self._family = self._scaling.redraft(self._family, self._budget, chosen)
+        self._model = networks.network_for(self._scaling, self._family, self._budget)
+        self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
+        self._follow_weights()
+        self._buffers = state.read_buffers(networks.network_for(self._scaling, received, self._budget))
+        self._alone, self._drafted = self._alone or not self._follows, chosen
+        return chosen
+
+    def _message(self, update: delta.Encoded | None) -> bytes | None:
+        """Put the draft that the update is for in front of it, and let the family learn what the device has."""
+        if update is None or self._drafted is None:
+            return update.data if update else None
+        self._family = self._scaling.absorb(self._family, self._model)
+        kept, self._drafted = self._drafted.kept, None
+        return draft.encode(kept, update.data)
+
+    def _follow_weights(self) -> None:
+        """Start to track the device's weights; the previous network's are dropped."""
+        self._layout = vector.layout_of(self._model)
+        self._vector = vector.read(self._model)  # equal to the device's, bit for bit, once every update has arrived
+        self._lost: vector.Vector | None = None  # by the number format of the last update
+
+    def _read(self) -> state.State:
+        """Read the network, and record whether any buffer differs from the last sent one."""
+        now = state.read(self._model)
+        self._moved = self._moved or bool(state.changed_buffers(self._buffers, now.buffers))
+        return now
+
+    def _attempt(self, samples: Batch, phase: Phase) -> Adapted:
+        return attempt(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
+
+    def _samples(self, rng: np.random.Generator, rows: slice | Mask = slice(None)) -> Batch:
+        """Return training samples, with labels if the adaptation uses labels."""
+        labels = self._labels[rows] if self._taught else None
+        return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)
+
+    def _meet(self, domain: int) -> None:
+        """Record the domain of the newest sample; reset at a new domain where the adaptation asks for it."""
+        if self._adaptation.episodic and self._domain not in (None, domain):
+            self._state = self._adaptation.reset(self._model, self._state)
+        self._domain = domain
+
+    def _usable_s(self) -> float | None:
+        """Return the time of the newest sample with a usable label."""
+        if not self._taught:
+            return float(self._times_s.max()) if len(self._times_s) else None
+        counts = self._task.usable(self._labels, self._spec.classes)
+        return float(self._times_s[counts].max()) if counts.any() else None
+
+    def _drop_before(self, oldest_s: float) -> None:
+        kept = self._times_s >= oldest_s
+        self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
+
+    def _pack(self, answer: DownlinkPlan, changed: Mask | None) -> delta.Encoded:
+        """Encode the change, and continue from exactly the weights that the device will have.
+
+        Once a buffer was changed, an update that stands alone carries them all: the device may have missed the update
+        that changed it.
+        """
+        alone = answer.dense or self._alone
+        changed = np.zeros(self._layout.size, dtype=bool) if changed is None else changed
+        now = self._read()
+        change = delta.Change(
+            before=self._vector,
+            after=now.vector,
+            changed=None if alone else changed,
+            version=self._version + 1,
+            base=None if alone else self._version,
+            buffers_before=self._buffers,
+            buffers_after=now.buffers if self._moved else state.NO_BUFFERS,
+        )
+        wire = Wire() if alone else answer.wire  # few bits suit changes, not full weights
+        form = delta.Format(wire.values, wire.mask)
+        update = delta.encode(change, self._layout, form, self._lost if wire.feedback else None)
+        vector.write(self._model, update.vector)
+        self._vector, self._lost, self._version = update.vector, update.residual, self._version + 1
+        self._buffers = update.buffers
+        self._alone = False
+        return update
+
+
+def _work_of(chosen: Draft | None, adapted: Adapted) -> Passes:
+    """Return the work of a phase with that of choosing the network for it."""
+    work = adapted.work or Passes()
+    return (
+        work
+        if chosen is None
+        else replace(
+            work,
+            forward=(*chosen.work.forward, *work.forward),
+            kept_bytes=chosen.work.kept_bytes + work.kept_bytes,
+        )
+    )

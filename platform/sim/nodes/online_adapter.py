@@ -1,0 +1,304 @@
+"""Learning on the stream: predict a frame, pool it, and learn when the pool is full.
+
+During a lesson, a member that learns `instead` of answering misses frames; one that learns `beside` continues with its
+current weights on the rest of the share. A lesson's weights are in use from its end on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.core.limits import TookTooLong, time_limit
+from driftlab.platform.core.records import ModelCost, Need, Passes
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.networks import state, zoo
+from driftlab.platform.networks.early_exit import reached_cost, reached_work, record_exits
+from driftlab.platform.networks.predict import device_of, predict
+from driftlab.platform.networks.state import State
+from driftlab.platform.sim.nodes.frame_results import Sight, Sights
+from driftlab.platform.sim.nodes.guarded_training import ENDLESS, attempt, check_answers
+from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, Pace
+from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.world.cost import need_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from driftlab.platform.sim.nodes.detecting import DomainDetector
+
+
+@dataclass(eq=False)
+class Answering:
+    """Answers in progress: of one frame, or of a batch."""
+
+    sights: list[Sight]
+    start_s: float
+    alone_s: float
+
+    def took_s(self, pace: Pace) -> float:
+        return pace.answer_s(self.start_s, self.alone_s)
+
+    def ready_s(self, pace: Pace) -> float:
+        return self.start_s + self.took_s(pace)
+
+
+@dataclass(eq=False)
+class Lesson:
+    """A batch that is being learned."""
+
+    frames: int
+    need: Need
+    done: Adapted
+    learned: State | None  # the network from the lesson's end on; None: unchanged
+    start_s: float | None = None  # None: when the answers before it are ready
+
+
+class Following:
+    """The adaptation of one application on the stream."""
+
+    def __init__(self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost) -> None:
+        self._spec, self._member, self._model, self.memory, self._cost = spec, member, model, memory, cost
+        self._task = zoo.task_of(spec.student.network)
+        self._rng = rng_for(
+            spec.student.seed, "answer", spec.app
+        )  # one generator for all answers: creating one is slow
+        self._pool: list[Sight] = []
+        self._answering: Answering | None = None
+        self._lesson: Lesson | None = None
+        self._lessons = self._version = 0
+        self._domain: int | None = None
+        self.detector: DomainDetector | None = None
+        self._given_up = False  # a lesson exceeded the limit on this machine's time
+        self._left_out = False  # the member failed at answering; the network answers instead
+
+    @property
+    def since_s(self) -> float:
+        """Return the start of the answers in progress."""
+        return INFINITE_S if self._answering is None else self._answering.start_s
+
+    def go_on(self, before: Following) -> None:
+        """Continue with another network of the family, after `break_off` has ended the lesson of the previous one."""
+        self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
+        self._domain, self._answering = before._domain, before._answering
+        self._given_up, self._left_out, self._rng = before._given_up, before._left_out, before._rng
+
+    def break_off(self, now_s: float, output: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
+        """End the current lesson, if any, without using it; its energy until now is counted.
+
+        At the end of the session (`ended=False`) the lesson stays without an end.
+        """
+        lesson = self._lesson
+        if lesson is None:
+            return
+        part = 0.0
+        if lesson.start_s is not None:
+            part = pace.lesson_part(now_s)
+            output.busy_s += now_s - lesson.start_s if self._member.learns == "instead" else 0.0
+        self._lesson = None
+        pace.end_lesson(now_s)
+        end_s = now_s if ended and lesson.start_s is not None else None
+        self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, output, why)
+
+    def follow(self, sights: Sequence[Sight], output: Sights, pace: Pace) -> None:
+        """Take frames one by one."""
+        for sight in sights:
+            self._settle(sight.time_s, output, pace)
+            self._enter(sight, output, pace)
+            sight.version = self._version
+            if self._busy(sight.time_s, pace):
+                continue
+            if self.detector is not None:
+                self.detector.look(sight, output)
+            self._pool.append(sight)
+            if self._member.answers == "now":
+                self._answer([sight], sight.time_s, output)
+            else:
+                sight.open = True
+            if len(self._pool) >= self._member.stream_batch:
+                self._full(sight.time_s, output)
+        self._settle(pace.until_s, output, pace)
+
+    def finish(self, output: Sights, pace: Pace) -> None:
+        """End with the session: unfinished answers and lessons stay unfinished."""
+        self._settle(pace.until_s, output, pace)
+        if self._answering is not None:
+            self._ready(self._answering, pace)
+            self._answering = None
+        for sight in self._pool:
+            sight.open = False
+        self.break_off(pace.until_s, output, pace, "the session ended before it was done", ended=False)
+
+    def _busy(self, now_s: float, pace: Pace) -> bool:
+        """Tell whether the model is busy when a frame is shown."""
+        if self._answering is not None:
+            return self._answering.ready_s(pace) > now_s + 1e-9
+        return self._lesson is not None and self._member.learns == "instead"
+
+    def _enter(self, sight: Sight, output: Sights, pace: Pace) -> None:
+        """Reset at an announced boundary between domains, where the member asks for it."""
+        domain = self._known_domain(sight)
+        if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
+            self.memory = self._member.reset(self._model, self.memory)
+            self.break_off(sight.time_s, output, pace, "broken off: another domain has begun")
+            for pooled in self._pool:
+                pooled.open = pooled.processed and pooled.open
+            self._pool = []
+        self._domain = domain
+
+    def _known_domain(self, sight: Sight) -> int | None:
+        """Return the domain of a frame, as told or as detected in the frames before it."""
+        if self.detector is not None:
+            return self.detector.domain
+        return sight.scene if self._spec.domains_told else None
+
+    def _settle(self, now_s: float, output: Sights, pace: Pace) -> None:
+        """Settle answers that are ready, and end lessons whose time has come."""
+        if self._answering is not None:
+            ready_s = self._answering.ready_s(pace)
+            if ready_s <= now_s + 1e-9:
+                self._ready(self._answering, pace)
+                self._answering = None
+                if self._lesson is not None and self._lesson.start_s is None:
+                    self._lesson.start_s = ready_s
+                    pace.begin_lesson(ready_s, self._lesson.need.alone_s)
+        if self._lesson is not None and self._lesson.start_s is not None:
+            end_s = pace.lesson_end_s()
+            if end_s <= now_s + 1e-9:
+                self._end(self._lesson, end_s, output, pace)
+
+    def _ready(self, answering: Answering, pace: Pace) -> None:
+        """Settle answers; if no share will ever come, none is ready."""
+        took_s = answering.took_s(pace)
+        answering.sights[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
+        for sight in answering.sights:
+            sight.open, sight.processed = False, took_s < INFINITE_S
+            sight.latency_s = answering.start_s - sight.time_s + took_s if sight.processed else float("nan")
+            sight.answer = sight.answer if sight.processed else None
+
+    def _answer(self, sights: list[Sight], now_s: float, output: Sights) -> None:
+        """Answer frames; a member that fails is left out, and the network answers by itself."""
+        batch, answered = self._batch(sights, self._rng), None
+        with record_exits(self._model) as exits:
+            try:
+                if not self._left_out:
+                    with time_limit(self._spec.member_limit_s):
+                        answered = check_answers(self._member.answer(self._model, self.memory, batch), batch)
+            except (Exception, TookTooLong) as error:
+                self._left_out = True
+                why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
+                self._write(Lesson(len(sights), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s, output)
+            if answered is None:
+                exits.clear()
+                plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
+                answered = Answered(plain, self.memory)
+        self.memory = answered.state
+        need = self._need(answered.work or Passes(forward=(len(sights),)), exits)
+        self._begin(sights, answered.answers, now_s, need, output)
+
+    def _begin(self, sights: list[Sight], answers: Any, now_s: float, need: Need, output: Sights) -> None:
+        for sight, answer in zip(sights, answers, strict=True):
+            sight.answer, sight.open, sight.processed = answer, True, True
+        output.spend("answering", need.joules)
+        looks_s = 0.0 if self.detector is None else len(sights) * self.detector.need.alone_s
+        self._answering = Answering(sights, now_s, need.alone_s + looks_s)
+
+    def _full(self, now_s: float, output: Sights) -> None:
+        """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
+        pool, self._pool = self._pool, []
+        if self._lesson is None and not self._given_up:
+            self._learn(pool, now_s, output)
+        elif self._member.answers == "batch":
+            self._answer(pool, now_s, output)
+        else:
+            self._pool = pool[1:]
+
+    def _learn(self, pool: list[Sight], now_s: float, output: Sights) -> None:
+        """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
+        before = state.read(self._model)
+        with record_exits(self._model) as exits:
+            done = self._attempt(pool)
+        after = state.read(self._model)
+        state.write(self._model, before)
+        work = done.work or Passes()
+        if self._member.answers == "batch":
+            if done.answers is None:
+                self._answer(pool, now_s, output)
+            else:  # the lesson's first forward pass has computed them
+                first = Passes(forward=work.forward[:1])
+                self._begin(pool, done.answers, now_s, self._need(first, exits[: len(pool)]), output)
+                work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
+        self._lesson = self._limited(Lesson(len(pool), self._need(work, exits), done, None if done.skipped else after))
+        copy_bytes = 0 if self.detector is None else self.detector.need.memory_bytes
+        output.memory_bytes = max(output.memory_bytes, self._lesson.need.memory_bytes + copy_bytes)
+
+    def _attempt(self, pool: Sequence[Sight]) -> Adapted:
+        self._lessons += 1
+        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
+        batch, phase = self._batch(pool, rng), Phase(on_stream=True)
+        done = attempt(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
+        self._given_up = done.skipped.startswith(ENDLESS)
+        return done
+
+    def _limited(self, lesson: Lesson) -> Lesson:
+        """Break off a lesson that would keep the device busy for too long; its energy until then is counted."""
+        limit_s, need = self._spec.learn_limit_s, lesson.need
+        if need.alone_s <= limit_s:
+            return lesson
+        why = f"learning was broken off: it takes {need.alone_s:g} s alone on the device, {limit_s:g} s are allowed"
+        cut = _part_of(need, limit_s / need.alone_s)
+        return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
+
+    def _end(self, lesson: Lesson, end_s: float, output: Sights, pace: Pace) -> None:
+        """Use the learned weights from now on."""
+        self._lesson = None
+        pace.end_lesson(end_s)
+        if lesson.learned is not None:
+            state.write(self._model, lesson.learned)
+            self._version += 1
+        self.memory = lesson.done.state
+        if self._member.learns == "instead":
+            output.busy_s += end_s - (lesson.start_s or 0.0)
+        self._write(lesson, end_s, output)
+
+    def _write(self, lesson: Lesson, end_s: float | None, output: Sights, why: str = "") -> None:
+        output.spend("learning", lesson.need.joules)
+        output.lessons.append(
+            {
+                "device": [self._spec.device],
+                "app": [self._spec.app],
+                "version": [self._version],
+                "frames": [lesson.frames],
+                "start_s": [lesson.start_s],
+                "end_s": [end_s],
+                "work_s": [lesson.need.alone_s],
+                "energy_j": [lesson.need.joules],
+                "memory_bytes": [lesson.need.memory_bytes],
+                "iterations": [lesson.done.iterations],
+                "loss": [lesson.done.losses[-1] if lesson.done.losses else None],
+                "accepted": [lesson.done.accepted],
+                "skipped": [why or lesson.done.skipped or None],
+            }
+        )
+
+    def _batch(self, sights: Sequence[Sight], rng: np.random.Generator) -> Batch:
+        images = np.stack([sight.image for sight in sights])
+        times_s = np.array([sight.time_s for sight in sights])
+        return Batch(images, None, rng, self._task, times_s, self._known_domain(sights[-1]))
+
+    def _need(self, work: Passes, exits: Sequence[int]) -> Need:
+        """Return the need of passes; frames that left a network early pay for what they reached."""
+        if not exits:
+            return need_of(self._cost, self._spec.hardware, work)
+        reached = reached_cost(self._cost, exits)
+        return need_of(reached, self._spec.hardware, reached_work(work, self._cost, reached))
+
+
+def _part_of(need: Need, part: float) -> Need:
+    """Return a part of a need in time and energy; its memory is the full one."""
+    seconds = {engine: part * seconds for engine, seconds in need.seconds.items()}
+    return Need(seconds, need.memory_bytes, part * need.joules)

@@ -1,0 +1,174 @@
+"""Encodings of sampled frames for the uplink; the server trains on the decoded frames.
+
+A codec is a name, with a number where the default does not fit: `jpeg:90` (quality), `h264:0.2` (bits per pixel).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from driftlab.datasets.frames import Frames
+from driftlab.errors import RequestError, WireError, unknown_name
+from driftlab.platform.core.records import Received, Reply
+from driftlab.platform.core.wire import CHECKSUM, seal, unseal
+from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.wire.h264 import H264
+from driftlab.platform.world.link import Damage, damaged
+
+UNKNOWN_SCENE = -1  # the scene of a frame from the link: unknown
+Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
+LENGTH = struct.Struct("<I")
+
+
+class FrameCodec(Protocol):
+    """An encoding of frames in both directions."""
+
+    def encode(self, images: Images) -> tuple[bytes, int]:
+        """Return the sent bytes, and the length of the encoder's output before anything was removed."""
+        ...
+
+    def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
+        """Decode the frames; refuse bytes that do not hold frames of this shape."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedFrames:
+    """Encoded frames."""
+
+    payload: bytes
+    gross_bytes: int  # including the encoder's description of itself, which is not sent
+
+    @property
+    def net_bytes(self) -> int:
+        return len(self.payload)
+
+
+@dataclass(frozen=True)
+class Still:
+    """Every frame as a still picture: its length, then its bytes."""
+
+    extension: str
+    parameter: str
+    number: int
+
+    def encode(self, images: Images) -> tuple[bytes, int]:
+        import cv2
+
+        options = [getattr(cv2, self.parameter), self.number]
+        pictures = [
+            cv2.imencode(self.extension, np.ascontiguousarray(image[..., ::-1]), options)[1] for image in images
+        ]
+        body = b"".join(LENGTH.pack(len(picture)) + picture.tobytes() for picture in pictures)
+        return body, len(body)
+
+    def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
+        import cv2
+
+        frames, taken = np.empty(shape, dtype=np.uint8), 0
+        for frame in frames:
+            if taken + LENGTH.size > len(body):
+                raise WireError(f"torn: {len(body)} bytes do not hold {len(frames)} pictures")
+            start = taken + LENGTH.size
+            taken = start + LENGTH.unpack_from(body, taken)[0]
+            picture = np.frombuffer(body[start:taken], dtype=np.uint8)
+            decoded = cv2.imdecode(picture, cv2.IMREAD_COLOR) if len(picture) else None
+            if decoded is None or decoded.shape != frame.shape:
+                raise WireError("torn: a picture does not decode to the size of the frames")
+            frame[:] = np.asarray(decoded)[..., ::-1]
+        if taken != len(body):
+            raise WireError(f"torn: {len(frames)} pictures end after {taken} of {len(body)} bytes")
+        return frames
+
+
+CODECS: Mapping[str, FrameCodec] = {
+    "jpeg": Still(".jpg", "IMWRITE_JPEG_QUALITY", 75),
+    "png": Still(".png", "IMWRITE_PNG_COMPRESSION", 6),
+    "h264": H264(),
+    "h264_fit": H264(fit=True),
+}
+
+
+# The work of encoding a pixel in multiply-accumulates: processor seconds of libjpeg, zlib and libx264 on an x86 core
+# with 20 GMAC/s, the median of five runs over street frames (`python benchmarks/codecs.py` measures them again).
+CODING_MACS: Mapping[str, float] = {"jpeg": 250, "png": 4000, "h264": 6300, "h264_fit": 23_000}
+
+
+def coding_macs(text: str) -> float:
+    """Return the work of encoding a pixel."""
+    return CODING_MACS[text.partition(":")[0]]
+
+
+def codec_of(text: str) -> FrameCodec:
+    """Look up a codec by its name and number."""
+    name, colon, number = text.partition(":")
+    if name not in CODECS:
+        raise unknown_name("uplink codec", name, CODECS)
+    codec = CODECS[name]
+    if not colon:
+        return codec
+    try:
+        if isinstance(codec, Still) and name == "jpeg" and 1 <= int(number) <= 100:
+            return dataclasses.replace(codec, number=int(number))
+        if isinstance(codec, H264) and 0 < float(number) <= 24:
+            return dataclasses.replace(codec, bits_per_pixel=float(number))
+    except ValueError:
+        pass
+    allowed = "jpeg:1 to jpeg:100, png, h264:B and h264_fit:B with B bits per pixel in (0, 24]"
+    raise RequestError(f"Uplink codec '{text}' has a wrong number. Allowed: {allowed}.")
+
+
+def codec_faults(text: str) -> list[str]:
+    """Return the faults of a codec's name."""
+    try:
+        codec_of(text)
+    except RequestError as error:
+        return [f"'codec' is {text!r}: {error}"]
+    return []
+
+
+def pack(images: Images, codec: str = "jpeg") -> EncodedFrames:
+    """Encode frames; the same frames give the same bytes."""
+    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
+        raise RequestError(f"Frames are uint8 [n, height, width, 3], given {images.dtype} {list(images.shape)}.")
+    if not len(images):
+        codec_of(codec)
+        return EncodedFrames(b"", 0)
+    body, gross = codec_of(codec).encode(images)
+    return EncodedFrames(seal(body), gross + CHECKSUM.size)
+
+
+def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Images:
+    """Decode frames of a shape; refuse damaged bytes."""
+    if not shape[0] and not payload:
+        return np.empty(shape, dtype=np.uint8)
+    return codec_of(codec).decode(unseal(payload), shape)
+
+
+def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+    """Decode a payload; frames sent larger than the student's input are downscaled. Truth is never sent."""
+    times_s = np.asarray(sampling.times_s, dtype=np.float64)
+    height, width = size
+    shape = (len(times_s), height * sampling.scale, width * sampling.scale, 3)
+    try:
+        images = unpack(damaged(payload, damage), shape, sampling.codec)
+    except WireError as error:
+        return Reply(Received(0, str(error)))
+    scenes = np.full(len(times_s), UNKNOWN_SCENE, dtype=np.int32)
+    return Reply(Received(len(times_s)), payload=Frames(times_s, _shrunk(images, sampling.scale), scenes))
+
+
+def _shrunk(images: Images, scale: int) -> Images:
+    """Average blocks of pixels of frames that were sent larger than the student's input."""
+    if scale == 1:
+        return images
+    count, height, width, channels = images.shape
+    blocks = images.reshape(count, height // scale, scale, width // scale, scale, channels)
+    return np.asarray(np.rint(blocks.mean(axis=(2, 4))), dtype=np.uint8)

@@ -1,0 +1,295 @@
+"""What a search is asked for: an experiment, one of its systems, and what may be chosen there."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from driftlab.errors import RequestError, quoted, shortened, unknown_name
+from driftlab.platform.core.space import Domain, Objective, OneOf, Range, SearchProblem, Space, constraint_of
+from driftlab.platform.core.spec import Name, Seed
+from driftlab.platform.lab import read as experiments
+from driftlab.platform.lab.cells import open_workload, resolved
+from driftlab.platform.lab.check import fault_of, report, shape_faults
+from driftlab.platform.lab.overrides import apply_overrides, read_value, set_at
+from driftlab.platform.lab.read import Choice as Narrowed
+from driftlab.platform.lab.read import Experiment
+from driftlab.platform.results.tables.search import METRICS
+from driftlab.platform.tune.evaluation import experiment_of
+from driftlab.platform.tune.prefix import reads_end
+from driftlab.platform.tune.samplers import searcher_of
+
+FIRST_SEED = 100  # seeds below are those of evaluations
+TRIED = 12  # values of a choice that are tried on the experiment, each of the first ones
+FIXED = ("name", "summary", "size", "seeds", "bounds", "bound_rows", "clock", "tune")  # no setting of a system
+MAX_TRIALS = 100_000
+MAX_VALUES = 1000  # of one setting
+MAX_SEEDS = 100
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+    )
+
+
+class DomainPart(_Part):
+    """Values to choose from, or a range of numbers; in short, a list of values."""
+
+    values: Annotated[tuple[Any, ...], Field(min_length=1, max_length=MAX_VALUES, strict=False)] | None = None
+    ordered: bool = Field(False, description="whether neighbours in the list of values are alike")
+    low: Number | None = Field(None, alias="from")
+    high: Number | None = Field(None, alias="to")
+    scale: Literal["linear", "log"] = "linear"
+    integer: bool = False
+    why: str = ""
+
+    def domain(self) -> Domain:
+        """Give the domain; RequestError for one that is contradictory."""
+        if self.values is not None:
+            return self._choice(self.values)
+        if self.low is None or self.high is None:
+            raise RequestError("it has neither values nor both ends of a range; give values, or from and to")
+        if not self.low < self.high:
+            raise RequestError(f"from {self.low:g} to {self.high:g} is no range; give the lower end first")
+        if self.scale == "log" and self.low <= 0:
+            raise RequestError(f"from {self.low:g} has no logarithm; start above 0, or leave scale out")
+        if self.integer and not (self.low.is_integer() and self.high.is_integer()):
+            raise RequestError(f"from {self.low:g} to {self.high:g} are no whole numbers, and integer is true")
+        return Range(self.low, self.high, self.scale == "log", self.integer)
+
+    def _choice(self, values: tuple[Any, ...]) -> Domain:
+        if self.low is not None or self.high is not None:
+            raise RequestError("it has values and a range; give one of them")
+        if len({repr(value) for value in values}) < len(values):
+            raise RequestError(f"values hold one twice: {quoted(list(values))}")
+        return OneOf(values, self.ordered)
+
+
+class SpaceDocument(_Part):
+    """A search in full; once read, `experiment` is complete and holds the tuned system alone."""
+
+    name: Name
+    summary: str = ""
+    size: str | None = None
+    system: str
+    space: Annotated[dict[str, DomainPart], Field(min_length=1)]
+    objectives: Annotated[dict[str, Literal["max", "min"]], Field(min_length=1)] = {"score": "max"}
+    constraints: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)] = (100, 101)
+    held_out: Annotated[tuple[Seed, ...], Field(max_length=MAX_SEEDS, strict=False)] = (200, 201, 202, 203)
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = 20
+    searcher: str = "evolution"
+    seed: Seed = 0
+    early_stopping: bool = False
+    experiment: dict[str, Any]
+
+    @property
+    def portable(self) -> bool:
+        """Tell whether trials compute the same on every processor."""
+        return bool(self.experiment.get("compute", {}).get("portable", False))
+
+    @property
+    def problem(self) -> SearchProblem:
+        """Describe what the searcher has to do."""
+        space = Space({path: part.domain() for path, part in self.space.items()})
+        objectives = tuple(Objective(metric, better) for metric, better in self.objectives.items())
+        return SearchProblem(space, objectives, tuple(map(constraint_of, self.constraints)), self.seed)
+
+    def defaults(self) -> dict[str, Any]:
+        """Read what the experiment has at the paths of the space, the defaults of members included."""
+        full = resolved(experiment_of(self.experiment, {}, self.seeds))
+        for system in full["systems"]:
+            for slot in system.values():
+                if isinstance(slot, dict):
+                    slot.update({**slot.pop("defaults", {}), **slot})
+        return {path: _at(full, path) for path in self.space}
+
+
+def parse(raw: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "space") -> SpaceDocument:
+    """Validate a document; an override that names none of its keys goes to the experiment."""
+
+    sizes = [one.removeprefix("size=") for one in overrides if one.startswith("size=")]
+    domains = [one for one in overrides if one.startswith("space.")]
+    own = [one for one in overrides if _first(one) in SpaceDocument.model_fields and _first(one) != "size"]
+    others = [one for one in overrides if one not in own]
+    if raw.get("sizes"):
+        raw = experiments.sized(dict(raw), sizes, source)
+        others = [one for one in others if _first(one) != "size"]
+    if first := [one for one in own if one.startswith(("system=", "space="))]:  # the experiment is read by them
+        raw = apply_overrides(raw, first)
+    space = _domains(_overridden(_domains(raw.get("space"), source), domains), source)
+    document = {**raw, "space": space, "experiment": _experiment(raw, others, source)}
+    if changes := [one for one in own if one not in (*domains, *first)]:
+        document = validated(document, source).model_dump(mode="json")
+        document = apply_overrides(document, changes)
+    found = validated(document, source)
+    if faults := faults_of(found):
+        raise RequestError(report(source, faults))
+    return found
+
+
+def _first(override: str) -> str:
+    return re.split(r"[.=]", override, maxsplit=1)[0]
+
+
+def _domains(given: Any, source: str) -> dict[str, Any]:
+    """Read what may be chosen; a list stands for its values."""
+    if not isinstance(given, Mapping) or not given:
+        raise RequestError(f"{source}: space is {quoted(given)}: give a path at least, with its values or its range")
+    return {str(path): {"values": part} if isinstance(part, list) else part for path, part in given.items()}
+
+
+def _overridden(space: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply `space.PATH.KEY=VALUE` and `space.PATH=DOMAIN`, where PATH holds dots itself."""
+    space = copy.deepcopy(space)
+    for override in overrides:
+        path, _, text = override.removeprefix("space.").partition("=")
+        value = read_value(text, override)
+        setting, _, key = path.rpartition(".")
+        if path not in space and setting not in space and not isinstance(value, list | dict):
+            raise unknown_name("setting of the space", setting or path, space)
+        inside = path not in space and setting in space
+        set_at(space, [setting, key] if inside else [path], value, f"--set '{shortened(override)}'")
+    return space
+
+
+def _experiment(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> dict[str, Any]:
+    """Read the experiment and narrow it to the system that is tuned, with each of its slots written out."""
+    given, system = raw.get("experiment"), raw.get("system")
+    if isinstance(given, str):
+        document = experiments.document_of(experiments.find(given))
+    elif isinstance(given, Mapping):
+        document = experiments.completed(given)
+    else:
+        raise RequestError(f"{source}: experiment is {quoted(given)}: give a name, a file, or the experiment itself")
+    if not isinstance(system, str):
+        raise RequestError(f"{source}: system is {quoted(system)}: name the system that is tuned")
+    complete = {"name": str(raw.get("name", "space")), "systems": [system], **document}
+    parsed = experiments.parse(complete, overrides, Narrowed(systems=(system,)), source=f"{source}, experiment")
+    return parsed.model_dump(mode="json")
+
+
+def validated(document: Mapping[str, Any], source: str) -> SpaceDocument:
+    """Read a complete document; RequestError names what has the wrong shape."""
+    try:
+        return SpaceDocument.model_validate(document)
+    except ValidationError as error:
+        raise RequestError(report(source, shape_faults(error, SpaceDocument))) from None
+
+
+def _at(document: Any, path: str) -> Any:
+    """Read what stands at a dotted path; nothing where it leads nowhere."""
+    here = document
+    for part in path.split("."):
+        if isinstance(here, list) and part.isdecimal() and int(part) < len(here):
+            here = here[int(part)]
+        elif isinstance(here, Mapping):
+            here = here.get(part)
+        else:
+            return None
+    return here
+
+
+def faults_of(document: SpaceDocument) -> list[str]:
+    """Name everything that is wrong."""
+    faults = [fault for place, check in _checks(document) for fault in fault_of(place, check)]
+    faults += _seed_faults(document)
+    if not faults:
+        faults += fault_of("searcher", partial(_check_searcher, document))
+    if not faults and document.early_stopping:
+        faults += fault_of("early_stopping", partial(_check_stopping, document))
+    return faults
+
+
+def _checks(document: SpaceDocument) -> Iterator[tuple[str, Callable[[], Any]]]:
+    experiment = experiment_of(document.experiment, {}, document.seeds)
+    for path, part in document.space.items():
+        yield f"space.{path}", partial(_check_domain, document, path, part)
+    for metric in document.objectives:
+        yield "objectives", partial(_check_metric, metric, experiment)
+    for text in document.constraints:
+        yield "constraints", partial(_check_constraint, text, experiment)
+    yield "constraints", partial(_check_bounds, document)
+
+
+def _check_domain(document: SpaceDocument, path: str, part: DomainPart) -> None:
+    """Refuse a contradictory domain, a path that leads nowhere, and ends that the experiment does not take."""
+    if path.split(".")[0] in FIXED or path == "systems.0.name":
+        raise RequestError("it is no setting of a system; leave it out")
+    for value in _ends(part):
+        try:
+            experiment_of(document.experiment, {path: value}, document.seeds)
+        except RequestError as error:
+            said = str(error).split("\n  - ")
+            raise RequestError(f"{quoted(value)} is refused: {'; '.join(said[1:] or said)}") from None
+
+
+def _ends(part: DomainPart) -> tuple[Any, ...]:
+    """Give the ends of a range, or the first values of a choice."""
+    domain = part.domain()
+    return part.values[:TRIED] if part.values is not None else (domain.at(0.0), domain.at(1.0))
+
+
+def _check_metric(metric: str, experiment: Experiment) -> None:
+    """Refuse a metric that is not known, and one that this experiment does not measure."""
+    if metric not in METRICS:
+        raise unknown_name("metric", metric, METRICS)
+    if silent := [workload.label for workload in experiment.workloads if not workload.live]:
+        raise RequestError(f"'{metric}' is not measured on {', '.join(silent)}: no network runs there (live: false)")
+    watched = [workload.seen_by(app) for workload in experiment.workloads for app in experiment.apps_of(workload)]
+    blind = [one.label for one in watched if METRICS[metric].needs_truth and not open_workload(one).has_truth]
+    if blind:
+        raise RequestError(f"'{metric}' is not measured on {', '.join(sorted(set(blind)))}: the stream has no truth")
+
+
+def _check_constraint(text: str, experiment: Experiment) -> None:
+    _check_metric(constraint_of(text).metric, experiment)
+
+
+def _check_bounds(document: SpaceDocument) -> None:
+    """Refuse bounds that no number keeps."""
+    sides: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"<=": [], ">=": []})
+    for text in document.constraints:
+        try:
+            found = constraint_of(text)
+        except RequestError:
+            continue  # it is refused in its own place
+        sides[found.metric][found.relation].append(found.bound)
+    for metric, bounds in sides.items():
+        if bounds["<="] and bounds[">="] and min(bounds["<="]) < max(bounds[">="]):
+            raise RequestError(f"'{metric}' is to be at most {min(bounds['<=']):g} and at least {max(bounds['>=']):g}")
+
+
+def _check_searcher(document: SpaceDocument) -> None:
+    if faults := searcher_of(document.searcher).faults(document.problem):
+        raise RequestError(f"{document.searcher}: {'; '.join(faults)}")
+
+
+def _check_stopping(document: SpaceDocument) -> None:
+    """Refuse to stop trials early where a shorter run is not the beginning of a longer one."""
+    first = next(iter(document.objectives))
+    if METRICS[first].at_end:
+        raise RequestError(f"'{first}' is known at the end of a trial alone; put another objective first")
+    of_ends: list[dict[str, Any]] = [{path: end} for path, part in document.space.items() for end in _ends(part)]
+    for settings in ({}, *of_ends):
+        if reason := reads_end(experiment_of(document.experiment, settings, document.seeds)):
+            raise RequestError(f"{reason}; run full trials")
+
+
+def _seed_faults(document: SpaceDocument) -> Iterator[str]:
+    evaluated = set(document.experiment["seeds"])
+    for key, seeds in (("seeds", document.seeds), ("held_out", document.held_out)):
+        if used := sorted(seed for seed in seeds if seed < FIRST_SEED or seed in evaluated):
+            yield f"{key} holds {quoted(used)}, which evaluations use; take seeds from {FIRST_SEED} on"
+        if len(set(seeds)) < len(seeds):
+            yield f"{key} holds a seed twice"
+    if both := sorted(set(document.seeds) & set(document.held_out)):
+        yield f"seeds and held_out both hold {quoted(both)}; what is held out must not be searched on"

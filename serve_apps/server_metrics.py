@@ -1,0 +1,94 @@
+"""What a server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from driftlab.serve_apps.hosting import HostedSession
+    from driftlab.serve_apps.sessions import Hub
+
+ROUND_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
+ANSWER_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+LABELS = ("session", "system", "workload")
+
+
+class Meters:
+    """The counters of a server's process."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.registry = CollectorRegistry()
+        self.replies = Counter("driftlab_replies", "Replies by status.", ("status",), registry=self.registry)
+        self.round_s = Histogram(
+            "driftlab_round_seconds", "Length of a training round.", registry=self.registry, buckets=ROUND_S
+        )
+        self.wait_s = Histogram(
+            "driftlab_upload_wait_seconds",
+            "Time from an upload to its result.",
+            registry=self.registry,
+            buckets=ROUND_S,
+        )
+        self.answer_s = Histogram(
+            "driftlab_answer_seconds", "Time of an answer in its batch.", registry=self.registry, buckets=ANSWER_S
+        )
+        self.registry.register(_Sessions(hub))
+
+    def count_reply(self, status: int) -> None:
+        self.replies.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """Write everything in Prometheus' format."""
+        return generate_latest(self.registry)
+
+
+class _Sessions(Collector):
+    """Reads the sessions when it is asked."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # nothing is read before the hub is there
+
+    def collect(self) -> Iterator[Metric]:
+        sessions = dict(self._hub.sessions)
+        limit = GaugeMetricFamily("driftlab_sessions_limit", "Sessions that the server may hold.")
+        limit.add_metric((), self._hub.limits.sessions)
+        held = GaugeMetricFamily("driftlab_sessions", "Sessions that the server holds.")
+        held.add_metric((), len(sessions))
+        failed = GaugeMetricFamily("driftlab_sessions_failed", "Sessions that have failed.")
+        failed.add_metric((), sum(bool(one.fault) for one in sessions.values()))
+        yield from (limit, held, failed)
+        yield from _by_session(sessions)
+
+
+def _by_session(sessions: dict[str, HostedSession]) -> Iterator[Metric]:
+    gauges: dict[str, Any] = {
+        name: GaugeMetricFamily(f"driftlab_session_{name}", text, labels=LABELS)
+        for name, text in (
+            ("version", "Newest version of the network."),
+            ("waiting", "Uploads that wait for a round."),
+            ("score", "Score of the network on its newest sample."),
+        )
+    }
+    counters: dict[str, Any] = {
+        name: CounterMetricFamily(f"driftlab_session_{name}", text, labels=LABELS)
+        for name, text in (
+            ("uploads", "Uploads."),
+            ("up_bytes", "Bytes of uploads."),
+            ("down_bytes", "Bytes of results."),
+        )
+    }
+    for name, session in sessions.items():
+        told = session.status()
+        labels = (name, told["system"], told["workload"])
+        for key, family in {**gauges, **counters}.items():
+            if told[key] is not None:
+                family.add_metric(labels, told[key])
+    yield from gauges.values()
+    yield from counters.values()
