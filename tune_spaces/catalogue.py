@@ -16,7 +16,6 @@ from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
-ON_STREETS = frozenset({"ams", "just_in_time", "one_time", "remote_tracking", "foresight"})  # streaming members
 
 
 def files() -> list[str]:
@@ -89,7 +88,7 @@ def _by_ranges(name: str) -> Mapping[str, Any]:
 
 
 def _like(system: System) -> str:
-    """Choose the streams that a system is tuned on."""
-    if system.streaming.name in ON_STREETS:
+    """Choose the streams that a system is tuned on: streets where a server learns or labels."""
+    if system.needs_server:
         return STREETS
     return SIGNS if system.scheduling.name == "uniform" else APPS

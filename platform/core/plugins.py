@@ -29,7 +29,7 @@ _PREFIX = "file:"
 
 
 def is_outside(name: str) -> bool:
-    """Tell whether a name means a user's class rather than one of the catalogue."""
+    """Tell whether a name means a user's class rather than one of the registry."""
     return ":" in name or name.endswith(SUFFIX)
 
 
@@ -46,7 +46,7 @@ def drop_folder(name: str) -> str:
 
 
 def code_digest(name: str) -> str | None:
-    """Hash the file of a member; None for a member of the catalogue or of a package."""
+    """Hash the file of a member; None for a member of the registry or of a package."""
     place = Path(name.rpartition(":")[0])
     return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
 

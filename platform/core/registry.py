@@ -1,4 +1,4 @@
-"""The catalogue of names: the module of each member, and the construction of a member from a request.
+"""The registry: each method by name with the system named after it, and the construction of a member from a request.
 
 A new method is one line here. A method outside driftlab needs none: its name gives its file and class
 (`core/plugins.py`). Members are frozen dataclasses, so their parameters, types and defaults are data.
@@ -6,13 +6,16 @@ A new method is one line here. A method outside driftlab needs none: its name gi
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
 import importlib
+import importlib.util
 import math
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import RequestError, quoted, unknown_name
@@ -28,79 +31,106 @@ BASES: Mapping[str, str] = {
     "scaling": "driftlab.platform.scaling.base:Scaling",
     "scheduling": "driftlab.platform.scheduling.base:Scheduling",
 }
-FAMILIES: Mapping[str, Mapping[str, str]] = {
+Slot = str | Mapping[str, Any]  # a member by its name, or `name` and the parameters that differ from its defaults
+Slots = Mapping[str, Slot]  # by family; a slot that is not named holds its family's null member
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A row of the registry: a method's class, and the other slots of the system that is named after the method."""
+
+    place: str  # module:Class in the room of its family
+    others: Slots | None = None  # none: no system is named after it
+    system: str = ""  # the name of that system where it is not the method's own
+
+
+# What stands in the other slots of a system that is named after a method.
+ALONE: Slots = {}
+IN_PHASES: Slots = {"streaming": "on_device"}
+TAUGHT: Slots = {"adaptation": "distill"}
+TAUGHT_ALL: Slots = {"adaptation": {"name": "distill", "fraction": 1.0}}  # all weights learn
+BY_MOMENTUM: Slots = {"adaptation": {"name": "distill", "optimiser": "momentum", "learning_rate": 0.003}}
+ELASTIC: Slots = {"streaming": {"name": "on_device", "rate_fps": 10.0}, "scaling": "surrogate"}
+SEPARATE: Slots = {"scaling": "independent"}
+TWO_LENGTHS: Slots = {**IN_PHASES, "adaptation": {"name": "distill", "fraction": 1.0, "lengths": (10, 40)}}
+
+METHODS: Mapping[str, Mapping[str, Method]] = {  # by family; the first of each is the null member
     "streaming": {
-        "local": "driftlab.platform.streaming.local:Local",
-        "ams": "driftlab.platform.streaming.ams:Ams",
-        "just_in_time": "driftlab.platform.streaming.just_in_time:JustInTime",
-        "one_time": "driftlab.platform.streaming.one_time:OneTime",
-        "remote_tracking": "driftlab.platform.streaming.remote_tracking:RemoteTracking",
-        "foresight": "driftlab.platform.streaming.foresight:Foresight",
-        "on_device": "driftlab.platform.streaming.on_device:OnDevice",
+        "local": Method("local:Local"),
+        "ams": Method("ams:Ams", TAUGHT),
+        "just_in_time": Method("just_in_time:JustInTime", BY_MOMENTUM),
+        "one_time": Method("one_time:OneTime", TAUGHT_ALL),
+        "remote_tracking": Method("remote_tracking:RemoteTracking", ALONE),
+        "foresight": Method("foresight:Foresight"),
+        "on_device": Method("on_device:OnDevice", TAUGHT),
     },
     "adaptation": {
-        "frozen": "driftlab.platform.adaptation.frozen:Frozen",
-        "distill": "driftlab.platform.adaptation.distill:Distill",
-        "adabn": "driftlab.platform.adaptation.adabn:AdaBn",
-        "onda": "driftlab.platform.adaptation.onda:Onda",
-        "tent": "driftlab.platform.adaptation.tent:Tent",
-        "shot": "driftlab.platform.adaptation.shot:Shot",
-        "elasticdnn": "driftlab.platform.adaptation.elasticdnn:ElasticDnn",
-        "elasticdnn_cua": "driftlab.platform.adaptation.elasticdnn_cua:ElasticCua",
-        "elasticdnn_taught": "driftlab.platform.adaptation.elasticdnn_taught:ElasticTaught",
-        "cotta": "driftlab.platform.adaptation.cotta:CoTta",
-        "eata": "driftlab.platform.adaptation.eata:Eata",
-        "sar": "driftlab.platform.adaptation.sar:Sar",
-        "rotta": "driftlab.platform.adaptation.rotta:RoTta",
-        "lame": "driftlab.platform.adaptation.lame:Lame",
-        "t3a": "driftlab.platform.adaptation.t3a:T3a",
-        "neo": "driftlab.platform.adaptation.neo:Neo",
-        "note": "driftlab.platform.adaptation.note:Note",
-        "rdumb": "driftlab.platform.adaptation.rdumb:RDumb",
-        "asr": "driftlab.platform.adaptation.asr:Asr",
-        "sparing": "driftlab.platform.adaptation.sparing:Sparing",
-        "snap": "driftlab.platform.adaptation.snap:Snap",
-        "conda": "driftlab.platform.adaptation.conda:ConDa",
-        "ace": "driftlab.platform.adaptation.ace:Ace",
-        "cua": "driftlab.platform.adaptation.cua:Cua",
-        "iada": "driftlab.platform.adaptation.iada:Iada",
-        "bufr": "driftlab.platform.adaptation.bufr:Bufr",
+        "frozen": Method("frozen:Frozen"),
+        "distill": Method("distill:Distill"),
+        "adabn": Method("adabn:AdaBn", ALONE),
+        "onda": Method("onda:Onda", ALONE),
+        "tent": Method("tent:Tent", ALONE),
+        "shot": Method("shot:Shot", IN_PHASES),
+        "elasticdnn": Method("elasticdnn:ElasticDnn", ELASTIC),
+        "elasticdnn_cua": Method("elasticdnn_cua:ElasticCua"),
+        "elasticdnn_taught": Method("elasticdnn_taught:ElasticTaught"),
+        "cotta": Method("cotta:CoTta", ALONE),
+        "eata": Method("eata:Eata", ALONE),
+        "sar": Method("sar:Sar", ALONE),
+        "rotta": Method("rotta:RoTta", ALONE),
+        "lame": Method("lame:Lame", ALONE),
+        "t3a": Method("t3a:T3a", ALONE),
+        "neo": Method("neo:Neo", ALONE),
+        "note": Method("note:Note", ALONE),
+        "rdumb": Method("rdumb:RDumb"),
+        "asr": Method("asr:Asr", ALONE),
+        "sparing": Method("sparing:Sparing", ALONE),
+        "snap": Method("snap:Snap", ALONE),
+        "conda": Method("conda:ConDa", IN_PHASES),
+        "ace": Method("ace:Ace", IN_PHASES),
+        "cua": Method("cua:Cua", IN_PHASES),
+        "iada": Method("iada:Iada", IN_PHASES),
+        "bufr": Method("bufr:Bufr", IN_PHASES),
     },
     "scaling": {
-        "fixed": "driftlab.platform.scaling.fixed:Fixed",
-        "nested": "driftlab.platform.scaling.nested:Nested",
-        "independent": "driftlab.platform.scaling.independent:Independent",
-        "usnet": "driftlab.platform.scaling.usnet:UsNet",
-        "once_for_all": "driftlab.platform.scaling.once_for_all:OnceForAll",
-        "surrogate": "driftlab.platform.scaling.surrogate:Surrogate",
-        "branches": "driftlab.platform.scaling.branches:Branches",
-        "adascale": "driftlab.platform.scaling.adascale:AdaScale",
-        "legodnn": "driftlab.platform.scaling.legodnn:LegoDnn",
-        "adaptivenet": "driftlab.platform.scaling.adaptivenet:AdaptiveNet",
-        "adaspring": "driftlab.platform.scaling.adaspring:AdaSpring",
-        "adadeep": "driftlab.platform.scaling.adadeep:AdaDeep",
-        "nas": "driftlab.platform.scaling.nas:Nas",
-        "darts": "driftlab.platform.scaling.darts:Darts",
-        "enas": "driftlab.platform.scaling.enas:Enas",
-        "early_exit": "driftlab.platform.scaling.early_exit:EarlyExit",
-        "clairvoyant": "driftlab.platform.scaling.clairvoyant:Clairvoyant",
-        "light": "driftlab.platform.scaling.light:Substitute",
+        "fixed": Method("fixed:Fixed"),
+        "nested": Method("nested:Nested"),
+        "independent": Method("independent:Independent"),
+        "usnet": Method("usnet:UsNet", {"scheduling": "nestdnn"}),
+        "once_for_all": Method("once_for_all:OnceForAll", ALONE),
+        "surrogate": Method("surrogate:Surrogate"),
+        "branches": Method("branches:Branches", ALONE),
+        "adascale": Method("adascale:AdaScale", ALONE),
+        "legodnn": Method("legodnn:LegoDnn", ALONE),
+        "adaptivenet": Method("adaptivenet:AdaptiveNet", ALONE),
+        "adaspring": Method("adaspring:AdaSpring", ALONE),
+        "adadeep": Method("adadeep:AdaDeep", ALONE),
+        "nas": Method("nas:Nas", ALONE),
+        "darts": Method("darts:Darts", ALONE),
+        "enas": Method("enas:Enas", ALONE),
+        "early_exit": Method("early_exit:EarlyExit", ALONE),
+        "clairvoyant": Method("clairvoyant:Clairvoyant", ALONE),
+        "light": Method("light:Substitute", ALONE),
     },
     "scheduling": {
-        "uniform": "driftlab.platform.scheduling.uniform:Uniform",
-        "nestdnn": "driftlab.platform.scheduling.nestdnn:NestDnn",
-        "status_quo": "driftlab.platform.scheduling.status_quo:StatusQuo",
-        "mcdnn": "driftlab.platform.scheduling.mcdnn:Mcdnn",
-        "exact": "driftlab.platform.scheduling.exact:Exact",
-        "uniform_learning": "driftlab.platform.scheduling.uniform_learning:UniformLearning",
-        "ekya": "driftlab.platform.scheduling.ekya:Ekya",
-        "recl": "driftlab.platform.scheduling.recl:Recl",
-        "afs": "driftlab.platform.scheduling.afs:Afs",
-        "synergy": "driftlab.platform.scheduling.synergy:Synergy",
-        "muri": "driftlab.platform.scheduling.muri:Muri",
-        "elasticdnn": "driftlab.platform.scheduling.elasticdnn:FilterGrained",
-        "joint": "driftlab.platform.scheduling.joint:Joint",
+        "uniform": Method("uniform:Uniform"),
+        "nestdnn": Method("nestdnn:NestDnn", {"scaling": "nested"}),
+        "status_quo": Method("status_quo:StatusQuo", SEPARATE),
+        "mcdnn": Method("mcdnn:Mcdnn", SEPARATE),
+        "exact": Method("exact:Exact"),
+        "uniform_learning": Method("uniform_learning:UniformLearning", TWO_LENGTHS, "uniform-learning"),
+        "ekya": Method("ekya:Ekya", TWO_LENGTHS),
+        "recl": Method("recl:Recl", TWO_LENGTHS),
+        "afs": Method("afs:Afs", TWO_LENGTHS),
+        "synergy": Method("synergy:Synergy", TWO_LENGTHS),
+        "muri": Method("muri:Muri", TWO_LENGTHS),
+        "elasticdnn": Method("elasticdnn:FilterGrained", TWO_LENGTHS, "elasticdnn-many"),
+        "joint": Method("joint:Joint", TWO_LENGTHS),
     },
+}
+FAMILIES: Mapping[str, Mapping[str, str]] = {  # the module:Class behind each name
+    family: {name: f"driftlab.platform.{family}.{method.place}" for name, method in methods.items()}
+    for family, methods in METHODS.items()
 }
 MAX_COUNT = 10_000_000  # limit of integer parameters: iterations, frames of a batch, epochs
 
@@ -153,6 +183,17 @@ def member_class(family: str, name: str) -> type[Any]:
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
     return import_class(FAMILIES[family][name])
+
+
+def docstring_of(family: str, name: str) -> str:
+    """Read the docstring of a method's class from its source: a list of names must not cost an import of torch."""
+    module, _, cls = FAMILIES[family][name].partition(":")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls]
+    return (ast.get_docstring(found[0]) or "") if found else ""
 
 
 def builder_of(scaling: Member) -> Member:

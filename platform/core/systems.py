@@ -34,6 +34,12 @@ class System:
         return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
 
     @property
+    def needs_server(self) -> bool:
+        """Tell whether a server learns or labels for the devices."""
+        streaming = member_class("streaming", self.streaming.name)
+        return bool(streaming.place == "server" and (streaming.feeds_learner or streaming.returns == "labels"))
+
+    @property
     def trains_several(self) -> bool:
         """Tell whether a learner may train another network of a family than the one that runs first."""
         return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"

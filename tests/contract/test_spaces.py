@@ -14,7 +14,6 @@ from driftlab.platform.tune.document import FIRST_SEED
 from driftlab.tune_spaces import catalogue
 
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
-CURATED = ("ams", "domains", "just_in_time", "nas", "nestdnn", "one_time", "shot", "tent")
 
 
 def searchable(member):
@@ -47,16 +46,15 @@ def test_a_shipped_space_is_read_with_all_its_ends(name):
     assert len(document.held_out) >= 4
 
 
-@pytest.mark.parametrize("name", CURATED)
+@pytest.mark.parametrize("name", catalogue.files())
 def test_a_space_with_a_file_has_a_small_size_and_reasons_of_its_own(name):
-    assert name in catalogue.files()
     small, full = catalogue.load(name, ["size=small"]), catalogue.load(name)
     assert small.trials <= 12 < full.trials
     assert small.space.keys() == full.space.keys()
     assert all("within what the parameter allows" not in part.why for part in full.space.values())
 
 
-@pytest.mark.parametrize("name", CURATED)
+@pytest.mark.parametrize("name", catalogue.files())
 def test_the_defaults_lie_in_the_space_or_beside_it_for_a_reason(name):
     document = catalogue.load(name)
     outside = {

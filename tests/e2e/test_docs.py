@@ -179,10 +179,20 @@ def test_files_that_pages_name_are_there():
     assert {name for name in named if not (ROOT / name).exists()} - {"platform/streaming/every_minute.py"} == set()
 
 
-def test_every_member_and_every_system_has_a_page():
+def in_a_row() -> list[str]:
+    """The members and systems that a row of the index covers, without a page of their own."""
+    rows = [line for line in (DOCS / "methods/index.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    return [name for row in rows for name in re.findall(r"`(\w+/[^`]+)`", row)]
+
+
+def test_every_member_and_every_system_has_a_page_or_a_row():
     there = {f"{family}/{name}" for family, members in FAMILIES.items() for name in members}
     there |= {f"systems/{name}" for name in SYSTEMS}
-    assert sorted(name for page in METHODS for name in covered(page)) == sorted(there)
+    assert sorted([*in_a_row(), *(name for page in METHODS for name in covered(page))]) == sorted(there)
+
+
+def test_what_departs_from_its_paper_has_a_page():
+    assert [text for text in docstrings(in_a_row()) if DIFFERS in text] == []
 
 
 @each_method

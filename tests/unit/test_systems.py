@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameter_faults
+from driftlab.platform.core.registry import FAMILIES, METHODS, Member, docstring_of, member_class, parameter_faults
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
 
@@ -68,31 +70,36 @@ def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(stream
     assert system.uses_teacher == (adaptation == "distill")
 
 
-RIVALS = ("legodnn", "adaptivenet", "adaspring", "adadeep")  # of adascale
-
-
 def test_who_needs_a_teacher():
-    alone = {name for name, system in SYSTEMS.items() if not system.uses_teacher}
-    label_free = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "none"}
-    elastic = {"elasticdnn+tent", "elasticdnn+cua", "adascale+elasticdnn"}
-    scaled = {
-        "nestdnn",
-        "status_quo",
-        "usnet",
-        "mcdnn",
-        "adascale",
-        "branches",
-        "clairvoyant",
-        "early_exit",
-        "once_for_all",
-        "light",
-        "nas",
-        "darts",
-        "enas",
-        "nestdnn+adascale",
-        *RIVALS,
-    }
-    assert alone == elastic | (label_free & SYSTEMS.keys()) | scaled | {"no_custom"}
+    taught = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "teacher"}
+    rows = {name for name, system in SYSTEMS.items() if system.adaptation.name in taught}
+    assert {name for name, system in SYSTEMS.items() if system.uses_teacher} == rows | {"remote_tracking"}
+    assert {"ams", "joint+sizes", "oracle"} <= rows
+    assert not rows & {"no_custom", "tent", "elasticdnn+cua", "nestdnn"}
+
+
+def test_where_a_server_learns_or_labels():
+    there = {name for name, system in SYSTEMS.items() if system.needs_server}
+    alone = {"ams", "just_in_time", "one_time", "remote_tracking", "best_static", "oracle", "elasticdnn+ams"}
+    assert there == alone | {"ams+joint", "ams+nested", "ams+adascale"}
+
+
+def test_a_system_is_named_after_one_method_and_a_row_of_its_own_goes_before():
+    named = [
+        method.system or name
+        for methods in METHODS.values()
+        for name, method in methods.items()
+        if method.others is not None
+    ]
+    assert len(set(named)) == len(named)
+    assert set(named) < SYSTEMS.keys()
+    assert SYSTEMS["tent"].members == System("tent", "", adaptation=Member("adaptation", "tent")).members
+    assert SYSTEMS["shot"].streaming == Member("streaming", "on_device")
+
+
+@pytest.mark.parametrize(("family", "name"), [("adaptation", "tent"), ("scheduling", "elasticdnn")])
+def test_the_docstring_of_a_method_is_read_without_its_class(family, name):
+    assert docstring_of(family, name) == inspect.getdoc(member_class(family, name))
 
 
 @pytest.mark.parametrize("adaptation", ["lame", "neo", "note"])
