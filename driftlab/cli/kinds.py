@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib.util
+import importlib
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -13,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import unknown_name
 from driftlab.platform.core.parameters import Parameter, parameters_of
-from driftlab.platform.core.registry import FAMILIES, member_class
+from driftlab.platform.core.registry import FAMILIES, docstring_of, member_class
 
 if TYPE_CHECKING:
+    from driftlab.datasets.domains.names import Shift
     from driftlab.datasets.parameters import AnyParameter
+    from driftlab.platform.core.systems import System
+    from driftlab.platform.networks.zoo import ZooEntry
+    from driftlab.platform.world.hardware import Hardware
+    from driftlab.platform.world.link import LinkProfile
+    from driftlab.platform.world.load import LoadProfile
 
 SIDES_PX = (32, 224)  # of pictures for which a shift's constants are shown
 FEW = 6  # values of a parameter, which are shown beside it
@@ -69,24 +74,40 @@ def kind_of(name: str) -> Kind:
     return KINDS[name]
 
 
-def _systems() -> dict[str, str]:
-    from driftlab.platform.core.system_table import SYSTEMS
+def _known(place: str) -> Mapping[str, Any]:
+    """Import a mapping by name, module:NAME, when it is asked for."""
+    module, _, name = place.partition(":")
+    found: Mapping[str, Any] = getattr(importlib.import_module(f"driftlab.{module}"), name)
+    return found
 
-    return {name: system.summary for name, system in SYSTEMS.items()}
+
+def _lines(place: str, line: Callable[[Any], str]) -> Callable[[], dict[str, str]]:
+    return lambda: {name: line(one) for name, one in _known(place).items()}
 
 
-def _system(name: str) -> Entry:
-    from driftlab.platform.core.system_table import SYSTEMS
+def _table(noun: str, place: str, line: Callable[[Any], str], describe: Callable[[str, Any], Entry]) -> Kind:
+    """Make a kind of a mapping by name, given a line on each value and how to describe one."""
 
-    if name not in SYSTEMS:
-        raise unknown_name("system", name, SYSTEMS)
-    facts = tuple({"slot": member.family, "member": str(member)} for member in SYSTEMS[name].members)
-    return Entry("systems", name, SYSTEMS[name].summary, facts, page=_page(f"systems/{name}"))
+    def described(name: str) -> Entry:
+        if name not in _known(place):
+            raise unknown_name(noun, name, _known(place))
+        return describe(name, _known(place)[name])
+
+    return Kind(_lines(place, line), described)
+
+
+def _summary(one: Any) -> str:
+    return str(one.summary)
+
+
+def _system(name: str, system: System) -> Entry:
+    facts = tuple({"slot": member.family, "member": str(member)} for member in system.members)
+    return Entry("systems", name, system.summary, facts, page=_page(f"systems/{name}"))
 
 
 def _family(family: str) -> Kind:
     def summaries() -> dict[str, str]:
-        return {name: _class_docstring(target).partition("\n")[0] for name, target in FAMILIES[family].items()}
+        return {name: docstring_of(family, name).partition("\n")[0] for name in FAMILIES[family]}
 
     def describe(name: str) -> Entry:
         cls = member_class(family, name)
@@ -95,17 +116,6 @@ def _family(family: str) -> Kind:
         return Entry(family, name, summary, facts, text.strip(), _page(f"{family}/{name}"))
 
     return Kind(summaries, describe)
-
-
-def _class_docstring(target: str) -> str:
-    """Read a class's docstring from its source: a list of names must not cost an import of torch."""
-    module, _, name = target.partition(":")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return ""
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    return (ast.get_docstring(found[0]) or "") if found else ""
 
 
 def _explained(one: Parameter) -> Mapping[str, Any]:
@@ -124,12 +134,6 @@ def _type(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "choice"
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-
-
-def _workloads() -> dict[str, str]:
-    from driftlab.datasets.catalogue import WORKLOADS
-
-    return {name: workload.summary for name, workload in WORKLOADS.items()}
 
 
 def _workload(name: str) -> Entry:
@@ -168,20 +172,12 @@ def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def _shifts() -> dict[str, str]:
-    from driftlab.datasets.domains.names import SHIFTS
-
-    return {name: f"{shift.group}: {shift.summary}" for name, shift in SHIFTS.items()}
-
-
-def _shift(name: str) -> Entry:
+def _shift(name: str, shift: Shift) -> Entry:
     from driftlab.datasets.domains.constants import BACKGROUND, constants_of
-    from driftlab.datasets.domains.names import ANGLES, SEVERITIES, SHARES, SHIFTS
+    from driftlab.datasets.domains.names import ANGLES, SEVERITIES, SHARES
 
-    if name not in SHIFTS:
-        raise unknown_name("shift", name, SHIFTS)
     own = {"rotation": ANGLES, "background": BACKGROUND, "subpopulation": SHARES}
-    shift, rows = SHIFTS[name], []
+    rows = []
     for severity in SEVERITIES if shift.graded else ():
         values = (
             [(own[name][severity - 1],)] * 2 if name in own else [constants_of(name, severity, n) for n in SIDES_PX]
@@ -191,43 +187,16 @@ def _shift(name: str) -> Entry:
     return Entry("shifts", name, shift.summary, tuple(rows), page=_page(name))
 
 
-def _devices() -> dict[str, str]:
-    from driftlab.platform.world.hardware import HARDWARE
-
-    return {
-        name: f"{one.macs_per_s / 1e9:g} GMAC/s, {one.memory_bytes / 1e9:g} GB, {one.idle_w:g} to {one.busy_w:g} W"
-        for name, one in HARDWARE.items()
-    }
+def _device_line(one: Hardware) -> str:
+    return f"{one.macs_per_s / 1e9:g} GMAC/s, {one.memory_bytes / 1e9:g} GB, {one.idle_w:g} to {one.busy_w:g} W"
 
 
-def _device(name: str) -> Entry:
-    from driftlab.platform.world import hardware
-
-    return Entry("devices", name, "", _values(hardware.find(name)))
+def _link_line(one: LinkProfile) -> str:
+    return f"{one.up_kbps:g} kbit/s up, {one.down_kbps:g} down, {one.rtt_ms:g} ms, loss {one.loss:g}"
 
 
-def _links() -> dict[str, str]:
-    from driftlab.platform.world.link import LINKS
-
-    return {
-        name: f"{one.up_kbps:g} kbit/s up, {one.down_kbps:g} down, {one.rtt_ms:g} ms, loss {one.loss:g}"
-        for name, one in LINKS.items()
-    }
-
-
-def _link(name: str) -> Entry:
-    from driftlab.platform.world import link
-
-    return Entry("links", name, "", _values(link.find(name)))
-
-
-def _loads() -> dict[str, str]:
-    from driftlab.platform.world.load import LOADS
-
-    return {
-        name: "; ".join(f"{one.name} {_ends(one.cpu)}" for one in profile.activities) or "nothing else runs"
-        for name, profile in LOADS.items()
-    }
+def _load_line(one: LoadProfile) -> str:
+    return "; ".join(f"{part.name} {_ends(part.cpu)}" for part in one.activities) or "nothing else runs"
 
 
 def _ends(ends: tuple[float, float]) -> str:
@@ -251,22 +220,21 @@ def _load(name: str) -> Entry:
     return Entry("loads", name, "Shares of the device that other programs use.", activities, text)
 
 
-def _values(profile: Any) -> tuple[Mapping[str, Any], ...]:
-    names = [field.name for field in dataclasses.fields(profile) if field.name != "name"]
-    return tuple({"field": name, "value": getattr(profile, name)} for name in names)
+def _values(kind: str) -> Callable[[str, Any], Entry]:
+    """Describe a profile by its fields."""
+
+    def describe(name: str, profile: Any) -> Entry:
+        fields = [field.name for field in dataclasses.fields(profile) if field.name != "name"]
+        return Entry(kind, name, "", tuple({"field": field, "value": getattr(profile, field)} for field in fields))
+
+    return describe
 
 
-def _networks() -> dict[str, str]:
-    from driftlab.platform.networks.zoo import ZOO
-
-    return {name: f"{one.task.name}: {one.summary}" for name, one in ZOO.items()}
+def _network_line(one: ZooEntry) -> str:
+    return f"{one.task.name}: {one.summary}"
 
 
-def _network(name: str) -> Entry:
-    from driftlab.platform.networks import zoo
-
-    zoo.check(name)
-    one = zoo.ZOO[name]
+def _network(name: str, one: ZooEntry) -> Entry:
     course = one.course
     facts = {
         "input": "any size" if one.input.size is None else "{} x {}".format(*one.input.size),
@@ -279,21 +247,22 @@ def _network(name: str) -> Entry:
         else f"{course.steps:,} steps of {course.batch} pictures at a rate of {course.rate:g}",
     }
     rows = tuple({"field": field, "value": value} for field, value in facts.items())
-    return Entry("networks", name, _networks()[name], rows)
+    return Entry("networks", name, _network_line(one), rows)
 
 
 def _experiments() -> dict[str, str]:
     from driftlab.platform.lab import read
 
-    return {name: _head(read.find(name)).partition("\n")[0] for name in read.names()}
+    return {name: _parts(read.find(name))[0].partition("\n")[0] for name in read.names()}
 
 
 def _experiment(name: str) -> Entry:
     from driftlab.platform.lab import read
 
     path = read.find(name)
-    summary, _, head = _head(path).partition("\n")
-    return Entry("experiments", name, summary, text=f"{head}\n\n{_body(path)}".strip(), page=str(path))
+    head, body = _parts(path)
+    summary, _, more = head.partition("\n")
+    return Entry("experiments", name, summary, text=f"{more}\n\n{body}".strip(), page=str(path))
 
 
 def _spaces() -> dict[str, str]:
@@ -340,17 +309,11 @@ def _claim(name: str) -> Entry:
     return Entry("claims", name, claim.sentence, tuple({"field": k, "value": v} for k, v in facts.items()))
 
 
-def _head(path: Path) -> str:
-    """Read the comment at the head of a file: the command, its duration and what to expect."""
+def _parts(path: Path) -> tuple[str, str]:
+    """Split a file into the comment at its head (the command, its duration, what to expect) and the rest."""
     lines = path.read_text(encoding="utf-8").splitlines()
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "\n".join(line.lstrip("#").strip() for line in lines[:end])
-
-
-def _body(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "\n".join(lines[start:])
+    return "\n".join(line.lstrip("#").strip() for line in lines[:end]), "\n".join(lines[end:])
 
 
 def _page(name: str) -> str:
@@ -363,14 +326,14 @@ def _page(name: str) -> str:
 
 
 KINDS: Mapping[str, Kind] = {
-    "systems": Kind(_systems, _system),
+    "systems": _table("system", "platform.core.system_table:SYSTEMS", _summary, _system),
     **{family: _family(family) for family in FAMILIES},
-    "workloads": Kind(_workloads, _workload),
-    "shifts": Kind(_shifts, _shift),
-    "devices": Kind(_devices, _device),
-    "links": Kind(_links, _link),
-    "loads": Kind(_loads, _load),
-    "networks": Kind(_networks, _network),
+    "workloads": Kind(_lines("datasets.catalogue:WORKLOADS", _summary), _workload),
+    "shifts": _table("shift", "datasets.domains.names:SHIFTS", lambda one: f"{one.group}: {one.summary}", _shift),
+    "devices": _table("hardware", "platform.world.hardware:HARDWARE", _device_line, _values("devices")),
+    "links": _table("link", "platform.world.link:LINKS", _link_line, _values("links")),
+    "loads": Kind(_lines("platform.world.load:LOADS", _load_line), _load),
+    "networks": _table("network", "platform.networks.zoo:ZOO", _network_line, _network),
     "experiments": Kind(_experiments, _experiment),
     "spaces": Kind(_spaces, _space),
     "claims": Kind(_claims, _claim),
