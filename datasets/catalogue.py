@@ -1,8 +1,8 @@
-"""The workloads by name, with their parameters and the function that opens each."""
+"""The workloads by name, with their parameters and the function that opens each: a workload is one row at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,7 @@ from driftlab.datasets.streets.presets import PRESETS as STREETS
 from driftlab.errors import RequestError, unknown_name
 
 Asked = TypeVar("Asked")
-VIDEO_PREFIX, SET_PREFIX, DOMAINS_PREFIX, _FOLDER = "video:", "set:", "domains:", "FOLDER"
-CITYSCAPES_PREFIX, PICTURES_PREFIX, CAMERA = "cityscapes:", "folder:", "camera"
+VIDEO_PREFIX, SET_PREFIX, DOMAINS_PREFIX, CAMERA = "video:", "set:", "domains:", "camera"
 MIN_SIDE_PX, MAX_SIDE_PX = 16, 4096
 MAX_FPS = 240.0
 
@@ -42,6 +41,16 @@ class StreamRequest:
     duration_s: float
     params: Mapping[str, Value]
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of a frame."""
+        return self.height, self.width
+
+    @property
+    def place(self) -> str:
+        """The part of the name after the first colon: a file, a folder or a set."""
+        return self.name.partition(":")[2]
+
 
 @dataclass(frozen=True)
 class Scenery:
@@ -54,13 +63,14 @@ class Scenery:
 
 @dataclass(frozen=True)
 class Workload:
-    """A kind of stream."""
+    """A kind of stream; capital letters after the last colon of its name stand for what a request puts there."""
 
     name: str
     summary: str
     opener: Callable[[StreamRequest], Stream] = field(repr=False)
     parameters: Mapping[str, AnyParameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means the length of the file
+    bare: bool = False  # whether a request may leave out the last colon and what follows it
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
     scenery: Callable[[str, int], Scenery] | None = field(default=None, repr=False)  # by name and seed, where known
@@ -135,23 +145,20 @@ def _procedural(request: StreamRequest, asked: Callable[..., Asked], stream: Cal
 def _open_video(request: StreamRequest) -> Stream:
     from driftlab.datasets.video import VideoStream
 
-    path = request.name.removeprefix(VIDEO_PREFIX)
-    return VideoStream(path, (request.height, request.width), request.fps, request.duration_s)
+    return VideoStream(request.place, request.size, request.fps, request.duration_s)
 
 
 def _open_slides(request: StreamRequest) -> Stream:
     from driftlab.datasets.slides import Slides
 
-    labelled = request.name.removeprefix(SET_PREFIX)
-    size = (request.height, request.width)
-    return Slides(request.name, labelled, size, request.fps, request.duration_s, request.seed)
+    return Slides(request.name, request.place, request.size, request.fps, request.duration_s, request.seed)
 
 
 def _open_cityscapes(request: StreamRequest) -> Stream:
     from driftlab.datasets.cityscapes import CityscapesStream
 
-    folder = Path(request.name.removeprefix(CITYSCAPES_PREFIX)).expanduser()
-    found = CityscapesStream(request.name, folder, (request.height, request.width), request.fps, request.duration_s)
+    folder = Path(request.place).expanduser()
+    found = CityscapesStream(request.name, folder, request.size, request.fps, request.duration_s)
     _ = found.pictures  # a folder that is laid out otherwise is refused here, not in the middle of a run
     return found
 
@@ -159,8 +166,8 @@ def _open_cityscapes(request: StreamRequest) -> Stream:
 def _open_pictures(request: StreamRequest) -> Stream:
     from driftlab.datasets.pictures import PicturesStream
 
-    folder = Path(request.name.removeprefix(PICTURES_PREFIX)).expanduser()
-    found = PicturesStream(request.name, folder, (request.height, request.width), request.fps, request.duration_s)
+    folder = Path(request.place).expanduser()
+    found = PicturesStream(request.name, folder, request.size, request.fps, request.duration_s)
     _ = found.paths  # a folder without pictures is refused here, not in the middle of a run
     return found
 
@@ -168,20 +175,15 @@ def _open_pictures(request: StreamRequest) -> Stream:
 def _open_camera(request: StreamRequest) -> Stream:
     from driftlab.datasets.remote import RemoteStream
 
-    return RemoteStream(request.name, (request.height, request.width), request.fps, request.duration_s)
+    return RemoteStream(request.name, request.size, request.fps, request.duration_s)
 
 
 def _open_domains(request: StreamRequest) -> Stream:
     from driftlab.datasets.domains.workload import open_domains
 
-    base = find_workload(request.name.removeprefix(DOMAINS_PREFIX))
+    base = find_workload(request.place)
     own = {key: value for key, value in request.params.items() if key in base.parameters}
     return open_domains(request, partial(base.opener, replace(request, name=base.name, params=own)))
-
-
-def _named_sets() -> Iterator[tuple[str, SetSource]]:
-    for key, source in SETS.items():
-        yield f"{SET_PREFIX}{key}{':' + _FOLDER if source.in_folder else ''}", source
 
 
 _STREET_PARAMETERS: Mapping[str, StreamParameter] = MappingProxyType(
@@ -215,6 +217,9 @@ _PLAIN_CITY: Mapping[str, StreamParameter] = MappingProxyType(
 )
 
 
+_SET_BY_PRESETS = sorted({name for settings in SETTINGS.values() for name in settings})
+
+
 def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
     """Give the parameters with the settings of a preset; of any preset, the settings are those of the one chosen."""
     settings: Mapping[str, float | None] = SETTINGS[preset] if preset else dict.fromkeys(_SET_BY_PRESETS)
@@ -223,111 +228,81 @@ def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
     )
 
 
-_CITYSCAPES = Workload(
-    name=f"{CITYSCAPES_PREFIX}{_FOLDER}",
-    summary="The validation pictures of a folder laid out like Cityscapes, city after city, with label maps.",
-    opener=_open_cityscapes,
+def _city(name: str, summary: str, opener: Callable[[StreamRequest], Stream], preset: str | None) -> Workload:
+    parameters = _city_parameters(preset)
+    return Workload(name, summary, opener, parameters, family="city", scenery=_street_scenery, lessons=LESSONS)
+
+
+def _labelled(key: str, source: SetSource) -> Workload:
+    """Describe a labelled set, which is its own family: networks learn from its training part, and it shows another."""
+    name = f"{SET_PREFIX}{key}:FOLDER" if source.in_folder else f"{SET_PREFIX}{key}"
+    summary = f"Labelled set: {source.summary}."
+    return Workload(name, summary, _open_slides, family=name, classes=None, bare=source.in_folder)
+
+
+_ROWS = (
+    *(
+        Workload(f"streets/{one.name}", one.summary, _open_street, _STREET_PARAMETERS, scenery=_street_scenery)
+        for one in STREETS.values()
+    ),
+    Workload(
+        "any-street",
+        "One of the kinds of streets; which, the seed decides.",
+        _open_any_street,
+        _STREET_PARAMETERS,
+        scenery=_street_scenery,
+    ),
+    *(_city(f"city/{name}", STREETS[name].summary, _open_city, name) for name in SETTINGS),
+    _city("any-city", "One of the kinds of city streets; which, the seed decides.", _open_any_city, None),
+    *(
+        Workload(f"signs/{one.name}", one.summary, _open_signs, _SIGNS_PARAMETERS, family="signs", classes=None)
+        for one in SIGNS.values()
+    ),
+    *(_labelled(key, source) for key, source in SETS.items()),
+    Workload(
+        "video:PATH",
+        "Any file that PyAV decodes; truth from label maps beside it, if there are any.",
+        _open_video,
+        own_length=True,
+    ),
+    Workload(
+        "cityscapes:FOLDER",
+        "The validation pictures of a folder laid out like Cityscapes, city after city, with label maps.",
+        _open_cityscapes,
+    ),
+    Workload(
+        "folder:FOLDER",
+        "The PNG and JPEG pictures of a folder in the order of their names, without truth.",
+        _open_pictures,
+    ),
+    Workload(
+        "camera:SOURCE",
+        "A camera in real time, for `driftlab device` alone: a device file, or an address that PyAV opens.",
+        _open_camera,
+        bare=True,
+    ),
+    Workload(
+        "domains:WORKLOAD",
+        "Any other workload shifted, domain after domain, such as domains:set:digits.",
+        _open_domains,
+        DOMAIN_PARAMETERS,
+        classes=None,
+    ),
 )
-_PICTURES = Workload(
-    name=f"{PICTURES_PREFIX}{_FOLDER}",
-    summary="The PNG and JPEG pictures of a folder in the order of their names, without truth.",
-    opener=_open_pictures,
-)
-_CAMERA = Workload(
-    name=f"{CAMERA}:SOURCE",
-    summary="A camera in real time, for `driftlab device` alone: a device file, or an address that PyAV opens.",
-    opener=_open_camera,
-)
-_DOMAINS = Workload(
-    name=f"{DOMAINS_PREFIX}WORKLOAD",
-    summary="Any other workload shifted, domain after domain, such as domains:set:digits.",
-    opener=_open_domains,
-    parameters=DOMAIN_PARAMETERS,
-    classes=None,
-)
-_SET_BY_PRESETS = sorted({name for settings in SETTINGS.values() for name in settings})
-_VIDEO = Workload(
-    name=f"{VIDEO_PREFIX}PATH",
-    summary="Any file that PyAV decodes; truth from label maps beside it, if there are any.",
-    opener=_open_video,
-    own_length=True,
-)
-WORKLOADS: Mapping[str, Workload] = MappingProxyType(
-    {
-        **{
-            f"streets/{preset.name}": Workload(
-                f"streets/{preset.name}", preset.summary, _open_street, _STREET_PARAMETERS, scenery=_street_scenery
-            )
-            for preset in STREETS.values()
-        },
-        "any-street": Workload(
-            "any-street",
-            "One of the kinds of streets; which, the seed decides.",
-            _open_any_street,
-            _STREET_PARAMETERS,
-            scenery=_street_scenery,
-        ),
-        **{
-            f"city/{name}": Workload(
-                f"city/{name}",
-                STREETS[name].summary,
-                _open_city,
-                _city_parameters(name),
-                family="city",
-                scenery=_street_scenery,
-                lessons=LESSONS,
-            )
-            for name in SETTINGS
-        },
-        "any-city": Workload(
-            "any-city",
-            "One of the kinds of city streets; which, the seed decides.",
-            _open_any_city,
-            _city_parameters(None),
-            family="city",
-            scenery=_street_scenery,
-            lessons=LESSONS,
-        ),
-        **{
-            f"signs/{preset.name}": Workload(
-                f"signs/{preset.name}", preset.summary, _open_signs, _SIGNS_PARAMETERS, family="signs", classes=None
-            )
-            for preset in SIGNS.values()
-        },
-        **{
-            name: Workload(name, f"Labelled set: {source.summary}.", _open_slides, family=name, classes=None)
-            for name, source in _named_sets()
-        },
-        _VIDEO.name: _VIDEO,
-        _CITYSCAPES.name: _CITYSCAPES,
-        _PICTURES.name: _PICTURES,
-        _CAMERA.name: _CAMERA,
-        _DOMAINS.name: _DOMAINS,
-    }
-)
+WORKLOADS: Mapping[str, Workload] = MappingProxyType({workload.name: workload for workload in _ROWS})
 
 
 def find_workload(name: str) -> Workload:
-    """Look up a workload by name; every name that begins with 'video:' is a file.
-
-    A labelled set is its own family: networks are trained on its training part, which the stream does not show.
-    """
-    if name.startswith(VIDEO_PREFIX):
-        return _VIDEO
-    if name.startswith(CITYSCAPES_PREFIX):
-        return replace(_CITYSCAPES, name=name)
-    if name.startswith(PICTURES_PREFIX):
-        return replace(_PICTURES, name=name)
-    if name == CAMERA or name.startswith(f"{CAMERA}:"):
-        return replace(_CAMERA, name=name)
-    if name.startswith(DOMAINS_PREFIX) and name != _DOMAINS.name:
-        return _in_domains(name)
-    kept = f"{':'.join(name.split(':')[:2])}:{_FOLDER}"
-    if kept in WORKLOADS:
-        return replace(WORKLOADS[kept], name=name, family=name)
-    if name not in WORKLOADS:
-        raise unknown_name("workload", name, WORKLOADS)
-    return WORKLOADS[name]
+    """Look up a workload by name; where its row has capital letters, the name has a file, a folder or the like."""
+    if name in WORKLOADS:
+        return WORKLOADS[name]
+    for row in WORKLOADS.values():
+        stem, _, place = row.name.rpartition(":")
+        if place.isupper() and (name.startswith(f"{stem}:") or (row.bare and name == stem)):
+            if row.opener is _open_domains:
+                return _in_domains(name)
+            return replace(row, name=name, family=name if row.family == row.name else row.family)
+    raise unknown_name("workload", name, WORKLOADS)
 
 
 def _in_domains(name: str) -> Workload:

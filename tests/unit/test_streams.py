@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from imports_factory import loaded_by
 
-from driftlab.datasets.catalogue import WORKLOADS, open_stream
+from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.script import Script, draw_script
 from driftlab.datasets.sheet import PALETTE, contact_sheet, save_png
 from driftlab.datasets.streets.look import blend_looks, draw_look
 from driftlab.datasets.streets.presets import CAR, CLASSES, PERSON, PRESETS
 from driftlab.datasets.streets.travel import Travel
-from driftlab.errors import RequestError
+from driftlab.errors import DataError, RequestError
 
 STREETS = [name for name in WORKLOADS if name.startswith("streets/")]
 
@@ -173,6 +173,34 @@ def test_few_scenes_are_kept_and_they_are_small():
 def test_the_catalogue_is_light():
     code = "import driftlab.datasets.catalogue as c; c.find_workload('streets/drift')"
     assert loaded_by(code, {"cv2", "torch", "av", "scipy"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "family"),
+    [
+        ("video:a:b.mp4", "video:PATH", "streets"),
+        ("cityscapes:/data", "cityscapes:FOLDER", "streets"),
+        ("folder:/data", "folder:FOLDER", "streets"),
+        ("camera", "camera:SOURCE", "streets"),
+        ("camera:/dev/video0", "camera:SOURCE", "streets"),
+        ("set:cifar10", "set:cifar10:FOLDER", "set:cifar10"),
+        ("set:cifar10:/data", "set:cifar10:FOLDER", "set:cifar10:/data"),
+    ],
+)
+def test_a_row_with_capitals_stands_for_what_a_request_names(name, row, family):
+    found = find_workload(name)
+    assert found == replace(WORKLOADS[row], name=name, family=family)
+
+
+@pytest.mark.parametrize("name", ["video", "folder", "domains", "cameras", "set:nothing", "set:x:/data", "", ":"])
+def test_a_name_that_no_row_stands_for_is_refused(name):
+    with pytest.raises(RequestError, match=f"Unknown workload '{name}'"):
+        find_workload(name)
+
+
+def test_domains_of_a_film_open_that_film():
+    with pytest.raises(DataError, match=r"no video file 'missing\.mp4'"):
+        open_stream("domains:video:missing.mp4", seed=0, height=32, width=32, fps=1.0, duration_s=10.0)
 
 
 @pytest.mark.slow
