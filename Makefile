@@ -65,7 +65,7 @@ clean:  ## remove what builds and checks left behind; environment and runs stay
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo 'driftlab needs Python 3.10 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
-	@echo 'Installing driftlab into $(VENV), once: 2.0 GB, some minutes'
+	@echo 'Installing driftlab into $(VENV), once: 2.0 GB, 2 to 3 minutes'
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo '  1 of 2: torch and torchvision, 0.9 GB, a third of the time'
 	@$(INSTALL) torch torchvision
