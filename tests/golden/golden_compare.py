@@ -34,6 +34,7 @@ EXCLUDED_SEAL = {
 }
 EXCLUDED_TEXTS = {
     r"(?s)\n## Where it comes from\n.*": "the commit, the time, the processor and versions of packages",
+    r'(?s)<dl class="provenance">.*?</dl>': "the same in the page",
     r'(?<="commit": )(null|"[^"]*")': "the commit that was recorded",
 }
 TREE = "tree.txt"  # of a recording: where its tree was

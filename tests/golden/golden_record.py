@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
-from golden_compare import TREE
+from golden_compare import TREE, is_excluded
 
 HERE = Path(__file__).resolve().parent
 DEFINITIONS = HERE / "definitions"
@@ -173,9 +175,13 @@ class Recorder:
             yield ["show", f"{kind}/{name}", "--json", *picture], f"texts/show-{file}.json"
 
     def judge(self) -> None:
-        """Keep the claims of every run, the figures of two runs side by side, and a run's scores as CSV."""
-        names = sorted(path.name for path in (self.out / "runs").iterdir() if not path.name.startswith("tune-"))
-        commands = []
+        """Write every report anew, the claims of runs, the figures of two runs side by side, and a run as CSV."""
+        runs = sorted((self.out / "runs").iterdir())
+        names = [path.name for path in runs if not path.name.startswith("tune-")]
+        for run in runs:
+            fix_host_columns(run)
+        commands: list[tuple[list[str], str]] = []
+        commands += [(["report", f"runs/{run.name}"], f"texts/report-{run.name}.txt") for run in runs]
         for name in names:
             commands.append((["claims", f"runs/{name}", "--json"], f"texts/claims-{name}.json"))
             commands.append((["claims", f"runs/{name}"], f"texts/claims-{name}.txt"))
@@ -251,6 +257,19 @@ def timed(job: Callable[[], None], file: Path) -> None:
     name = getattr(job, "func", job).__name__, *getattr(job, "args", ())
     with file.open("a", encoding="utf-8") as log:
         log.write(f"{time.monotonic() - begun_s:6.1f} s  {' '.join(name)}\n")
+
+
+def fix_host_columns(run: Path) -> None:
+    """Replace what this machine happened to do by the numbers of rows, so that reports and claims are comparable."""
+    for file in sorted(run.glob("tables/*/*.parquet")):
+        table = pq.ParquetFile(file).read()
+        places = [place for place, name in enumerate(table.column_names) if is_excluded(name)]
+        for place in places:
+            column = table.schema.field(place)
+            values = [None if value is None else row + 1 for row, value in enumerate(table[place].to_pylist())]
+            table = table.set_column(place, column, pa.array(values, column.type))
+        if places:
+            pq.write_table(table, file)
 
 
 def kill_when(process: subprocess.Popen[bytes], victims: Callable[[], Sequence[int]]) -> bool:
