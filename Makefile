@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check types format bench clean
+.PHONY: help setup demo test test-fast check types format bench mutants clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,6 +46,9 @@ format: $(READY)  ## put the code into its one format
 
 bench: $(READY)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
 	@failed=0; for file in benchmarks/[a-z]*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
+
+mutants: $(READY)  ## small changes to FILE (or a folder) that no fast unit test notices; SAMPLE=0.1 and TESTS=… take less time
+	@$(PY) -m benchmarks.mutants $(FILE) --sample $(or $(SAMPLE),1) --tests $(or $(TESTS),tests/unit)
 
 clean:  ## remove what builds and checks left behind; environment and runs stay
 	@rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
