@@ -20,7 +20,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check types format pythons bench clean
+.PHONY: help setup demo test test-fast check golden types format pythons bench mutants clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -41,6 +41,10 @@ check: $(READY_ALL)  ## format, lint, strict types and every test (the layer rul
 	@$(PY) -m ruff check .
 	@$(MAKE) --no-print-directory -j2 types test
 
+golden: AGAINST ?= HEAD
+golden: $(READY_ALL)  ## what changes since AGAINST=HEAD: tables, reports, claims, frames, cache keys; minutes
+	@$(PY) tests/golden/golden.py check --against $(AGAINST)
+
 types: $(READY_ALL)  ## strict types
 	@$(PY) -m mypy
 
@@ -56,6 +60,9 @@ pythons: $(READY)  ## whether the pinned wheels fit together for every Python th
 
 bench: $(READY_ALL)  ## one JSON line per ratio; goes on after a failure, and ends with 1 then
 	@failed=0; for file in benchmarks/[a-z]*.py; do $(PY) $$file || { echo "failed: $$file" >&2; failed=1; }; done; exit $$failed
+
+mutants: $(READY_ALL)  ## small changes to FILE (or a folder) that no fast unit test notices; SAMPLE=0.1 and TESTS=… take less time
+	@$(PY) -m benchmarks.mutants $(FILE) --sample $(or $(SAMPLE),1) --tests $(or $(TESTS),tests/unit)
 
 clean:  ## remove what builds and checks left behind; environment and runs stay
 	@rm -rf build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

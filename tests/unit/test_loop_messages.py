@@ -31,10 +31,12 @@ from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
 from driftlab.platform.sim.context import BuiltNetwork
+from driftlab.platform.sim.setting import DeviceSpec
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world.apps import App, Event
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.hardware import find
+from driftlab.platform.world.link import LINKS, Damage
 
 
 class TestSwitching:
@@ -77,6 +79,11 @@ class TestLeaving:
         assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
         assert [note.now_s for note in session.of("watch")] == [10, 30, 40]
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
+
+    def test_a_stop_belongs_to_the_span_that_ends_with_it(self):
+        spec = DeviceSpec("d", find("phone-hi"), LINKS["null"], (), events=away(5.0, 7.0))
+        assert spec.stopped(0.0, 5.0) == {"segmentation"}
+        assert spec.stopped(5.0, 10.0) == spec.stopped(0.0, 4.0) == set()
 
     def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
         scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
@@ -285,6 +292,12 @@ class TestDamagedMessages:
         asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert asked == [(pytest.approx(7.2), "torn"), (pytest.approx(7.2 + 0.516 + RETRY_S), None)]
         assert len(session.of("resend")) == 1
+
+    def test_labels_that_are_torn_reach_the_device_as_they_are(self, monkeypatch):
+        given = {"streaming": Labels(uploads(5.0)), "adaptation": Member("adaptation", "frozen"), "session": tracking()}
+        session, _ = self.ran(monkeypatch, down=(1,), **given)
+        (tracked,) = session.of("track")
+        assert tracked.args[-1] == Damage("cut", 0)
 
 
 class TestLabels:

@@ -10,7 +10,7 @@ import learning_factory as factory
 import pytest
 from loop_factory import COST, FPS, Given, rows, run, stored, uploads
 
-from driftlab.platform.core.records import Passes, Tried
+from driftlab.platform.core.records import Need, Passes, Tried
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Learning, Scheduling, Wants, Way, Window
 from driftlab.platform.sim.context import Site
@@ -136,6 +136,23 @@ class TestEngines:
             clock.process(learn(app))
         clock.run()
         return ended
+
+    def test_a_part_that_a_member_has_no_share_of_counts_as_none(self):
+        need = Need({"storage": 2.0, "cpu": 1.0})
+        learning = Learning("running", left=need)
+        found = []
+        for rest in ({}, {"accelerator": 0.0, "link": 0.0}):
+            shares = {"a": {"storage": 0.5, **rest}, "b": {"cpu": 0.25, **rest}}
+            found.append(
+                interleaved(
+                    SimpleNamespace(
+                        demand=Demand(app, 1.0, (), learning=learning), grant=Grant(0.5, beside="both"), learn=learn
+                    )
+                    for app, learn in shares.items()
+                )
+            )
+        assert found[0] == found[1]
+        assert set(found[0]) == {"a", "b"}
 
     def test_stages_of_a_group_overlap_on_the_machine(self):
         """In the best order one loads while the other decodes: 6 s on the whole machine, where parts in turn take 8 s.

@@ -42,6 +42,11 @@ class TestCounting:
         found = counted([*batches(20, 0.0), *batches(1, 1.0, 1), *batches(5, 0.0, 2)])
         assert set(found) == {0}
 
+    def test_two_unusual_batches_that_do_not_follow_each_other_are_not_enough(self):
+        entropies = [0.2] * 20 + [0.5] + [0.2] * 8 + [0.5] + [0.2] * 8
+        assert set(counted(batches(len(entropies), 0.0), entropies)) == {0}
+        assert counted(batches(22, 0.0), [0.2] * 20 + [0.5] * 2)[-2:] == [0, 1]  # two that do are
+
     def test_nothing_is_decided_before_enough_is_usual(self):
         early = detecting.REFERENCE + detecting.LEAST - 1
         assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}

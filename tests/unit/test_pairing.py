@@ -97,11 +97,29 @@ def test_a_device_is_compared_with_itself_in_the_same_fleet():
     assert [each.place for each in compare(tables, "a", "b", "shares.accuracy", by="app").rows] == ["x", "overall"]
 
 
-def test_costs_are_better_where_they_are_lower_unless_told_otherwise():
-    tables = scored({"dance": (0, 0, 0)}, {"dance": (0, 0, 0)})
-    tables.change("runs", downlink_kbps=lambda each: 1.0 + each["seed"] / 10 + (each["system"] == "b"))
-    assert compare(tables, "a", "b", "downlink_kbps").answer == "better"
-    assert compare(tables, "a", "b", "downlink_kbps", less_is_better=False).answer == "worse"
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("downlink_kbps", "uplink_bytes", "energy_j", "host_seconds", "parameters", "macs"),
+        *("frames.latency_ms", "transfers.retransmissions"),
+    ],
+)
+def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str):
+    table, _, name = column.rpartition(".")
+    place = {"device": "d", "app": "x"}
+    costs = [
+        row(system, seed, 0.0, **place, **{name: 1.0 + seed / 10 + (system == "b")})
+        for system in "ab"
+        for seed in SEEDS
+    ]
+    tables = Made(**{"runs": costs, table or "runs": costs})
+    assert compare(tables, "a", "b", column).answer == "better"
+    assert compare(tables, "a", "b", column, less_is_better=False).answer == "worse"
+
+
+def test_more_of_what_is_not_a_cost_is_better():
+    tables = scored({"dance": (1.0, 1.1, 1.2)}, {"dance": (0.0, 0.1, 0.2)})
+    assert compare(tables, "a", "b").answer == "better"
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ def verdict(rule, paper, measured):
         ("exact", 3.0, Measured(3.0), Measured(3.0000001)),
         ("abs<=2", 10.0, Measured(12.0), Measured(12.1)),
         ("rel<=.15", 10.0, Measured(8.5), Measured(8.4)),
+        ("rel<=.15", -10.0, Measured(-8.5), Measured(-8.4)),
         ("sign", 0.2, Measured(0.01), Measured(-0.01)),
         ("sign", -0.2, Measured(-0.01), Measured(0.01)),
         ("sign", 0.2, Measured(0.1, 0.01, 0.19, 3), Measured(0.1, -0.01, 0.21, 3)),

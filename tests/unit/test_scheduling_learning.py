@@ -104,6 +104,12 @@ class TestLearningCurves:
         found = profile(type(app)(0, "a", 0.4, candidates=(short, whole))).candidates
         assert [one.after for one in found] == pytest.approx([0.844, 0.7], abs=1e-3)
 
+    def test_the_epochs_of_a_candidate_are_in_proportion_to_its_time(self):
+        """After 5 epochs each has reached 0.7; the longest makes 30 epochs, one of half its time 15."""
+        longest, half = Candidate(0, 30.0, 0.4, 0.7, tried=1 / 6), Candidate(1, 15.0, 0.4, 0.7, tried=1 / 3)
+        app = replace(factory.app(0, 0.4), candidates=(longest, half))
+        assert [one.after for one in profile(app).candidates] == pytest.approx([0.844, 0.807], abs=1e-3)
+
 
 class TestThief:
     def test_the_published_case(self):

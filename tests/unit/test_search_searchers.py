@@ -175,6 +175,17 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
     assert np.median(found) <= 250
 
 
+def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
+    problem = SearchProblem(Space({"x": Range(0.0, 1.0)}), (Objective("v"), Objective("w")))
+    batches = Evolution(population=4, batch=100, step=1e-4).batches(problem)
+    next(batches)
+    crowded, roomy = (0.5, 0.51, 0.52), (0.0, 0.25, 0.75, 1.0)
+    told = [Trial(k, {"x": x}, {"v": x, "w": 1 - x}) for k, x in enumerate((*crowded, *roomy))]
+    children = [one["x"] for one in batches.send(told)]
+    nearest = {min((*crowded, *roomy), key=lambda x: abs(x - child)) for child in children}
+    assert nearest == set(roomy)
+
+
 def test_reinforce_learns_which_options_are_good():
     """Six settings of six options each, whose worths add up: after 32 trials it draws better ones than at random."""
     space = Space({name: OneOf(tuple("uvwxyz")) for name in "abcdef"})

@@ -160,14 +160,15 @@ class TestDrawing:
         assert [each.tolist() for each in split_groups(3, STREAM, 2)] == [[0, 1, 2]]
 
     @pytest.mark.parametrize(
-        ("count", "iterations", "sizes"),
+        ("count", "iterations", "size", "sizes"),
         [
-            (20, None, (10, 10)),
-            (21, None, (10, 10)),
-            (22, None, (10, 10, 2)),
-            (1, None, (1,)),
-            (25, 5, (10, 10, 5, 10, 10)),
+            (20, None, 10, (10, 10)),
+            (21, None, 10, (10, 10)),
+            (22, None, 10, (10, 10, 2)),
+            (1, None, 10, (1,)),
+            (25, 5, 10, (10, 10, 5, 10, 10)),
+            (3, None, 1, (1, 1, 1)),  # every group is a single frame, so the last one counts too
         ],
     )
-    def test_groups_of_frames(self, count, iterations, sizes):
-        assert tuple(map(len, split_groups(count, Phase(iterations), 10))) == sizes
+    def test_groups_of_frames(self, count, iterations, size, sizes):
+        assert tuple(map(len, split_groups(count, Phase(iterations), size))) == sizes

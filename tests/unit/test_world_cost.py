@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -172,6 +172,8 @@ def test_presets_are_complete_and_ordered_from_phone_to_server():
     times = [inference_s(ModelCost(10**9, 1, 1, 1), find(name)) for name in slow_to_fast]
 
     assert times == sorted(times, reverse=True)
+    for machine in HARDWARE.values():
+        assert from_mapping(asdict(machine)) == machine
     with pytest.raises(RequestError, match="Did you mean 'jetson-nx'"):
         find("jetson-nxx")
 

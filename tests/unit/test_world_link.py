@@ -13,7 +13,16 @@ from simpy.rt import RealtimeEnvironment
 
 from driftlab.errors import RequestError
 from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.link import LINKS, Link, LinkProfile, Outages, Transfer, find, from_mapping
+from driftlab.platform.world.link import (
+    LINKS,
+    Link,
+    LinkProfile,
+    Outages,
+    RadioMeter,
+    Transfer,
+    find,
+    from_mapping,
+)
 
 
 def carry(messages, *, rate_kbps=80.0, rtt_ms=100.0, loss=0.0, outages=None, flights=None, seed=0):
@@ -162,6 +171,34 @@ def test_presets_are_found_by_name_and_null_is_free():
     assert (LINKS["null"].up_kbps, LINKS["null"].rtt_ms) == (math.inf, 0)
     with pytest.raises(RequestError, match="Did you mean 'wifi'"):
         find("wify")
+
+
+@pytest.mark.parametrize(
+    ("name", "up_kbps", "down_kbps", "rtt_ms"),
+    [("ethernet", 1e6, 1e6, 0.5), ("wifi", 33_000, 40_000, 2), ("lte", 12_000, 12_000, 70), ("3g", 768, 1600, 300)],
+)
+def test_presets_have_their_published_rates(name, up_kbps, down_kbps, rtt_ms):
+    link = find(name)
+    assert (link.up_kbps, link.down_kbps, link.rtt_ms, link.loss) == (up_kbps, down_kbps, rtt_ms, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "nj_per_bit", "base_mw", "promotion", "tail"),
+    [
+        ("lte", (438.39, 51.97), 1288.04, (1210.7, 260.1), (1060.0, 11576.0)),
+        ("3g", (868.98, 122.12), 817.88, (659.4, 582.1), (601.3, 8088.2)),
+        ("wifi", (283.17, 137.01), 132.86, (124.4, 79.1), (119.3, 238.1)),
+    ],
+)
+def test_radios_draw_what_the_published_tables_say(name, nj_per_bit, base_mw, promotion, tail):
+    """Promotion and tail are (mW, ms): a first message wakes the radio, one right after its end does not."""
+    meter, size = RadioMeter(find(name).radio), 10**6
+    spent = []
+    for start_s, direction in ((0.0, "up"), (2.0, "down")):
+        spent.append(meter.add(Transfer(start_s, start_s, start_s + 2.0, start_s + 2.0, size, size, 0), direction))
+    up, down = (8e6 * nj * 1e-9 + 2.0 * base_mw / 1e3 for nj in nj_per_bit)
+    assert spent == pytest.approx([up + math.prod(promotion) / 1e6, down])
+    assert meter.close(4.0 + 60.0) == pytest.approx(math.prod(tail) / 1e6)
 
 
 def test_a_described_link_is_read_or_refused_with_all_faults():

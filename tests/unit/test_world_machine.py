@@ -14,7 +14,7 @@ from machine_factory import Told, fair, job, seconds, told
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share
-from driftlab.platform.world.machine import Course, Machine, accelerator_share, done_s, first_come, rate
+from driftlab.platform.world.machine import Course, Machine, Pipelined, accelerator_share, done_s, first_come, rate
 
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
 
@@ -222,7 +222,8 @@ class TestShares:
         need = Need({"accelerator": 3.0, "cpu": 1.0})
         assert rate(need, 0.5) == 0.5
         assert rate(need, {"accelerator": 0.5, "cpu": 0.25}) == pytest.approx(4 / (3 / 0.5 + 1 / 0.25))
-        assert rate(need, {"accelerator": 1.0}) == 0.0
+        assert rate(need, {"accelerator": 1.0}) == rate(need, Pipelined({"accelerator": 1.0})) == 0.0
+        assert rate(need, Pipelined({"accelerator": 0.5, "cpu": 0.25})) == pytest.approx(4 * min(0.5 / 3, 0.25 / 1))
         assert rate(seconds(3), {"accelerator": 0.5}) == 0.5
         assert rate(Need(), {"accelerator": 0.5}) == 1.0
         assert rate(Need(), {"accelerator": 0.0}) == rate(Need(), {}) == 0.0
