@@ -152,9 +152,11 @@ class Recorder:
         raise RecordError(f"no actor was killed, or the run did not survive it:\n{self.last_words(*asked)}")
 
     def search(self, searcher: str) -> None:
-        """Search settings with a sampler."""
+        """Search settings with a sampler, in a space of its own if it has one."""
+        own = f"definitions/space-{searcher}.yaml"
+        space = own if (self.out / own).is_file() else "definitions/space.yaml"
         self.call(
-            "tune", "definitions/space.yaml", "--searcher", searcher, "--workers", "1", "--out", f"runs/tune-{searcher}"
+            "tune", space, "--searcher", searcher, "--workers", "1", "--out", f"runs/tune-{searcher}"
         )
 
     def show_all(self) -> None:
