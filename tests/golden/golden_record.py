@@ -155,9 +155,7 @@ class Recorder:
         """Search settings with a sampler, in a space of its own if it has one."""
         own = f"definitions/space-{searcher}.yaml"
         space = own if (self.out / own).is_file() else "definitions/space.yaml"
-        self.call(
-            "tune", space, "--searcher", searcher, "--workers", "1", "--out", f"runs/tune-{searcher}"
-        )
+        self.call("tune", space, "--searcher", searcher, "--workers", "1", "--out", f"runs/tune-{searcher}")
 
     def show_all(self) -> None:
         """Keep what driftlab says of every name, and draw every world, shift and load."""
