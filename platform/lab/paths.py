@@ -101,6 +101,13 @@ def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
         write_atomically(path / INFO, json.dumps(provenance(), indent=2, sort_keys=True) + "\n")
 
 
+def clear_other_code(path: Path, code: str) -> None:
+    """Clear the digest of the code in a run's provenance where other code continues the run."""
+    info = read_json(read_text(path / INFO))
+    if info.get("code_digest") not in (None, code):
+        write_atomically(path / INFO, json.dumps({**info, "code_digest": None}, indent=2, sort_keys=True) + "\n")
+
+
 def missing(path: Path) -> list[Path]:
     """List a folder and those around it, from the inside out, as far as they are not there yet."""
     return [folder for folder in (path.absolute(), *path.absolute().parents) if not os.path.exists(folder)]

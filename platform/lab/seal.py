@@ -21,6 +21,7 @@ from driftlab.platform.lab.plan import plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.lab.read import Experiment, load, parse
 from driftlab.platform.results.tables.read import read_info, read_spec
+from driftlab.platform.results.tables.sources import code_digest
 from driftlab.platform.results.tables.systems import filled
 from driftlab.platform.sim import portable
 from driftlab.platform.sim.host import check_torch_device, in_batch
@@ -28,6 +29,7 @@ from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.session import Backend
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
+INSTRUCTIONS = ("avx512f", "avx2", "avx")  # of which the widest is named: sums are rounded by their width
 
 
 def run(
@@ -86,6 +88,8 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
             check_files(spec)
         remove_drafts(directory)
         paths.keep_info(directory, provenance)
+        if plan.todo:
+            paths.clear_other_code(directory, code_digest())
         backend = open_backend()
         try:
             return run_grid(spec, plan, backend, directory, Log(file, progress))
@@ -100,10 +104,12 @@ def provenance() -> dict[str, Any]:
         "command": [_program(), *sys.argv[1:]],
         "python": host.python_version(),
         "machine": host.machine(),
-        "processor": _processor(),
+        "processor": _cpu("model name") or host.processor() or None,
+        "instructions": next((name for name in INSTRUCTIONS if name in (_cpu("flags") or "").split()), None),
         "system": f"{host.system()} {host.release()}",
         "cores": os.cpu_count(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "code_digest": code_digest(),
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed": bool(_git("status", "--porcelain")),
     }
@@ -115,13 +121,13 @@ def _program() -> str:
     return "driftlab" if name == "__main__.py" else name
 
 
-def _processor() -> str | None:
-    """Name the kind of processor, where the system tells."""
+def _cpu(field: str) -> str | None:
+    """Read what the system tells of the first processor under a name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
+            if line.startswith(field):
                 return line.partition(":")[2].strip()
-    return host.processor() or None
+    return None
 
 
 def _version(package: str) -> str | None:

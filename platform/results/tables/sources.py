@@ -1,0 +1,57 @@
+"""Digests by content of what decides a value of a claim: the code that computes cells, measures, and experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from driftlab import errors
+from driftlab.platform.core.documents import read_text, read_yaml
+
+PACKAGE = Path(errors.__file__).parent
+CELLS = (  # what cells import; `lab` makes their settings from a request
+    "_torchvision.py",
+    "datasets",
+    *(f"platform/{room}" for room in ("core", "world", "networks", "scaling", "adaptation", "streaming", "scheduling")),
+    "platform/sim",
+    "platform/lab",
+)
+MEASURES = ("platform/results/tables", "platform/results/relations", "platform/results/claims/measures")
+EXPERIMENTS, SETS = "platform/lab/experiments", "platform/lab/sets.yaml"
+
+
+def code_digest(parts: Sequence[str] = CELLS, package: Path = PACKAGE) -> str:
+    """Hash the Python files of these parts of the package, by their paths in it and their content."""
+    seen = hashlib.sha256()
+    for part in parts:
+        place = package / part
+        files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+        for file in files:
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            seen.update(f"{file.relative_to(package).as_posix()} {content}\n".encode())
+    return seen.hexdigest()
+
+
+def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> str | None:
+    """Hash what the file of an experiment asks for at a size, with the named sets; None without such an experiment.
+
+    Comments and the summary do not count. The defaults of what a file leaves out are code.
+    """
+    asked = _asked(name, size, package)
+    if not asked:
+        return None
+    sets = read_yaml(read_text(package / SETS))
+    return hashlib.sha256(json.dumps([asked, sets], sort_keys=True).encode()).hexdigest()
+
+
+def _asked(name: str, size: str | None, package: Path) -> list[object]:
+    """List what an experiment's file says at a size, and after it what the one says that it is `like`."""
+    file = package / EXPERIMENTS / f"{name}.yaml"
+    if not file.is_file():
+        return []
+    document = read_yaml(read_text(file))
+    sizes, like = document.pop("sizes", {}), document.get("like")
+    usual = {key: value for key, value in document.items() if key not in ("size", "summary")}
+    return [usual, sizes.get(size), *(_asked(like, size, package) if like else ())]
