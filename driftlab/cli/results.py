@@ -49,13 +49,20 @@ def claims(
         Path | None, typer.Argument(metavar="[DIR]", help="The folder of a run.  [default: the newest in runs/]")
     ] = None,
     as_json: Json = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Add what a finished run measured to evidence/ledger.jsonl.")
+    ] = False,
 ) -> None:
     """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
+    from driftlab.platform.lab.evidence import check_evidence
+    from driftlab.platform.results.claims import ledger
     from driftlab.platform.results.claims.base import COLUMNS, as_records, as_rows, evaluate, untestable
     from driftlab.platform.results.tables.read import newest_run, open_run
 
     folder = run or newest_run()
     opened = open_run(folder)
+    if record:
+        check_evidence(folder)
     verdicts = evaluate(opened)
     if as_json:
         origin = {key: opened.spec.get(key) for key in ("size", "seeds")}
@@ -67,6 +74,9 @@ def claims(
             print_table(COLUMNS, as_rows(told), whole=("paper", "ours"))
             say()
         print_table(("not testable here", "why"), untestable(verdicts).items())
+    if record:
+        added = ledger.append(ledger.LEDGER, ledger.lines_of(opened, verdicts, ledger.Digests()))
+        remark(f"Added {added} lines to {ledger.LEDGER}")
 
 
 def diff(

@@ -48,6 +48,11 @@ class Claim:
         """Say what a verdict can tell: a number, a direction, or that nothing is broken."""
         return "by construction" if self.by_construction else STRENGTHS.get(self.rule, "quantitative")
 
+    @property
+    def no_table_tells(self) -> str:
+        """Say why no run can judge it; empty if one can."""
+        return str(self.arguments["why"]) if self.measure == "no_table_tells" else ""
+
     def ask(self, tables: Tables) -> Measured | Untestable:
         """Measure it, within what is possible."""
         found = MEASURES[self.measure](tables, **self.arguments)

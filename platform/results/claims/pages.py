@@ -1,28 +1,29 @@
-"""Write what stored runs say about claims into pages of the documentation; `docs/claims/` holds the verdicts.
+"""Write what the ledger of evidence says about claims into pages of the documentation.
 
-    driftlab claims runs/NAME --json > docs/claims/NAME.json
+    driftlab claims runs/NAME --record
     python -m driftlab.platform.results.claims.pages docs
 
-A page has a place for a table between two marks: `<!-- claims AMS DELTA-1 -->` names claims, alone or by what their
-identifiers begin with, and `<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
+The ledger is `evidence/ledger.jsonl` beside the pages' folder. A page has a place for a table between two marks:
+`<!-- claims AMS DELTA-1 -->` names claims, alone or by what their identifiers begin with, and
+`<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
 
-A run of another size than the one that `NAME.json` holds is stored as `NAME.SIZE.json`. The mark
-`<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks, and
-`<!-- claims AMS-1 by ams-table2 -->` what the run of another experiment says of a claim.
+The mark `<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks,
+and `<!-- claims AMS-1 by ams-table2 -->` what the run of another experiment says of a claim. A size that any mark names
+stands in the tables of its marks alone: elsewhere an experiment is shown at the size, of the others, that was recorded
+last. A line that does not hold for the code, the experiment and the claim of today is marked as stale.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from driftlab.errors import DataError
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
+from driftlab.platform.results.claims.ledger import Digests, Key, Line, newest, read_ledger, stale
 from driftlab.platform.results.relations.measured import Measured, Untestable
 
 PLACE = re.compile(
@@ -30,38 +31,57 @@ PLACE = re.compile(
 )
 HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
 
-Stored = Mapping[str, Mapping[str, Any]]  # name of a file, and what `driftlab claims --json` printed of its run
+
+@dataclass(frozen=True)
+class Evidence:
+    """The newest lines of a ledger, and the sizes that marks name."""
+
+    lines: dict[Key, Line]
+    sizes: frozenset[str] = frozenset()
+    digests: Digests = field(default_factory=Digests)
+
+    def of(self, experiment: str, size: str | None) -> dict[str, Line]:
+        """Find the lines of an experiment by claim: at this size, or without one at the size that was recorded last."""
+        own = [line for line in self.lines.values() if line["experiment"] == experiment]
+        if size is None:
+            own = [line for line in own if line["size"] not in self.sizes]
+        return {line["claim"]: line for line in own if line["size"] == (size or own[-1]["size"])}
+
+    def stale(self, line: Line) -> str:
+        """Say why a line does not hold today; empty if it does."""
+        return stale(line, every_claim()[line["claim"]], self.digests)
 
 
-def stored(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the verdicts of all stored runs."""
-    found = {}
-    for file in sorted(folder.glob("*.json")):
-        document = json.loads(file.read_text(encoding="utf-8"))
-        experiment, size = document.get("experiment"), document.get("size")
-        if file.stem not in (experiment, f"{experiment}.{size}"):
-            raise DataError(
-                f"'{file}' holds a run of '{experiment}'; name the file like its experiment, or '{experiment}.{size}'."
-            )
-        found[file.stem] = document
-    return found
+def evidence_of(docs: Path) -> Evidence:
+    """Read the ledger beside a folder of pages, and the sizes that the marks on them name."""
+    file = docs.absolute().parent / "evidence" / "ledger.jsonl"
+    if not file.is_file():
+        raise DataError(f"There is no ledger '{file}', so the pages stay as they are.")
+    return Evidence(
+        newest(read_ledger(file)), sizes_in(page.read_text(encoding="utf-8") for page in docs.rglob("*.md"))
+    )
 
 
-def written(text: str, runs: Stored) -> str:
+def sizes_in(pages: Iterable[str]) -> frozenset[str]:
+    """List the sizes that the marks on pages name."""
+    return frozenset(size for text in pages for _, _, size, *_ in PLACE.findall(text) if size)
+
+
+def written(text: str, evidence: Evidence) -> str:
     """Write the tables of a page anew."""
-    return PLACE.sub(lambda place: place[1] + _table(*_asked(place[2], place[3], place[4], runs)) + place[5], text)
+    return PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
 
 
-def _asked(names: str, size: str | None, by: str | None, runs: Stored) -> tuple[list[Claim], Stored]:
-    """Return the claims of a mark and their runs; where it names a size, only claims that a run of that size tells."""
-    claims = of_place(names)
-    if by is not None:
-        return [replace(claim, experiment=by) for claim in claims], runs
-    if size is None:
-        return claims, runs
-    sized = {claim.experiment: runs.get(f"{claim.experiment}.{size}") for claim in claims}
-    known = {experiment: run for experiment, run in sized.items() if run is not None}
-    return [claim for claim in claims if claim.experiment in known], known
+def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:
+    """Write the table of a mark; where it names a size, only of claims that a run of that size tells."""
+    claims = [replace(claim, experiment=by or claim.experiment) for claim in of_place(names)]
+    runs = {claim.experiment: evidence.of(claim.experiment, size) for claim in claims}
+    if size is not None:
+        claims = [claim for claim in claims if runs[claim.experiment]]
+    lines = [runs[claim.experiment].get(claim.id) for claim in claims]
+    rows = [_row(claim, line, evidence) for claim, line in zip(claims, lines, strict=True)]
+    origins = dict.fromkeys(_origin(line, evidence) for line in lines if line)
+    return "\n".join([HEAD, *rows, "", *(origins or ["No run is recorded yet."]), ""])
 
 
 def of_place(names: str) -> list[Claim]:
@@ -81,52 +101,46 @@ def _number(claim: Claim) -> tuple[int, str]:
     return int(number.rstrip("abcd")), number
 
 
-def _table(claims: Sequence[Claim], runs: Stored) -> str:
-    asked = list(dict.fromkeys(claim.experiment for claim in claims if claim.experiment in runs))
-    rows = [_row(claim, verdict_of(claim, runs.get(claim.experiment))) for claim in claims]
-    origins = [_origin(name, runs[name]) for name in asked]
-    return "\n".join([HEAD, *rows, "", *(origins or ["No run is stored yet."]), ""])
-
-
-def _row(claim: Claim, verdict: Verdict) -> str:
-    said = f"{verdict.word}: {verdict.note}" if verdict.note else verdict.word
+def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
+    verdict = verdict_of(claim, line)
     cells = (
         f"{claim.id}: {claim.sentence} ({claim.source})",
         of_paper(claim),
         of_ours(verdict),
         of_span(verdict),
         claim.strength,
-        said,
-        claim.experiment,
+        f"{verdict.word}: {verdict.note}" if verdict.note else verdict.word,
+        f"{claim.experiment}, *stale*" if line and evidence.stale(line) else claim.experiment,
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def verdict_of(claim: Claim, run: Mapping[str, Any] | None) -> Verdict:
-    """Judge what a stored run measured by the rule that the claim has today."""
-    if run is None:
-        return judge(claim, Untestable("no run is stored"))
-    record = next((record for record in run["claims"] if record["id"] == claim.id), None)
-    if record is None or record["ours"] is None:
-        return judge(claim, Untestable(record["note"] if record else "the stored run did not ask"))
-    return judge(claim, Measured(record["ours"], record["low"], record["high"], record["n"], record["note"]))
+def verdict_of(claim: Claim, line: Line | None) -> Verdict:
+    """Judge what a line of the ledger measured by the rule that the claim has today."""
+    if line is None:
+        return judge(claim, Untestable(claim.no_table_tells or "no value is recorded"))
+    return judge(claim, Measured(line["value"], line["low"], line["high"], line["n"], line["note"]))
 
 
-def _origin(name: str, run: Mapping[str, Any]) -> str:
-    seeds = len(run["seeds"])
-    size = f" --set size={run['size']}" if run.get("size") else ""
-    commit = (run["commit"] or "unknown")[:10]
-    return f"* `driftlab run {name}{size}`: {seeds} seed{'' if seeds == 1 else 's'}, commit {commit}"
+def _origin(line: Line, evidence: Evidence) -> str:
+    seeds = len(line["seeds"])
+    size = f" --set size={line['size']}" if line["size"] else ""
+    run = f"* `driftlab run {line['experiment']}{size}`: {seeds} seed{'' if seeds == 1 else 's'}"
+    why = evidence.stale(line)
+    return f"{run}, commit {(line['commit'] or 'unknown')[:10]}" + (f"; *stale*: {why}" if why else "")
 
 
 def main(docs: Path) -> None:
     """Write the tables of all pages."""
-    runs = stored(docs / "claims")
+    evidence = evidence_of(docs)
     for page in sorted(docs.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        if (anew := written(text, runs)) != text:
+        if (anew := written(text, evidence)) != text:
             page.write_text(anew, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    except DataError as error:
+        sys.exit(str(error))

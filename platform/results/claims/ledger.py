@@ -1,0 +1,156 @@
+"""The ledger of evidence: one JSON line for each claim that a run measured. Lines are added, and none is changed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.results.claims.base import Claim, Verdict
+from driftlab.platform.results.tables.read import Run
+from driftlab.platform.results.tables.sources import MEASURES, PACKAGE, code_digest, experiment_digest
+
+LEDGER = PACKAGE.parent / "evidence" / "ledger.jsonl"  # in a checkout; a wheel holds none
+Line = Mapping[str, Any]
+Key = tuple[str, str, str | None]  # claim, experiment, size
+
+
+class Digests:
+    """The digests of the code and the experiments of today, each computed once."""
+
+    def __init__(self, package: Path = PACKAGE) -> None:
+        self.code = code_digest(package=package)
+        self.measure = code_digest(MEASURES, package)
+        self.spec = cache(lambda experiment, size: experiment_digest(experiment, size, package))
+
+
+def lines_of(run: Run, verdicts: Iterable[Verdict], digests: Digests) -> list[Line]:
+    """Write a line for each claim that a finished run measured; the code's digest is the one that the run recorded."""
+    spec, info = run.spec, run.info
+    experiment, size, seeds = spec["name"], spec.get("size"), list(spec["seeds"])
+    shared = {
+        "experiment": experiment,
+        "size": size,
+        "seeds": seeds,
+        "commit": info.get("git_commit"),
+        "code_digest": info.get("code_digest"),
+        "measure_digest": digests.measure,
+        "spec_digest": digests.spec(experiment, size),
+        "machine": _machine(info),
+        "seconds": _seconds(run),
+    }
+    return [{**shared, **_of_verdict(verdict, seeds)} for verdict in verdicts if verdict.measured]
+
+
+def _of_verdict(verdict: Verdict, seeds: Sequence[int]) -> Line:
+    claim, found = verdict.claim, verdict.measured
+    assert found is not None, f"nothing was measured of claim '{claim.id}'"
+    return {
+        "claim": claim.id,
+        "words": claim.sentence,
+        "source": claim.source,
+        "paper": claim.paper,
+        "unit": claim.unit,
+        "rule": claim.rule,
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "n": found.n,
+        "per_seed": [found.by_seed.get(seed) for seed in seeds] if found.by_seed else None,
+        "verdict": verdict.word,
+        "note": verdict.note,
+    }
+
+
+def _machine(info: Mapping[str, Any]) -> Line:
+    """Describe the class of machine that a run ran on, without its name."""
+    kinds = {"architecture": "machine", "processor": "processor", "instructions": "instructions"}
+    return {**{key: info.get(name) for key, name in kinds.items()}, "torch": info.get("packages", {}).get("torch")}
+
+
+def _seconds(run: Run) -> float | None:
+    """Add up what the cells took on their machine; None where one of them was not measured."""
+    took = run.table("runs")["host_seconds"].to_pylist()
+    return None if None in took else round(sum(took), 1)
+
+
+def append(file: Path, lines: Iterable[Line]) -> int:
+    """Add the lines that do not stand in the ledger as the newest of their claim and run; return how many they are.
+
+    Other processes may append at the same time. What a killed one left of its last line is removed.
+    """
+    if not file.is_file():
+        raise RequestError(f"There is no ledger '{file}': evidence is kept in a checkout of driftlab. Run it from one.")
+    with file.open("a+b") as ledger:  # whatever was read, writes go to the end
+        fcntl.flock(ledger, fcntl.LOCK_EX)  # which the end of the block releases
+        ledger.seek(0)
+        text = ledger.read()
+        known = newest(_parsed(text, file))
+        added = [line for line in lines if known.get(key_of(line)) != line]
+        whole, end, torn = text.rpartition(b"\n")
+        if torn and _whole(torn) is None:
+            ledger.truncate(len(whole + end))
+            torn = b""
+        dumped = [json.dumps(line, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n" for line in added]
+        ledger.write((b"\n" if torn else b"") + "".join(dumped).encode())
+    return len(added)
+
+
+def read_ledger(file: Path) -> list[Line]:
+    """Read all lines, the oldest first; a last line that its writer did not end is left out."""
+    return _parsed(file.read_bytes(), file)
+
+
+def _parsed(text: bytes, file: Path) -> list[Line]:
+    *ended, torn = text.split(b"\n")
+    found = [_whole(line) for line in ended]
+    if None in found:
+        raise DataError(
+            f"Line {found.index(None) + 1} of '{file}' is damaged. Restore it from the history of the file."
+        )
+    last = _whole(torn)
+    return [line for line in [*found, last] if line is not None]
+
+
+def _whole(text: bytes) -> Line | None:
+    """Read a line; None if it is not one whole object with a claim, an experiment and a size."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and {"claim", "experiment", "size"} <= line.keys() else None
+
+
+def key_of(line: Line) -> Key:
+    """Return what a line is about; of several the last one counts."""
+    return line["claim"], line["experiment"], line["size"]
+
+
+def newest(lines: Iterable[Line]) -> dict[Key, Line]:
+    """Keep the last line of each claim, experiment and size, in the order in which they were added."""
+    found: dict[Key, Line] = {}
+    for line in lines:
+        found.pop(key_of(line), None)
+        found[key_of(line)] = line
+    return found
+
+
+def stale(line: Line, claim: Claim, digests: Digests) -> str:
+    """Say why a line does not hold for the code, the experiment and the claim of today; empty if it does."""
+    if None in (line["spec_digest"], line["code_digest"], line["measure_digest"]):
+        return "recorded without digests"
+    then = {"experiment": line["spec_digest"], "code": line["code_digest"], "measures": line["measure_digest"]}
+    now = {
+        "experiment": digests.spec(line["experiment"], line["size"]),
+        "code": digests.code,
+        "measures": digests.measure,
+    }
+    changed = [name for name in now if then[name] != now[name]]
+    said = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    if any(line[name] != value for name, value in said.items()):
+        changed.append("claim")
+    return f"other {' and '.join(changed)} since" if changed else ""

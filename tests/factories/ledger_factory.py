@@ -1,0 +1,42 @@
+"""Lines of a ledger, and the digests that they hold for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from driftlab.platform.results.claims.base import every_claim, judge
+from driftlab.platform.results.claims.ledger import Digests, Line
+from driftlab.platform.results.relations.measured import Measured
+
+
+class _Same:
+    """Digests that every line of this module was recorded with."""
+
+    code, measure = "code", "measure"
+
+    def spec(self, experiment: str, size: str | None) -> str:
+        return "spec"
+
+
+TODAY = cast(Digests, _Same())
+
+
+def line(name: str, value: float, **more: Any) -> Line:
+    """Make a line of two seeds, as a run of full size measured it with the code of today."""
+    claim = every_claim()[name]
+    said = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    found = Measured(value, value - 0.01, value + 0.01, 2)
+    measured = {"value": value, "low": found.low, "high": found.high, "n": 2, "note": "", "per_seed": [value, value]}
+    run = {"experiment": claim.experiment, "size": "full", "seeds": [0, 1], "commit": "0123456789abcdef"}
+    digests = {"code_digest": "code", "measure_digest": "measure", "spec_digest": "spec"}
+    known = {"claim": name, "source": claim.source, "verdict": judge(claim, found).word, "machine": {}, "seconds": 1.0}
+    return {**known, **said, **measured, **run, **digests, **more}
+
+
+def ledger(folder: Path) -> Path:
+    """Make an empty ledger."""
+    (folder / "evidence").mkdir()
+    file = folder / "evidence/ledger.jsonl"
+    file.touch()
+    return file

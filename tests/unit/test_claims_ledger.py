@@ -1,0 +1,225 @@
+"""The ledger of evidence: lines are added and none is changed, and a line knows what it was measured with."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import claims_factory
+import ledger_factory as factory
+import pandas as pd
+import pytest
+import results_factory
+from typer.testing import CliRunner
+
+from driftlab.cli import app as front
+from driftlab.errors import DataError, RequestError
+from driftlab.platform.lab import evidence, paths
+from driftlab.platform.lab.cells import resolved
+from driftlab.platform.lab.read import load
+from driftlab.platform.results.claims import ledger
+from driftlab.platform.results.claims.base import every_claim, judge
+from driftlab.platform.results.claims.ledger import Digests, append, newest, read_ledger, stale
+from driftlab.platform.results.relations.measured import lowest, over_seeds, ratio_over_seeds, values_by_seed
+from driftlab.platform.results.tables.read import open_run
+
+EXPERIMENT = "platform/lab/experiments/ams-table1.yaml"
+FILES = {
+    "platform/core/a.py": "x = 1",
+    "platform/results/relations/b.py": "y = 1",
+    "platform/lab/sets.yaml": "workloads: {all: [{name: streets/dance}]}",
+    "platform/lab/experiments/other.yaml": "{seeds: [0], sizes: {full: {seeds: [0, 1]}, small: {seeds: [0]}}}",
+    EXPERIMENT: "{like: other, size: full, window_s: 5}",
+}
+LINE = factory.line("ONCE-1", 0.1)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def recorded(package: Path) -> dict[str, Any]:
+    now = Digests(package)
+    spec = now.spec("ams-table1", "full")
+    return {**LINE, "code_digest": now.code, "measure_digest": now.measure, "spec_digest": spec}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("platform/core/a.py", "x = 2", "other code since"),
+        ("platform/sim/new.py", "", "other code since"),
+        ("platform/results/relations/b.py", "y = 2", "other measures since"),
+        (EXPERIMENT, "{like: other, size: full, window_s: 6}", "other experiment since"),
+        ("platform/lab/experiments/other.yaml", "{sizes: {full: {seeds: [0, 2]}}}", "other experiment since"),
+        ("platform/lab/sets.yaml", "workloads: {}", "other experiment since"),
+        (EXPERIMENT, "# a comment\n{like: other, size: small, summary: said, window_s: 5}", ""),
+        ("platform/lab/experiments/other.yaml", "{seeds: [0], sizes: {full: {seeds: [0, 1]}}}", ""),
+        ("platform/core/README.md", "text", ""),
+    ],
+)
+def test_a_line_is_stale_once_its_code_its_measures_or_its_experiment_changed(package, name, text, said):
+    line = recorded(package)
+    assert stale(line, every_claim()["ONCE-1"], Digests(package)) == ""
+    (package / name).parent.mkdir(parents=True, exist_ok=True)
+    (package / name).write_text(text)
+    assert stale(line, every_claim()["ONCE-1"], Digests(package)) == said
+
+
+def test_a_line_is_stale_once_the_claim_was_worded_anew_or_without_digests():
+    claim = every_claim()["ONCE-1"]
+    assert stale(LINE, claim, factory.TODAY) == ""
+    assert stale(LINE, replace(claim, sentence="it helps"), factory.TODAY) == "other claim since"
+    assert stale(LINE, replace(claim, rule="ge"), factory.TODAY) == "other claim since"
+    for digest in ("code_digest", "measure_digest", "spec_digest"):
+        assert stale({**LINE, digest: None}, claim, factory.TODAY) == "recorded without digests"
+
+
+def test_the_code_of_today_has_a_digest_of_its_own():
+    now = Digests()
+    assert len({now.code, now.measure, now.spec("ams-table1", "small"), now.spec("ams-table1", "full")}) == 4
+    assert now.spec("no-such-experiment", None) is None
+
+
+def test_lines_are_added_behind_others_and_the_last_one_counts(tmp_path):
+    file = factory.ledger(tmp_path)
+    other = {**LINE, "value": 0.2}
+    assert append(file, [LINE, {**LINE, "size": None}]) == 2
+    before = file.read_bytes()
+    assert append(file, [LINE]) == 0  # as it stands there
+    assert append(file, [other]) == 1
+    assert file.read_bytes().startswith(before)
+    assert read_ledger(file) == [LINE, {**LINE, "size": None}, other]
+    assert list(newest(read_ledger(file)).values()) == [{**LINE, "size": None}, other]
+    assert append(file, [LINE]) == 1
+
+
+def test_a_last_line_that_was_torn_is_left_out_and_removed_by_the_next_writer(tmp_path):
+    file = factory.ledger(tmp_path)
+    append(file, [LINE])
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:50])
+    assert read_ledger(file) == [LINE]
+    other = {**LINE, "claim": "ONCE-2"}
+    append(file, [other])
+    assert file.read_bytes().startswith(whole)
+    assert read_ledger(file) == [LINE, other]
+
+
+def test_a_last_line_without_its_end_stays(tmp_path):
+    file = factory.ledger(tmp_path)
+    append(file, [LINE])
+    file.write_bytes(file.read_bytes().rstrip())
+    append(file, [{**LINE, "claim": "ONCE-2"}])
+    assert [line["claim"] for line in read_ledger(file)] == ["ONCE-1", "ONCE-2"]
+
+
+def test_a_damaged_line_and_a_missing_ledger_are_named(tmp_path):
+    file = factory.ledger(tmp_path)
+    append(file, [LINE])
+    file.write_bytes(b"{}\n" + file.read_bytes())
+    with pytest.raises(DataError, match="Line 1 of"):
+        read_ledger(file)
+    with pytest.raises(RequestError, match="There is no ledger"):
+        append(tmp_path / "ledger.jsonl", [LINE])
+
+
+def test_a_writer_holds_a_lock_from_what_it_reads_to_what_it_adds(tmp_path, monkeypatch):
+    file, parse = factory.ledger(tmp_path), ledger._parsed
+
+    def parsed(*args: Any) -> Any:
+        with file.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return parse(*args)
+
+    monkeypatch.setattr(ledger, "_parsed", parsed)
+    assert append(file, [LINE]) == 1
+    with file.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_lines_of_a_writer_that_began_later_stay(tmp_path, monkeypatch):
+    file, lock = factory.ledger(tmp_path), fcntl.flock
+    other = {**LINE, "claim": "ONCE-2"}
+
+    def waited(place: Any, how: int) -> None:
+        file.write_text(json.dumps(other) + "\n")  # which the other one writes before it gives up its lock
+        lock(place, how)
+
+    monkeypatch.setattr(fcntl, "flock", waited)
+    append(file, [LINE])
+    assert read_ledger(file) == [other, LINE]
+
+
+def test_values_of_seeds_are_kept_where_they_were_averaged():
+    index = pd.MultiIndex.from_product([["a", "b"], [0, 1]], names=["workload", "seed"])
+    values = pd.Series([1.0, 2.0, 4.0, 8.0], index)
+    assert claims_factory.measured(over_seeds(values)).by_seed == {0: 2.5, 1: 5.0}
+    assert claims_factory.measured(ratio_over_seeds(values)).by_seed == pytest.approx({0: 2.0, 1: 4.0})
+    assert claims_factory.measured(lowest(values, chosen_after=True)).by_seed == {0: 1.0, 1: 2.0}
+    assert values_by_seed(values) is None
+    assert values_by_seed(values.reset_index(drop=True)) is None
+
+
+@pytest.mark.slow
+def test_a_run_is_recorded_with_what_it_was_measured_with(tmp_path, monkeypatch):
+    file = factory.ledger(tmp_path)
+    folder = results_factory.make_run(tmp_path / "run", pictures=False)
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "code_digest": "abc", "instructions": "avx2"}))
+    monkeypatch.setattr(ledger, "LEDGER", file)
+    monkeypatch.setattr(evidence, "check_evidence", lambda folder: None)
+    result = CliRunner().invoke(front.build_app(), ["claims", str(folder), "--json", "--record"])
+    told = {claim["id"]: claim for claim in json.loads(result.stdout)["claims"] if claim["ours"] is not None}
+    lines = {line["claim"]: line for line in read_ledger(file)}
+    assert lines.keys() == told.keys() != set()
+    for name, line in lines.items():
+        claim = every_claim()[name]
+        assert (line["value"], line["verdict"], line["words"]) == (
+            *(told[name][key] for key in ("ours", "verdict")),
+            claim.sentence,
+        )
+        assert (line["experiment"], line["seeds"], line["code_digest"]) == ("demo", [0, 1, 2], "abc")
+        assert line["machine"].keys() == {"architecture", "processor", "instructions", "torch"}
+        if line["per_seed"] and claim.unit == "mIoU difference":
+            assert sum(line["per_seed"]) / 3 == pytest.approx(line["value"])
+    assert any(line["per_seed"] for line in lines.values())
+    assert sum(open_run(folder).frame("runs")["host_seconds"]) == pytest.approx(line["seconds"], abs=0.1)
+
+
+def test_only_a_finished_run_of_an_experiment_as_it_stands_is_evidence(tmp_path):
+    plain, changed = load("quick"), load("quick", ["window_s=3"])
+    folder = paths.new_run(tmp_path / "plain", resolved(plain))
+    with pytest.raises(RequestError, match=r"lacks \d+ cells. Finish it"):
+        evidence.check_evidence(folder)
+    with pytest.raises(RequestError, match=r"not what experiment 'quick' asks for .*window_s"):
+        evidence.check_evidence(paths.new_run(tmp_path / "changed", resolved(changed)))
+    with pytest.raises(RequestError, match="clock: virtual vs wall"):
+        evidence.check_evidence(paths.new_run(tmp_path / "wall", {**resolved(plain), "clock": "wall"}))
+    own = paths.new_run(tmp_path / "own", {**resolved(plain), "name": "my-own"})
+    with pytest.raises(RequestError, match="my-own"):
+        evidence.check_evidence(own)
+
+
+def test_a_run_that_other_code_continues_has_no_digest_of_code(tmp_path):
+    folder = paths.new_run(tmp_path, {"name": "test"})
+    paths.keep_info(folder, lambda: {"code_digest": "a", "python": "3"})
+    paths.clear_other_code(folder, "a")
+    assert json.loads((folder / "run.json").read_text()) == {"code_digest": "a", "python": "3"}
+    paths.clear_other_code(folder, "b")
+    paths.clear_other_code(folder, "a")
+    assert json.loads((folder / "run.json").read_text()) == {"code_digest": None, "python": "3"}
+
+
+@pytest.mark.slow
+def test_a_claim_that_was_not_measured_has_no_line(tmp_path):
+    run = open_run(results_factory.make_run(tmp_path / "run", seeds=(0, 1), pictures=False))
+    claim = next(claim for claim in every_claim().values() if claim.no_table_tells)
+    assert ledger.lines_of(run, [judge(claim, claim.ask(None))], factory.TODAY) == []
