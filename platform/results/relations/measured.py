@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,12 @@ class Measured:
     high: float | None = None
     n: int = 1
     note: str = ""
+    by_seed: Mapping[int, float] | None = None  # what was averaged; None where it is not one value for each seed
 
     @classmethod
-    def of(cls, found: Interval, note: str = "") -> Measured:
+    def of(cls, found: Interval, note: str = "", by_seed: Mapping[int, float] | None = None) -> Measured:
         """Take a mean with its interval."""
-        return cls(found.mean, found.low, found.high, found.n, note)
+        return cls(found.mean, found.low, found.high, found.n, note, by_seed)
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,22 @@ class Untestable:
 
 def over_seeds(values: pd.Series, note: str = "") -> Measured | Untestable:
     """Average values over the cells of each seed, then over seeds: workloads are chosen, seeds are drawn."""
-    found = interval(values.groupby("seed").mean())
+    seeds = values.groupby("seed").mean()
+    found = interval(seeds)
     if found is None:
         return Untestable("nothing was measured")
-    return Untestable(MORE_SEEDS) if found.n == 1 else Measured.of(found, re.sub(r"(?<!\w)-(?=\d)", "\u2212", note))
+    if found.n == 1:
+        return Untestable(MORE_SEEDS)
+    return Measured.of(found, re.sub(r"(?<!\w)-(?=\d)", "\u2212", note), values_by_seed(seeds))
+
+
+def values_by_seed(values: pd.Series) -> dict[int, float] | None:
+    """Map seeds to their values, leaving out what was not measured; None where a seed has several, or none is named."""
+    if "seed" not in values.index.names:
+        return None
+    seeds = values.index.get_level_values("seed")
+    found = zip(seeds, values, strict=True)
+    return {int(seed): float(value) for seed, value in found if math.isfinite(value)} if seeds.is_unique else None
 
 
 def ratio_over_seeds(ratios: pd.Series, note: str = "") -> Measured | Untestable:
@@ -53,7 +66,8 @@ def ratio_over_seeds(ratios: pd.Series, note: str = "") -> Measured | Untestable
     found = over_seeds(ratios.map(math.log), note)
     if isinstance(found, Untestable) or found.low is None or found.high is None:
         return found
-    return Measured(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.note)
+    seeds = {seed: math.exp(value) for seed, value in (found.by_seed or {}).items()}
+    return Measured(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n, found.note, seeds)
 
 
 def lowest(values: pd.Series, *, chosen_after: bool) -> Measured | Untestable:
@@ -64,7 +78,8 @@ def lowest(values: pd.Series, *, chosen_after: bool) -> Measured | Untestable:
     """
     from scipy.special import stdtrit
 
-    found = {name: interval(part) for name, part in values.groupby("workload")}
+    parts = dict(list(values.groupby("workload")))
+    found = {name: interval(part) for name, part in parts.items()}
     known = {name: value for name, value in found.items() if value is not None and value.low is not None}
     if not known:
         return Untestable(MORE_SEEDS)
@@ -76,7 +91,7 @@ def lowest(values: pd.Series, *, chosen_after: bool) -> Measured | Untestable:
         wider = float(stdtrit(least.n - 1, 1 - 0.025 / len(known)) / stdtrit(least.n - 1, 0.975))
     half = (least.mean - least.low) * wider
     note = f"on {name}, the lowest of {len(known)}"
-    return Measured(least.mean, least.mean - half, least.mean + half, least.n, note)
+    return Measured(least.mean, least.mean - half, least.mean + half, least.n, note, values_by_seed(parts[name]))
 
 
 def means(

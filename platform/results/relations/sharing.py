@@ -12,7 +12,7 @@ import numpy as np
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.relations.cells import CELL, done, members, slot
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.relations.measured import Measured, Untestable, values_by_seed
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.scheduling.costs import weigh_cost
@@ -116,7 +116,7 @@ def over_trainings(values: pd.Series, note: str = "") -> Measured | Untestable:
     by_draw, apps = values.groupby("draw").mean(), values.groupby(["workload", "app"]).ngroups
     if len(by_draw) < 2:
         return over_apps(values, note, "each of a seed of its own")
-    return _over(by_draw, note, f"over {len(by_draw)} seeds that train {apps} applications anew")
+    return _over(by_draw.rename_axis("seed"), note, f"over {len(by_draw)} seeds that train {apps} applications anew")
 
 
 def over_apps(values: pd.Series, note: str, what: str = "whatever they learn") -> Measured | Untestable:
@@ -129,7 +129,7 @@ def _over(values: pd.Series, note: str, over: str) -> Measured | Untestable:
     found = interval(values)
     if found is None or found.n < 2:
         return Untestable("needs two applications or more")
-    return Measured.of(found, f"{note}, {over}" if note else over)
+    return Measured.of(found, f"{note}, {over}" if note else over, values_by_seed(values))
 
 
 def allocations(tables: Tables) -> pd.DataFrame:

@@ -21,8 +21,9 @@ def forecast_gain(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "a
     if missing := [fleet for fleet, skills in found.items() if not skills]:
         return Untestable(f"needs fleets whose devices have a load, called {', '.join(missing)}")
     seeds = set.intersection(*(set(skills) for skills in found.values()))
-    gain = interval(mean(skills[seed] for skills in found.values()) for seed in sorted(seeds))
+    by_seed = {seed: mean(skills[seed] for skills in found.values()) for seed in sorted(seeds)}
+    gain = interval(by_seed.values())
     if gain is None or gain.n == 1:
         return Untestable(MORE_SEEDS)
     told = [f"{fleet} {100 * mean(skills.values()):+.1f} %" for fleet, skills in found.items()]
-    return Measured.of(gain, ", ".join(told).replace("-", "\u2212"))
+    return Measured.of(gain, ", ".join(told).replace("-", "\u2212"), by_seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.relations.cells import members, slot
@@ -102,12 +103,13 @@ def _on_goals(points: DataFrame, measure: Callable[[DataFrame], float], what: st
     told = f"frontiers that end before {what}: {', '.join(ends)}"
     if whole.empty:
         return Untestable(told)
-    found = lowest(traces.set_index("workload")["value"].loc[whole.index], chosen_after=False)
+    counted = traces[traces["workload"].isin(whole.index)].set_index(["workload", "seed"])["value"]
+    found = lowest(counted, chosen_after=False)
     if isinstance(found, Untestable):
         return found
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
     note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
-    return Measured(found.value, found.low, found.high, found.n, f"{note}; {told}" if ends else note)
+    return replace(found, note=f"{note}; {told}" if ends else note)
 
 
 def gap_to_optimum(tables: Tables) -> Measured | Untestable:

@@ -5,6 +5,7 @@ Which system is which follows from its slots, so that an experiment of one's own
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -126,7 +127,8 @@ def quantised_score(tables: Tables, mask: str) -> Measured | Untestable:
     if isinstance(found, Untestable) or found.low is None or found.high is None:
         return found
     note = f"{found.value:+.4f}, from {found.low:+.4f} to {found.high:+.4f}".replace("-", "\u2212")
-    return Measured(abs(found.value), 0.0, max(abs(found.low), abs(found.high)), found.n, note)
+    seeds = {seed: math.copysign(value, value * found.value) for seed, value in (found.by_seed or {}).items()}
+    return Measured(abs(found.value), 0.0, max(abs(found.low), abs(found.high)), found.n, note, seeds)
 
 
 def quantised_loss(tables: Tables, mask: str) -> Measured | Untestable:
