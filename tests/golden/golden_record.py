@@ -267,7 +267,7 @@ def fix_host_columns(run: Path) -> None:
         for place in places:
             column = table.schema.field(place)
             values = [None if value is None else row + 1 for row, value in enumerate(table[place].to_pylist())]
-            table = table.set_column(place, column, pa.array(values, column.type))
+            table = table.set_column(place, column, pa.array(values, pa.int64()).cast(column.type))
         if places:
             pq.write_table(table, file)
 
