@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import RequestError, RunError
+from driftlab.platform.lab.builds import recipes_of
 from driftlab.platform.lab.cells import resolved
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
-from driftlab.platform.networks.training.artifacts import Recipe
 from driftlab.platform.sim import portable
 
 WANTED = "compute.portable=true"
@@ -139,7 +139,7 @@ def test_the_spec_says_it_of_portable_runs_alone():
 
 
 def test_networks_of_portable_runs_are_kept_apart():
-    assert Recipe("tiny").key() != Recipe("tiny", portable=True).key()
+    assert recipes_of(load("quick")).keys().isdisjoint(recipes_of(load("quick", [WANTED])))
 
 
 def test_a_gpu_is_refused():
