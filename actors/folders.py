@@ -17,10 +17,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftlab.actors.watchdog import LEAVE_S, end_processes
+from driftlab.actors.watchdog import LEAVE_S, MARKER, end_processes
 from driftlab.errors import RequestError
 
-MARKER = "driftlab-session"
 SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"  # Ray's longest path below its folder
 NAME = "12345678"  # as long as the name of a session's folder
 SHORT = (Path("/tmp"), Path("/var/tmp"))  # places for Ray's files where those of the temporary folder do not suit it

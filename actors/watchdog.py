@@ -13,6 +13,7 @@ import time
 
 import psutil
 
+MARKER = "driftlab-session"  # a file in the folder of a session, locked while its driver lives
 MARK = "DRIFTLAB_RAY_SESSION"  # in the environment of every process of a session: the folder of that session
 LEAVE_S = 2.0  # for processes to end by themselves
 END_S = 10.0  # for new processes to stop appearing
@@ -34,12 +35,16 @@ def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
 
 
 def _belongs(process: psutil.Process, folder: str) -> bool:
-    """Look for the mark, or for a log file of the session: Ray's agents overwrite their environment."""
+    """Look for the mark, or for a log file of the session: Ray's agents overwrite their environment.
+
+    The marker is no log file: whoever removes the folder, or looks whether its driver lives, holds it open.
+    """
     try:
         environment = process.environ()
         if environment:
             return bool(environment.get(MARK) == folder)
-        return any(file.path.startswith(f"{folder}/") for file in process.open_files())
+        opened = {file.path for file in process.open_files()} - {f"{folder}/{MARKER}"}
+        return any(path.startswith(f"{folder}/") for path in opened)
     except (psutil.Error, OSError):
         return False
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,3 +249,11 @@ class TestWatchdog:
         finally:
             orphan.kill()
             orphan.wait()
+
+
+@pytest.mark.parametrize(("name", "belongs"), [(folders.MARKER, False), ("session_1/logs/agent.log", True)])
+def test_a_process_that_shows_no_environment_belongs_by_its_logs_and_not_by_the_marker(name, belongs):
+    """Titles of processes overwrite their environment: a process that removes a folder must not end itself."""
+    opened = [SimpleNamespace(path=f"/tmp/driftlab-1/a/{name}")]
+    process = SimpleNamespace(environ=dict, open_files=lambda: opened)
+    assert watchdog._belongs(process, "/tmp/driftlab-1/a") == belongs
