@@ -20,8 +20,8 @@ END_S = 10.0  # for new processes to stop appearing
 
 
 def processes_of(folder: str) -> list[psutil.Process]:
-    """Find the processes of a session."""
-    return [process for process in psutil.process_iter() if _belongs(process, folder)]
+    """Find the processes of a session, apart from the one that asks: a driver has log files of its own open."""
+    return [each for each in psutil.process_iter() if each.pid != os.getpid() and _belongs(each, folder)]
 
 
 def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:

@@ -60,7 +60,7 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
     best = points.loc[front(points)]
     axis.plot(best["cost"], best["mean"], color=plots.QUIET, linewidth=1.0, drawstyle="steps-post", zorder=1)
     judged = [name for name in view.looks if name in points.index and (points.loc[name, "method"] or _idle(view, name))]
-    for name in set(points.index) - set(judged):
+    for name in points.index.difference(judged, sort=False):
         look = view.looks[name]
         axis.axhline(points.loc[name, "mean"], color=look.colour, linestyle=look.dash, linewidth=1.2, zorder=0)
     for name in judged:
