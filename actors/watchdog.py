@@ -37,7 +37,7 @@ def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
 def _belongs(process: psutil.Process, folder: str) -> bool:
     """Look for the mark, or for a log file of the session: Ray's agents overwrite their environment.
 
-    The marker is no log file: whoever removes the folder, or looks whether its driver lives, holds it open.
+    The marker is no log file: a process that removes the folder, or looks whether its driver lives, has it open.
     """
     try:
         environment = process.environ()

@@ -259,7 +259,7 @@ def test_a_process_that_shows_no_environment_belongs_by_its_logs_and_not_by_the_
     assert watchdog._belongs(process, "/tmp/driftlab-1/a") == belongs
 
 
-def test_whoever_asks_is_not_among_the_processes_of_a_session(place, monkeypatch):
+def test_the_process_that_asks_is_not_among_the_processes_of_a_session(place, monkeypatch):
     """A driver with a title has no environment to read, and log files of the session open."""
     monkeypatch.setattr(watchdog.psutil.Process, "environ", lambda process: {})
     with (place / "driver.log").open("w"):
