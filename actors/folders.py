@@ -23,7 +23,7 @@ from driftlab.errors import RequestError
 SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"  # Ray's longest path below its folder
 NAME = "12345678"  # as long as the name of a session's folder
 SHORT = (Path("/tmp"), Path("/var/tmp"))  # places for Ray's files where those of the temporary folder do not suit it
-CURE = "Set TMPDIR to a folder of your own on a local disk, with a short path of ASCII letters."
+ADVICE = "Set TMPDIR to a folder of your own on a local disk, with a short path of ASCII letters."
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def open_folder() -> SessionFolder:
         else:
             moved = f"Ray's files are in '{parent}', because {' and '.join(unfit)}." if unfit else ""
             return SessionFolder(path, lock, moved)
-    raise RequestError(f"Ray's files have no place: {', '.join(unfit)}. {CURE}")
+    raise RequestError(f"Ray's files have no place: {', '.join(unfit)}. {ADVICE}")
 
 
 def _temporary() -> list[Path]:
@@ -82,7 +82,7 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
 def private_parent(place: Path) -> Path:
     """Find or make the folder of this user's sessions, to which no other user can write.
 
-    An OSError says why a place cannot hold Ray's files; what is there already stays as it is.
+    An OSError gives the reason why a place cannot hold Ray's files; existing files stay as they are.
     """
     if not str(place).isascii():
         raise OSError("Ray takes paths of ASCII letters only")
@@ -99,7 +99,7 @@ def private_parent(place: Path) -> Path:
 
 
 def _try_socket(place: Path, letters: int) -> None:
-    """Make a socket with a name of so many letters, and remove it: not every file system can hold sockets."""
+    """Make a socket with a name of this length, and remove it: not every file system can hold sockets."""
     path = place / secrets.token_hex(letters)[:letters]
     with socket.socket(socket.AF_UNIX) as trial:
         try:

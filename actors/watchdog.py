@@ -20,7 +20,7 @@ END_S = 10.0  # for new processes to stop appearing
 
 
 def processes_of(folder: str) -> list[psutil.Process]:
-    """Find the processes of a session, apart from the one that asks: a driver has log files of its own open."""
+    """Find the processes of a session, except the current one: a driver has its own log files open."""
     return [each for each in psutil.process_iter() if each.pid != os.getpid() and _belongs(each, folder)]
 
 
@@ -37,7 +37,7 @@ def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
 def _belongs(process: psutil.Process, folder: str) -> bool:
     """Look for the mark, or for a log file of the session: Ray's agents overwrite their environment.
 
-    The marker is no log file: a process that removes the folder, or looks whether its driver lives, has it open.
+    The marker is no log file: a process that removes the folder, or checks the lock, has it open.
     """
     try:
         environment = process.environ()

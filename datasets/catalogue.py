@@ -63,14 +63,14 @@ class Scenery:
 
 @dataclass(frozen=True)
 class Workload:
-    """A kind of stream; capital letters after the last colon of its name stand for what a request puts there."""
+    """A kind of stream; capital letters after the last colon of its name stand for a part of the request."""
 
     name: str
     summary: str
     opener: Callable[[StreamRequest], Stream] = field(repr=False)
     parameters: Mapping[str, AnyParameter] = field(default_factory=lambda: MappingProxyType({}))
     own_length: bool = False  # a duration of 0 means the length of the file
-    bare: bool = False  # whether a request may leave out the last colon and what follows it
+    bare: bool = False  # whether a request may leave out the last colon and the rest
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
     scenery: Callable[[str, int], Scenery] | None = field(default=None, repr=False)  # by name and seed, where known

@@ -1,4 +1,4 @@
-"""What a labelled set holds and what a request for one says."""
+"""A labelled set, and a request for one."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ LIMIT_S = 60.0  # for the tests of one mutant
 
 
 class Mutator(cst.CSTVisitor):
-    """Collects what may replace each node, and the lines of its statement (of a compound one the first line).
+    """Collects the mutants of each node, and the lines of its statement (of a compound one the first line).
 
     Outside functions there are none: an import runs them once, whichever test needs them.
     """
@@ -65,7 +65,7 @@ class Mutator(cst.CSTVisitor):
 
 
 def run(arguments: Sequence[str], limit_s: float, *, silent: bool = True) -> int | None:
-    """Run pytest in a process of its own, which ends with all that it started; None if it takes too long."""
+    """Run pytest in a child process, which ends with all that it started; None if it takes too long."""
     ends_s, child = time.monotonic() + limit_s, os.fork()
     if not child:
         import pytest
@@ -111,7 +111,7 @@ def judge(file: str, data: coverage.CoverageData, sample: float, seed: int) -> I
 
 
 def left_out(folder: str, names: Sequence[str]) -> set[str]:
-    """Name what a copy of the checkout does without: environments, caches and results."""
+    """Name the parts that a copy of the checkout leaves out: environments, caches and results."""
     results = ("build", "dist", "out", "runs") if Path(folder) == ROOT else ()
     return {name for name in names if name[0] == "." or name in ("__pycache__", *results)}
 

@@ -82,7 +82,7 @@ def main() -> None:
 def _take_utf8() -> None:
     """Start this process again in Python's UTF-8 mode if the locale has another encoding.
 
-    Ray and Arrow encode paths in UTF-8 whatever the locale says, and would not find what Python has made.
+    Ray and Arrow encode paths in UTF-8 in every locale, and would not find files that Python named otherwise.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})

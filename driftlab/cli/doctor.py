@@ -135,7 +135,7 @@ def torch() -> Finding:
 
 
 def kernels() -> Finding:
-    """Which instructions torch's kernels use, and what that means for networks of your own."""
+    """Name the instruction set of torch's kernels, and its consequence for the user's networks."""
     try:
         from torch.backends.cpu import get_cpu_capability
 
@@ -230,13 +230,13 @@ def cache() -> Finding:
 
 
 def temporary() -> Finding:
-    """Whether Ray's files have a place, which is tried with a folder that is removed again."""
-    from driftlab.actors.folders import CURE, open_folder
+    """Find a place for Ray's files, by making a folder and removing it again."""
+    from driftlab.actors.folders import ADVICE, open_folder
 
     try:
         folder = open_folder()
     except RequestError as error:
-        return Finding("temporary", "problem", str(error).removesuffix(f" {CURE}"), CURE)
+        return Finding("temporary", "problem", str(error).removesuffix(f" {ADVICE}"), ADVICE)
     folder.remove()
     if folder.moved:
         return Finding("temporary", "note", folder.moved, "none needed")

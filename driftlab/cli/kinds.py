@@ -75,7 +75,7 @@ def kind_of(name: str) -> Kind:
 
 
 def _known(place: str) -> Mapping[str, Any]:
-    """Import a mapping by name, module:NAME, when it is asked for."""
+    """Import a mapping by name, module:NAME, at its first use."""
     module, _, name = place.partition(":")
     found: Mapping[str, Any] = getattr(importlib.import_module(f"driftlab.{module}"), name)
     return found

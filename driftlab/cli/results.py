@@ -50,7 +50,7 @@ def claims(
     ] = None,
     as_json: Json = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Add what a finished run measured to evidence/ledger.jsonl.")
+        bool, typer.Option("--record", help="Add the measured claims of a finished run to evidence/ledger.jsonl.")
     ] = False,
 ) -> None:
     """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""

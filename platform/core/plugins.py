@@ -29,7 +29,7 @@ _PREFIX = "file:"
 
 
 def is_outside(name: str) -> bool:
-    """Tell whether a name means a user's class rather than one of the registry."""
+    """Return whether a name means a user's class rather than one of the registry."""
     return ":" in name or name.endswith(SUFFIX)
 
 

@@ -44,7 +44,7 @@ class Method:
     system: str = ""  # the name of that system where it is not the method's own
 
 
-# What stands in the other slots of a system that is named after a method.
+# The other slots of a system that is named after a method.
 ALONE: Slots = {}
 IN_PHASES: Slots = {"streaming": "on_device"}
 TAUGHT: Slots = {"adaptation": "distill"}

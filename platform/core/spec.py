@@ -177,7 +177,7 @@ class ComputePart(StrictPart):
 
     @model_serializer(mode="wrap")
     def _leave_out_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Name what is portable alone: specs and seals of other runs stay as they were."""
+        """Write `portable` only if it is true: specs and seals of other runs stay as they were."""
         return {key: value for key, value in write(self).items() if key != "portable" or value}
 
 

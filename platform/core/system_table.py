@@ -20,7 +20,7 @@ from driftlab.platform.core.systems import Bound, System
 
 
 class _Row(NamedTuple):
-    """A combination: what it does in a line, its slots, and the bound that it is in a report."""
+    """A combination: a line that describes it, its slots, and its bound in reports if it is one."""
 
     summary: str
     slots: Slots
@@ -28,7 +28,7 @@ class _Row(NamedTuple):
 
 
 def _sized(name: str, says: str, scheduler: str, **settings: Any) -> dict[str, str | _Row]:
-    """Say what a scheduler of learners does, and combine it with surrogates of three sizes."""
+    """Return the row of a scheduler of learners, and the row that adds surrogates of three sizes."""
     sizes = _Row(
         f"{says}, over surrogates of three sizes.",
         {

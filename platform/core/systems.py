@@ -35,7 +35,7 @@ class System:
 
     @property
     def needs_server(self) -> bool:
-        """Tell whether a server learns or labels for the devices."""
+        """Return whether a server learns or labels for the devices."""
         streaming = member_class("streaming", self.streaming.name)
         return bool(streaming.place == "server" and (streaming.feeds_learner or streaming.returns == "labels"))
 

@@ -1,10 +1,10 @@
-"""Whether a run is evidence for the experiment that it is named after."""
+"""Check that a run is evidence for the experiment in its name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from driftlab.errors import RequestError
+from driftlab.errors import RequestError, as_typed
 from driftlab.platform.lab.cells import resolved
 from driftlab.platform.lab.plan import DIFFERENCES_SHOWN, plan_of
 from driftlab.platform.lab.read import load, parse
@@ -26,4 +26,6 @@ def check_evidence(folder: Path) -> None:
         shown = "; ".join(differing[:DIFFERENCES_SHOWN])
         raise RequestError(f"'{folder}' is not what experiment '{asked.name}' asks for (asked vs run): {shown}.")
     if todo := plan_of(experiment, folder).todo:
-        raise RequestError(f"'{folder}' lacks {len(todo)} cells. Finish it: driftlab run --resume {folder}.")
+        raise RequestError(
+            f"'{folder}' lacks {len(todo)} cells. Finish it: {as_typed('driftlab', 'run', '--resume', folder)}."
+        )

@@ -122,7 +122,7 @@ def _program() -> str:
 
 
 def _cpu(field: str) -> str | None:
-    """Read what the system tells of the first processor under a name."""
+    """Read an entry of the first processor from the system's list."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(field):

@@ -16,7 +16,7 @@ CONTIGUOUS = frozenset(("deeplabv3_mobilenet", "resnet18", "resnet18_cbam", "res
 
 
 def choose_format(name: str, model: nn.Module) -> nn.Module:
-    """Let the network of this name compute in the format that was measured to be faster for it."""
+    """Make a network compute in the memory format that was measured to be faster for its name."""
     if name in CONTIGUOUS:
         model.register_forward_pre_hook(_make_contiguous)
     return model

@@ -19,7 +19,7 @@ from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
 def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:
     """Convert frames [n, height, width, 3] to the input of every network of the zoo.
 
-    Channels stay last in memory; `memory_format` tells why, and which networks change it.
+    Channels stay last in memory; `memory_format.py` gives the reason and the exceptions.
     """
     pixels = (images.astype(np.float32) - np.float32(127.5)) / np.float32(63.75)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)

@@ -1,6 +1,6 @@
 """Compute the same bytes on every x86-64 processor with AVX2 and FMA: the settings of the libraries that compute.
 
-The libraries read most of them while they load, so that they have to be in the environment of a process from its start.
+Libraries read most of them while they load, so the environment of a process must hold them from its start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, str] = {
         "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL"  # names before NumPy 2.4
     ),
     "OPENCV_IPP": "avx2",  # IPP, which OpenCV's wheels contain
-    "OMP_NUM_THREADS": "1",  # PyTorch and oneDNN: every number of threads adds in an order of its own
+    "OMP_NUM_THREADS": "1",  # PyTorch and oneDNN: each number of threads adds in another order
     "MKL_NUM_THREADS": "1",  # MKL: likewise
     "OPENBLAS_NUM_THREADS": "1",  # OpenBLAS: likewise
     "OPENCV_FOR_THREADS_NUM": "1",  # OpenCV: likewise
@@ -41,7 +41,7 @@ NEEDED = ("avx2", "fma")  # in every x86-64 processor for PCs and servers since 
 
 
 def lacking() -> str:
-    """Say why this machine cannot compute portably; nothing if it can."""
+    """Return the reason why this machine cannot compute portably, or an empty text."""
     if platform.machine() != "x86_64" or sys.platform != "linux":
         return f"it needs Linux on x86-64, and this is {platform.system()} on {platform.machine()}"
     found = set(_flags())
@@ -52,7 +52,7 @@ def lacking() -> str:
 
 
 def restart(wanted: bool) -> None:
-    """Start this command anew with the settings if it is to compute portably and was started without them."""
+    """Restart this command with the settings if a portable run was started without them."""
     if wanted and not lacking() and not _started():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -60,7 +60,7 @@ def restart(wanted: bool) -> None:
 
 
 def check(wanted: bool) -> None:
-    """Refuse a run that asks for other settings than this process was started with."""
+    """Refuse a run whose settings differ from those of this process."""
     if wanted and (reason := lacking()):
         raise RequestError(f"compute.portable is true; {reason}. Leave it out.")
     if wanted and not _started():
@@ -88,12 +88,12 @@ def settle() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return what the processes on other machines have to be started with; nothing if this one is not portable."""
+    """Return the variables for processes on other machines; empty if this process is not portable."""
     return dict(SETTINGS) if os.environ.get(MARK) else {}
 
 
 def _started() -> bool:
-    """Tell whether the environment that this process began with has all of the settings."""
+    """Return whether this process was started with all settings in its environment."""
     given = set(Path("/proc/self/environ").read_bytes().split(b"\0"))
     return all(
         f"{name}={value}".encode() in given and os.environ.get(name) == value for name, value in SETTINGS.items()
@@ -114,7 +114,7 @@ def _execute(command: list[str], variables: Mapping[str, str]) -> NoReturn:
 
 @cache
 def _take_exact_roots() -> torch.library.Library:
-    """Let NumPy draw PyTorch's square roots on the CPU, which it rounds exactly, and keep denormal numbers.
+    """Compute PyTorch's square roots on the CPU with NumPy, which rounds exactly, and keep denormals.
 
     PyTorch leaves them to MKL, which begins from an instruction (rsqrtps) whose result differs between processors; no
     setting changes that, and a sixth of its roots was measured to be off by a bit. Adam takes a root in every step.

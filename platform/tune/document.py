@@ -93,7 +93,7 @@ class SpaceDocument(_Part):
 
     @property
     def portable(self) -> bool:
-        """Tell whether trials compute the same on every processor."""
+        """Return whether trials compute the same on every processor."""
         return bool(self.experiment.get("compute", {}).get("portable", False))
 
     @property

@@ -101,7 +101,7 @@ def allowed(module: str, name: str) -> bool:
 
 
 def against_the_table(trees: Trees) -> list[str]:
-    """What a module imports against the table; what is above the platform it may not name in a string either."""
+    """List the imports of a module that the table forbids; strings may not name modules above the platform either."""
     faults = []
     for module, tree in trees.items():
         strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
@@ -179,7 +179,7 @@ def trees(sources: Iterable) -> Trees:
 
 
 @pytest.mark.slow
-def test_rooms_import_what_the_table_allows(trees):
+def test_rooms_import_only_as_the_table_allows(trees):
     assert against_the_table(trees) == []
 
 

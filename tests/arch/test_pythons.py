@@ -16,7 +16,7 @@ UNCHECKED = ("tests", "benchmarks", "notebooks", "docs")  # mypy reads the packa
 
 
 def lowest_python(text: str) -> tuple[int, int]:
-    """Return the lowest version of Python that can run a module: its syntax, and what it takes from the library."""
+    """Return the lowest Python that can run a module, by its syntax and its use of the library."""
     found = vermin.visit(text, vermin.Config()).minimum_versions()
     return max(version for version in found if version is not None)
 
@@ -43,7 +43,7 @@ def test_no_promised_python_is_left_out_between(promised):
     assert sys.version_info[:2] in promised
 
 
-def test_nothing_beside_the_package_needs_a_newer_python(root: Path, promised):
+def test_files_outside_the_package_need_no_newer_python(root: Path, promised):
     files = [file for folder in UNCHECKED for file in sorted((root / folder).rglob("*.py"))]
     needed = {str(file.relative_to(root)): lowest_python(file.read_text(encoding="utf-8")) for file in files}
     assert len(needed) > 100

@@ -24,7 +24,7 @@ GROUPED = (
 )
 ALONE = "def test_alone():\n    pass\n"
 DIES_ALONE = DIE + "def test_dies_alone():\n    die()\n"
-# gw0 dies when it has told what it collected; gw1 tells it while gw2, which replaces gw0, is still collecting.
+# gw0 dies after it has sent its tests; gw1 sends them while gw2, which replaces gw0, is still collecting.
 DIES_BEFORE = """
 
 def wait_for(name):

@@ -180,7 +180,7 @@ def test_files_that_pages_name_are_there():
 
 
 def in_a_row() -> list[str]:
-    """The members and systems that a row of the index covers, without a page of their own."""
+    """The members and systems with a row in the index and no separate page."""
     rows = [line for line in (DOCS / "methods/index.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     return [name for row in rows for name in re.findall(r"`(\w+/[^`]+)`", row)]
 
@@ -191,7 +191,7 @@ def test_every_member_and_every_system_has_a_page_or_a_row():
     assert sorted([*in_a_row(), *(name for page in METHODS for name in covered(page))]) == sorted(there)
 
 
-def test_what_departs_from_its_paper_has_a_page():
+def test_a_method_that_departs_from_its_paper_has_a_page():
     assert [text for text in docstrings(in_a_row()) if DIFFERS in text] == []
 
 

@@ -40,7 +40,7 @@ CELLS: dict[str, dict[str, Any]] = {  # one of each family, on networks with nar
 
 
 def fails(*words: str) -> str:
-    """Run the program as on a CPU without AVX-512; return what it said if it failed, else nothing."""
+    """Run the program as on a CPU without AVX-512; return its output if it failed, else an empty text."""
     checked = {"LD_PRELOAD": CHECKER, "MALLOC_CHECK_": "3"} if ctypes.util.find_library("c_malloc_debug") else {}
     narrow = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, narrow_cpu.__file__, *words]

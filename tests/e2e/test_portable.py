@@ -13,7 +13,7 @@ import pytest
 
 from driftlab.platform.sim.portable import SETTINGS, lacking
 
-CHOICES = {  # what the environment asks for before the flag
+CHOICES = {  # settings of the environment before the flag
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
     "AVX-512": {
         "ATEN_CPU_CAPABILITY": "avx512",

@@ -1,4 +1,4 @@
-"""Run networks as a CPU without AVX-512 does; a program of its own, because oneDNN reads its settings once.
+"""Run networks as a CPU without AVX-512 does; a separate program, because oneDNN reads its settings once.
 
     python narrow_cpu.py networks NAME ...    one prediction and one training step of each, in its task
     python narrow_cpu.py operators            the same for every operator that halves the resolution of few channels
@@ -25,7 +25,7 @@ from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.zoo import ZOO
 
 CLASSES, SIDE, BATCH = 5, 32, 4
-ROUNDS = 3  # what is written out of bounds is found when memory is freed
+ROUNDS = 3  # the check runs when memory is freed
 
 
 def say(name: str) -> None:

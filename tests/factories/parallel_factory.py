@@ -17,7 +17,7 @@ class FileScheduling(LoadGroupScheduling):
         return self.collection is not None or super().collection_is_completed
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        """Register what a worker collected; one that replaces another must have collected the same."""
+        """Register the tests of a worker; one that replaces another must have collected the same."""
         super().add_node_collection(node, collection)
         if node not in self.registered_collections:
             raise RuntimeError(f"{node.gateway.id} replaces a worker that died, and collected other tests")
@@ -35,7 +35,7 @@ class FileScheduling(LoadGroupScheduling):
         return left[0][1] if left else None
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Send two tests at least, or the end: a worker begins a test when it has received what follows."""
+        """Send two tests at least, or the end: a worker begins a test when it has received the next one."""
         if node not in self.registered_collections:  # it is still collecting
             return
         super()._reschedule(node)

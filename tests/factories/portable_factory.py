@@ -1,6 +1,6 @@
 """The ten cells of portable runs, and digests of their tables, column by column.
 
-After a change of the code or the packages: `python tests/factories/portable_factory.py store` computes them anew.
+After a change of the code or the packages: `python tests/factories/portable_factory.py store` computes them again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Digests = dict[str, dict[str, dict[str, str]]]  # cell -> table -> column -> dig
 
 
 def versions() -> dict[str, str]:
-    """Name what the digests depend on beside the code."""
+    """Name everything except the code that the digests depend on."""
     return {name: metadata.version(name) for name in PACKAGES}
 
 
 def compute(folder: Path, portable: bool) -> Digests:
-    """Run the cells in this process, and digest what they wrote."""
+    """Run the cells in this process, and hash their tables."""
     import driftlab
 
     found: Digests = {}
@@ -61,7 +61,7 @@ def digests(directory: Path) -> Digests:
 
 
 def _digest(values: list[Any]) -> str:
-    """Hash values by the text that tells each of them from all others."""
+    """Hash values by a text that is unique for each."""
     return hashlib.sha256(repr(values).encode()).hexdigest()[:8]
 
 

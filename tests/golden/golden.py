@@ -36,7 +36,7 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; 1 where recordings differ."""
+    """Run the command; return 1 if recordings differ."""
     given = parser().parse_args(arguments)
     only = tuple(given.only.split(",")) if getattr(given, "only", None) else ()
     if given.command == "record":

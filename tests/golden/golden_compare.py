@@ -21,7 +21,7 @@ from PIL import Image
 MOST_VALUE, MOST_LINES = 100, 6
 SEAL = b"driftlab.seal"
 
-# What a recording may differ in without a difference of the code, each with the reason.
+# Parts of a recording that differ without a difference of the code, each with the reason.
 EXCLUDED_COLUMNS = {"host_": "columns of this name hold what this machine happened to do, such as times"}
 EXCLUDED_FILES = {
     "run.json": "holds the commit, the time, the processor and versions of packages",
@@ -42,7 +42,7 @@ TREE = "tree.txt"  # of a recording: where its tree was
 
 @dataclass(frozen=True)
 class Renames:
-    """New names by old ones: what a change of the code is meant to call otherwise."""
+    """New names by old ones: the renames that a change of the code intends."""
 
     tables: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)  # `column`, or `table.column` for one table alone
@@ -121,14 +121,14 @@ def folders_of(recording: Path) -> set[str]:
 
 
 def missing(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Name what only one side has."""
+    """Name the parts that only one side has."""
     for names, side in ((old.keys() - new.keys(), "old"), (new.keys() - old.keys(), "new")):
         for name in sorted(names):
             yield f"{what} '{name}': only in the {side} recording"
 
 
 def file_differences(old: Path, new: Path, roots: tuple[Path, Path], renames: Renames) -> Iterator[str]:
-    """Compare two files by what they are."""
+    """Compare two files by their type."""
     if old.suffix == ".png":
         yield from picture_differences(old, new)
         return
@@ -141,7 +141,7 @@ def file_differences(old: Path, new: Path, roots: tuple[Path, Path], renames: Re
 
 
 def plain(text: str, recording: Path) -> str:
-    """Return a text without what is excluded and without the folders of the recording and of its tree."""
+    """Return a text without excluded parts and without the folders of the recording and its tree."""
     tree = (recording / TREE).read_text(encoding="utf-8")
     for folder, name in ((str(recording.resolve()), "RECORDING"), (tree, "TREE")):
         text = text.replace(folder, name)
@@ -207,7 +207,7 @@ def table_folders(run: Path) -> dict[str, Path]:
 
 
 def cells_in(folder: Path, table: str, renames: Renames) -> dict[str, pa.Table]:
-    """Read a table cell by cell; what has no cell goes by the name of its file."""
+    """Read a table cell by cell; a file without a cell goes by its name."""
     names = {path.stem: path for path in folder.parent.glob("runs/*.parquet")}
     found = {}
     for path in sorted(folder.glob("*.parquet")):
@@ -229,7 +229,7 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
 
 
 def table_differences(old: pa.Table, new: pa.Table) -> Iterator[tuple[str, str]]:
-    """Yield what differs in a cell's table and how: columns, their order and types, notes, rows, values."""
+    """Yield the differences of a cell's table: columns, their order and types, notes, rows, values."""
     ours, theirs = ([name for name in table.column_names if not is_excluded(name)] for table in (old, new))
     for line in missing("column", dict.fromkeys(ours), dict.fromkeys(theirs)):
         what, _, side = line.rpartition(": ")
@@ -250,7 +250,7 @@ def table_differences(old: pa.Table, new: pa.Table) -> Iterator[tuple[str, str]]
 
 
 def is_excluded(column: str) -> bool:
-    """Tell columns of what this machine happened to do."""
+    """Return whether a column holds times or processes of this machine."""
     return column.startswith(tuple(EXCLUDED_COLUMNS))
 
 
@@ -266,7 +266,7 @@ def field_differences(old: pa.Field, new: pa.Field) -> Iterator[tuple[str, str]]
 
 
 def seal_differences(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> Iterator[tuple[str, str]]:
-    """Compare the notes of a table, and what decided its cell."""
+    """Compare the notes of a table, and the origin of its cell."""
     for key in sorted(old.keys() | new.keys()):
         ours, theirs = old.get(key, b"{}"), new.get(key, b"{}")
         if ours == theirs:

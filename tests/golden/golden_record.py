@@ -1,4 +1,4 @@
-"""Record what a source tree of driftlab produces: tables, specs, reports, claims, frames and cache keys.
+"""Record the products of a source tree: tables, specs, reports, claims, frames and cache keys.
 
 Only the command line of driftlab is used, so that one recorder serves trees whose modules have other names.
 """
@@ -30,7 +30,7 @@ DEFINITIONS = HERE / "definitions"
 OWN_DEFINITIONS = Path("tests/golden/definitions")  # of a tree
 PROCESSES = 2
 POLL_S, RAY_STARTS = 0.01, 3
-SHOWN = "shown"  # what driftlab says of every name, and pictures
+SHOWN = "shown"  # the output of `show` for every name, and pictures
 DRAWN = ("workloads", "shifts", "loads")
 UNDRAWN = ("shifts/subpopulation", "loads/idle")  # they choose pictures, or nothing runs
 # Several commands in one process: importing torch and starting Python would take longer than most of them.
@@ -81,18 +81,18 @@ class Recorder:
         raise RecordError(f"driftlab {' '.join(arguments)} ended with {done}:\n{self.last_words(*arguments)}")
 
     def lacked_ray(self, *arguments: str) -> bool:
-        """Tell whether Ray did not start for a command; nothing of its results is kept then."""
+        """Return whether Ray failed to start for a command, and remove its results then."""
         if "Ray did not start" not in self.last_words(*arguments):
             return False
         shutil.rmtree(self.out / arguments[-1], ignore_errors=True)
         return True
 
     def last_words(self, *arguments: str) -> str:
-        """Return the end of what a command has printed."""
+        """Return the end of a command's output."""
         return self._log_path(arguments).read_text(encoding="utf-8", errors="replace")[-2000:]
 
     def call_batch(self, commands: Sequence[tuple[Sequence[str], str]]) -> None:
-        """Run commands one after another in one process, and keep what each prints in a file."""
+        """Run commands one after another in one process, and keep the output of each in a file."""
         done = subprocess.run(
             [sys.executable, "-c", BATCH],
             cwd=self.out,
@@ -152,13 +152,13 @@ class Recorder:
         raise RecordError(f"no actor was killed, or the run did not survive it:\n{self.last_words(*asked)}")
 
     def search(self, searcher: str) -> None:
-        """Search settings with a sampler, in a space of its own if it has one."""
+        """Search settings with a sampler, in its own space if it has one."""
         own = f"definitions/space-{searcher}.yaml"
         space = own if (self.out / own).is_file() else "definitions/space.yaml"
         self.call("tune", space, "--searcher", searcher, "--workers", "1", "--out", f"runs/tune-{searcher}")
 
     def show_all(self) -> None:
-        """Keep what driftlab says of every name, and draw every world, shift and load."""
+        """Keep the output of `show` for every name, and draw every world, shift and load."""
         self.call_batch([(["list", "--json"], "texts/list.json")])
         listed = json.loads((self.out / "texts/list.json").read_text(encoding="utf-8"))
         commands = [command for kind in listed for command in self._shown(kind, listed[kind])]
@@ -175,7 +175,7 @@ class Recorder:
             yield ["show", f"{kind}/{name}", "--json", *picture], f"texts/show-{file}.json"
 
     def judge(self) -> None:
-        """Write every report anew, the claims of runs, the figures of two runs side by side, and a run as CSV."""
+        """Write every report again, the claims of runs, the figures of two runs side by side, and a run as CSV."""
         runs = sorted((self.out / "runs").iterdir())
         names = [path.name for path in runs if not path.name.startswith("tune-")]
         for run in runs:
@@ -192,7 +192,7 @@ class Recorder:
         self.call_batch(commands)
 
     def jobs(self) -> list[Callable[[], None]]:
-        """List what may happen at the same time, longest first."""
+        """List the jobs that may run at the same time, longest first."""
         interrupted = self.plan["interrupted"]
         runs = [partial(self.run_interrupted if one in interrupted else self.run, one) for one in self.plan["runs"]]
         shown = [self.show_all] if self.plan.get(SHOWN, True) else []
@@ -211,7 +211,7 @@ class Recorder:
 def record(tree: Path, out: Path, definitions: Path | None = None, only: Sequence[str] = ()) -> float:
     """Record a tree into a new folder; return how many seconds that took.
 
-    The definitions are those of the tree itself, so that a tree is asked in its own words, unless others are given.
+    By default the tree's own definitions run, which use its own names.
     """
     begun_s = time.monotonic()
     own = tree / OWN_DEFINITIONS
@@ -260,7 +260,7 @@ def timed(job: Callable[[], None], file: Path) -> None:
 
 
 def fix_host_columns(run: Path) -> None:
-    """Replace what this machine happened to do by the numbers of rows, so that reports and claims are comparable."""
+    """Replace times and processes of this machine by row numbers, which makes reports comparable."""
     for file in sorted(run.glob("tables/*/*.parquet")):
         table = pq.ParquetFile(file).read()
         places = [place for place, name in enumerate(table.column_names) if is_excluded(name)]

@@ -148,7 +148,7 @@ def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path, to
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 100, "ünï x"], ids=["long", "beyond ASCII"])
-def test_ray_runs_whatever_the_temporary_folder_is_called(no_ray, tmp_path, monkeypatch, answers, name):
+def test_ray_runs_with_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypatch, answers, name):
     place = tmp_path / name
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

@@ -163,7 +163,7 @@ def test_where_the_temporary_folder_does_not_suit_ray_another_place_does(place, 
 
 
 @pytest.mark.parametrize(("kind", "why"), UNFIT.items(), ids=["24", "200", *list(UNFIT)[2:]])
-def test_where_no_place_suits_ray_the_error_says_why_and_what_to_do(place, monkeypatch, kind, why):
+def test_where_no_place_suits_ray_the_error_gives_reason_and_next_step(place, monkeypatch, kind, why):
     monkeypatch.setattr(tempfile, "tempdir", str(spoil(place, kind)))
     monkeypatch.setattr(folders, "SHORT", (folders.Path("/proc"),))
     with pytest.raises(RequestError, match=f"{why}.*'/proc' cannot hold them .*Set TMPDIR to"):
@@ -180,7 +180,7 @@ def test_no_usable_temporary_folder_at_all_leaves_the_other_places(short, monkey
     folder.remove()
 
 
-def test_a_killed_run_whose_folder_was_moved_leaves_nothing_to_the_next(place, short, monkeypatch):
+def test_the_next_run_removes_the_moved_folder_of_a_killed_one(place, short, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(spoil(place, "x" * 24)))
     killed = folders.open_folder()
     os.close(killed.lock)  # as the kernel does
@@ -259,7 +259,7 @@ def test_a_process_that_shows_no_environment_belongs_by_its_logs_and_not_by_the_
     assert watchdog._belongs(process, "/tmp/driftlab-1/a") == belongs
 
 
-def test_the_process_that_asks_is_not_among_the_processes_of_a_session(place, monkeypatch):
+def test_the_current_process_is_not_among_the_processes_of_a_session(place, monkeypatch):
     """A driver with a title has no environment to read, and log files of the session open."""
     monkeypatch.setattr(watchdog.psutil.Process, "environ", lambda process: {})
     with (place / "driver.log").open("w"):

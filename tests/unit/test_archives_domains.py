@@ -135,7 +135,7 @@ class TestStreetsOfCities:
         stream = open_stream(f"domains:cityscapes:{folder}", seed=0, **size, shifts=["rotation"], severities=[5])
         assert find_workload(stream.name).family == "streets" and (stream.at([0.0]).labels == IGNORE).mean() > 0.2
 
-    def test_what_is_missing_is_named(self, folder, tmp_path):
+    def test_missing_parts_are_named(self, folder, tmp_path):
         size = {"seed": 0, "height": 32, "width": 64, "fps": 2, "duration_s": 4}
         with pytest.raises(DataError, match="leftImg8bit/val/CITY"):
             open_stream(f"cityscapes:{tmp_path}/nowhere", **size)

@@ -1,4 +1,4 @@
-"""The ledger of evidence: lines are added and none is changed, and a line knows what it was measured with."""
+"""The ledger of evidence: lines are only added, and a line holds digests of its code and experiment."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_line_is_stale_once_its_code_its_measures_or_its_experiment_changed(pa
     assert stale(line, every_claim()["ONCE-1"], Digests(package)) == said
 
 
-def test_a_line_is_stale_once_the_claim_was_worded_anew_or_without_digests():
+def test_a_line_is_stale_if_the_claim_changed_or_digests_are_missing():
     claim = every_claim()["ONCE-1"]
     assert stale(LINE, claim, factory.TODAY) == ""
     assert stale(LINE, replace(claim, sentence="it helps"), factory.TODAY) == "other claim since"
@@ -131,7 +131,7 @@ def test_a_damaged_line_and_a_missing_ledger_are_named(tmp_path):
         append(tmp_path / "ledger.jsonl", [LINE])
 
 
-def test_a_writer_holds_a_lock_from_what_it_reads_to_what_it_adds(tmp_path, monkeypatch):
+def test_a_writer_holds_a_lock_from_reading_to_writing(tmp_path, monkeypatch):
     file, parse = factory.ledger(tmp_path), ledger._parsed
 
     def parsed(*args: Any) -> Any:
@@ -169,7 +169,7 @@ def test_values_of_seeds_are_kept_where_they_were_averaged():
 
 
 @pytest.mark.slow
-def test_a_run_is_recorded_with_what_it_was_measured_with(tmp_path, monkeypatch):
+def test_a_line_holds_digests_and_machine_of_its_run(tmp_path, monkeypatch):
     file = factory.ledger(tmp_path)
     folder = results_factory.make_run(tmp_path / "run", pictures=False)
     info = json.loads((folder / "run.json").read_text())

@@ -30,7 +30,7 @@ def line(claim: str, value: float, experiment: str = "ams-table1", **more: Any) 
 
 
 @needs_ledger
-def test_pages_hold_what_the_ledger_says():
+def test_pages_agree_with_the_ledger():
     evidence = evidence_of(DOCS)
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
     assert written(PAGE, held()).count("not testable here: no value is recorded") == 3
 
 
-def test_a_claim_that_no_table_tells_says_why():
+def test_a_claim_that_no_table_can_judge_gives_its_reason():
     name, claim = next((name, claim) for name, claim in every_claim().items() if claim.no_table_tells)
     assert f"not testable here: {claim.no_table_tells} |" in written(PAGE.replace("ONCE", name), held())
 

@@ -37,7 +37,7 @@ def test_version():
     assert call("--version").stdout == f"driftlab {__version__}\n"
 
 
-def test_paths_are_in_utf8_whatever_the_locale_says(tmp_path):
+def test_paths_are_in_utf8_in_every_locale(tmp_path):
     command = [sys.executable, "-m", "driftlab", "report", str(tmp_path / "rún 1")]
     ascii_alone = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
     done = subprocess.run(command, capture_output=True, check=False, env=ascii_alone)

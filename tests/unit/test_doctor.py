@@ -148,7 +148,7 @@ def test_a_cluster_in_the_environment_is_pointed_out(monkeypatch):
     assert "10.0.0.1:6379" in finding.text
 
 
-def test_a_cpu_without_avx_512_is_told_what_to_do_with_its_own_networks(monkeypatch):
+def test_a_cpu_without_avx_512_gets_advice_for_own_networks(monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
     assert doctor.kernels() == Finding("kernels", "ok", "AVX512")

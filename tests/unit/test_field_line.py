@@ -61,7 +61,7 @@ def upload(number):
 @pytest.mark.slow
 def test_uploads_are_acknowledged_and_results_come(server, ticket):
     line = line_of(server, ticket)
-    assert any(line.open(0) for _ in range(6))  # as agents do while a busy server answers late
+    assert any(line.open(0) for _ in range(6))  # as agents do while a busy server is slow
     opened = line.client.counted.both
     body, results, acknowledged = upload(1), b"", None
     line._open.send(body)
@@ -94,7 +94,7 @@ def test_a_line_needs_the_token_of_its_session(server, ticket, token, status):
     head = {"Authorization": f"Bearer {token if given is None else given.token}"}
     address = f"{server.url.replace('https', 'wss')}/sessions/{ticket.id}/live"
     with pytest.raises(InvalidStatus) as refused:
-        connect(address, additional_headers=head, proxy=None, open_timeout=60.0)  # a busy server answers late
+        connect(address, additional_headers=head, proxy=None, open_timeout=60.0)  # a busy server is slow
     assert refused.value.response.status_code == status
 
 

@@ -107,7 +107,7 @@ def test_the_order_of_columns_and_the_number_of_rows_are_named(old: Path, new: P
     assert "number of rows: in 1 of 1 cells, first ams/depot/one/seed-0: 3 vs 2" in found
 
 
-def test_notes_and_what_is_nullable_are_compared(old: Path, new: Path):
+def test_notes_and_nullable_columns_are_compared(old: Path, new: Path):
     plain = pa.table(FRAMES)
     described = plain.schema.field("count").with_metadata({"unit": "frames"}).with_nullable(False)
     write_table(new, "frames", plain.cast(plain.schema.set(2, described)))
@@ -129,7 +129,7 @@ def test_a_seal_is_compared_without_hashes_of_files(old: Path, new: Path):
     assert "seal, origin.spec.fps: in 1 of 1 cells, first ams/depot/one/seed-0: 4 vs 5" in found
 
 
-def test_what_is_missing_is_named(old: Path, new: Path):
+def test_missing_parts_are_named(old: Path, new: Path):
     write_table(old, "shares", {"cell": [CELL]})
     (new / "texts" / "more.txt").write_text("more")
     (new / "runs" / "first" / "tables" / "frames" / "ams-1.parquet").unlink()
@@ -154,7 +154,7 @@ def test_documents_texts_and_pictures_are_compared(old: Path, new: Path):
     ]
 
 
-def test_a_cache_key_that_changed_is_told_with_its_recipe(old: Path, new: Path):
+def test_a_changed_cache_key_is_named_with_its_recipe(old: Path, new: Path):
     (new / "cache" / "tiny-123.json").unlink()
     (new / "cache" / "tiny-456.json").write_text(json.dumps({**RECIPE, "steps": 5}))
     assert compared(old, new) == ["cache key tiny-123: tiny-456 for the same weights; steps: 4 vs 5"]

@@ -1,4 +1,4 @@
-"""Mutants: what is changed, and what counts as killed."""
+"""Mutants: the changes, and the meaning of killed."""
 
 from __future__ import annotations
 

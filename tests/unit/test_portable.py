@@ -76,7 +76,7 @@ def test_settings_that_come_after_the_start_do_not_count(here, late):
         portable.check(True)
 
 
-def test_the_public_function_refuses_and_leaves_nothing(here, tmp_path):
+def test_the_public_function_refuses_and_makes_no_folder(here, tmp_path):
     with pytest.raises(RequestError, match="started without its settings"):
         run("quick", [WANTED], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -109,7 +109,7 @@ def test_a_processor_that_cannot_is_named(here):
 @pytest.mark.parametrize(
     "words", [("run", "quick", "--portable"), ("run", "quick", "--set", WANTED), ("demo", "--portable")]
 )
-def test_the_command_starts_itself_anew_with_the_settings(here, tmp_path, words):
+def test_the_command_restarts_itself_with_the_settings(here, tmp_path, words):
     started = []
 
     def execute(command, variables):
@@ -126,7 +126,7 @@ def test_the_command_starts_itself_anew_with_the_settings(here, tmp_path, words)
 
 
 @pytest.mark.slow
-def test_a_search_starts_itself_anew_too(here, tmp_path):
+def test_a_search_restarts_itself_too(here, tmp_path):
     here.setattr(portable, "_execute", lambda command, variables: sys.exit(7))
     answer = CliRunner().invoke(front.build_app(), ["tune", "ams", "--portable", "--out", str(tmp_path / "run")])
     assert (answer.exit_code, (tmp_path / "run").exists()) == (7, False)

@@ -187,7 +187,7 @@ def test_the_catalogue_is_light():
         ("set:cifar10:/data", "set:cifar10:FOLDER", "set:cifar10:/data"),
     ],
 )
-def test_a_row_with_capitals_stands_for_what_a_request_names(name, row, family):
+def test_capitals_in_a_row_stand_for_a_name_in_the_request(name, row, family):
     found = find_workload(name)
     assert found == replace(WORKLOADS[row], name=name, family=family)
 
@@ -198,7 +198,7 @@ def test_a_name_that_no_row_stands_for_is_refused(name):
         find_workload(name)
 
 
-def test_domains_of_a_film_open_that_film():
+def test_domains_of_a_video_open_that_video():
     with pytest.raises(DataError, match=r"no video file 'missing\.mp4'"):
         open_stream("domains:video:missing.mp4", seed=0, height=32, width=32, fps=1.0, duration_s=10.0)
 

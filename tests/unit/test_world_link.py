@@ -190,7 +190,7 @@ def test_presets_have_their_published_rates(name, up_kbps, down_kbps, rtt_ms):
         ("wifi", (283.17, 137.01), 132.86, (124.4, 79.1), (119.3, 238.1)),
     ],
 )
-def test_radios_draw_what_the_published_tables_say(name, nj_per_bit, base_mw, promotion, tail):
+def test_radios_draw_as_in_the_published_tables(name, nj_per_bit, base_mw, promotion, tail):
     """Promotion and tail are (mW, ms): a first message wakes the radio, one right after its end does not."""
     meter, size = RadioMeter(find(name).radio), 10**6
     spent = []

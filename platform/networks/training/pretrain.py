@@ -63,7 +63,7 @@ def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
 
 
 def _take_over(model: torch.nn.Module, recipe: Recipe, before: Weights) -> None:
-    """Take over what the network learned from another labelled set, except the head."""
+    """Copy the weights that were trained on another labelled set, except the head."""
     head = f"{ZOO[recipe.network].head}."
     kept = {name: torch.from_numpy(value) for name, value in before.items() if not name.startswith(head)}
     model.load_state_dict({**model.state_dict(), **kept})

@@ -50,7 +50,7 @@ class Claim:
 
     @property
     def no_table_tells(self) -> str:
-        """Say why no run can judge it; empty if one can."""
+        """Return the reason why no run can judge it; empty if one can."""
         return str(self.arguments["why"]) if self.measure == "no_table_tells" else ""
 
     def ask(self, tables: Tables) -> Measured | Untestable:

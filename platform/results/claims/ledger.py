@@ -73,7 +73,7 @@ def _machine(info: Mapping[str, Any]) -> Line:
 
 
 def _seconds(run: Run) -> float | None:
-    """Add up what the cells took on their machine; None where one of them was not measured."""
+    """Add up the seconds of all cells; None if one of them was not measured."""
     took = run.table("runs")["host_seconds"].to_pylist()
     return None if None in took else round(sum(took), 1)
 
@@ -81,7 +81,7 @@ def _seconds(run: Run) -> float | None:
 def append(file: Path, lines: Iterable[Line]) -> int:
     """Add the lines that do not stand in the ledger as the newest of their claim and run; return how many they are.
 
-    Other processes may append at the same time. What a killed one left of its last line is removed.
+    Other processes may append at the same time. An unfinished last line, left by a killed process, is removed.
     """
     if not file.is_file():
         raise RequestError(f"There is no ledger '{file}': evidence is kept in a checkout of driftlab. Run it from one.")
@@ -126,7 +126,7 @@ def _whole(text: bytes) -> Line | None:
 
 
 def key_of(line: Line) -> Key:
-    """Return what a line is about; of several the last one counts."""
+    """Return the claim, experiment and size of a line; of several such lines the last one counts."""
     return line["claim"], line["experiment"], line["size"]
 
 
@@ -140,7 +140,7 @@ def newest(lines: Iterable[Line]) -> dict[Key, Line]:
 
 
 def stale(line: Line, claim: Claim, digests: Digests) -> str:
-    """Say why a line does not hold for the code, the experiment and the claim of today; empty if it does."""
+    """Return which of code, measures, experiment and claim changed since the line; empty if none did."""
     if None in (line["spec_digest"], line["code_digest"], line["measure_digest"]):
         return "recorded without digests"
     then = {"experiment": line["spec_digest"], "code": line["code_digest"], "measures": line["measure_digest"]}

@@ -1,4 +1,4 @@
-"""Write what the ledger of evidence says about claims into pages of the documentation.
+"""Write the verdicts of the ledger of evidence into pages of the documentation.
 
     driftlab claims runs/NAME --record
     python -m driftlab.platform.results.claims.pages docs
@@ -48,12 +48,12 @@ class Evidence:
         return {line["claim"]: line for line in own if line["size"] == (size or own[-1]["size"])}
 
     def stale(self, line: Line) -> str:
-        """Say why a line does not hold today; empty if it does."""
+        """Return the reason why a line is stale; empty if it is not."""
         return stale(line, every_claim()[line["claim"]], self.digests)
 
 
 def evidence_of(docs: Path) -> Evidence:
-    """Read the ledger beside a folder of pages, and the sizes that the marks on them name."""
+    """Read the ledger next to a folder of pages, and the sizes in their marks."""
     file = docs.absolute().parent / "evidence" / "ledger.jsonl"
     if not file.is_file():
         raise DataError(f"There is no ledger '{file}', so the pages stay as they are.")
@@ -73,7 +73,7 @@ def written(text: str, evidence: Evidence) -> str:
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:
-    """Write the table of a mark; where it names a size, only of claims that a run of that size tells."""
+    """Write the table of a mark; a mark with a size shows only claims that a run of that size measured."""
     claims = [replace(claim, experiment=by or claim.experiment) for claim in of_place(names)]
     runs = {claim.experiment: evidence.of(claim.experiment, size) for claim in claims}
     if size is not None:
@@ -116,7 +116,7 @@ def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
 
 
 def verdict_of(claim: Claim, line: Line | None) -> Verdict:
-    """Judge what a line of the ledger measured by the rule that the claim has today."""
+    """Judge the value of a line of the ledger by the claim's present rule."""
     if line is None:
         return judge(claim, Untestable(claim.no_table_tells or "no value is recorded"))
     return judge(claim, Measured(line["value"], line["low"], line["high"], line["n"], line["note"]))

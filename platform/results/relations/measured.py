@@ -25,7 +25,7 @@ class Measured:
     high: float | None = None
     n: int = 1
     note: str = ""
-    by_seed: Mapping[int, float] | None = None  # what was averaged; None where it is not one value for each seed
+    by_seed: Mapping[int, float] | None = None  # the averaged values; None if there is not one for each seed
 
     @classmethod
     def of(cls, found: Interval, note: str = "", by_seed: Mapping[int, float] | None = None) -> Measured:
@@ -53,7 +53,7 @@ def over_seeds(values: pd.Series, note: str = "") -> Measured | Untestable:
 
 
 def values_by_seed(values: pd.Series) -> dict[int, float] | None:
-    """Map seeds to their values, leaving out what was not measured; None where a seed has several, or none is named."""
+    """Map seeds to their measured values; None if a seed has several, or no seed is named."""
     if "seed" not in values.index.names:
         return None
     seeds = values.index.get_level_values("seed")

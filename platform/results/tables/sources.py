@@ -1,4 +1,4 @@
-"""Digests by content of what decides a value of a claim: the code that computes cells, measures, and experiments."""
+"""Digests by content: the code of cells, the code of measures, and experiments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from driftlab import errors
 from driftlab.platform.core.documents import read_text, read_yaml
 
 PACKAGE = Path(errors.__file__).parent
-CELLS = (  # what cells import; `lab` makes their settings from a request
+CELLS = (  # imported by cells; `lab` makes their settings from a request
     "_torchvision.py",
     "datasets",
     *(f"platform/{room}" for room in ("core", "world", "networks", "scaling", "adaptation", "streaming", "scheduling")),
@@ -35,9 +35,9 @@ def code_digest(parts: Sequence[str] = CELLS, package: Path = PACKAGE) -> str:
 
 
 def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> str | None:
-    """Hash what the file of an experiment asks for at a size, with the named sets; None without such an experiment.
+    """Hash the content of an experiment's file at a size, with the named sets; None if there is none.
 
-    Comments and the summary do not count. The defaults of what a file leaves out are code.
+    Comments and the summary do not count. Defaults count as code.
     """
     asked = _asked(name, size, package)
     if not asked:
@@ -47,7 +47,7 @@ def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> s
 
 
 def _asked(name: str, size: str | None, package: Path) -> list[object]:
-    """List what an experiment's file says at a size, and after it what the one says that it is `like`."""
+    """List the content of an experiment's file at a size, then that of the file it is `like`."""
     file = package / EXPERIMENTS / f"{name}.yaml"
     if not file.is_file():
         return []
