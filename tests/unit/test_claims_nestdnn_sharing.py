@@ -241,3 +241,11 @@ def test_a_short_run_does_not_say_how_often_who_is_there(number):
     refused = CLAIMS[number].ask(shared(visits("ours", "d", [6, 5, 4])))
     assert isinstance(refused, Untestable)
     assert numbers_in(refused.reason)[:2] == [15, 100_000]
+
+
+def test_an_early_frame_costs_as_much_as_one_in_time():
+    rows = pd.DataFrame(
+        {"latency_ms": [50.0, 100.0, 200.0], "latency_goal_ms": 100.0, "known_accuracy": 0.5, "priority": 1.0}
+    )
+    early, in_time, late = sharing.cost(rows, pd.Series([0.8, 0.8, 0.8]), alpha=1.0)
+    assert early == in_time < late

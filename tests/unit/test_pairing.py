@@ -113,6 +113,7 @@ def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str
         for seed in SEEDS
     ]
     tables = Made(**{"runs": costs, table or "runs": costs})
+    assert (compare(tables, "a", "b", column).ours, compare(tables, "a", "b", column).theirs) == ("a", "b")
     assert compare(tables, "a", "b", column).answer == "better"
     assert compare(tables, "a", "b", column, less_is_better=False).answer == "worse"
 

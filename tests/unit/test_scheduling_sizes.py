@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import learners_factory as factory
 import numpy as np
@@ -25,8 +26,9 @@ from driftlab.platform.scheduling.elasticdnn import (
     objective,
 )
 from driftlab.platform.scheduling.evaluation import AnswerScale, evaluate, trainings_of
-from driftlab.platform.scheduling.joint import Joint
-from driftlab.platform.scheduling.sequencing import plan_steps
+from driftlab.platform.scheduling.gain_model import Past
+from driftlab.platform.scheduling.joint import Joint, _promised
+from driftlab.platform.scheduling.sequencing import LearningPace, Offers, _scores, plan_steps
 from driftlab.platform.scheduling.sizing import best_way
 
 
@@ -266,3 +268,19 @@ class TestJoint:
             state = allocation.state
             learns = [bool(grant.learn) for grant in allocation.grants]
             assert learns == [start_s > 100, True] or names[0].learning is None
+
+
+def test_accuracy_that_training_takes_away_makes_a_sequence_worth_less():
+    pace = LearningPace(np.array([0.0, 1.0]), np.array([0.5, 0.5]), np.array([0.0, 1.0]))
+    seconds, nothing = np.array([[2.0]]), np.zeros((1, 1))
+    offers = [Offers(np.array([[0.5]]), np.array([[drop]]), seconds, nothing) for drop in (0.0, 0.25)]
+    (kept,), (lost,) = (_scores(one, pace, 10.0, np.zeros((1, 1), int), None)[0] for one in offers)
+    assert (kept, lost) == (10 * 0.5 - 2 * 0.5, 10 * 0.5 - 2 * 0.75)
+
+
+def test_a_chosen_way_is_remembered_with_its_promise_and_time():
+    candidates = (SimpleNamespace(seconds=3.0), SimpleNamespace(seconds=7.0))
+    view = SimpleNamespace(app=SimpleNamespace(state="offered", candidates=candidates), promises=("a", "b"))
+    past = _promised(Past(), view, 1)
+    assert (past.promise, past.usual_s) == ("b", 7.0)
+    assert _promised(past, view, None) == replace(past, promise=None)
