@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -186,10 +187,19 @@ def test_every_socket_is_on_the_loopback_interface(served):
     assert on_network(found) == []
 
 
+def devices_of(server: int) -> list[psutil.Process]:
+    """List the demo devices below a server; processes that end meanwhile are left out."""
+    found = []
+    for one in psutil.Process(server).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [one] if "device" in one.cmdline() else []
+    return found
+
+
 def test_a_demo_device_starts_and_stops(served):
     client = Client(served[1], TOKEN)
     assert client.ask_json("POST", "/demo", {"seconds": 30}) == {"running": True}
-    (device,) = (one for one in psutil.Process(served[0].pid).children(recursive=True) if "device" in one.cmdline())
+    (device,) = waited(lambda: devices_of(served[0].pid) or None)
     assert TOKEN not in " ".join(device.cmdline())
     assert client.ask_json("DELETE", "/demo") == {"running": False}
     assert not device.is_running()

@@ -62,8 +62,8 @@ def test_the_device_answers_while_the_server_is_away(played):
     away = frames[frames["time_s"].between(*AWAY_S)]
     assert len(away) == (AWAY_S[1] - AWAY_S[0]) * FPS + 1
     assert away["processed"].mean() > 0.5
-    profile_ms = played[1]._node.work_s * 1e3
-    assert frames["latency_ms"].min() > 5 * profile_ms  # measured here, not computed for the device's hardware
+    assert frames["latency_ms"].min() > 0
+    assert frames["latency_ms"].nunique() > 0.9 * len(frames)  # measured here: a cost model gives one value
 
 
 @pytest.mark.slow
