@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _options import options_of
+from _shared import options_of, report
 from torch import nn
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Batch, Phase
@@ -167,4 +166,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     quick = {"network": "tiny_classifier", "size": 16, "steps": 5, "repeats": 1, "wide": "tiny_classifier@16"}
     quick["members"] = "tent,elasticdnn"
-    sys.stdout.write(json.dumps(measure(**vars(options_of(parser, **quick)))) + "\n")
+    report(measure(**vars(options_of(parser, **quick))))

@@ -7,11 +7,9 @@ them begin from; `ratio` is how many times as long as the first system's on the 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.platform.lab.builds import recipes_of
 from driftlab.platform.lab.read import Choice, load
@@ -40,8 +38,7 @@ def main() -> None:
             "processor_s": round(took_s, 1),
             "ratio": round(took_s / first.setdefault(recipe.network.key(), took_s), 2),
         }
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
+        report(line)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ The cost model uses CODING_MACS of streaming/wire/samples.py, which is printed b
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
 
 import numpy as np
 import numpy.typing as npt
-from _options import options_of
+from _shared import options_of, report, seconds
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.streaming.wire.samples import CODECS, CODING_MACS, pack
@@ -32,12 +30,7 @@ def clip(frames: int) -> npt.NDArray[np.uint8]:
 def measure(images: npt.NDArray[np.uint8], codec: str, repeats: int) -> float:
     """Return the processor seconds of encoding."""
     pack(images, codec)  # warm-up
-    times_s = []
-    for _ in range(repeats):
-        start_s = time.process_time()
-        pack(images, codec)
-        times_s.append(time.process_time() - start_s)
-    return statistics.median(times_s)
+    return statistics.median(seconds(lambda: pack(images, codec), time.process_time) for _ in range(repeats))
 
 
 if __name__ == "__main__":
@@ -55,4 +48,4 @@ if __name__ == "__main__":
             "constant": CODING_MACS[codec],
             "ratio": round(macs / CODING_MACS[codec], 2),
         }
-        sys.stdout.write(json.dumps(line) + "\n")
+        report(line)

@@ -8,14 +8,12 @@ format's time on one core, encoding and applying together.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
-import sys
 import time
 
 import numpy as np
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.platform.networks.vector import Layout
 from driftlab.platform.streaming.wire import delta
@@ -72,4 +70,4 @@ if __name__ == "__main__":
         "bytes": {name: size for name, (size, _) in measured.items()},
         "ms": {name: round(ms, 1) for name, (_, ms) in measured.items()},
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psutil
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
@@ -147,4 +145,4 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=2)
     options = options_of(parser, devices=10, system=["tent"], duration_s=8.0, workers=1)
     for system in options.system or SYSTEMS:
-        sys.stdout.write(json.dumps(measure(system, options.devices, options.duration_s, options.workers)) + "\n")
+        report(measure(system, options.devices, options.duration_s, options.workers))

@@ -7,13 +7,11 @@ share of tensors that a simulated cache serves in the first and the second run o
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
 import numpy as np
 import torch
 from _energy import accesses, energy_j, simulated_share
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import branch, count_paths
@@ -43,7 +41,7 @@ def main() -> None:
         "spread": round(float((ours / profile).max() / (ours / profile).min()), 2),
         "hits": [round(share, 3) for share in hits],
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)
 
 
 if __name__ == "__main__":

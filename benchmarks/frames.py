@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 
-from _options import frames_options, frames_s
+from _shared import frames_options, frames_s, report
 
 from driftlab.datasets.catalogue import WORKLOADS, open_stream
 
@@ -31,4 +29,4 @@ if __name__ == "__main__":
         "goal": 300,
         "workloads": rates,
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

@@ -10,16 +10,14 @@ median error of kernels that the forms were not fitted to, by kind.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from _kernels import Kernel, KernelModel, kernels_of
-from _options import options_of
+from _shared import options_of, report
 from torch import nn
 
 from driftlab.platform.networks.architectures import build
@@ -160,7 +158,7 @@ def main() -> None:
     line["factors"] = [round(each, 3) for each in model.factors]
     line["between_us"] = round(1e6 * model.between_s, 2)
     line["kernels"] = kernel_errors(kernels)
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)
 
 
 if __name__ == "__main__":

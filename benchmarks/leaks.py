@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +65,7 @@ def slopes(found: Mapping[str, Sequence[float]], skipped: int) -> dict[str, floa
 
 
 if __name__ == "__main__":
-    from _options import options_of  # beside this file, which tests import as a module
+    from _shared import options_of, report  # beside this file, report, which tests import as a module
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
@@ -77,4 +75,4 @@ if __name__ == "__main__":
         held = measured(options.runs, Path(place))
     rates = slopes(held, options.runs // 5)
     line = {"benchmark": "leaks", "runs": options.runs, "per_run": rates, "goals": GOALS}
-    sys.stdout.write(json.dumps({**line, "last": {name: round(values[-1], 1) for name, values in held.items()}}) + "\n")
+    report({**line, "last": {name: round(values[-1], 1) for name, values in held.items()}})

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
-import sys
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
 import torch
-from _options import options_of
+from _shared import options_of, report
 from torch.nn import functional as F
 
 from driftlab.datasets.catalogue import open_stream
@@ -137,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180.0, help="length of the stream")
     options = options_of(parser, runs=0, seconds=30.0)
     for system in options.system or SYSTEMS:
-        sys.stdout.write(json.dumps(compare(system, options.seconds, options.runs)) + "\n")
+        report(compare(system, options.seconds, options.runs))
 
 
 def compare(system: str, seconds: float, runs: int) -> dict[str, object]:

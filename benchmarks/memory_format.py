@@ -9,13 +9,11 @@ the worst forward pass in the format that the lab chose, over the time in the ot
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
-import time
+from functools import partial
 
 import torch
-from _options import options_of
+from _shared import options_of, report, seconds
 from torch import nn
 
 from driftlab.platform.networks.architectures import build
@@ -30,13 +28,11 @@ NETWORKS = (
 FORMATS = {"last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 
-def seconds(model: nn.Module, images: torch.Tensor, *, trains: bool) -> float:
-    start_s = time.perf_counter()
+def step(model: nn.Module, images: torch.Tensor, *, trains: bool) -> None:
     with torch.set_grad_enabled(trains):
         outputs = model(images)
         if trains:
             torch.autograd.backward(outputs.square().mean())
-    return time.perf_counter() - start_s
 
 
 def ratio(name: str, repeats: int, batch: int, *, trains: bool) -> float:
@@ -48,7 +44,8 @@ def ratio(name: str, repeats: int, batch: int, *, trains: bool) -> float:
     frames = torch.randn(batch, 3, height, width)
     images = {which: frames.to(memory_format=form) for which, form in FORMATS.items()}
     rounds = [
-        {which: seconds(model, given, trains=trains) for which, given in images.items()} for _ in range(repeats + 1)
+        {which: seconds(partial(step, model, frames, trains=trains)) for which, frames in images.items()}
+        for _ in range(repeats + 1)
     ]
     return round(statistics.median(one["last"] / one["contiguous"] for one in rounds[1:]), 2)
 
@@ -69,4 +66,4 @@ if __name__ == "__main__":
     }
     chosen = {name: one["forward"] if name not in CONTIGUOUS else 1 / one["forward"] for name, one in found.items()}
     line = {"benchmark": "memory_format", "ratio": round(max(chosen.values()), 2), "goal": 1.0, "networks": found}
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

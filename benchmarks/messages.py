@@ -7,14 +7,12 @@ calls, without names, logs, racks and sessions. The two take turns on the same R
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
 
 import numpy as np
 import ray
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
@@ -105,4 +103,4 @@ if __name__ == "__main__":
         "messages_per_s": round(ours),
         "ratio": round(ours / bare, 3),
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

@@ -8,15 +8,12 @@ clearing gradients, step.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from _options import options_of
+from _shared import options_of, report, seconds
 from torch.nn import functional
 
 from driftlab.platform.adaptation import masks
@@ -27,12 +24,6 @@ from driftlab.platform.networks.training.descent import Adam, Descent
 NETWORKS = ("tiny", "teacher", "deeplabv3_mobilenet")
 RATE = 1e-3
 Step = Callable[[], None]
-
-
-def seconds(step: Step) -> float:
-    start_s = time.perf_counter()
-    step()
-    return time.perf_counter() - start_s
 
 
 def compare(steps: dict[str, Step], repeats: int) -> dict[str, float]:
@@ -104,4 +95,4 @@ if __name__ == "__main__":
         "networks": ratios,
         "iteration": iteration_ratios(options.repeats),
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

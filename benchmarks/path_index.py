@@ -7,14 +7,12 @@ and the least over many, on one core. `choice` is the full rule with limits on l
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 from _bplus import BPlusTree
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.platform.scaling.adaptivenet import LatencyIndex
 from driftlab.platform.scaling.selecting import PathLimits, PathTable, pick
@@ -64,7 +62,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1000)
     options = options_of(parser, entries=[48], repeats=10)
     for count in options.entries:
-        sys.stdout.write(json.dumps(measure(count, options.repeats)) + "\n")
+        report(measure(count, options.repeats))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
-from _options import options_of
+from _shared import child_json, options_of, report
 
 from driftlab.platform.sim.portable import SETTINGS, lacking
 
@@ -65,12 +64,9 @@ def document(family: str, duration_s: float, portable: bool) -> dict[str, object
 
 def measure(family: str, duration_s: float, portable: bool) -> dict[str, float]:
     plain = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    command = [sys.executable, "-c", CHILD, json.dumps(document(family, duration_s, portable))]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**plain, "OMP_NUM_THREADS": "1", **(SETTINGS if portable else {}), "DRIFTLAB_CACHE": cache}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        return child_json(CHILD, json.dumps(document(family, duration_s, portable)), env=environment)
 
 
 def compare(family: str, duration_s: float, pairs: int) -> dict[str, float]:
@@ -95,4 +91,4 @@ if __name__ == "__main__":
     if reason := lacking():
         sys.exit(f"nothing to compare: {reason}")
     line = {name: compare(name, options.duration_s, options.pairs) for name in options.family}
-    sys.stdout.write(json.dumps({"benchmark": "portable", "pairs": options.pairs, **line}) + "\n")
+    report({"benchmark": "portable", "pairs": options.pairs, **line})

@@ -7,12 +7,10 @@ steps before it: where it is hardly more than nothing, the network has learned w
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 from statistics import fmean
 
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.datasets.catalogue import find_workload
 from driftlab.platform.networks.architectures import build
@@ -59,8 +57,7 @@ def main() -> None:
             "score": round(found, 4),
             "gain": None if before is None else round(found - before, 4),
         }
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
+        report(line)
         before = found
 
 

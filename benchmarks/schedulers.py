@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
-import json
-import sys
 import time
 
 import numpy as np
-from _options import options_of
+from _shared import options_of, report, seconds
 
 from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.scheduling.base import Allocation, Demand, Learning, Scheduling, Way, Window
@@ -123,9 +122,8 @@ def decide_ms(repeats: int) -> dict[str, list[float]]:
         asked["max"] = (NestDnn("max", alpha=alpha, cached=False), given)
         asked["exact_by_milp" if memory_binds(given, alpha) else "exact_by_programming"] = (Exact(alpha=alpha), given)
         for name, (member, of) in asked.items():
-            start_s = time.process_time()
-            member.allocate(of)
-            times.setdefault(name, []).append(1e3 * (time.process_time() - start_s))
+            decide = functools.partial(member.allocate, of)
+            times.setdefault(name, []).append(1e3 * seconds(decide, time.process_time))
     return times
 
 
@@ -138,9 +136,8 @@ def eight_ms(repeats: int) -> dict[str, float]:
         given = window(seed, 8, 0.75)
         given = dataclasses.replace(given, demands=tuple(dataclasses.replace(d, learning=offer) for d in given.demands))
         state = member.allocate(given).state  # as in a run: the cached plan is resumed
-        start_s = time.process_time()
-        member.allocate(dataclasses.replace(given, state=state, reason="offer"))
-        times[name].append(1e3 * (time.process_time() - start_s))
+        decide = functools.partial(member.allocate, dataclasses.replace(given, state=state, reason="offer"))
+        times[name].append(1e3 * seconds(decide, time.process_time))
     return {name: round(float(np.median(values)), 3) for name, values in times.items()}
 
 
@@ -154,9 +151,7 @@ def _thief_ms(count: int, repeats: int) -> list[float]:
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
         cameras = [_camera(rng, i) for i in range(count)]
-        start_s = time.process_time()
-        steal(cameras, WINDOW_S)
-        times.append(1e3 * (time.process_time() - start_s))
+        times.append(1e3 * seconds(functools.partial(steal, cameras, WINDOW_S), time.process_time))
     return times
 
 
@@ -206,8 +201,8 @@ if __name__ == "__main__":
             for name, v in times.items()
         },
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)
     eight = {"benchmark": "decision", "apps": 8, "median_ms": eight_ms(options.repeats), "goal_ms": 1.0}
-    sys.stdout.write(json.dumps(eight) + "\n")
+    report(eight)
     thief = {"benchmark": "thief", "cameras": [2, 10], "median_ms": thief_ms(options.repeats), "goal_ms": THIEF_GOAL_MS}
-    sys.stdout.write(json.dumps(thief) + "\n")
+    report(thief)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import socket
 import statistics
 import tempfile
@@ -28,7 +27,7 @@ from unittest import mock
 import cv2
 import numpy as np
 import psutil
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.agent import Agent, join
@@ -317,11 +316,11 @@ def main() -> None:
         serving = on_serve if options.server == "serve" else on_uvicorn
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
             for line in answers(url, folder, echo, options) if "answers" in options.parts else ():
-                print(json.dumps(line), flush=True)
+                report(line)
             if "camera" in options.parts:
-                print(json.dumps(camera(url, folder, options.seconds)), flush=True)
+                report(camera(url, folder, options.seconds))
             if "sessions" in options.parts:
-                print(json.dumps(sessions(url, folder, options.sessions, options.seconds)), flush=True)
+                report(sessions(url, folder, options.sessions, options.seconds))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from _options import options_of
+from _shared import options_of, report
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -155,4 +154,4 @@ if __name__ == "__main__":
     parser.add_argument("--streets", type=int, default=len(STREETS), help="so many of the streets")
     torch.set_num_threads(1)
     options = options_of(parser, frames=4, steps=1, tune=1, seeds=1, streets=1)
-    sys.stdout.write(json.dumps(measure(**vars(options))) + "\n")
+    report(measure(**vars(options)))

@@ -7,16 +7,13 @@ has imported torch. The two take turns in separate processes; medians are compar
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 
-from _options import options_of
+from _shared import child_json, options_of, report
 
 BARE = """
-import sys, tempfile, time, psutil, ray
+import json, sys, tempfile, time, psutil, ray
 with tempfile.TemporaryDirectory(prefix="dl") as folder:
     ray.init(address="local", num_cpus=int(sys.argv[1]), include_dashboard=False, object_store_memory=2**30,
              log_to_driver=False, logging_level="ERROR", _temp_dir=folder)
@@ -26,11 +23,11 @@ with tempfile.TemporaryDirectory(prefix="dl") as folder:
             import torch
             return torch.__version__
     ray.get(Actor.remote().ready.remote())
-    print(time.time() - psutil.Process().create_time())
+    print(json.dumps({"s": time.time() - psutil.Process().create_time()}))
     ray.shutdown()
 """
 OURS = """
-import sys, time, psutil
+import json, sys, time, psutil
 from driftlab.actors.backend import RayBackend
 from driftlab.actors.cluster import ClusterConfig
 from driftlab.platform.sim.inline import InlineBackend
@@ -43,7 +40,7 @@ class FirstRound(Progress):
     def advanced(self, work_s):
         self.steps += 1
         if self.steps == 2:  # a window is reported when the model begins with it: the second means the first is done
-            print(time.time() - psutil.Process().create_time())
+            print(json.dumps({"s": time.time() - psutil.Process().create_time()}))
 
 EXPERIMENT = {
     "name": "startup", "systems": ["no_custom"], "bounds": False, "student": {"pretrain_steps": 20},
@@ -55,17 +52,12 @@ run(EXPERIMENT, out=sys.argv[1], open_backend=open_backend, progress=FirstRound(
 
 
 def bare_s(workers: int) -> float:
-    return _child(BARE, str(workers))
+    return child_json(BARE, str(workers))["s"]
 
 
 def ours_s(workers: int, duration_s: float, backend: str = "ray") -> float:
     with tempfile.TemporaryDirectory() as folder:
-        return _child(OURS, f"{folder}/run", backend, str(workers), str(duration_s))
-
-
-def _child(code: str, *arguments: str) -> float:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+        return child_json(OURS, f"{folder}/run", backend, str(workers), str(duration_s))["s"]
 
 
 if __name__ == "__main__":
@@ -85,4 +77,4 @@ if __name__ == "__main__":
         "ratio": round(first / bare, 3),
         "goal": 1.3,
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

@@ -9,24 +9,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
-import sys
-import time
 from collections.abc import Callable
 
 import torch
-from _options import options_of
+from _shared import options_of, report, seconds
 
 from driftlab.platform.networks.pruning import surgery
 
 SIDE = 224
-
-
-def seconds(step: Callable[[], object]) -> float:
-    start_s = time.perf_counter()
-    step()
-    return time.perf_counter() - start_s
 
 
 def measure(network: str, repeats: int) -> dict[str, float]:
@@ -72,4 +63,4 @@ if __name__ == "__main__":
         "expand_over_deepcopy": round(times["expand"] / times["deepcopy"], 2),
         "ms": {name: round(1e3 * s, 1) for name, s in times.items()},
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _options import options_of
+from _shared import options_of, report
 from torch import Tensor, nn
 
 from driftlab.platform.networks.cost_counter import tensors_in
@@ -264,7 +264,7 @@ def main() -> None:
         "train": sum(bool(row.ours.trains) for row in rows),
         "train_goal": len(rows),
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)
 
 
 if __name__ == "__main__":

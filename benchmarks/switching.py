@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from _options import options_of
+from _shared import options_of, report, seconds
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -59,12 +56,7 @@ def read_slice(file: Path, ends: Sequence[int], before: int, after: int) -> None
 
 
 def median_ms(switch: Callable[[int, int], object], pairs: Pairs, repeats: int) -> float:
-    times_ms = []
-    for pair in [*pairs] * repeats:
-        start_s = time.perf_counter()
-        switch(*pair)
-        times_ms.append(1e3 * (time.perf_counter() - start_s))
-    return statistics.median(times_ms)
+    return 1e3 * statistics.median(seconds(partial(switch, *pair)) for pair in [*pairs] * repeats)
 
 
 def measure(repeats: int) -> dict[str, object]:
@@ -104,4 +96,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
     options = options_of(parser, repeats=1)
-    sys.stdout.write(json.dumps(measure(options.repeats)) + "\n")
+    report(measure(options.repeats))

@@ -9,13 +9,11 @@ same network with one.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+import statistics
 import time
 
-import numpy as np
 import torch
-from _options import options_of
+from _shared import options_of, report, seconds
 from torch import nn
 
 from driftlab.platform.networks.architectures import build
@@ -56,12 +54,11 @@ def training_bytes(module: nn.Module, x: torch.Tensor) -> int:
 
 def step_ms(module: nn.Module, x: torch.Tensor, repeats: int) -> float:
     """Return the median time of a forward and a backward pass, in processor milliseconds."""
-    spent = []
-    for _ in range(repeats):
-        start_s = time.thread_time()
+
+    def step() -> None:
         torch.autograd.backward(module.train()(x).square().mean())
-        spent.append(time.thread_time() - start_s)
-    return 1e3 * float(np.median(spent))
+
+    return 1e3 * statistics.median(seconds(step, time.thread_time) for _ in range(repeats))
 
 
 def stages_of(branched: Branched, images: torch.Tensor) -> list[tuple[nn.Module, torch.Tensor]]:
@@ -115,7 +112,7 @@ def main() -> None:
         "whole_ms": round(step_ms(model, images, options.repeats), 2),
         "exits": exit_overheads(model, images[:1]),
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)
 
 
 if __name__ == "__main__":

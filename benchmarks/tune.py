@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _options import options_of
+from _shared import options_of, report
 
 from driftlab.platform.core.metrics import interval
 from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
@@ -222,8 +220,7 @@ def main() -> None:
         "search": lambda: whole(asked.space, asked.overrides),
     }
     for part in asked.parts:
-        sys.stdout.write(json.dumps({"benchmark": "tune", "part": part, **run[part]()}) + "\n")
-        sys.stdout.flush()
+        report({"benchmark": "tune", "part": part, **run[part]()})
 
 
 if __name__ == "__main__":

@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from _options import options_of
+from _shared import child_json, options_of, report
 
 CHILD = """
 import json, sys, time, psutil
@@ -55,10 +53,7 @@ def grid(cells: int, duration_s: float) -> dict[str, object]:
 
 def measure(document: dict[str, object], workers: int, wave: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", CHILD, json.dumps(document), f"{folder}/run", str(workers), str(wave)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        return child_json(CHILD, json.dumps(document), f"{folder}/run", str(workers), str(wave))
 
 
 def side_by_side(document: dict[str, object], processes: int, wave: int) -> float:
@@ -96,4 +91,4 @@ if __name__ == "__main__":
         "speedup_with_start": round(speedup("whole_s"), 3),
         "speedup_of_two_processes": round(workers * median(0, "work_s") / beside_s, 3),
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 
-from _options import frames_options, frames_s
+from _shared import frames_options, frames_s, report
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.city.presets import SETTINGS
@@ -40,4 +38,4 @@ if __name__ == "__main__":
         "plain": plain,
         "with_settings": {preset: round(drawn / city, 2) for preset, (drawn, _, city) in rows.items()},
     }
-    sys.stdout.write(json.dumps(line) + "\n")
+    report(line)

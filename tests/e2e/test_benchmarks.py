@@ -81,7 +81,7 @@ def make(folder, *targets):
 @pytest.mark.parametrize(("faulty", "code"), [(("b",), 1), ((), 0), (("a", "c"), 1)])
 def test_make_bench_goes_on_after_a_failure_and_ends_with_one(checkout, faulty, code):
     (checkout / "benchmarks").mkdir()
-    (checkout / "benchmarks/_options.py").write_text("raise SystemExit('this is no benchmark')")
+    (checkout / "benchmarks/_shared.py").write_text("raise SystemExit('this is no benchmark')")
     for name in "abc":
         (checkout / f"benchmarks/{name}.py").write_text("raise ValueError" if name in faulty else f"print('{name}')")
     done = make(checkout, "bench")
