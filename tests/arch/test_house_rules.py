@@ -1,13 +1,10 @@
-"""The house style that no other tool holds: sizes, names and words; and that the linter holds the rest."""
+"""The house style that no other tool holds: sizes and names; and that the linter holds the rest."""
 
 from __future__ import annotations
 
 import ast
-import io
-import re
 import subprocess
 import sys
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,8 +18,6 @@ pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 USUAL_FUNCTION_LINES = 25  # that 95 % of the functions keep to
-# Subjects that name nothing. "No one" is left to readers: it is also "no one of them".
-VAGUE = re.compile(r"\b(who|whom|whoever|nobody|somebody|someone|everybody|everyone|anybody|anyone)\b", re.IGNORECASE)
 ACTORS = "actors/actors.py"  # Ray shows the name of an actor's class, so an actor is named like the node that it hosts
 SLOPPY = """
 from os.path import *
@@ -46,23 +41,6 @@ def long_functions(tree: ast.Module) -> Iterator[str]:
     for name, lines in function_lengths(tree).items():
         if lines > FUNCTION_LINES:
             yield f"{name.partition(':')[0]} ({lines} lines)"
-
-
-def prose(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings and comments of a module, each with its line."""
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, documented) and (said := ast.get_docstring(node)) is not None:
-            yield node.body[0].lineno, said
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
-
-
-def vague(text: str) -> Iterator[str]:
-    for line, said in prose(text):
-        for found in VAGUE.findall(said):
-            yield f"line {line}: {found}"
 
 
 def class_places(modules: Iterable[Any]) -> dict[str, list[str]]:
@@ -106,17 +84,6 @@ def test_most_functions_are_short(which: str, request: pytest.FixtureRequest):
 def test_no_two_modules_define_a_public_class_of_one_name(sources, examples):
     places = class_places([*sources, *examples])
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
-
-
-@pytest.mark.slow
-def test_docstrings_and_comments_name_their_subjects(sources, examples):
-    found = {str(source.path): list(vague(source.text)) for source in (*sources, *examples)}
-    assert {path: words for path, words in found.items() if words} == {}
-
-
-def test_a_vague_word_is_caught_in_prose_and_not_in_code():
-    text = '"""Tell who sends."""\nwho = "nobody"  # Everyone reads it; whose name it is does not matter\n'
-    assert list(vague(text)) == ["line 1: who", "line 2: Everyone"]
 
 
 def test_a_long_function_is_caught():

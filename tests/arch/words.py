@@ -1,0 +1,128 @@
+"""Find wording that CONTRIBUTING.md rules out: in docstrings, comments, messages, names and pages.
+
+Run it as a program to list the places: python tests/arch/words.py [PATTERN]
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeGuard
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_SENTENCE, LONGEST_SUMMARY = 35, 100  # words, characters
+MINDS = ("hear", "know", "want", "ask", "forget", "tell", "believe", "remember")  # verbs of people, not of programs
+PEOPLE = {"you", "we", "they", "user", "users", "reader", "readers", "author", "authors", "paper", "papers"}
+NEVER = re.findall(
+    r"\w+",
+    """answer answers answered answering lesson lessons wish wishes tenant tenants visitor visitors sight sights loot
+    wisdom told choosy anew dear dearer dearest surest likeness rival rivals cure mend beside nobody somebody everybody
+    everyone someone whoever film films schooling twentieth hungry""",
+)
+NEVER_IN_NAMES = {*NEVER, "way", "ways", "need", "course", "courses", "asks", "tells", "looks", "beliefs"} - {
+    "twentieth"
+}
+PHRASES = "of its own|of their own|way to learn|ways to learn|takes turns|take turns|gives way|makes room|for good"
+VOCABULARY = re.compile(rf"\b({'|'.join(NEVER)}|{PHRASES})\b", re.IGNORECASE)
+QUESTION_WORD = re.compile(r"\bwhat\b", re.IGNORECASE)
+MIND = re.compile(rf"\b(\w+)(?: (?:not|never|only|still|also))? ({'|'.join(f'{verb}s?' for verb in MINDS)})\b")
+PASSIVE_MIND = re.compile(r"\b(?:is|are|was|were|be|been|as) (?:told|asked)\b")
+OPENING = re.compile(r"(Tells?|Says?|Lets?|What|Whether|Hears?|Knows?|Who)\b")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Finding(NamedTuple):
+    """One place that breaks one pattern."""
+
+    pattern: str
+    place: str
+    text: str
+
+
+def findings(root: Path = ROOT) -> list[Finding]:
+    """Check every tracked Python file and page of a checkout."""
+    listed = subprocess.check_output(["git", "ls-files", "*.py", "*.md"], cwd=root, text=True).split()
+    checks = {".py": check_python, ".md": check_page}
+    return [one for path in listed for one in checks[Path(path).suffix](path, (root / path).read_text("utf-8"))]
+
+
+def check_python(path: str, text: str) -> Iterator[Finding]:
+    """Check the docstrings, comments, messages and names of a module."""
+    tree, docstrings = ast.parse(text), set()
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)) is not None:
+            line, summary = node.body[0].lineno, docstring.partition("\n")[0]
+            docstrings.add(line)
+            if OPENING.match(summary):
+                yield Finding("opening", f"{path}:{line}", summary)
+            if len(summary) > LONGEST_SUMMARY:
+                yield Finding("summary", f"{path}:{line}", summary)
+            yield from check_prose(f"{path}:{line}", docstring)
+        for name in names_of(node):
+            yield from check_name(f"{path}:{node.lineno}", name)
+        if is_message(node) and node.lineno not in docstrings and not path.startswith(("tests/", "benchmarks/")):
+            yield from check_prose(f"{path}:{node.lineno}", node.value)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield from check_prose(f"{path}:{token.start[0]}", token.string.lstrip("#: "))
+
+
+def is_message(node: ast.AST) -> TypeGuard[ast.Constant]:
+    """Return whether a node is a text of several words: a message, a help text, a caption."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+
+
+def names_of(node: ast.AST) -> list[str]:
+    """Return the names that a node introduces."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def check_name(place: str, name: str) -> Iterator[Finding]:
+    parts = {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+    if parts & NEVER_IN_NAMES:
+        yield Finding("test_name" if name.startswith("test_") else "name", place, name)
+
+
+def check_page(path: str, text: str) -> Iterator[Finding]:
+    """Check the paragraphs and table cells of a page; code blocks and generated blocks are left out."""
+    text = re.sub(r"```.*?```|<!-- (\w[\w ]*?)(?: [A-Z].*?)? -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.)\s?)", text):
+        for piece in paragraph.split("|") if paragraph.lstrip().startswith("|") else [paragraph]:
+            yield from check_prose(path, piece)
+            for sentence in sentences(piece):
+                if len(re.findall(r"[\w%-]+", sentence)) > LONGEST_SENTENCE:
+                    yield Finding("sentence", path, sentence)
+
+
+def check_prose(place: str, text: str) -> Iterator[Finding]:
+    """Check running text; words in backticks are code."""
+    for sentence in sentences(text):
+        if QUESTION_WORD.search(sentence) and not sentence.rstrip("\"'*) ").endswith("?"):
+            yield Finding("what", place, sentence)
+        minds = [subject for subject, _ in MIND.findall(sentence) if subject.lower() not in PEOPLE]
+        if minds or PASSIVE_MIND.search(sentence):
+            yield Finding("mind", place, sentence)
+        for _ in VOCABULARY.findall(sentence):
+            yield Finding("vocabulary", place, sentence)
+
+
+def sentences(text: str) -> list[str]:
+    plain = " ".join(re.sub(r"``?[^`]*``?|https?://\S+|\]\([^)]*\)", "`x`", text).split())
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z\"*\[`(])", plain)
+
+
+if __name__ == "__main__":
+    for finding in findings():
+        if finding.pattern in sys.argv[1:] or not sys.argv[1:]:
+            print(f"{finding.pattern}: {finding.place}: {finding.text[:150]}")  # noqa: T201
