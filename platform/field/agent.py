@@ -30,7 +30,7 @@ from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
 from driftlab.platform.field.sending import Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.results.tables.shapes import shape_fault
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.placing import place_app
 from driftlab.platform.sim.rows import transfer_row
@@ -240,7 +240,7 @@ class Agent:
                 clock.run(until=begin_s)
             self.cell.device.begin_window(begin_s, min(window_s, self.cell.app.facts.duration_s - begin_s))
 
-    def _follow(self, device: DeviceRun) -> None:
+    def _follow(self, device: DeviceSim) -> None:
         """Run the network that the scheduler chose; the server hears of it with the next upload."""
         app = self.cell.app
         for one in device.allocations:

@@ -13,11 +13,11 @@ from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.networks.training.artifacts import FamilyRecipe
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import context_key
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.context import setup_key
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, Session
 
 
@@ -26,15 +26,15 @@ class FieldCell:
     """A session's experiment, and its loop, whose only device has one application."""
 
     experiment: Experiment
-    loop: Loop
+    loop: Runner
 
     @property
-    def device(self) -> DeviceRun:
+    def device(self) -> DeviceSim:
         (device,) = self.loop.devices.values()
         return device
 
     @property
-    def app(self) -> AppRun:
+    def app(self) -> AppSim:
         (app,) = self.device.apps.values()
         return app
 
@@ -61,8 +61,8 @@ def open_on_device(asked: SessionAsked, session: Session, fetched: Fetched, sour
 def _opened(experiment: Experiment, backend: InlineBackend, session: Session) -> FieldCell:
     settings = settings_of(experiment, backend, Progress())
     cell = cell_of(experiment)
-    context = settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
-    return FieldCell(experiment, Loop(cell, replace(context, clock="virtual"), session))  # which follows the wall's
+    context = settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
+    return FieldCell(experiment, Runner(cell, replace(context, clock="virtual"), session))  # which follows the wall's
 
 
 class _FetchedBackend(InlineBackend):

@@ -104,7 +104,7 @@ def meters_of(experiment: Experiment, cells: Sequence[Cell], progress: Progress)
 
 
 def _streams(cell: Cell) -> list[StreamSpec]:
-    return [tenant.stream for tenant in cell.devices[0].tenants]
+    return [tenant.stream for tenant in cell.devices[0].apps]
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ import simpy
 
 from driftlab.platform.core.records import ModelCost, Variant
 from driftlab.platform.scheduling.base import Learning, ObservedBy
-from driftlab.platform.sim.context import AppContext
+from driftlab.platform.sim.context import AppNetworks
 from driftlab.platform.sim.ledger import Account
 from driftlab.platform.sim.messages import Direction, Message, Upload
 from driftlab.platform.sim.session import Job, Kind, NodeId
-from driftlab.platform.sim.setting import AppSpec, DeviceSpec
+from driftlab.platform.sim.setting import App, Device
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world import link
 from driftlab.platform.world.link import Link
 
 
 @dataclass(frozen=True, eq=False)
-class StreamPiece:
+class StreamSegment:
     """A piece of the stream that an application is processing."""
 
     start_s: float
@@ -53,12 +53,12 @@ class RoundGain:
 
 
 @dataclass
-class AppRun:
+class AppSim:
     """One application on a device: its request, its links, and its state in the loop."""
 
-    spec: DeviceSpec
-    wish: AppSpec
-    context: AppContext
+    spec: Device
+    wish: App
+    context: AppNetworks
     facts: StreamFacts
     up: Link  # of the device: its applications share it
     down: Link
@@ -78,7 +78,7 @@ class AppRun:
     gained: RoundGain | None = None  # on a server that a scheduling member shares
     way: int | None = 0  # the way that the scheduler chose; None: none
     tries: tuple[int, ...] = ()  # the ways that it wants tried out first
-    view: StreamPiece | None = None
+    view: StreamSegment | None = None
     messages: Counter[str] = field(default_factory=Counter)  # by direction
     domain: int | None = None  # as the device detected it before its newest samples
     waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes all of them
@@ -92,7 +92,7 @@ class AppRun:
 
     @property
     def app(self) -> str:
-        return self.wish.app.name
+        return self.wish.name
 
     @property
     def name(self) -> str:

@@ -65,13 +65,13 @@ class Site:
         return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
 
 
-def context_key(workload: str, scaling: Member, seed: int) -> str:
+def setup_key(workload: str, scaling: Member, seed: int) -> str:
     """Return the key of a workload's context for systems with this scaling member under a seed."""
     return f"{workload} {scaling!r} {seed}"
 
 
 @dataclass(frozen=True)
-class AppContext:
+class AppNetworks:
     """The shared objects of one application: its network and its teacher."""
 
     student: BuiltNetwork
@@ -114,14 +114,14 @@ class AppContext:
 
 
 @dataclass(frozen=True)
-class CellContext:
+class WorkloadSetup:
     """The settings of every cell of a workload."""
 
     experiment: str
     clock: ClockKind
     window_s: float
     pictures: int
-    apps: Mapping[str, AppContext]
+    apps: Mapping[str, AppNetworks]
     server: Site
     domains_told: bool = False  # whether devices know the domain of each frame
     domains_detected: bool = False  # whether devices find out by themselves where domains begin

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftlab.platform.core.records import Need, Receipt, Stored, Trained
-from driftlab.platform.sim.app import AppRun
+from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.messages import Message, Upload
 from driftlab.platform.sim.session import Job, Session
 from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan
@@ -16,10 +16,10 @@ from driftlab.platform.world.cost import add_needs
 
 
 @dataclass
-class TrainingRound:
+class Round:
     """A training round, for its row in the updates table; one without uploads only sends weights."""
 
-    app: AppRun
+    app: AppSim
     uploads: tuple[Upload, ...] = ()
     teach_start_s: float | None = None
     teach_end_s: float | None = None
@@ -44,7 +44,7 @@ class TrainingRound:
 class Delivery(ABC):
     """A message to the device after a round."""
 
-    app: AppRun
+    app: AppSim
     session: Session
 
     kind = ""
@@ -89,7 +89,7 @@ class LabelDelivery(Delivery):
 class PlanDelivery(Delivery):
     """A new plan alone, after a round without training."""
 
-    done: TrainingRound
+    done: Round
 
     kind = "plan"
 
@@ -107,7 +107,7 @@ class PlanDelivery(Delivery):
 class UpdateDelivery(Delivery):
     """Weights; the device uses them from their arrival on."""
 
-    done: TrainingRound
+    done: Round
     packing: Job
 
     kind = "update"

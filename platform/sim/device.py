@@ -13,12 +13,12 @@ from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share, Variant
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
-from driftlab.platform.sim.app import AppRun
+from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.interleaving import interleaved
-from driftlab.platform.sim.load_sensor import Sensing
-from driftlab.platform.sim.runtime import Parts, Process
-from driftlab.platform.sim.setting import DeviceSpec
-from driftlab.platform.world.apps import App
+from driftlab.platform.sim.load_sensor import LoadSensor
+from driftlab.platform.sim.runtime import CellRuntime, Process
+from driftlab.platform.sim.setting import Device
+from driftlab.platform.world.apps import AppGoals
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import Radio, RadioMeter
 from driftlab.platform.world.machine import Machine, accelerator_share
@@ -26,10 +26,10 @@ from driftlab.platform.world.measured import paged_bytes
 
 
 @dataclass(frozen=True)
-class AppAllocation:
+class AppShare:
     """The allocation of one application, and the time for which it was planned."""
 
-    app: AppRun
+    app: AppSim
     demand: Demand
     grant: Grant
     start_s: float
@@ -50,39 +50,39 @@ class AppAllocation:
 
 
 @dataclass
-class DeviceRun:
+class DeviceSim:
     """One device of the cell, its applications, its machine, and the networks in its memory."""
 
-    parts: Parts
-    spec: DeviceSpec
-    apps: Mapping[str, AppRun]  # by name
+    parts: CellRuntime
+    spec: Device
+    apps: Mapping[str, AppSim]  # by name
     variants: Mapping[str, Sequence[Variant]]  # the networks that each application could run here, from the smallest on
     draws: InitVar[Radio]
     beside: bool  # whether applications learn on the stream, on a share beside inference
     machine: Machine = field(init=False)
     radio: RadioMeter = field(init=False)
-    sensing: Sensing = field(init=False)
+    sensing: LoadSensor = field(init=False)
     sizes: dict[str, int] = field(default_factory=dict)  # the network of each application's last chosen way
     held: dict[str, int | None] = field(default_factory=dict)  # the network of each application in memory
     state: Any = None  # returned by the scheduler
     again: simpy.Event | None = None  # the scheduler is called again then, unless it is called before
     asked_s: float = 0.0  # time of the last check for arrivals and departures
     until_s: float = 0.0  # start of the next window
-    present: tuple[App, ...] = ()  # the applications that the scheduler knows
+    present: tuple[AppGoals, ...] = ()  # the applications that the scheduler knows
     preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
     offering: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
     grants: dict[str, Grant] = field(default_factory=dict)
     left_open: dict[str, Grant] = field(default_factory=dict)  # by application: the network is scaling's to choose
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes paged in and out at this instant
     chose_s: float = 0.0  # processor time of this host for scaling's choices at this instant
-    allocations: list[AppAllocation] = field(default_factory=list)  # in force
-    closed: list[tuple[AppAllocation, float]] = field(default_factory=list)  # ended ones, with their real lengths
-    follow: Callable[[DeviceRun], None] = lambda device: None  # called whenever allocations change
+    allocations: list[AppShare] = field(default_factory=list)  # in force
+    closed: list[tuple[AppShare, float]] = field(default_factory=list)  # ended ones, with their real lengths
+    follow: Callable[[DeviceSim], None] = lambda device: None  # called whenever allocations change
 
     def __post_init__(self, draws: Radio) -> None:
         self.machine = Machine(self.parts.clock, self.shares)
         self.radio = RadioMeter(draws)
-        self.sensing = Sensing(self.spec.load, self.spec.hardware.memory_bytes)
+        self.sensing = LoadSensor(self.spec.load, self.spec.hardware.memory_bytes)
 
     def begin_window(self, start_s: float, window_s: float) -> None:
         """Let the scheduler allocate the machine to the applications at the start of a window."""
@@ -120,7 +120,7 @@ class DeviceRun:
         """Tell whether a present application will still offer ways, for which held offers wait."""
         return any(app.name in self.preparing for app in self.present)
 
-    def offer(self, app: AppRun) -> Process:
+    def offer(self, app: AppSim) -> Process:
         """Ask the scheduler about an offer: at once, or together with those that are being prepared."""
         self.preparing.discard(app.app)
         if not self.parts.scheduling.asks.together:
@@ -275,7 +275,7 @@ class DeviceRun:
                 self.sizes[demand.app] = chosen
         return replace(grant, variant=self.sizes.get(demand.app)) if accelerator_share(grant.answer) else grant
 
-    def _demand(self, app: App) -> Demand:
+    def _demand(self, app: AppGoals) -> Demand:
         run = self.apps[app.name]
         learning, work = run.learning, self.machine.works.get(f"{app.name}/learn")
         if app.name in self.offering and self.prepares:
@@ -296,11 +296,11 @@ class DeviceRun:
             *((None, None, None) if run.observed is None else astuple(run.observed)),
         )
 
-    def _allocation(self, demand: Demand, now_s: float, took_s: float) -> AppAllocation:
+    def _allocation(self, demand: Demand, now_s: float, took_s: float) -> AppShare:
         grant, length_s, moved_bytes = self.grants[demand.app], self.until_s - now_s, self.moved.get(demand.app, (0, 0))
         answer, learn = self._split(demand.app, grant)
         app, variant = self.apps[demand.app], grant.variant
-        return AppAllocation(app, demand, grant, now_s, length_s, variant, answer, learn, moved_bytes, took_s)
+        return AppShare(app, demand, grant, now_s, length_s, variant, answer, learn, moved_bytes, took_s)
 
     def _split(self, app: str, grant: Grant) -> tuple[Share, Share]:
         """Split an application's share between inference and training on the device."""

@@ -13,10 +13,10 @@ from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.sim.session import Job, Kind, NodeId, run_verb
 
 NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
-    "device": "driftlab.platform.sim.nodes.camera:Device",
-    "application": "driftlab.platform.sim.nodes.application:Application",
-    "teacher": "driftlab.platform.sim.nodes.teacher:Teacher",
-    "learner": "driftlab.platform.sim.nodes.learner:Learner",
+    "device": "driftlab.platform.sim.nodes.camera:CameraNode",
+    "application": "driftlab.platform.sim.nodes.application:AppNode",
+    "teacher": "driftlab.platform.sim.nodes.teacher:TeacherNode",
+    "learner": "driftlab.platform.sim.nodes.learner:LearnerNode",
     "builder": "driftlab.platform.sim.nodes.builder:Builder",
     "recorder": "driftlab.platform.results.tables.recorder:Recorder",
 }

@@ -13,7 +13,7 @@ MAX_READINGS = 240  # that members are given: two minutes at 2 Hz
 
 
 @dataclass
-class Sensing:
+class LoadSensor:
     """The readings of one device so far; none where nothing else runs on it."""
 
     load: Load | None

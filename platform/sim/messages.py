@@ -11,7 +11,7 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.link import Damage, Transfer
 
 if TYPE_CHECKING:
-    from driftlab.platform.sim.app import AppRun
+    from driftlab.platform.sim.app import AppSim
 
 Direction = Literal["up", "down"]
 TOO_LATE = "it did not arrive in the session"
@@ -22,7 +22,7 @@ APP_GONE = "its application had gone"
 class Message:
     """A message, for its row in the transfers table; a message within the device crosses no link."""
 
-    app: AppRun
+    app: AppSim
     direction: Direction
     kind: str
     damage: Damage | None

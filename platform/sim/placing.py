@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from driftlab.platform.core.registry import Member
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.runtime import Parts
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.runtime import CellRuntime
 from driftlab.platform.sim.session import Job, NodeId
 from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
 
 FROZEN = Member("adaptation", "frozen")
 
 
-def place_teachers(parts: Parts) -> None:
+def place_teachers(parts: CellRuntime) -> None:
     """Place a teacher for every task; devices share it."""
     for app, needs in parts.context.apps.items():
         weights = [needs.teacher.weights] if needs.teacher else []
         parts.session.place(NodeId("teacher", app), needs.teacher_spec, *weights)
 
 
-def place_app(parts: Parts, app: AppRun) -> None:
+def place_app(parts: CellRuntime, app: AppSim) -> None:
     """Place a camera and its application."""
     here = parts.learns_on_stream
     parts.session.place(app.node("device"), app.wish.stream)
@@ -43,7 +43,7 @@ def place_app(parts: Parts, app: AppRun) -> None:
     parts.session.place(app.node("application"), spec, app.context.student.weights, *_pack(parts, app, wanted=here))
 
 
-def place_learner(parts: Parts, app: AppRun) -> None:
+def place_learner(parts: CellRuntime, app: AppSim) -> None:
     """Place the learner of an application, when its first samples have arrived."""
     spec = _student(parts, app, parts.cell.system.adaptation)
     pack = _pack(parts, app, wanted=True)
@@ -52,13 +52,13 @@ def place_learner(parts: Parts, app: AppRun) -> None:
     app.has_learner = True
 
 
-def _pack(parts: Parts, app: AppRun, *, wanted: bool) -> list[Job]:
+def _pack(parts: CellRuntime, app: AppSim, *, wanted: bool) -> list[Job]:
     """Return the adaptation's summary of the source, where it needs one."""
     pack = app.context.packs.get(repr(parts.cell.system.adaptation)) if wanted else None
     return [] if pack is None else [pack]
 
 
-def _student(parts: Parts, app: AppRun, adaptation: Member) -> StudentSpec:
+def _student(parts: CellRuntime, app: AppSim, adaptation: Member) -> StudentSpec:
     return StudentSpec(
         network=app.context.student.name,
         classes=app.context.classes,
@@ -71,9 +71,9 @@ def _student(parts: Parts, app: AppRun, adaptation: Member) -> StudentSpec:
     )
 
 
-def _picture_times(parts: Parts, app: AppRun) -> tuple[float, ...]:
+def _picture_times(parts: CellRuntime, app: AppSim) -> tuple[float, ...]:
     """Spread the report's pictures over the first stream of the first device."""
-    if app.wish is not parts.cell.devices[0].tenants[0] or not parts.context.pictures:
+    if app.wish is not parts.cell.devices[0].apps[0] or not parts.context.pictures:
         return ()
     middles = (np.arange(parts.context.pictures) + 0.5) / parts.context.pictures * app.facts.duration_s
     return tuple(float(np.floor(middle * app.facts.fps) / app.facts.fps) for middle in middles)

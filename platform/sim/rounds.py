@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from driftlab.platform.adaptation.base import Adaptation, Phase
 from driftlab.platform.core.records import Estimated, Need, Packed, Passes, Recalled, Stored, Trained, Tried
 from driftlab.platform.scheduling.base import Learning, Scheduling, Way
-from driftlab.platform.sim.app import AppRun, RoundGain, SeenAccuracy
+from driftlab.platform.sim.app import AppSim, RoundGain, SeenAccuracy
 from driftlab.platform.sim.context import Site
 from driftlab.platform.sim.deliveries import (
     LabelDelivery,
     PlanDelivery,
-    TrainingRound,
+    Round,
     UpdateDelivery,
 )
 from driftlab.platform.sim.messages import Upload
@@ -76,17 +76,17 @@ class Rounds(ABC):
 
     def __init__(self, session: Session, streaming: Streaming, adaptation: Adaptation, scheduling: Scheduling) -> None:
         self.session, self.streaming, self.adaptation, self.scheduling = session, streaming, adaptation, scheduling
-        self.open: dict[str, TrainingRound] = {}  # by application: unfinished ones
+        self.open: dict[str, Round] = {}  # by application: unfinished ones
 
     @abstractmethod
-    def receiver(self, app: AppRun) -> NodeId:
+    def receiver(self, app: AppSim) -> NodeId:
         """Return the node that decodes samples from the link."""
 
     @abstractmethod
-    def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
+    def round(self, app: AppSim, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
         """Process the uploads; return the deliveries."""
 
-    def _label(self, app: AppRun, upload: Upload) -> Job:
+    def _label(self, app: AppSim, upload: Upload) -> Job:
         return self.session.call(app.teacher, "label", upload.truth)
 
     def _facts(self, job: Job) -> Steps:
@@ -106,10 +106,10 @@ def frames_of(uploads: Sequence[Upload]) -> int:
 class LabelRounds(Rounds):
     """Label the samples, and send the labels back."""
 
-    def receiver(self, app: AppRun) -> NodeId:
+    def receiver(self, app: AppSim) -> NodeId:
         return app.teacher
 
-    def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
+    def round(self, app: AppSim, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
         labelling = [self._label(app, upload) for upload in uploads]
         packed = [self.session.call(app.teacher, "pack", labels) for labels in labelling]
         yield Step("labelling", app.context.label(site, frames_of(uploads)))
@@ -126,11 +126,11 @@ class LabelRounds(Rounds):
 class WeightRounds(Rounds):
     """Store the samples, with labels where the adaptation uses them, train once, and send the update."""
 
-    def receiver(self, app: AppRun) -> NodeId:
+    def receiver(self, app: AppSim) -> NodeId:
         return app.node("learner")
 
-    def round(self, app: AppRun, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
-        done = TrainingRound(app, tuple(uploads), teach_start_s=now_s, now_s=now_s)
+    def round(self, app: AppSim, uploads: Sequence[Upload], site: Site, now_s: float) -> Steps:
+        done = Round(app, tuple(uploads), teach_start_s=now_s, now_s=now_s)
         self.open[app.name] = done
         plan = yield from self._teach(done, site)
         training = yield from self._train(done, plan, site)
@@ -141,17 +141,17 @@ class WeightRounds(Rounds):
             return [PlanDelivery(app, self.session, done)]
         return [UpdateDelivery(app, self.session, done, training)]
 
-    def resend(self, app: AppRun) -> Job:
+    def resend(self, app: AppSim) -> Job:
         """Encode every weight, as the learner has it between two phases."""
         self._follow(app)
         return self.session.call(app.node("learner"), "resend")
 
-    def resent(self, app: AppRun, packing: Job) -> UpdateDelivery:
+    def resent(self, app: AppSim, packing: Job) -> UpdateDelivery:
         """Return a delivery of all weights, with the current plan."""
-        done = TrainingRound(app, state=app.server_state, trained=self.session.result(packing).facts)
+        done = Round(app, state=app.server_state, trained=self.session.result(packing).facts)
         return UpdateDelivery(app, self.session, done, packing)
 
-    def _teach(self, done: TrainingRound, site: Site) -> Steps:
+    def _teach(self, done: Round, site: Site) -> Steps:
         """Label the arrived samples, if the adaptation uses labels, and store them in the learner's buffer."""
         app = done.app
         self._follow(app)
@@ -174,11 +174,11 @@ class WeightRounds(Rounds):
         done.plan = self.streaming.plan_downlink(app.server_state, app.facts, done.stored, done.now_s)
         return done.plan
 
-    def _do(self, done: TrainingRound, step: Step) -> Steps:
+    def _do(self, done: Round, step: Step) -> Steps:
         done.now_s = yield step
         done.needs.append(step.need)
 
-    def _train(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
+    def _train(self, done: Round, plan: DownlinkPlan, site: Site) -> Steps:
         """Train as planned; where only the phase itself determines its work, the call comes before the time."""
         if plan.phase is None or lacks_labels(done.stored, plan):
             done.idle = "stored" if plan.phase is None else NO_LABEL
@@ -212,14 +212,14 @@ class WeightRounds(Rounds):
             yield from self._weigh(done, wanted, site, before)
         return training
 
-    def _score(self, done: TrainingRound, plan: DownlinkPlan, site: Site) -> Steps:
+    def _score(self, done: Round, plan: DownlinkPlan, site: Site) -> Steps:
         """Score the learner's network on its labelled samples; None without any."""
         trying = self.session.call(done.app.node("learner"), "try_out", plan, (), False)
         tried: Tried = yield from self._facts(trying)
         yield from self._do(done, Step("learning", need_of(done.app.cost_of(), site.hardware, tried.looks)))
         return tried.before
 
-    def _weigh(self, done: TrainingRound, plan: DownlinkPlan, site: Site, before: float) -> Steps:
+    def _weigh(self, done: Round, plan: DownlinkPlan, site: Site, before: float) -> Steps:
         """Note what the round gained, and what it took."""
         after: float | None = yield from self._score(done, plan, site)
         last_s = 0.0 if done.app.gained is None else done.app.gained.ended_s
@@ -228,7 +228,7 @@ class WeightRounds(Rounds):
             gain = max(0.0, after - before)
             done.app.gained = RoundGain(done.now_s, done.now_s - last_s, work_s, after, gain)
 
-    def _offer(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
+    def _offer(self, done: Round, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
         """Offer the ways to learn to the device's scheduler, tried out where it wants that; return its choice."""
         app = done.app
         assert plan.phase is not None
@@ -244,7 +244,7 @@ class WeightRounds(Rounds):
         done.way = "; ".join(filter(None, (done.way, way.name if len(ways) > 1 else ""))) or None
         return Chosen(phases[app.way], way.name, now if way.before is None else way.before, way.accuracy)
 
-    def _known_ways(self, done: TrainingRound, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
+    def _known_ways(self, done: Round, plan: DownlinkPlan, site: Site, frames: int) -> Steps:
         """Return phases, the ways that they are, and the accuracy now: as estimated, else as tried out."""
         assert plan.phase is not None
         estimated = (yield from self._estimate(done, plan.phase, site)) if self.adaptation.estimates else None
@@ -263,7 +263,7 @@ class WeightRounds(Rounds):
         """Tell whether the learner stores its networks; those that are cut for samples differ in their channels."""
         return self.scheduling.asks.recall is not None and not self.drafts
 
-    def _recall(self, done: TrainingRound, site: Site) -> Steps:
+    def _recall(self, done: Round, site: Site) -> Steps:
         """Let the learner go on with a stored network where that is better; return the accuracy now."""
         app, fall = done.app, self.scheduling.asks.recall
         last = None if app.observed is None else app.observed.accuracy
@@ -275,7 +275,7 @@ class WeightRounds(Rounds):
             done.begins, done.way = found.begins, f"stored network {found.begins}"
         return found.accuracy
 
-    def _estimate(self, done: TrainingRound, phase: Phase, site: Site) -> Steps:
+    def _estimate(self, done: Round, phase: Phase, site: Site) -> Steps:
         """Let the adaptation estimate every network of the family; return the ways where the scheduler wants them.
 
         Scaling goes by the estimates where it chooses among networks that are not cut for samples.
@@ -300,7 +300,7 @@ class WeightRounds(Rounds):
 
     def _try_out(
         self,
-        done: TrainingRound,
+        done: Round,
         plan: DownlinkPlan,
         site: Site,
         offer: tuple[Sequence[Phase], tuple[Way, ...]],
@@ -325,14 +325,14 @@ class WeightRounds(Rounds):
             known[i] = measured(replace(ways[i], accuracy=after), begin, *trial)
         return tuple(known), tried.before
 
-    def _phases(self, app: AppRun, planned: Phase) -> Sequence[Phase]:
+    def _phases(self, app: AppSim, planned: Phase) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
         phases, sizes = self.adaptation.ways(planned), range(len(app.context.student.profile))
         if not self.drafts or len(sizes) < 2:
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
-    def _way(self, app: AppRun, site: Site, phase: Phase, frames: int) -> Way:
+    def _way(self, app: AppSim, site: Site, phase: Phase, frames: int) -> Way:
         """Describe a phase with its need, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
@@ -343,7 +343,7 @@ class WeightRounds(Rounds):
         part = shortened(phase, self.scheduling.asks.part)[1]
         return Way(name, need, size=size, tried=part, variant=phase.variant)
 
-    def _follow(self, app: AppRun) -> None:
+    def _follow(self, app: AppSim) -> None:
         """Let the learner switch to the network that the device runs."""
         if app.trains != app.runs:
             self.session.call(app.node("learner"), "switch", app.runs)

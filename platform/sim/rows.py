@@ -12,10 +12,10 @@ import numpy as np
 from driftlab.datasets.catalogue import Scenery, scenery_of
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Receipt, Rows, Uploaded
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import AppContext, CellContext
-from driftlab.platform.sim.deliveries import TrainingRound
-from driftlab.platform.sim.device import AppAllocation, DeviceRun
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.context import AppNetworks, WorkloadSetup
+from driftlab.platform.sim.deliveries import Round
+from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.ledger import PURPOSES, Account, total
 from driftlab.platform.sim.messages import Message
 from driftlab.platform.sim.setting import Cell
@@ -46,7 +46,9 @@ def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
     }
 
 
-def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
+def run_row(
+    cell: Cell, setting: WorkloadSetup, accounts: Sequence[Account], digests: Sequence[str]
+) -> Mapping[str, Any]:
     """Return a finished cell's row; network columns hold for all applications, or are lists."""
     apps = list(setting.apps.values())
     return {
@@ -63,7 +65,7 @@ def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], diges
 
 
 def _came_out(
-    cell: Cell, apps: Sequence[AppContext], accounts: Sequence[Account], digests: Sequence[str]
+    cell: Cell, apps: Sequence[AppNetworks], accounts: Sequence[Account], digests: Sequence[str]
 ) -> Mapping[str, Any]:
     """Return the columns that exist only where networks ran."""
     whole = total(accounts)
@@ -93,7 +95,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> float | None:
+def _score_global(apps: Sequence[AppNetworks], accounts: Sequence[Account]) -> float | None:
     """Score the sum of all counts, where all applications have the same task and classes."""
     counts = [account.counts for account in accounts if account.counts is not None]
     kinds = {(app.task.name, app.classes) for app in apps}
@@ -112,7 +114,7 @@ def system_columns(cell: Cell) -> Mapping[str, Any]:
     return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
 
 
-def class_columns(app: AppRun) -> Mapping[str, Any] | None:
+def class_columns(app: AppSim) -> Mapping[str, Any] | None:
     """Tell what was counted of every class over the session; None of tasks that do not count by class."""
     by_class = app.account.by_class
     if by_class is None:
@@ -122,7 +124,7 @@ def class_columns(app: AppRun) -> Mapping[str, Any] | None:
     return {"device": app.device, "app": app.app, "class": np.arange(len(by_class)), **counted, "score": score}
 
 
-def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
+def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
     app, demand, network = given.app, given.demand, given.network
     answer, learn = accelerator_share(given.answer), accelerator_share(given.learn)
@@ -156,13 +158,13 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
     }
 
 
-def _speed(given: AppAllocation, length_s: float) -> float:
+def _speed(given: AppShare, length_s: float) -> float:
     """Return the mean speed of the device in an allocation, relative to the idle device."""
     load, start_s = given.app.spec.load, given.start_s
     return 1.0 if load is None else load.mean_speed(start_s, start_s + length_s)
 
 
-def load_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
+def load_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
     """Return a row for each application at the newest reading of its device's load."""
     load, reading = device.spec.load, device.sensing.taken[-1]
     assert load is not None, "a device without load takes no readings"
@@ -188,7 +190,7 @@ def load_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
+def variant_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
     """Return a row for every network that an application of the device could run."""
     for app, variants in device.variants.items():
         for number, one in enumerate(variants):
@@ -207,7 +209,7 @@ def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | None:
+def _energy_j(given: AppShare, answer: float, length_s: float) -> float | None:
     """Return the energy of the frames for which there is time."""
     network = given.network
     if network is None or network.energy_j is None or not answer:
@@ -221,21 +223,21 @@ def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     return {"runs": [row], "systems": [system_columns(cell)]}
 
 
-def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
+def device_row(device: DeviceSim, *, live: bool) -> Mapping[str, Any]:
     """Return a device's row."""
     spec = device.spec
     return {
         "device": spec.name,
         "hardware": spec.hardware.name,
         "link": spec.link.name,
-        "stream_seed": spec.tenants[0].stream.seed,
+        "stream_seed": spec.apps[0].stream.seed,
         "memory_bytes": spec.hardware.memory_bytes,
         "working_memory_bytes": sum(memory_bytes(app.context.student.cost) for app in device.apps.values()),
         **(_did(total([app.account for app in device.apps.values()]), device) if live else {}),
     }
 
 
-def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
+def _did(account: Account, device: DeviceSim) -> Mapping[str, Any]:
     """Return the columns that exist only where the device ran networks."""
     scenery = _scenery(device)
     return {
@@ -252,7 +254,7 @@ def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
     }
 
 
-def motion_columns(device: DeviceRun) -> Mapping[str, Any] | None:
+def motion_columns(device: DeviceSim) -> Mapping[str, Any] | None:
     """Say how the camera of a device moves; None where that is not known."""
     scenery = _scenery(device)
     if scenery is None:
@@ -262,8 +264,8 @@ def motion_columns(device: DeviceRun) -> Mapping[str, Any] | None:
     return {"device": device.spec.name, **dict(zip(names, stretches.T, strict=True))}
 
 
-def _scenery(device: DeviceRun) -> Scenery | None:
-    stream = device.spec.tenants[0].stream
+def _scenery(device: DeviceSim) -> Scenery | None:
+    stream = device.spec.apps[0].stream
     return scenery_of(stream.workload, stream.seed)
 
 
@@ -291,7 +293,7 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
 
 
 def update_row(
-    done: TrainingRound, reason: str, site: str, applied: Receipt | None = None, arrive_s: float | None = None
+    done: Round, reason: str, site: str, applied: Receipt | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
     stored, trained, plan, need = done.stored, done.trained, done.plan, done.need

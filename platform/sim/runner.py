@@ -15,19 +15,19 @@ import simpy
 
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import CellContext
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.context import WorkloadSetup
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.ledger import Account
 from driftlab.platform.sim.messages import Direction
 from driftlab.platform.sim.placing import place_app, place_teachers
 from driftlab.platform.sim.rows import class_columns, device_row, motion_columns, run_row, system_columns, variant_rows
-from driftlab.platform.sim.runtime import Parts, Process
+from driftlab.platform.sim.runtime import CellRuntime, Process
 from driftlab.platform.sim.session import Session
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.stream_runner import Watching
-from driftlab.platform.sim.teaching import Teaching
-from driftlab.platform.sim.transport import Carrying
+from driftlab.platform.sim.setting import App, Cell, Device
+from driftlab.platform.sim.stream_runner import StreamRunner
+from driftlab.platform.sim.teaching import LearnerSim
+from driftlab.platform.sim.transport import Transport
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.link import LINKS, Link
@@ -41,22 +41,22 @@ class CellProgress:
     accounts: Mapping[str, Account]  # by device, or device and application; the last window may be missing
 
 
-class Loop:
+class Runner:
     """One cell while it runs."""
 
     def __init__(
         self,
         cell: Cell,
-        context: CellContext,
+        context: WorkloadSetup,
         session: Session,
         advanced: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         members = (limited(member, context.member_limit_s) for member in cell.system.members)
-        self.parts = Parts(cell, context, session, make_clock(context.clock), *members)
+        self.parts = CellRuntime(cell, context, session, make_clock(context.clock), *members)
         self.clock, self.ledger, self.advanced = self.parts.clock, self.parts.ledger, advanced
         self.devices = {spec.name: self._device(spec) for spec in cell.devices}
-        self.watching = Watching(self.parts, self.devices)
-        self.teaching = Teaching(self.parts, Carrying(self.parts, self.devices), self.watching)
+        self.watching = StreamRunner(self.parts, self.devices)
+        self.teaching = LearnerSim(self.parts, Transport(self.parts, self.devices), self.watching)
 
     def run(self) -> None:
         """Place the nodes and run every process to its end."""
@@ -80,7 +80,7 @@ class Loop:
             yield CellProgress(now_s, {app.name: app.account for app in self._apps})
 
     @property
-    def _apps(self) -> list[AppRun]:
+    def _apps(self) -> list[AppSim]:
         return [app for device in self.devices.values() for app in device.apps.values()]
 
     def _start(self) -> None:
@@ -95,12 +95,12 @@ class Loop:
             if device.spec.load is not None:
                 self.clock.process(self.watching.follow_load(device, device.spec.load))
 
-    def _watch(self, device: DeviceRun) -> Process:
+    def _watch(self, device: DeviceSim) -> Process:
         """Process the device's streams until the session ends, then stop the accounts."""
         yield from self.watching.watch(device)
         self.teaching.settle(device)
 
-    def _device(self, spec: DeviceSpec) -> DeviceRun:
+    def _device(self, spec: Device) -> DeviceSim:
         """Open the device's links, which its applications share, and prepare its machine and applications."""
         parts = self.parts
         profile = LINKS["null"] if parts.streaming.free else spec.link
@@ -108,17 +108,17 @@ class Loop:
             open_link(self.clock, rng_for(parts.cell.seed, "link", spec.name, way))
             for way, open_link in (("up", profile.up), ("down", profile.down))
         )
-        apps = {wish.app.name: self._app(spec, wish, up, down, profile.damaged) for wish in spec.tenants}
+        apps = {wish.name: self._app(spec, wish, up, down, profile.damaged) for wish in spec.apps}
         variants = {name: app.context.variants(spec.hardware) for name, app in apps.items()}
         beside = parts.learns_on_stream and parts.adaptation.learns == "beside"
-        return DeviceRun(parts, spec, apps, variants, profile.radio, beside)
+        return DeviceSim(parts, spec, apps, variants, profile.radio, beside)
 
-    def _app(self, spec: DeviceSpec, wish: AppSpec, up: Link, down: Link, damaged: float) -> AppRun:
-        streaming, context = self.parts.streaming, self.parts.context.apps[wish.app.name]
+    def _app(self, spec: Device, wish: App, up: Link, down: Link, damaged: float) -> AppSim:
+        streaming, context = self.parts.streaming, self.parts.context.apps[wish.name]
         facts = StreamFacts(wish.stream.fps, wish.stream.duration_s)
         state, turn = streaming.start(facts), simpy.Resource(self.clock)
         faults = {way: rng_for(self.parts.cell.seed, "damage", spec.name_of(wish), way) for way in get_args(Direction)}
-        run = AppRun(spec, wish, context, facts, up, down, faults, damaged, state, state, turn)
+        run = AppSim(spec, wish, context, facts, up, down, faults, damaged, state, state, turn)
         run.local = streaming.place == "device"
         return run
 

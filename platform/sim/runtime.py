@@ -11,7 +11,7 @@ import simpy
 from driftlab.platform.adaptation.base import Adaptation
 from driftlab.platform.scaling.base import Scaling
 from driftlab.platform.scheduling.base import ObservedBy, Scheduling
-from driftlab.platform.sim.context import CellContext
+from driftlab.platform.sim.context import WorkloadSetup
 from driftlab.platform.sim.ledger import Ledger
 from driftlab.platform.sim.session import Job, Session
 from driftlab.platform.sim.setting import Cell
@@ -23,11 +23,11 @@ POLL_S = 0.01  # interval at which a wall clock checks whether a job is done
 
 
 @dataclass
-class Parts:
+class CellRuntime:
     """A running cell: its request, clock, nodes, members and rows."""
 
     cell: Cell
-    context: CellContext
+    context: WorkloadSetup
     session: Session
     clock: Clock
     streaming: Streaming

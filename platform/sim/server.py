@@ -15,9 +15,9 @@ from typing import Any
 from driftlab.platform.core.records import Need, Share, Variant
 from driftlab.platform.scheduling.base import Demand, Learning, Reason, Window
 from driftlab.platform.scheduling.gain_model import positive_part
-from driftlab.platform.sim.app import AppRun
+from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.rounds import Rounds
-from driftlab.platform.sim.runtime import Parts
+from driftlab.platform.sim.runtime import CellRuntime
 from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share
 
 UNSURE_GAIN = 0.02  # standard deviation of a gain after one interval: a round that gained nothing may gain again
@@ -25,12 +25,12 @@ MOST_GAINS = 2.0  # of the newest gain, that a round is expected to bring howeve
 
 
 @dataclass
-class ServerRun:
+class ServerSim:
     """The shares of the server's GPUs; each application has one GPU at most."""
 
-    parts: Parts
+    parts: CellRuntime
     rounds: Rounds
-    apps: Mapping[str, AppRun]  # of all devices, by name
+    apps: Mapping[str, AppSim]  # of all devices, by name
     state: Any = None  # returned by the scheduler
 
     def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
@@ -53,7 +53,7 @@ class ServerRun:
         wanted = [accelerator_share(grant.learn or 0.0) for grant in allocation.grants]
         return dict(zip(machine.works, spread(wanted, self.parts.cell.gpus), strict=True))
 
-    def _demand(self, app: AppRun, machine: Machine, work: MachineTask) -> Demand:
+    def _demand(self, app: AppSim, machine: Machine, work: MachineTask) -> Demand:
         left_s = machine.left(work).alone_s
         if app.gained is not None:
             done = self.rounds.open.get(app.name)
@@ -62,7 +62,7 @@ class ServerRun:
         return demand_of(app, machine.clock.now, left_s)
 
 
-def demand_of(app: AppRun, now_s: float, left_s: float) -> Demand:
+def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
     """Return what a round of an application needs, and what it is expected to gain."""
     past, now, then = app.gained, None, None
     if past is not None:

@@ -6,28 +6,28 @@ from dataclasses import dataclass, field
 
 from driftlab.platform.core.records import Captured, Watched
 from driftlab.platform.scheduling.base import Reason
-from driftlab.platform.sim.app import AppRun, SeenAccuracy, StreamPiece
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.app import AppSim, SeenAccuracy, StreamSegment
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.rows import load_rows, share_row
-from driftlab.platform.sim.runtime import Parts, Process
+from driftlab.platform.sim.runtime import CellRuntime, Process
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.load import Load
 from driftlab.platform.world.machine import accelerator_share
 
 
 @dataclass
-class Watching:
+class StreamRunner:
     """Runs applications on their streams, at their shares of the machine."""
 
-    parts: Parts
-    devices: dict[str, DeviceRun]
-    looking: dict[str, list[tuple[AppRun, Job, float]]] = field(default_factory=dict)  # by device: not read yet
+    parts: CellRuntime
+    devices: dict[str, DeviceSim]
+    looking: dict[str, list[tuple[AppSim, Job, float]]] = field(default_factory=dict)  # by device: not read yet
 
     def __post_init__(self) -> None:
         for device in self.devices.values():
             device.follow = self.follow
 
-    def watch(self, device: DeviceRun) -> Process:
+    def watch(self, device: DeviceSim) -> Process:
         """Allocate the machine per window; the frames of a window are processed after its end."""
         parts = self.parts
         while parts.clock.now < device.spec.duration_s:
@@ -51,7 +51,7 @@ class Watching:
         self.write_shares(device)
         yield from self._take(self.looking.pop(device.spec.name, []))
 
-    def visitors(self, device: DeviceRun) -> Process:
+    def visitors(self, device: DeviceSim) -> Process:
         """Tell the device's scheduler of arrivals and departures between two windows, if it asks for them."""
         clock, window_s = self.parts.clock, self.parts.context.window_s
         for event in device.spec.events or ():
@@ -61,7 +61,7 @@ class Watching:
                 yield clock.timeout(event.time_s - clock.now)
                 device.visit(reason)
 
-    def follow_load(self, device: DeviceRun, load: Load) -> Process:
+    def follow_load(self, device: DeviceSim, load: Load) -> Process:
         """Let the machine's speed follow the device's load, and take readings of it."""
         clock = self.parts.clock
         for time_s in load.instants(device.spec.duration_s):
@@ -71,7 +71,7 @@ class Watching:
                 device.respond()
                 self._write_load(device)
 
-    def follow(self, device: DeviceRun) -> None:
+    def follow(self, device: DeviceSim) -> None:
         """Write the rows of ended allocations, and apply the current ones."""
         self.write_shares(device)
         if not self.parts.context.live or self.parts.clock.now >= device.until_s:
@@ -90,7 +90,7 @@ class Watching:
             if app.view is None:
                 app.view = self._open(app, self.parts.clock.now, device.until_s)
 
-    def look(self, app: AppRun) -> None:
+    def look(self, app: AppSim) -> None:
         """Process the frames until now, before the end of the window."""
         view, now_s = app.view, self.parts.clock.now
         if view is None or now_s <= view.start_s:
@@ -99,7 +99,7 @@ class Watching:
         self._look(app, until, self.parts.session.result(until.capturing).facts, now_s)
         app.view = self._open(app, now_s, view.stop_s) if now_s < view.stop_s else None
 
-    def finish(self, device: DeviceRun) -> list[str]:
+    def finish(self, device: DeviceSim) -> list[str]:
         """Settle every application; return the digests of their final states."""
         session, digests = self.parts.session, []
         finishing = [(app, session.call(app.node("application"), "finish")) for app in device.apps.values()]
@@ -112,10 +112,10 @@ class Watching:
                 digests.append(str(session.result(session.call(app.node("learner"), "finish")).facts))
         return digests
 
-    def _open(self, app: AppRun, start_s: float, stop_s: float) -> StreamPiece:
-        return StreamPiece(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
+    def _open(self, app: AppSim, start_s: float, stop_s: float) -> StreamSegment:
+        return StreamSegment(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
 
-    def _look(self, app: AppRun, view: StreamPiece, captured: Captured, stop_s: float) -> None:
+    def _look(self, app: AppSim, view: StreamSegment, captured: Captured, stop_s: float) -> None:
         """Start the model on a piece of the stream; without truth it is scored against the teacher's labels."""
         device, session = self.devices[app.device], self.parts.session
         courses = [device.machine.course(f"{app.app}/answer", view.start_s, stop_s)]
@@ -127,7 +127,7 @@ class Watching:
         job = session.call(app.node("application"), "watch", view.capturing, truth, stop_s, *courses)
         self.looking.setdefault(app.device, []).append((app, job, view.start_s))
 
-    def _take(self, looking: list[tuple[AppRun, Job, float]]) -> Process:
+    def _take(self, looking: list[tuple[AppSim, Job, float]]) -> Process:
         """Read the results of the models, one window late so that the work had a window's time."""
         for app, job, start_s in looking:
             yield from self.parts.ready(job)
@@ -137,7 +137,7 @@ class Watching:
             self.parts.ledger.take(reply.rows)
             app.account.watched(seen)
 
-    def _observe(self, app: AppRun, seen: Watched, start_s: float) -> None:
+    def _observe(self, app: AppSim, seen: Watched, start_s: float) -> None:
         """Keep how accurate the newest read predictions are, where the scheduler wants to know."""
         by = self.parts.observes
         if by == "oracle" and seen.scored:
@@ -145,11 +145,11 @@ class Watching:
         elif by == "confidence" and seen.confidence is not None:
             app.observed = SeenAccuracy(seen.confidence, by, start_s)
 
-    def _write_load(self, device: DeviceRun) -> None:
+    def _write_load(self, device: DeviceSim) -> None:
         for row in load_rows(device):
             self.parts.ledger.row("loads", **row)
 
-    def write_shares(self, device: DeviceRun) -> None:
+    def write_shares(self, device: DeviceSim) -> None:
         """Write the rows of ended allocations, whose lengths are known now."""
         for one, length_s in device.closed:
             row = share_row(one, length_s)

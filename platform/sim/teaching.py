@@ -11,19 +11,19 @@ import simpy
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Noticed, Received, Uploaded
 from driftlab.platform.scheduling.base import Learning
-from driftlab.platform.sim.app import AppRun
+from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.context import Site
 from driftlab.platform.sim.deliveries import Delivery, UpdateDelivery
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.messages import Message, Upload
 from driftlab.platform.sim.placing import place_learner
 from driftlab.platform.sim.rounds import Await, LabelRounds, Offer, Step, Steps, WeightRounds
 from driftlab.platform.sim.rows import sample_columns, update_row
-from driftlab.platform.sim.runtime import Parts, Process
-from driftlab.platform.sim.server import ServerRun
+from driftlab.platform.sim.runtime import CellRuntime, Process
+from driftlab.platform.sim.server import ServerSim
 from driftlab.platform.sim.session import Job
-from driftlab.platform.sim.stream_runner import Watching
-from driftlab.platform.sim.transport import Carrying
+from driftlab.platform.sim.stream_runner import StreamRunner
+from driftlab.platform.sim.transport import Transport
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.cost import computing_j, moving_j
@@ -33,10 +33,10 @@ RETRY_S = 1.0  # delay between two requests of a device without weights
 UNPACKED_MACS = 2  # per pixel of a label map from the server
 
 
-class Teaching:
+class LearnerSim:
     """Runs one process per application that brings its samples to its learner, on the server or on the device."""
 
-    def __init__(self, parts: Parts, carrying: Carrying, watching: Watching) -> None:
+    def __init__(self, parts: CellRuntime, carrying: Transport, watching: StreamRunner) -> None:
         self.parts, self.carrying, self.watching = parts, carrying, watching
         self.clock, self.session, self.streaming = parts.clock, parts.session, parts.streaming
         self._running: dict[str, str] = {}  # by application on a device: the purpose of its last step
@@ -47,12 +47,12 @@ class Teaching:
         self.rounds.weighs = (
             parts.scheduling.asks.server and parts.observes == "teacher" and parts.streaming.place == "server"
         )
-        policy = ServerRun(parts, self.rounds, apps).shares if self.rounds.weighs else first_come(parts.cell.gpus)
+        policy = ServerSim(parts, self.rounds, apps).shares if self.rounds.weighs else first_come(parts.cell.gpus)
         self.server = Machine(parts.clock, policy, capacity=parts.cell.gpus)
 
     # Sending from the device --------------------------------------------------------------------------------------
 
-    def send(self, app: AppRun) -> Process:
+    def send(self, app: AppSim) -> Process:
         """Sample and send as planned by the streaming member, until the stream ends."""
         while (sampling := (yield from self._sampling(app))) is not None:
             if sampling.times_s:  # a slow camera may show no frame between two uploads
@@ -64,7 +64,7 @@ class Teaching:
             if sampling.next_s is not None:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
 
-    def _sampling(self, app: AppRun) -> Generator[simpy.Event, Any, Sampling | None]:
+    def _sampling(self, app: AppSim) -> Generator[simpy.Event, Any, Sampling | None]:
         """Return the next plan; a buffer that would be sent after the stream's end is dropped."""
         now_s = self.clock.now
         if now_s >= app.facts.duration_s:
@@ -81,7 +81,7 @@ class Teaching:
             )
         return replace(sampling, times_s=tuple(time_s for time_s in sampling.times_s if app.present(time_s)))
 
-    def _notice(self, app: AppRun) -> Generator[simpy.Event, Any, Seen]:
+    def _notice(self, app: AppSim) -> Generator[simpy.Event, Any, Seen]:
         """Return the device's observations, where the streaming member uses them."""
         if not self.streaming.notices:
             return Seen()
@@ -138,13 +138,13 @@ class Teaching:
         truth = self.session.call(app.node("device"), "reveal", sampling.times_s) if asked else frames
         return Upload(sent, sampling, frames, truth, message.arrive_s if sampling.stamp == "receipt" else None)
 
-    def _pixels(self, app: AppRun) -> int:
+    def _pixels(self, app: AppSim) -> int:
         height, width = app.size
         return height * width
 
     # Training -----------------------------------------------------------------------------------------------------
 
-    def _round(self, app: AppRun) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
+    def _round(self, app: AppSim) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Wait for the learner's machine, then run one round on all waiting samples."""
         device = self.carrying.devices[app.device]
         machine = device.machine if app.local else self.server
@@ -168,7 +168,7 @@ class Teaching:
         return self.parts.context.server
 
     def _drive(
-        self, steps: Steps, app: AppRun, machine: Machine, work: MachineTask
+        self, steps: Steps, app: AppSim, machine: Machine, work: MachineTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Run the steps of a round on a machine."""
         try:
@@ -189,13 +189,13 @@ class Teaching:
             deliveries: Sequence[Delivery] = end.value
             return deliveries
 
-    def _spend(self, app: AppRun, step: Step) -> None:
+    def _spend(self, app: AppSim, step: Step) -> None:
         """Count the energy of a step on the device; `settle` subtracts what lies beyond the session."""
         if self.clock.now < app.facts.duration_s:
             app.account.spend(step.purpose, step.need.joules)
             self._running[app.name] = step.purpose
 
-    def settle(self, device: DeviceRun) -> None:
+    def settle(self, device: DeviceSim) -> None:
         """Subtract the energy that unfinished tasks would draw after the session."""
         for app in device.apps.values():
             work = device.machine.works.get(f"{app.app}/learn")
@@ -241,10 +241,10 @@ class Teaching:
             site = self._site_name(done.app)
             self.parts.ledger.row("updates", **update_row(done, "the session ended before it was done", site))
 
-    def _site_name(self, app: AppRun) -> str:
+    def _site_name(self, app: AppSim) -> str:
         return "device" if app.local else "server"
 
-    def _resync(self, app: AppRun) -> Process:
+    def _resync(self, app: AppSim) -> Process:
         """Request every weight once a second until they arrive; pause while the application is absent."""
         while not app.in_step and self.clock.now < app.facts.duration_s:
             if app.present(self.clock.now):
@@ -255,7 +255,7 @@ class Teaching:
                     yield from self._resend(app)
             yield self.clock.timeout(RETRY_S)
 
-    def _resend(self, app: AppRun) -> Process:
+    def _resend(self, app: AppSim) -> Process:
         """Send every weight, as the learner has it between two phases."""
         assert isinstance(self.rounds, WeightRounds)
         with app.turn.request() as turn:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.messages import Message
 from driftlab.platform.sim.rows import transfer_row
-from driftlab.platform.sim.runtime import Parts, Process
+from driftlab.platform.sim.runtime import CellRuntime, Process
 
 
 @dataclass
-class Carrying:
+class Transport:
     """Sends messages over links; a message within a device arrives at once and has no row."""
 
-    parts: Parts
-    devices: dict[str, DeviceRun]
+    parts: CellRuntime
+    devices: dict[str, DeviceSim]
 
     def carry(self, message: Message, size: int) -> Process:
         """Send a message to the other end and count it."""

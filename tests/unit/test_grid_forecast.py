@@ -92,9 +92,7 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
 def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
     told = []
-    meter = Meter(
-        cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].tenants[0].stream], live=True), told.append
-    )
+    meter = Meter(cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], live=True), told.append)
     meter(3 * 30.0)
     meter(3 * 30.0)
     phase_s = 240 * PIXELS * STEP_PX_S

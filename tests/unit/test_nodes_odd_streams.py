@@ -31,14 +31,14 @@ from stream_factory import (
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Answered
 from driftlab.platform.networks import state, vector
-from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.application import AppNode
 
 
 class TestDigest:
-    def digest(self, node: Application) -> str:
+    def digest(self, node: AppNode) -> str:
         return str(node.finish().facts.digest)
 
-    def node(self) -> Application:
+    def node(self) -> AppNode:
         return real(member("tent", stream_batch=3))
 
     def test_weights_alone_move_it(self):

@@ -25,12 +25,12 @@ from driftlab.platform.networks.tasks.tasks import Answer, Answers
 from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.sim.nodes import networks
 from driftlab.platform.sim.nodes.detecting import DomainDetector
-from driftlab.platform.sim.nodes.frame_results import Sight, Sights
+from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
-from driftlab.platform.sim.nodes.observing import MAX_FRAMES, Noticing, mean_confidence
-from driftlab.platform.sim.nodes.online_adapter import Following
+from driftlab.platform.sim.nodes.observing import MAX_FRAMES, StreamObserver, mean_confidence
+from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
 from driftlab.platform.sim.nodes.scorer import Scorer
-from driftlab.platform.sim.nodes.share_timeline import Pace
+from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.sim.specs import AppNodeSpec
 from driftlab.platform.streaming.wire import delta, draft
@@ -48,7 +48,7 @@ class Version:
     state: State
 
 
-class Application:
+class AppNode:
     """Runs its model on every frame for which there is time; weights change only between two frames."""
 
     def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
@@ -56,13 +56,13 @@ class Application:
         self._adaptation = limited(spec.student.adaptation, spec.member_limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.student.scaling, spec.member_limit_s)
         self._family = networks.family_of(spec.student, self._scaling, weights)
-        self._pace = Pace()
-        self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
-        self._noticing = Noticing(self._task) if spec.notices else None
+        self._pace = ShareTimeline()
+        self._sights = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
+        self._noticing = StreamObserver(self._task) if spec.notices else None
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._work_s = 0.0  # of the newest answer, alone on the machine
-        self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
-        self._following: Following | None = None  # if it learns on the stream
+        self._newest: FrameResult | None = None  # the frame that the model runs on, or ran on last
+        self._following: OnlineAdapter | None = None  # if it learns on the stream
         self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
         self._built = state.NO_BUFFERS  # of the current network, before any learning
         # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
@@ -133,7 +133,7 @@ class Application:
 
     def _see(
         self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course
-    ) -> Sequence[Sight]:
+    ) -> Sequence[FrameResult]:
         truth = self._task.truth(frames) if labels is None else labels
         self._pace.extend(until_s, answer, beside)
         self._settle(until_s)
@@ -237,12 +237,12 @@ class Application:
         else:
             source = self._network_of(self._as_built)
             memory = networks.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
-        self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
+        self._following = OnlineAdapter(self._spec, self._adaptation, self._model, memory, self._cost)
         self._following.detector = self._detector
         if before is not None:
             self._following.go_on(before)
 
-    def _answer(self, sights: Sequence[Sight]) -> None:
+    def _answer(self, sights: Sequence[FrameResult]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
         look_s = 0.0 if self._detector is None else self._detector.need.alone_s
         since = np.array([version.since_s for version in self._versions])
@@ -266,7 +266,7 @@ class Application:
             self._noticing.add(sights)
 
     def _works(
-        self, sights: Sequence[Sight], places: npt.NDArray[np.intp]
+        self, sights: Sequence[FrameResult], places: npt.NDArray[np.intp]
     ) -> tuple[list[tuple[float, float]], dict[float, Answer]]:
         """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
 
@@ -284,7 +284,7 @@ class Application:
             works += paid
         return works, known
 
-    def _predict_priced(self, sights: Sequence[Sight]) -> tuple[Answers, list[tuple[float, float]]]:
+    def _predict_priced(self, sights: Sequence[FrameResult]) -> tuple[Answers, list[tuple[float, float]]]:
         """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
         with record_exits(self._model) as exits:
             answers = self._predict(sights)
@@ -296,13 +296,13 @@ class Application:
         """Return time and energy of one frame alone on the machine."""
         return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
 
-    def _detect(self, chosen: Sequence[Sight]) -> None:
+    def _detect(self, chosen: Sequence[FrameResult]) -> None:
         """Let the detector look at frames, and pay for it."""
         if self._detector is not None:
             for sight in chosen:
                 self._detector.look(sight, self._sights)
 
-    def _track(self, sights: Sequence[Sight]) -> None:
+    def _track(self, sights: Sequence[FrameResult]) -> None:
         """Answer frame by frame, warping labels from the server; the flow takes time."""
         flow = flow_need(self._spec.student.height, self._spec.student.width, self._spec.hardware)
         for sight in sights:
@@ -315,12 +315,12 @@ class Application:
             self._sights.spend("answering", alone_j)
             self._sights.spend("tracking", flows * flow.joules)
 
-    def _free(self, sight: Sight) -> bool:
+    def _free(self, sight: FrameResult) -> bool:
         """Tell whether the previous answer is ready when a frame is shown."""
         newest = self._newest
         return newest is None or sight.time_s >= newest.time_s + newest.latency_s - 1e-9
 
-    def _begin(self, sight: Sight, alone_s: float) -> bool:
+    def _begin(self, sight: FrameResult, alone_s: float) -> bool:
         """Start the model on a frame if it is free; a frame that comes while it is busy is skipped."""
         if not self._free(sight):
             return False
@@ -346,7 +346,7 @@ class Application:
             return self._following.since_s
         return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
 
-    def _confidence(self, sights: Sequence[Sight]) -> float | None:
+    def _confidence(self, sights: Sequence[FrameResult]) -> float | None:
         """Return the mean confidence of the newest answered frames; predicting them was paid already."""
         answered = [sight.image for sight in sights if sight.processed]
         if not answered:
@@ -358,6 +358,6 @@ class Application:
             state.write(self._model, version.state)
             self._loaded = version.number
 
-    def _predict(self, sights: Sequence[Sight]) -> Answers:
+    def _predict(self, sights: Sequence[FrameResult]) -> Answers:
         images = np.stack([sight.image for sight in sights])
         return predict(self._model, images, task=self._task, device=self._spec.student.torch_device)

@@ -30,7 +30,7 @@ def stream_of(spec: StreamSpec, scale: int = 1) -> Stream:
     )
 
 
-class Device:
+class CameraNode:
     """Captures every frame, and sends the requested ones."""
 
     def __init__(self, spec: StreamSpec) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.platform.core.records import ModelCost, Need, Passes
-from driftlab.platform.sim.nodes.frame_results import Sight, Sights
+from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
 from driftlab.platform.sim.nodes.observing import entropy_share
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.hardware import Hardware
@@ -99,7 +99,7 @@ class DomainDetector:
 
     def __init__(self, model: nn.Module, task: Task, cost: ModelCost, hardware: Hardware) -> None:
         self._source, self._task = copy.deepcopy(model).eval(), task
-        self._counter, self._pool = DomainCounter(), list[Sight]()
+        self._counter, self._pool = DomainCounter(), list[FrameResult]()
         passes = Passes(forward=(1,), trained=(), kept_bytes=_BYTES * cost.parameters)
         self.need: Need = need_of(cost, hardware, passes)  # of one frame, and of the copy
 
@@ -107,7 +107,7 @@ class DomainDetector:
     def domain(self) -> int:
         return self._counter.domain
 
-    def look(self, sight: Sight, output: Sights) -> None:
+    def look(self, sight: FrameResult, output: FrameResults) -> None:
         """Take a frame into account and charge its pass; a full batch passes the source network at once."""
         output.spend("learning", self.need.joules)
         output.memory_bytes = max(output.memory_bytes, self.need.memory_bytes)

@@ -20,7 +20,7 @@ Image = npt.NDArray[np.uint8]
 
 
 @dataclass(eq=False)
-class Sight:
+class FrameResult:
     """One frame, with its prediction."""
 
     time_s: float
@@ -36,13 +36,13 @@ class Sight:
 
 
 @dataclass
-class Sights:
+class FrameResults:
     """Frames in order of time; settled ones are scored and become rows."""
 
     spec: AppNodeSpec
     task: Task
     scorer: Scorer
-    waiting: list[Sight] = field(default_factory=list)
+    waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
     last: Answer | None = None
     busy_s: float = 0.0  # time of lessons instead of answers since the last call
@@ -50,11 +50,11 @@ class Sights:
     lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
     memory_bytes: int = 0  # peak memory of a lesson
 
-    def add(self, frames: Frames, truth: Answers | None) -> list[Sight]:
+    def add(self, frames: Frames, truth: Answers | None) -> list[FrameResult]:
         """Add frames, and return them one by one."""
         truths = [None] * len(frames) if truth is None else truth
         rows = zip(frames.times_s.tolist(), frames.images, frames.scenes.tolist(), truths, strict=True)
-        added = [Sight(*row) for row in rows]
+        added = [FrameResult(*row) for row in rows]
         self.waiting += added
         return added
 
@@ -77,13 +77,13 @@ class Sights:
         self.reported += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
-    def _shown(self, settled: list[Sight]) -> list[Sight]:
+    def _shown(self, settled: list[FrameResult]) -> list[FrameResult]:
         """Leave out the frames before the first answer: they have no prediction and no score."""
         if self.last is not None:
             return settled
         return settled[next((index for index, sight in enumerate(settled) if sight.answer is not None), len(settled)) :]
 
-    def _answers(self, shown: Sequence[Sight]) -> Answers:
+    def _answers(self, shown: Sequence[FrameResult]) -> Answers:
         """Stack the answers; a frame without one repeats the previous one."""
         answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
         for index, sight in enumerate(shown):
@@ -94,7 +94,7 @@ class Sights:
             self.last = answers[index]
         return answers
 
-    def _scores(self, shown: Sequence[Sight], predicted: Answers) -> Scores | None:
+    def _scores(self, shown: Sequence[FrameResult], predicted: Answers) -> Scores | None:
         """Score answers where the truth is known."""
         if not shown or shown[0].truth is None:
             return None
@@ -103,7 +103,7 @@ class Sights:
             truth[index] = sight.truth
         return self.scorer.score(np.array([sight.time_s for sight in shown]), predicted, truth)
 
-    def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
+    def _facts(self, settled: Sequence[FrameResult], scores: Scores | None) -> Watched:
         lengths, counts = np.unique([sight.busy_s for sight in settled], return_counts=True)
         known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
         busy_s, self.busy_s = self.busy_s, 0.0
@@ -121,7 +121,7 @@ class Sights:
             by_class=None if scores is None else scores.by_class,
         )
 
-    def _rows(self, settled: Sequence[Sight], scores: Scores | None) -> Columns:
+    def _rows(self, settled: Sequence[FrameResult], scores: Scores | None) -> Columns:
         def score(found: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
             return None if found is None else np.concatenate([np.full(len(settled) - len(found), np.nan), found])
 
@@ -139,7 +139,7 @@ class Sights:
             "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
         }
 
-    def _pictures(self, shown: Sequence[Sight], predicted: Answers) -> list[Mapping[str, Any]]:
+    def _pictures(self, shown: Sequence[FrameResult], predicted: Answers) -> list[Mapping[str, Any]]:
         """Keep the frames for the report."""
         times_s = np.array([sight.time_s for sight in shown])
         wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from driftlab.platform.core.records import Noticed
 from driftlab.platform.networks.tasks.tasks import DETECTION, Task
-from driftlab.platform.sim.nodes.frame_results import Sight
+from driftlab.platform.sim.nodes.frame_results import FrameResult
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,7 +20,7 @@ MAX_FRAMES = 64  # the newest ones represent all
 
 
 @dataclass
-class Noticing:
+class StreamObserver:
     """Keeps the newest predicted frames, and the feature statistics at the last phase."""
 
     task: Task
@@ -30,7 +30,7 @@ class Noticing:
     known: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of the features at the last phase
     anew: bool = True  # whether the next frames become the reference of later ones
 
-    def add(self, sights: Sequence[Sight]) -> None:
+    def add(self, sights: Sequence[FrameResult]) -> None:
         """Take frames into account."""
         answered = [sight.image for sight in sights if sight.processed]
         self.frames += len(answered)

@@ -20,9 +20,9 @@ from driftlab.platform.networks import state, zoo
 from driftlab.platform.networks.early_exit import reached_cost, reached_work, record_exits
 from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
-from driftlab.platform.sim.nodes.frame_results import Sight, Sights
+from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
 from driftlab.platform.sim.nodes.guarded_training import ENDLESS, attempt, check_answers
-from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, Pace
+from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, ShareTimeline
 from driftlab.platform.sim.specs import AppNodeSpec
 from driftlab.platform.world.cost import need_of
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 class Answering:
     """Answers in progress: of one frame, or of a batch."""
 
-    sights: list[Sight]
+    sights: list[FrameResult]
     start_s: float
     alone_s: float
 
-    def took_s(self, pace: Pace) -> float:
+    def took_s(self, pace: ShareTimeline) -> float:
         return pace.answer_s(self.start_s, self.alone_s)
 
-    def ready_s(self, pace: Pace) -> float:
+    def ready_s(self, pace: ShareTimeline) -> float:
         return self.start_s + self.took_s(pace)
 
 
@@ -58,7 +58,7 @@ class Lesson:
     start_s: float | None = None  # None: when the answers before it are ready
 
 
-class Following:
+class OnlineAdapter:
     """The adaptation of one application on the stream."""
 
     def __init__(self, spec: AppNodeSpec, member: Adaptation, model: nn.Module, memory: Any, cost: ModelCost) -> None:
@@ -67,7 +67,7 @@ class Following:
         self._rng = rng_for(
             spec.student.seed, "answer", spec.app
         )  # one generator for all answers: creating one is slow
-        self._pool: list[Sight] = []
+        self._pool: list[FrameResult] = []
         self._answering: Answering | None = None
         self._lesson: Lesson | None = None
         self._lessons = self._version = 0
@@ -81,13 +81,15 @@ class Following:
         """Return the start of the answers in progress."""
         return INFINITE_S if self._answering is None else self._answering.start_s
 
-    def go_on(self, before: Following) -> None:
+    def go_on(self, before: OnlineAdapter) -> None:
         """Continue with another network of the family, after `break_off` has ended the lesson of the previous one."""
         self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
         self._domain, self._answering = before._domain, before._answering
         self._given_up, self._left_out, self._rng = before._given_up, before._left_out, before._rng
 
-    def break_off(self, now_s: float, output: Sights, pace: Pace, why: str, *, ended: bool = True) -> None:
+    def break_off(
+        self, now_s: float, output: FrameResults, pace: ShareTimeline, why: str, *, ended: bool = True
+    ) -> None:
         """End the current lesson, if any, without using it; its energy until now is counted.
 
         At the end of the session (`ended=False`) the lesson stays without an end.
@@ -104,7 +106,7 @@ class Following:
         end_s = now_s if ended and lesson.start_s is not None else None
         self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, output, why)
 
-    def follow(self, sights: Sequence[Sight], output: Sights, pace: Pace) -> None:
+    def follow(self, sights: Sequence[FrameResult], output: FrameResults, pace: ShareTimeline) -> None:
         """Take frames one by one."""
         for sight in sights:
             self._settle(sight.time_s, output, pace)
@@ -123,7 +125,7 @@ class Following:
                 self._full(sight.time_s, output)
         self._settle(pace.until_s, output, pace)
 
-    def finish(self, output: Sights, pace: Pace) -> None:
+    def finish(self, output: FrameResults, pace: ShareTimeline) -> None:
         """End with the session: unfinished answers and lessons stay unfinished."""
         self._settle(pace.until_s, output, pace)
         if self._answering is not None:
@@ -133,13 +135,13 @@ class Following:
             sight.open = False
         self.break_off(pace.until_s, output, pace, "the session ended before it was done", ended=False)
 
-    def _busy(self, now_s: float, pace: Pace) -> bool:
+    def _busy(self, now_s: float, pace: ShareTimeline) -> bool:
         """Tell whether the model is busy when a frame is shown."""
         if self._answering is not None:
             return self._answering.ready_s(pace) > now_s + 1e-9
         return self._lesson is not None and self._member.learns == "instead"
 
-    def _enter(self, sight: Sight, output: Sights, pace: Pace) -> None:
+    def _enter(self, sight: FrameResult, output: FrameResults, pace: ShareTimeline) -> None:
         """Reset at an announced boundary between domains, where the member asks for it."""
         domain = self._known_domain(sight)
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
@@ -150,13 +152,13 @@ class Following:
             self._pool = []
         self._domain = domain
 
-    def _known_domain(self, sight: Sight) -> int | None:
+    def _known_domain(self, sight: FrameResult) -> int | None:
         """Return the domain of a frame, as told or as detected in the frames before it."""
         if self.detector is not None:
             return self.detector.domain
         return sight.scene if self._spec.domains_told else None
 
-    def _settle(self, now_s: float, output: Sights, pace: Pace) -> None:
+    def _settle(self, now_s: float, output: FrameResults, pace: ShareTimeline) -> None:
         """Settle answers that are ready, and end lessons whose time has come."""
         if self._answering is not None:
             ready_s = self._answering.ready_s(pace)
@@ -171,7 +173,7 @@ class Following:
             if end_s <= now_s + 1e-9:
                 self._end(self._lesson, end_s, output, pace)
 
-    def _ready(self, answering: Answering, pace: Pace) -> None:
+    def _ready(self, answering: Answering, pace: ShareTimeline) -> None:
         """Settle answers; if no share will ever come, none is ready."""
         took_s = answering.took_s(pace)
         answering.sights[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
@@ -180,7 +182,7 @@ class Following:
             sight.latency_s = answering.start_s - sight.time_s + took_s if sight.processed else float("nan")
             sight.answer = sight.answer if sight.processed else None
 
-    def _answer(self, sights: list[Sight], now_s: float, output: Sights) -> None:
+    def _answer(self, sights: list[FrameResult], now_s: float, output: FrameResults) -> None:
         """Answer frames; a member that fails is left out, and the network answers by itself."""
         batch, answered = self._batch(sights, self._rng), None
         with record_exits(self._model) as exits:
@@ -200,14 +202,14 @@ class Following:
         need = self._need(answered.work or Passes(forward=(len(sights),)), exits)
         self._begin(sights, answered.answers, now_s, need, output)
 
-    def _begin(self, sights: list[Sight], answers: Any, now_s: float, need: Need, output: Sights) -> None:
+    def _begin(self, sights: list[FrameResult], answers: Any, now_s: float, need: Need, output: FrameResults) -> None:
         for sight, answer in zip(sights, answers, strict=True):
             sight.answer, sight.open, sight.processed = answer, True, True
         output.spend("answering", need.joules)
         looks_s = 0.0 if self.detector is None else len(sights) * self.detector.need.alone_s
         self._answering = Answering(sights, now_s, need.alone_s + looks_s)
 
-    def _full(self, now_s: float, output: Sights) -> None:
+    def _full(self, now_s: float, output: FrameResults) -> None:
         """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
         pool, self._pool = self._pool, []
         if self._lesson is None and not self._given_up:
@@ -217,7 +219,7 @@ class Following:
         else:
             self._pool = pool[1:]
 
-    def _learn(self, pool: list[Sight], now_s: float, output: Sights) -> None:
+    def _learn(self, pool: list[FrameResult], now_s: float, output: FrameResults) -> None:
         """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
         before = state.read(self._model)
         with record_exits(self._model) as exits:
@@ -236,7 +238,7 @@ class Following:
         copy_bytes = 0 if self.detector is None else self.detector.need.memory_bytes
         output.memory_bytes = max(output.memory_bytes, self._lesson.need.memory_bytes + copy_bytes)
 
-    def _attempt(self, pool: Sequence[Sight]) -> Adapted:
+    def _attempt(self, pool: Sequence[FrameResult]) -> Adapted:
         self._lessons += 1
         rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
         batch, phase = self._batch(pool, rng), Phase(on_stream=True)
@@ -253,7 +255,7 @@ class Following:
         cut = _part_of(need, limit_s / need.alone_s)
         return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
 
-    def _end(self, lesson: Lesson, end_s: float, output: Sights, pace: Pace) -> None:
+    def _end(self, lesson: Lesson, end_s: float, output: FrameResults, pace: ShareTimeline) -> None:
         """Use the learned weights from now on."""
         self._lesson = None
         pace.end_lesson(end_s)
@@ -265,7 +267,7 @@ class Following:
             output.busy_s += end_s - (lesson.start_s or 0.0)
         self._write(lesson, end_s, output)
 
-    def _write(self, lesson: Lesson, end_s: float | None, output: Sights, why: str = "") -> None:
+    def _write(self, lesson: Lesson, end_s: float | None, output: FrameResults, why: str = "") -> None:
         output.spend("learning", lesson.need.joules)
         output.lessons.append(
             {
@@ -285,7 +287,7 @@ class Following:
             }
         )
 
-    def _batch(self, sights: Sequence[Sight], rng: np.random.Generator) -> Batch:
+    def _batch(self, sights: Sequence[FrameResult], rng: np.random.Generator) -> Batch:
         images = np.stack([sight.image for sight in sights])
         times_s = np.array([sight.time_s for sight in sights])
         return Batch(images, None, rng, self._task, times_s, self._known_domain(sights[-1]))

@@ -26,7 +26,7 @@ Labels = npt.NDArray[np.uint8]
 WOBBLES = (6, 9)  # ways that are drawn for a frame, down and across; between them they are smooth
 
 
-class Teacher:
+class TeacherNode:
     """Labels batches; the same frames always get the same labels."""
 
     def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:
