@@ -31,9 +31,9 @@ from driftlab.platform.lab.read import parse
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, predict, to_input
 from driftlab.platform.results.tables.recorder import Recorder
-from driftlab.platform.sim.context import setup_key
 from driftlab.platform.sim.inline import InlineBackend, InlineSession
 from driftlab.platform.sim.runner import Runner
+from driftlab.platform.sim.setting import setup_key
 
 WINDOW_S, ITERATIONS, BATCH, POOL = 10.0, 100, 4, 32
 SAMPLED = 1 / 3  # of the stream, before `one_time` learns
@@ -152,10 +152,10 @@ def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
         begun = time.process_time()
         alone(cell.devices[0].apps[0].stream.seed, seconds, weights)
         middle = time.process_time()
-        loop = Runner(cell, setting, InlineSession())
-        loop.run()
+        runner = Runner(cell, setting, InlineSession())
+        runner.run()
         with tempfile.TemporaryDirectory() as folder:
-            Recorder(folder).write(cell.id, loop.ledger.rows)
+            Recorder(folder).write(cell.id, runner.ledger.rows)
         pairs.append((middle - begun, time.process_time() - middle))
     counted = pairs[1:] or pairs  # the first pair is a warm-up
     return {

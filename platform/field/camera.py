@@ -20,7 +20,7 @@ from driftlab.datasets.frames import Frames, Stream, Times
 from driftlab.datasets.remote import RemoteStream
 from driftlab.errors import DataError, RequestError, first_line
 from driftlab.platform.sim.nodes.camera import CameraNode
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 
 log = logging.getLogger(__name__)
 Pixels = npt.NDArray[np.uint8]

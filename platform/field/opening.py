@@ -1,4 +1,4 @@
-"""The lab's loop for one session: its members, its state and its rows, driven by a wall clock instead of its own."""
+"""The lab's runner for one session: its members, its state and its rows, driven by a wall clock instead of its own."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.networks.training.artifacts import FamilyRecipe
 from driftlab.platform.sim.app import AppSim
-from driftlab.platform.sim.context import setup_key
 from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, Session
+from driftlab.platform.sim.setting import setup_key
 
 
 @dataclass(frozen=True)
 class FieldCell:
-    """A session's experiment, and its loop, whose only device has one application."""
+    """A session's experiment, and its runner, whose only device has one application."""
 
     experiment: Experiment
-    loop: Runner
+    runner: Runner
 
     @property
     def device(self) -> DeviceSim:
-        (device,) = self.loop.devices.values()
+        (device,) = self.runner.devices.values()
         return device
 
     @property
@@ -40,7 +40,7 @@ class FieldCell:
 
 
 def open_on_server(asked: SessionAsked, session: Session) -> FieldCell:
-    """Build or find the networks of a session, and prepare its loop."""
+    """Build or find the networks of a session, and prepare its runner."""
     return _opened(experiment_of(asked), InlineBackend(), session)
 
 
@@ -54,15 +54,15 @@ class Fetched:
 
 
 def open_on_device(asked: SessionAsked, session: Session, fetched: Fetched, source: str = "") -> FieldCell:
-    """Prepare the loop of a session with the network that the server sent, on a stream of the device's own if given."""
+    """Prepare a session's runner with the network that the server sent, on a stream of the device's own if given."""
     return _opened(experiment_of(asked, source), _FetchedBackend(fetched), session)
 
 
 def _opened(experiment: Experiment, backend: InlineBackend, session: Session) -> FieldCell:
     settings = settings_of(experiment, backend, Progress())
     cell = cell_of(experiment)
-    context = settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
-    return FieldCell(experiment, Runner(cell, replace(context, clock="virtual"), session))  # which follows the wall's
+    setup = settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
+    return FieldCell(experiment, Runner(cell, replace(setup, clock="virtual"), session))  # which follows the wall's
 
 
 class _FetchedBackend(InlineBackend):

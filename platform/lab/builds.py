@@ -13,9 +13,8 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe, digest_of
 from driftlab.platform.networks.zoo import task_of
-from driftlab.platform.sim.context import AppNetworks, BuiltNetwork, Site, WorkloadSetup, setup_key
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, Site, TeacherSpec, WorkloadSetup, setup_key
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 

@@ -15,8 +15,7 @@ from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
-from driftlab.platform.sim.setting import App, Cell, Device
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import App, Cell, Device, StreamSpec
 from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.hardware import Hardware

@@ -19,11 +19,10 @@ from driftlab.platform.lab.plan import Plan
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results.tables.origin import Origin
-from driftlab.platform.sim.context import WorkloadSetup, setup_key
 from driftlab.platform.sim.rows import failed_rows
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import Backend, NodeId, Session, describe
-from driftlab.platform.sim.setting import Cell
+from driftlab.platform.sim.setting import Cell, WorkloadSetup, setup_key
 
 log = logging.getLogger(__name__)
 DEVICES_AT_WORK = 1000  # in all cells that run at the same time: so many take about 5 GiB

@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from driftlab.datasets.catalogue import Scenery, scenery_of
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Receipt, Rows, Uploaded
-from driftlab.platform.sim.app import AppSim
-from driftlab.platform.sim.context import AppNetworks, WorkloadSetup
-from driftlab.platform.sim.deliveries import Round
-from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.ledger import PURPOSES, Account, total
-from driftlab.platform.sim.messages import Message
-from driftlab.platform.sim.setting import Cell
+from driftlab.platform.sim.setting import AppNetworks, Cell, WorkloadSetup
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.machine import accelerator_share
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.app import AppSim
+    from driftlab.platform.sim.device import AppShare, DeviceSim
+    from driftlab.platform.sim.messages import Message
+    from driftlab.platform.sim.rounds import WeightRound
 
 OFF = "the battery is empty: the device is off from now on"
 FILE_OVER = "the file of the load is over: its last row holds"
@@ -46,17 +47,15 @@ def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
     }
 
 
-def run_row(
-    cell: Cell, setting: WorkloadSetup, accounts: Sequence[Account], digests: Sequence[str]
-) -> Mapping[str, Any]:
+def run_row(cell: Cell, setup: WorkloadSetup, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
     """Return a finished cell's row; network columns hold for all applications, or are lists."""
-    apps = list(setting.apps.values())
+    apps = list(setup.apps.values())
     return {
-        **request_columns(cell, setting.experiment),
-        "tuned": setting.tuned.get(cell.system.name),
+        **request_columns(cell, setup.experiment),
+        "tuned": setup.tuned.get(cell.system.name),
         "status": "done",
         "duration_s": cell.duration_s,
-        **(_came_out(cell, apps, accounts, digests) if setting.live else {}),
+        **(_came_out(cell, apps, accounts, digests) if setup.live else {}),
         "student": _names(app.student.name for app in apps),
         "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
         "parameters": sum(app.student.cost.parameters for app in apps),
@@ -120,8 +119,9 @@ def class_columns(app: AppSim) -> Mapping[str, Any] | None:
     if by_class is None:
         return None
     counted = dict(zip(("truth", "predicted", "hits"), by_class.T, strict=True))
-    score = app.context.task.score_classes(by_class)
-    return {"device": app.device, "app": app.app, "class": np.arange(len(by_class)), **counted, "score": score}
+    score = app.networks.task.score_classes(by_class)
+    of_app = {"device": app.device.spec.name, "app": app.spec.name}
+    return {**of_app, "class": np.arange(len(by_class)), **counted, "score": score}
 
 
 def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
@@ -133,8 +133,8 @@ def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
     latency_s = network.latency_s / (answer * speed) if network is not None and answer > 0 else None
     moved_in, moved_out = given.moved_bytes
     return {
-        "device": app.device,
-        "app": app.app,
+        "device": app.device.spec.name,
+        "app": app.spec.name,
         "time_s": given.start_s,
         "window_s": length_s,
         "share": answer,
@@ -152,7 +152,7 @@ def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
         "energy_j": _energy_j(given, answer * speed, length_s),
-        "paging_j": (moved_in + moved_out) * app.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "paging_j": (moved_in + moved_out) * app.device.spec.hardware.energy.page_mj_per_mb * 1e-9,
         "note": given.grant.note or None,
         "host_schedule_seconds": given.host_seconds,
     }
@@ -160,26 +160,26 @@ def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
 
 def _speed(given: AppShare, length_s: float) -> float:
     """Return the mean speed of the device in an allocation, relative to the idle device."""
-    load, start_s = given.app.spec.load, given.start_s
+    load, start_s = given.app.device.spec.load, given.start_s
     return 1.0 if load is None else load.mean_speed(start_s, start_s + length_s)
 
 
 def load_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
     """Return a row for each application at the newest reading of its device's load."""
-    load, reading = device.spec.load, device.sensing.taken[-1]
+    load, reading = device.spec.load, device.sensor.taken[-1]
     assert load is not None, "a device without load takes no readings"
-    now_s, off = reading.time_s, device.sensing.empty
+    now_s, off = reading.time_s, device.sensor.empty
     until_s = now_s + 1 / load.sense_hz
     notes = {OFF: off, FILE_OVER: now_s >= load.ends_s, NO_MEMORY: reading.memory_bytes == 0}
     for app in list(device.apps) if off else [app.name for app in device.present]:
-        grant, chosen = device.grants.get(app), device.apps[app].chosen
+        grant, chosen = device.grants.get(app), device.apps[app].choice.state
         yield {
             "device": device.spec.name,
             "app": app,
             "time_s": now_s,
             "cpu": load.mean_cpu(now_s, until_s),
             "sensed_cpu": reading.cpu,
-            "forecast_cpu": None if chosen is None else device.parts.scaling.forecast(chosen),
+            "forecast_cpu": None if chosen is None else device.runner.scaling.forecast(chosen),
             "free_bytes": reading.memory_bytes,
             "clock": reading.clock,
             "temperature_c": reading.temperature_c,
@@ -232,7 +232,7 @@ def device_row(device: DeviceSim, *, live: bool) -> Mapping[str, Any]:
         "link": spec.link.name,
         "stream_seed": spec.apps[0].stream.seed,
         "memory_bytes": spec.hardware.memory_bytes,
-        "working_memory_bytes": sum(memory_bytes(app.context.student.cost) for app in device.apps.values()),
+        "working_memory_bytes": sum(memory_bytes(app.networks.student.cost) for app in device.apps.values()),
         **(_did(total([app.account for app in device.apps.values()]), device) if live else {}),
     }
 
@@ -272,8 +272,8 @@ def _scenery(device: DeviceSim) -> Scenery | None:
 def transfer_row(message: Message) -> Mapping[str, Any]:
     """Return a message's row."""
     return {
-        "device": message.app.device,
-        "app": message.app.app,
+        "device": message.app.device.spec.name,
+        "app": message.app.spec.name,
         "direction": message.direction,
         "kind": message.kind,
         "sequence": message.sequence,
@@ -293,15 +293,15 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
 
 
 def update_row(
-    done: Round, reason: str, site: str, applied: Receipt | None = None, arrive_s: float | None = None
+    done: WeightRound, reason: str, applied: Receipt | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
     stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {
-        "device": done.app.device,
-        "app": done.app.app,
-        "place": site,
+        "device": done.app.device.spec.name,
+        "app": done.app.spec.name,
+        "place": done.app.learner.place,
         "version": applied.version if applied and applied.accepted else None,
         "uploads": len(done.uploads),
         "samples": sum(upload.sent.frames for upload in done.uploads),

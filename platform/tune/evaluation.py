@@ -11,11 +11,10 @@ from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment, parse
-from driftlab.platform.sim.context import setup_key
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, run_verb
-from driftlab.platform.sim.setting import Cell
+from driftlab.platform.sim.setting import Cell, setup_key
 from driftlab.platform.tune.films import FilmedDevice, SharedStreams
 from driftlab.platform.tune.measures import measures_of, measures_so_far
 

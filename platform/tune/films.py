@@ -10,7 +10,7 @@ import numpy as np
 
 from driftlab.datasets.frames import Frames, Stream, Times
 from driftlab.platform.sim.nodes.camera import CameraNode, stream_of
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 
 KEPT_BYTES = 256 * 2**20  # of frames, in a process; those beyond are drawn again in every trial
 

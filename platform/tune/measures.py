@@ -31,12 +31,11 @@ def measures_so_far(loop: Runner, time_s: float) -> dict[str, float]:
     Energy is a sum over the session, so it is carried on to the session's end: beside full trials, one that was stopped
     would seem to draw little.
     """
-    parts = loop.parts
-    accounts = [app.account for device in loop.devices.values() for app in device.apps.values()]
-    run = run_row(replace(parts.cell, duration_s=time_s), parts.context, accounts, ())
+    accounts = [app.account for app in loop.apps.values()]
+    run = run_row(replace(loop.cell, duration_s=time_s), loop.setup, accounts, ())
     found = _from_run(run)
-    seen_s = _seen_s(parts.cell, loop.ledger.rows)
-    found["energy_j"] = found["energy_j"] * parts.cell.duration_s / seen_s if seen_s else None
+    seen_s = _seen_s(loop.cell, loop.ledger.rows)
+    found["energy_j"] = found["energy_j"] * loop.cell.duration_s / seen_s if seen_s else None
     return _known({**found, **_latencies(loop.ledger.rows)})
 
 

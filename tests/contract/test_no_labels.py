@@ -19,7 +19,7 @@ from driftlab.platform.networks.predict import load
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.networks.training.training_loop import Data, Lessons
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 
 LABEL_FREE = [name for name in sorted(FAMILIES["adaptation"]) if member_class("adaptation", name).labels == "none"]

@@ -27,7 +27,7 @@ from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackReci
 from driftlab.platform.sim.inline import NODE_CLASSES
 from driftlab.platform.sim.nodes.camera import CameraNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.sim.setting import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling
 from driftlab.platform.world import hardware
 from driftlab.platform.world.link import Damage

@@ -30,12 +30,20 @@ from driftlab.platform.core.records import (
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppNetworks, BuiltNetwork, Site, WorkloadSetup
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId
-from driftlab.platform.sim.setting import App, Cell, Device
-from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import AppGoals, Event

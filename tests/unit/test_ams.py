@@ -21,14 +21,24 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppNetworks, BuiltNetwork, Site, WorkloadSetup
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.rounds import NO_LABEL
 from driftlab.platform.sim.runner import Runner
-from driftlab.platform.sim.setting import App, Cell, Device
-from driftlab.platform.sim.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    AppNodeSpec,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    StudentSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts, Wire
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import AppGoals

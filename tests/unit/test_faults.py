@@ -18,12 +18,20 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppNetworks, BuiltNetwork, Site, WorkloadSetup
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.runner import Runner
-from driftlab.platform.sim.setting import App, Cell, Device
-from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.world import hardware
 from driftlab.platform.world import link as damage
 from driftlab.platform.world.apps import AppGoals
@@ -164,7 +172,7 @@ def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
         return Damage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
 
     monkeypatch.setattr(damage, "draw_damage", alternate)
-    monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", named_after_their_direction)
+    monkeypatch.setattr("driftlab.platform.sim.app.rng_for", named_after_their_direction)
     loop, _ = run()
     refused = [row["direction"] for row in rows(loop, "transfers") if row["refused"]]
     assert len(refused) > 3

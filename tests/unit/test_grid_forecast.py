@@ -17,7 +17,7 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
 from driftlab.platform.networks.training import artifacts
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 
 PIXELS = 32 * 48
 FRAME_S = frame_seconds(1, PIXELS)

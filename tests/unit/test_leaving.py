@@ -22,7 +22,7 @@ from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.early_exit import EarlyExit, LeavingFamily
 from driftlab.platform.sim.nodes.application import AppNode
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s, need_of
 

@@ -24,12 +24,10 @@ from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, Scheduling, Window
 from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.inline import InlineBackend
-from driftlab.platform.sim.setting import App, Device
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import App, Device, StreamSpec
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.link import Radio
 
 STREAM = StreamSpec("streets/running", 0, 32, 48, 2.0, 30.0)
 COST = ModelCost(macs=1, parameters=1, weight_bytes=4, activation_bytes=4)
@@ -61,28 +59,34 @@ def granted(*given: tuple[float, int | None], notes: tuple[str, ...] = ("", ""),
 def host(
     asked: Scheduling, *names: str, events: tuple[Event, ...] | None = None, nested: bool = False, **more: Any
 ) -> DeviceSim:
-    tenants = tuple(App(AppGoals(name, priority=2.0), STREAM) for name in names)
-    spec = Device("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
-    context = SimpleNamespace(student=SimpleNamespace(cost=COST))
-    usual = {"context": context, "learning": None, "chosen": None, "observed": None, "as_estimated": tuple}
-    apps: Any = {name: SimpleNamespace(app=name, **usual) for name in names}
-    parts: Any = SimpleNamespace(
+    apps = tuple(App(AppGoals(name, priority=2.0), STREAM) for name in names)
+    spec = Device("d", hardware.find("phone-hi"), link.LINKS["lte"], apps, events)
+    variants = more.get("variants", VARIANTS)
+    networks = SimpleNamespace(student=SimpleNamespace(cost=COST), variants=lambda hardware: variants)
+    runner: Any = SimpleNamespace(
         clock=make_clock("virtual"),
+        session=None,
         scheduling=asked,
         scaling=more.get("scaling", SimpleNamespace(nested=nested)),
-        streaming=SimpleNamespace(learns=more.get("learns", "beside")),
-        cell=SimpleNamespace(system=SimpleNamespace(scheduling=asked)),
+        streaming=SimpleNamespace(
+            learns=more.get("learns", "beside"), free=False, place="device", start=lambda facts: None
+        ),
+        learns_on_stream=more.get("beside", False),
+        adaptation=SimpleNamespace(learns="beside"),
+        setup=SimpleNamespace(apps=dict.fromkeys(names, networks), live=False),
+        cell=SimpleNamespace(seed=0, system=SimpleNamespace(scheduling=asked)),
     )
-    beside = more.get("beside", False)
-    return DeviceSim(parts, spec, apps, dict.fromkeys(names, more.get("variants", VARIANTS)), Radio(), beside)
+    device = DeviceSim(runner, spec)
+    device.on_shares = lambda: None
+    return device
 
 
 def window(device: DeviceSim, start_s: float) -> list[AppShare]:
     """Share the device out for the window of 5 s that begins at a time."""
-    if start_s > device.parts.clock.now:
-        device.parts.clock.run(until=start_s)
+    if start_s > device.runner.clock.now:
+        device.runner.clock.run(until=start_s)
     device.begin_window(start_s, 5.0)
-    return device.allocations
+    return device.current
 
 
 class TestGrants:
@@ -179,7 +183,7 @@ class TestLearning:
     def shares(self, grant: Grant, **more: Any) -> list[tuple[float, float | None, float]]:
         device = host(Scripted([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
         window(device, 0.0)
-        clock = device.parts.clock
+        clock = device.runner.clock
         clock.run(until=2.0)
         work = device.machine.enter("a/learn")
         clock.run(until=4.0)

@@ -32,9 +32,7 @@ def loaded(loop: Runner, load: Load) -> Runner:
     """Put a device that has not started under a load."""
     for device in loop.devices.values():
         device.spec = replace(device.spec, load=load)
-        device.sensing.load = load
-        for app in device.apps.values():
-            app.spec = device.spec
+        device.sensor.load = load
     return loop
 
 
@@ -149,7 +147,7 @@ def chosen_by(
 ) -> Runner:
     """Run four measured networks, of which a scaling member chooses one."""
     _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling, **setting)
-    loop.parts.scaling = scaling
+    loop.scaling = scaling
     if load is not None:
         loaded(loop, load)
     loop.run()

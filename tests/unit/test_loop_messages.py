@@ -30,8 +30,7 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
-from driftlab.platform.sim.context import BuiltNetwork
-from driftlab.platform.sim.setting import Device
+from driftlab.platform.sim.setting import BuiltNetwork, Device
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world.apps import AppGoals, Event
@@ -268,10 +267,10 @@ class TestDamagedMessages:
             return Damage("cut", 0) if count[direction] in torn[direction] else None
 
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
-            return way if purpose == "damage" else np.random.default_rng(0)
+            return way
 
         monkeypatch.setattr("driftlab.platform.sim.app.link.draw_damage", draw)
-        monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", rng_for)
+        monkeypatch.setattr("driftlab.platform.sim.app.rng_for", rng_for)
         return run(**given)
 
     def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):

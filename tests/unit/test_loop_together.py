@@ -13,8 +13,8 @@ from loop_factory import COST, FPS, Given, rows, run, stored, uploads
 from driftlab.platform.core.records import Need, Passes, Tried
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Learning, Scheduling, Wants, Way, Window
-from driftlab.platform.sim.context import Site
 from driftlab.platform.sim.interleaving import interleaved
+from driftlab.platform.sim.setting import Site
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.machine import Machine

@@ -29,9 +29,9 @@ from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
 from driftlab.platform.core.records import Captured, Passes, Tried, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
-from driftlab.platform.sim.context import Site
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.rounds import DECLINED
+from driftlab.platform.sim.setting import Site
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.cost import inference_s, need_of

@@ -20,7 +20,7 @@ from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, convert_set, grade, train_best
 from driftlab.platform.sim.nodes.teacher import TeacherNode
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import TeacherSpec
 
 CLASSES = 300
 

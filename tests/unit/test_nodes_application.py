@@ -22,7 +22,7 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.streaming.wire import delta
 from driftlab.platform.world import hardware

@@ -10,7 +10,7 @@ import pytest
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.sim.nodes.camera import CameraNode
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import CODECS, receive
 from driftlab.platform.world.link import Damage

@@ -18,7 +18,7 @@ from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
 from driftlab.platform.streaming.wire import delta
 

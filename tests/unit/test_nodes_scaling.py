@@ -26,7 +26,7 @@ from driftlab.platform.scaling.base import variants_on
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.builder import Builder
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world import hardware
 

@@ -11,7 +11,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 from driftlab.platform.sim.nodes.teacher import TeacherNode, blur_borders, wobble
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import TeacherSpec
 
 HEIGHT, WIDTH = 32, 48
 

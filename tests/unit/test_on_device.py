@@ -15,7 +15,7 @@ from driftlab.platform.core.registry import Member, parameter_faults
 from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
 from driftlab.platform.streaming.on_device import Learned, OnDevice
 from driftlab.platform.streaming.wire.samples import CODECS, pack

@@ -21,10 +21,9 @@ from driftlab.platform.scaling.controller import Controller
 from driftlab.platform.scaling.darts import Darts, halves, moved, second_order
 from driftlab.platform.scaling.enas import Enas
 from driftlab.platform.scaling.single import SingleFamily
-from driftlab.platform.sim.context import AppNetworks, BuiltNetwork
 from driftlab.platform.sim.inline import InlineJob
 from driftlab.platform.sim.session import NodeId
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec
 from driftlab.platform.world import hardware
 
 IMAGES = factory.some_images(6)

@@ -85,7 +85,7 @@ def test_the_network_of_the_device_is_one_of_its_family(session):
         session.upload(replace(message, runs=1).encode(FPS))
     assert session.upload(replace(message, runs=0).encode(FPS)) == 1
     session.work()
-    assert (session.app.runs, session.status()["version"]) == (0, 1)
+    assert (session.app.choice.runs, session.status()["version"]) == (0, 1)
 
 
 def test_weights_read_back_with_their_shapes():

@@ -10,7 +10,7 @@ from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
 from driftlab.platform.sim.nodes.camera import stream_of
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.tune import films
 from driftlab.platform.tune.evaluation import WarmBackend, experiment_of, overrides_of
 from driftlab.platform.tune.trial import Assignment, outcomes

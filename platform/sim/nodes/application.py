@@ -32,7 +32,7 @@ from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
 from driftlab.platform.sim.nodes.scorer import Scorer
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
-from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.sim.setting import AppNodeSpec
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
 from driftlab.platform.world.link import Damage, damaged

@@ -12,7 +12,7 @@ import numpy as np
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames, Stream, frame_times
 from driftlab.platform.core.records import Captured, Reply, Uploaded
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 

@@ -14,7 +14,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.core.records import Columns, Reply, Watched
 from driftlab.platform.networks.tasks.tasks import Answer, Answers, Task
 from driftlab.platform.sim.nodes.scorer import Scorer, Scores
-from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.sim.setting import AppNodeSpec
 
 Image = npt.NDArray[np.uint8]
 

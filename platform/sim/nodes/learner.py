@@ -25,7 +25,7 @@ from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.scheduling.zoo import MARGIN, start_from
 from driftlab.platform.sim.nodes import experts, networks
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, attempt
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.streaming.wire.samples import UNKNOWN_SCENE, receive

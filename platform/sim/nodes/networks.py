@@ -10,7 +10,7 @@ from driftlab.platform.networks import state
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.scaling.base import Budget, Scaling
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.setting import StudentSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,7 +23,7 @@ from driftlab.platform.networks.state import State
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
 from driftlab.platform.sim.nodes.guarded_training import ENDLESS, attempt, check_answers
 from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, ShareTimeline
-from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.sim.setting import AppNodeSpec
 from driftlab.platform.world.cost import need_of
 
 if TYPE_CHECKING:

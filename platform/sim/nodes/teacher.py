@@ -14,7 +14,7 @@ from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.tasks import tasks
 from driftlab.platform.networks.tasks.tasks import Answers
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import TeacherSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import receive
 from driftlab.platform.world.link import Damage
