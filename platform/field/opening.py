@@ -86,7 +86,7 @@ class _FetchedSession(InlineSession):
             return super().call(node, verb, *args)
         if verb == "pack":
             return InlineJob(node, verb, Reply(payload=self._fetched.pack()))
-        from driftlab.platform.sim.nodes.builder import built_from
+        from driftlab.platform.sim.nodes.networks import built_from
 
         recipe = args[0]
         mine = recipe.network.network == self._fetched.network

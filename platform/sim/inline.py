@@ -17,7 +17,7 @@ NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
     "application": "driftlab.platform.sim.nodes.application:AppNode",
     "teacher": "driftlab.platform.sim.nodes.teacher:TeacherNode",
     "learner": "driftlab.platform.sim.nodes.learner:LearnerNode",
-    "builder": "driftlab.platform.sim.nodes.builder:Builder",
+    "builder": "driftlab.platform.sim.nodes.networks:Builder",
     "recorder": "driftlab.platform.results.tables.recorder:Recorder",
 }
 

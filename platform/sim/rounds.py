@@ -31,7 +31,6 @@ VERSION = 2  # raise it when rounds over several networks do or price something 
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
 DECLINED = "the scheduler gave it no way to learn"
-NO_MEMORY = "learning needs more memory than the device has"
 
 
 @dataclass(frozen=True)

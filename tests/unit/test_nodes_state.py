@@ -20,8 +20,8 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.sim.nodes.application import AppNode
-from driftlab.platform.sim.nodes.builder import Builder
 from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.nodes.networks import Builder
 from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
 from driftlab.platform.world import hardware

@@ -152,7 +152,7 @@ def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
 @pytest.mark.slow
 def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
     from driftlab.datasets.signs.stream import SignsStream
-    from driftlab.platform.sim.nodes.builder import Builder
+    from driftlab.platform.sim.nodes.networks import Builder
 
     document = factory.document()
     outcome_of(document, {}, backend)

@@ -24,12 +24,10 @@ from driftlab.platform.networks.state import State
 from driftlab.platform.networks.tasks.tasks import Answer, Answers
 from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.sim.nodes import networks
-from driftlab.platform.sim.nodes.detecting import DomainDetector
-from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
+from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults, Scorer
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
-from driftlab.platform.sim.nodes.observing import MAX_FRAMES, StreamObserver, mean_confidence
+from driftlab.platform.sim.nodes.observing import MAX_FRAMES, DomainDetector, StreamObserver, mean_confidence
 from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
-from driftlab.platform.sim.nodes.scorer import Scorer
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.sim.setting import AppNodeSpec

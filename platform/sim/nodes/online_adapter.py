@@ -29,7 +29,7 @@ from driftlab.platform.world.cost import need_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.sim.nodes.detecting import DomainDetector
+    from driftlab.platform.sim.nodes.observing import DomainDetector
 
 
 @dataclass(eq=False)
