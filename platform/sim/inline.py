@@ -53,7 +53,7 @@ class InlineSession:
         return True
 
     def checkpoint(self) -> None:
-        """Do nothing: nodes and loop run in one process."""
+        """Do nothing: nodes and runner are in one process."""
 
     def close(self) -> None:
         self.nodes.clear()

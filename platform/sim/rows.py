@@ -1,4 +1,4 @@
-"""The rows that the loop writes: messages, phases, shares, devices and runs."""
+"""The rows that the simulator writes: messages, phases, shares, devices and runs."""
 
 from __future__ import annotations
 

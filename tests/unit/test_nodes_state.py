@@ -173,7 +173,7 @@ class TestDigest:
     def test_the_state_of_an_adaptation_on_the_device_moves_it(self):
         node = application(DEVICE)
         before = node.finish().facts.digest
-        node._following.memory = {"steps": 1}
+        node._adapter.memory = {"steps": 1}
         assert node.finish().facts.digest != before
 
 

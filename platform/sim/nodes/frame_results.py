@@ -110,7 +110,7 @@ class FrameResults:
 
     def tell(self) -> Reply:
         """Turn every frame before the first open one into rows."""
-        stop = next((index for index, sight in enumerate(self.waiting) if sight.open), len(self.waiting))
+        stop = next((index for index, result in enumerate(self.waiting) if result.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
         rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
         shown, lessons = self._shown(settled), self.lessons
@@ -128,14 +128,16 @@ class FrameResults:
         """Leave out the frames before the first answer: they have no prediction and no score."""
         if self.last is not None:
             return settled
-        return settled[next((index for index, sight in enumerate(settled) if sight.answer is not None), len(settled)) :]
+        return settled[
+            next((index for index, result in enumerate(settled) if result.answer is not None), len(settled)) :
+        ]
 
     def _answers(self, shown: Sequence[FrameResult]) -> Answers:
         """Stack the answers; a frame without one repeats the previous one."""
         answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
-        for index, sight in enumerate(shown):
-            if sight.answer is not None:
-                answers[index] = sight.answer
+        for index, result in enumerate(shown):
+            if result.answer is not None:
+                answers[index] = result.answer
             elif self.last is not None:
                 answers[index] = self.last
             self.last = answers[index]
@@ -146,18 +148,18 @@ class FrameResults:
         if not shown or shown[0].truth is None:
             return None
         truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
-        for index, sight in enumerate(shown):
-            truth[index] = sight.truth
-        return self.scorer.score(np.array([sight.time_s for sight in shown]), predicted, truth)
+        for index, result in enumerate(shown):
+            truth[index] = result.truth
+        return self.scorer.score(np.array([result.time_s for result in shown]), predicted, truth)
 
     def _facts(self, settled: Sequence[FrameResult], scores: Scores | None) -> Watched:
-        lengths, counts = np.unique([sight.busy_s for sight in settled], return_counts=True)
+        lengths, counts = np.unique([result.busy_s for result in settled], return_counts=True)
         known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
         busy_s, self.busy_s = self.busy_s, 0.0
         joules, self.joules = self.joules, {}
         return Watched(
             frames=len(settled),
-            processed=sum(sight.processed for sight in settled),
+            processed=sum(result.processed for result in settled),
             busy_s=busy_s + float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
             joules=joules,
             scored=int(known.sum()),
@@ -176,11 +178,11 @@ class FrameResults:
             "device": self.spec.device,
             "app": self.spec.app,
             "frame": np.arange(self.reported, self.reported + len(settled), dtype=np.int32),
-            "time_s": np.array([sight.time_s for sight in settled]),
-            "scene": np.array([sight.scene for sight in settled], dtype=np.int32),
-            "version": np.array([sight.version for sight in settled], dtype=np.int32),
-            "processed": np.array([sight.processed for sight in settled]),
-            "latency_ms": np.array([sight.latency_s for sight in settled]) * 1e3,
+            "time_s": np.array([result.time_s for result in settled]),
+            "scene": np.array([result.scene for result in settled], dtype=np.int32),
+            "version": np.array([result.version for result in settled], dtype=np.int32),
+            "processed": np.array([result.processed for result in settled]),
+            "latency_ms": np.array([result.latency_s for result in settled]) * 1e3,
             "score_frame": None if scores is None else score(scores.frame),
             "score_window": None if scores is None else score(scores.window),
             "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
@@ -188,20 +190,20 @@ class FrameResults:
 
     def _pictures(self, shown: Sequence[FrameResult], predicted: Answers) -> list[Mapping[str, Any]]:
         """Keep the frames for the report."""
-        times_s = np.array([sight.time_s for sight in shown])
+        times_s = np.array([result.time_s for result in shown])
         wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
         return [
             {
                 "device": self.spec.device,
-                "time_s": [sight.time_s],
-                "scene": [sight.scene],
-                "height": sight.image.shape[0],
-                "width": sight.image.shape[1],
-                "image": [_png(sight.image)],
-                "truth": [None if sight.truth is None else _png(self.task.draw(sight.truth, sight.image))],
-                "prediction": [_png(self.task.draw(predicted[index], sight.image))],
+                "time_s": [result.time_s],
+                "scene": [result.scene],
+                "height": result.image.shape[0],
+                "width": result.image.shape[1],
+                "image": [_png(result.image)],
+                "truth": [None if result.truth is None else _png(self.task.draw(result.truth, result.image))],
+                "prediction": [_png(self.task.draw(predicted[index], result.image))],
             }
-            for index, sight in enumerate(shown)
+            for index, result in enumerate(shown)
             if wanted[index].any()
         ]
 

@@ -41,12 +41,12 @@ class StreamObserver:
     known: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of the features at the last phase
     anew: bool = True  # whether the next frames become the reference of later ones
 
-    def add(self, sights: Sequence[FrameResult]) -> None:
+    def add(self, results: Sequence[FrameResult]) -> None:
         """Take frames into account."""
-        answered = [sight.image for sight in sights if sight.processed]
+        answered = [result.image for result in results if result.processed]
         self.frames += len(answered)
         self.images = [*self.images, *answered][-MAX_FRAMES:]
-        self.scene = sights[-1].scene if sights else self.scene
+        self.scene = results[-1].scene if results else self.scene
 
     def learned(self) -> None:
         """Use the next frames as the new reference: the network has just adapted to them."""
@@ -190,11 +190,11 @@ class DomainDetector:
     def domain(self) -> int:
         return self._counter.domain
 
-    def look(self, sight: FrameResult, output: FrameResults) -> None:
+    def look(self, result: FrameResult, results: FrameResults) -> None:
         """Take a frame into account and charge its pass; a full batch passes the source network at once."""
-        output.spend("learning", self.need.joules)
-        output.memory_bytes = max(output.memory_bytes, self.need.memory_bytes)
-        self._pool.append(sight)
+        results.spend("learning", self.need.joules)
+        results.memory_bytes = max(results.memory_bytes, self.need.memory_bytes)
+        self._pool.append(result)
         if len(self._pool) < BATCH_FRAMES:
             return
         images, self._pool = np.stack([pooled.image for pooled in self._pool]), []
