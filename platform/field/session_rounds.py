@@ -290,7 +290,10 @@ def read_state(folder: Path) -> SessionState | None:
     file = folder / NODES
     if not file.exists():
         return None
-    state: SessionState = pickle.loads(file.read_bytes())
+    try:
+        state: SessionState = pickle.loads(file.read_bytes())
+    except (AttributeError, ImportError) as error:  # a class that has another name or place here
+        raise RunError(f"'{file}' is of another version of driftlab: {error}. Start the session anew.") from error
     return state
 
 
