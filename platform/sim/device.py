@@ -264,8 +264,8 @@ class DeviceSim:
     def _choose_networks(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
         """Complete the grants with the networks that the scheduler leaves open to scaling."""
         grants, self.left_open = {}, {}
-        for demand, given in zip(demands, allocation.grants, strict=True):
-            grant, share = self._size(demand, given), accelerator_share(given.answer)
+        for demand, granted in zip(demands, allocation.grants, strict=True):
+            grant, share = self._size(demand, granted), accelerator_share(granted.answer)
             if grant.variant is None and share and len(demand.variants) > 1:
                 self.left_open[demand.app] = grant
                 grant = self._choose_network(demand, grant)

@@ -25,14 +25,14 @@ def interleaved(allocations: Iterable[AppShare]) -> dict[str, Pipelined]:
     for one in allocations:
         if one.grant.beside and isinstance(one.learn, Mapping):
             groups.setdefault(one.grant.beside, []).append((one, one.learn))
-    found = {}
+    shares = {}
     for members in groups.values():
         stages = np.array([_parts(_need(one)) for one, _ in members])
-        held = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
-        used = stages * max(held) / period(stages)
+        taken = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
+        used = stages * max(taken) / period(stages)
         for (one, _), row in zip(members, used.tolist(), strict=True):
-            found[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
-    return found
+            shares[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
+    return shares
 
 
 def _need(one: AppShare) -> Need:

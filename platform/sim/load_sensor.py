@@ -51,5 +51,5 @@ class LoadSensor:
 
     @property
     def empty(self) -> bool:
-        """Tell whether the battery was empty at a reading: the device is off from then on."""
+        """Return whether the battery was empty at a reading: the device is off from then on."""
         return bool(self.taken) and self.taken[-1].battery is not None and self.taken[-1].battery <= 0

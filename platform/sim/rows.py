@@ -102,19 +102,19 @@ def _score_global(apps: Sequence[AppNetworks], accounts: Sequence[Account]) -> f
 
 
 def system_columns(cell: Cell) -> Mapping[str, Any]:
-    """Write down what a system is made of: every parameter of every member, given or not."""
-    found: list[tuple[str | None, ...]] = []
+    """Return a system's columns: every parameter of every member, requested or default."""
+    lines: list[tuple[str | None, ...]] = []
     for member in cell.system.members:
         values = sorted({**member.defaults(), **dict(member.params)}.items())
-        told = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
+        texts = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
         own = (member.family, member.name)
-        found += [(*own, *pair) for pair in told] or [(*own, None, None)]
+        lines += [(*own, *pair) for pair in texts] or [(*own, None, None)]
     names = ("family", "member", "parameter", "value")
-    return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
+    return {"system": cell.system.name, **dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))}
 
 
 def class_columns(app: AppSim) -> Mapping[str, Any] | None:
-    """Tell what was counted of every class over the session; None of tasks that do not count by class."""
+    """Return the counts of every class over the session; None of tasks that do not count by class."""
     by_class = app.account.by_class
     if by_class is None:
         return None
@@ -124,22 +124,22 @@ def class_columns(app: AppSim) -> Mapping[str, Any] | None:
     return {**of_app, "class": np.arange(len(by_class)), **counted, "score": score}
 
 
-def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
+def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
-    app, demand, network = given.app, given.demand, given.network
-    answer, learn = accelerator_share(given.answer), accelerator_share(given.learn)
-    speed = _speed(given, length_s)
+    app, demand, network = share.app, share.demand, share.network
+    answer, learn = accelerator_share(share.answer), accelerator_share(share.learn)
+    speed = _speed(share, length_s)
     running = network is not None and answer > 0
     latency_s = network.latency_s / (answer * speed) if network is not None and answer > 0 else None
-    moved_in, moved_out = given.moved_bytes
+    moved_in, moved_out = share.moved_bytes
     return {
         "device": app.device.spec.name,
         "app": app.spec.name,
-        "time_s": given.start_s,
+        "time_s": share.start_s,
         "window_s": length_s,
         "share": answer,
         "learn_share": learn or None,
-        "variant": given.variant,
+        "variant": share.variant,
         "network": network.name if network else None,
         "accuracy": network.reported_accuracy if network else None,
         "known_accuracy": network.accuracy if network else None,
@@ -151,16 +151,16 @@ def share_row(given: AppShare, length_s: float) -> Mapping[str, Any]:
         "memory_bytes": network.memory_bytes if running and network else 0,
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
-        "energy_j": _energy_j(given, answer * speed, length_s),
+        "energy_j": _energy_j(share, answer * speed, length_s),
         "paging_j": (moved_in + moved_out) * app.device.spec.hardware.energy.page_mj_per_mb * 1e-9,
-        "note": given.grant.note or None,
-        "host_schedule_seconds": given.host_seconds,
+        "note": share.grant.note or None,
+        "host_schedule_seconds": share.host_seconds,
     }
 
 
-def _speed(given: AppShare, length_s: float) -> float:
+def _speed(share: AppShare, length_s: float) -> float:
     """Return the mean speed of the device in an allocation, relative to the idle device."""
-    load, start_s = given.app.device.spec.load, given.start_s
+    load, start_s = share.app.device.spec.load, share.start_s
     return 1.0 if load is None else load.mean_speed(start_s, start_s + length_s)
 
 
@@ -209,12 +209,12 @@ def variant_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _energy_j(given: AppShare, answer: float, length_s: float) -> float | None:
+def _energy_j(share: AppShare, answer: float, length_s: float) -> float | None:
     """Return the energy of the frames for which there is time."""
-    network = given.network
+    network = share.network
     if network is None or network.energy_j is None or not answer:
         return None
-    return min(given.demand.fps, answer / network.latency_s) * length_s * network.energy_j
+    return min(share.demand.fps, answer / network.latency_s) * length_s * network.energy_j
 
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
@@ -255,7 +255,7 @@ def _did(account: Account, device: DeviceSim) -> Mapping[str, Any]:
 
 
 def motion_columns(device: DeviceSim) -> Mapping[str, Any] | None:
-    """Say how the camera of a device moves; None where that is not known."""
+    """Return the motion of a device's camera; None where that is not known."""
     scenery = _scenery(device)
     if scenery is None:
         return None

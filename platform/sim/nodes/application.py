@@ -115,10 +115,10 @@ class AppNode:
         its answer is ready.
         """
         results = self._see(frames, labels, until_s, answer, beside)
-        told = self._results.tell()
+        reply = self._results.tell()
         if not self._spec.tells_confidence:
-            return told
-        return replace(told, facts=replace(told.facts, confidence=self._confidence(results)))
+            return reply
+        return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
     def see(self, frames: Frames, until_s: float, answer: Course) -> Reply:
         """Do as `watch` but for the rows and scores, which `tell` returns once the answer was used."""
@@ -177,8 +177,8 @@ class AppNode:
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""
         assert self._observer is not None, "it is called only where the streaming member uses it"
-        told = self._observer.scene if self._spec.domains_told else None
-        domain = told if self._detector is None else self._detector.domain
+        announced = self._observer.scene if self._spec.domains_told else None
+        domain = announced if self._detector is None else self._detector.domain
         noticed: Noticed = self._observer.summarise(self._model, domain)
         return Reply(noticed)
 
@@ -295,7 +295,7 @@ class AppNode:
         return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
 
     def _detect(self, chosen: Sequence[FrameResult]) -> None:
-        """Let the detector look at frames, and pay for it."""
+        """Pass frames to the detector, and pay for it."""
         if self._detector is not None:
             for result in chosen:
                 self._detector.look(result, self._results)
@@ -314,7 +314,7 @@ class AppNode:
             self._results.spend("tracking", flows * flow.joules)
 
     def _free(self, result: FrameResult) -> bool:
-        """Tell whether the previous answer is ready when a frame is shown."""
+        """Return whether the previous answer is ready when a frame is shown."""
         newest = self._newest
         return newest is None or result.time_s >= newest.time_s + newest.latency_s - 1e-9
 

@@ -38,7 +38,7 @@ class StreamObserver:
     frames: int = 0
     images: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     scene: int | None = None
-    known: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of the features at the last phase
+    reference: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of features at the last phase
     anew: bool = True  # whether the next frames become the reference of later ones
 
     def add(self, results: Sequence[FrameResult]) -> None:
@@ -61,12 +61,13 @@ class StreamObserver:
         entropy, features = look_at(model, np.stack(images), self.task)
         return Noticed(frames, entropy, self._distance(features), domain)
 
-    def _distance(self, found: npt.NDArray[np.float32]) -> float:
+    def _distance(self, features: npt.NDArray[np.float32]) -> float:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
-        mean, spread = found.mean(axis=0, dtype=np.float64), float(np.sqrt(found.var(axis=0, dtype=np.float64).mean()))
-        if self.anew or self.known is None:
-            self.known, self.anew = (mean, spread), False
-        then, unit = self.known
+        mean = features.mean(axis=0, dtype=np.float64)
+        spread = float(np.sqrt(features.var(axis=0, dtype=np.float64).mean()))
+        if self.anew or self.reference is None:
+            self.reference, self.anew = (mean, spread), False
+        then, unit = self.reference
         return float(np.linalg.norm(mean - then) / unit) if unit else 0.0
 
 

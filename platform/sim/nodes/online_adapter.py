@@ -139,7 +139,7 @@ class OnlineAdapter:
         self.break_off(self._timeline.until_s, "the session ended before it was done", ended=False)
 
     def _busy(self, now_s: float) -> bool:
-        """Tell whether the model is busy when a frame is shown."""
+        """Return whether the model is busy when a frame is shown."""
         if self._answering is not None:
             return self._answering.ready_s(self._timeline) > now_s + 1e-9
         return self._lesson is not None and self._member.learns == "instead"
