@@ -29,9 +29,9 @@ from driftlab.platform.lab.read import parse
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, predict, to_input
 from driftlab.platform.results.tables.recorder import Recorder
-from driftlab.platform.sim.context import context_key
 from driftlab.platform.sim.inline import InlineBackend, InlineSession
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
+from driftlab.platform.sim.setting import setup_key
 
 WINDOW_S, ITERATIONS, BATCH, POOL = 10.0, 100, 4, 32
 SAMPLED = 1 / 3  # of the stream, before `one_time` learns
@@ -143,17 +143,17 @@ def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
     alone = {"one_time": bare, "tent": bare_tent}[system]
     spec = parse(experiment(system, seconds))
     (cell,) = cells_of(spec)
-    setting = settings_of(spec, InlineBackend(), Progress())[context_key(cell.workload, cell.system.scaling, cell.seed)]
+    setting = settings_of(spec, InlineBackend(), Progress())[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     weights = setting.apps["segmentation"].student.weights.reply.payload
     pairs = []
     for _ in range(runs + 1):
         begun = time.process_time()
-        alone(cell.devices[0].tenants[0].stream.seed, seconds, weights)
+        alone(cell.devices[0].apps[0].stream.seed, seconds, weights)
         middle = time.process_time()
-        loop = Loop(cell, setting, InlineSession())
-        loop.run()
+        runner = Runner(cell, setting, InlineSession())
+        runner.run()
         with tempfile.TemporaryDirectory() as folder:
-            Recorder(folder).write(cell.id, loop.ledger.rows)
+            Recorder(folder).write(cell.id, runner.ledger.rows)
         pairs.append((middle - begun, time.process_time() - middle))
     counted = pairs[1:] or pairs  # the first pair is a warm-up
     return {

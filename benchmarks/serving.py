@@ -283,9 +283,9 @@ def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
         our_cpu_s = time.thread_time()
         agent.run()
         our_cpu_s = time.thread_time() - our_cpu_s
-    rows = agent.cell.loop.ledger.rows["frames"]
+    rows = agent.cell.runner.ledger.rows["frames"]
     ours = [ms for part in rows for ms in np.atleast_1d(part["latency_ms"]).tolist() if np.isfinite(ms)]
-    app, session, took_s = agent.cell.app, agent.cell.loop.parts.session, []
+    app, session, took_s = agent.cell.app, agent.cell.runner.session, []
     began_s, cpu_s = time.monotonic(), time.thread_time()
     for frame in range(int(seconds * 8)):
         shown_s = began_s + frame / 8

@@ -61,7 +61,7 @@ def answer_bodies(session: HostedSession, bodies: list[bytes]) -> list[bytes | E
         version, answers = session.answer(np.stack([replies[place] for place in places])) if places else (0, ())
     except Exception as error:
         return [error] * len(bodies)
-    task = session.app.context.task.name
+    task = session.app.networks.task.name
     for place, answer in zip(places, answers, strict=True):
         replies[place] = answer_document(version, task, answer)
     return replies

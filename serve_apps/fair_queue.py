@@ -41,21 +41,21 @@ class Turns:
 
     def _shares(self, sessions: Sequence[HostedSession]) -> list[float]:
         """Ask the scheduling member; equal shares where it gives none."""
-        parts = sessions[0].cell.loop.parts
-        left_s = [0.0 if one.app.gained is None else one.app.gained.work_s for one in sessions]
+        runner = sessions[0].cell.runner
+        left_s = [0.0 if one.app.learner.gained is None else one.app.learner.gained.work_s for one in sessions]
         demands = [
             replace(demand_of(one.app, one.now_s(), work_s), app=one.folder.name)
             for one, work_s in zip(sessions, left_s, strict=True)
         ]
         window = Window(
             time.monotonic(),
-            parts.context.window_s + 2 * sum(left_s),
-            parts.context.server.hardware.memory_bytes,
+            runner.setup.window_s + 2 * sum(left_s),
+            runner.setup.server.hardware.memory_bytes,
             tuple(demands),
             self._states.get(sessions[0].scheduling),
             "offer",
         )
-        allocation = parts.scheduling.allocate(window)
+        allocation = runner.scheduling.allocate(window)
         self._states[sessions[0].scheduling] = allocation.state
         wanted = [float(accelerator_share(grant.learn or 0.0)) for grant in allocation.grants]
         total = sum(wanted)

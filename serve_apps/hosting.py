@@ -36,7 +36,6 @@ from driftlab.platform.field.session_rounds import (
     upload_files,
 )
 from driftlab.platform.sim.inline import InlineSession
-from driftlab.platform.sim.placing import place_app
 from driftlab.serve_apps.event_bell import News
 
 SESSION = "session.json"
@@ -57,7 +56,7 @@ class HostedSession:
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
         self.app = self.cell.app
-        self.weights = dump_weights(payload_of(self.app.context.student.weights))
+        self.weights = dump_weights(payload_of(self.app.networks.student.weights))
         self.progress = SessionState()
         self.shown: NewestSample | None = None
         self.waiting: deque[SampleMessage] = deque()
@@ -70,7 +69,7 @@ class HostedSession:
         self._clock = (0.0, time.monotonic())  # the device's time, and when it was told
         for name in (UPLOADS, RESULTS):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        place_app(self.cell.loop.parts, self.app)
+        self.cell.runner.place_app(self.app)
         self._restore()
 
     # Called by routes -----------------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ class HostedSession:
 
     def pack(self) -> bytes:
         """Return the adaptation's summary of the source as safetensors; none for one that needs none."""
-        job = self.app.context.packs.get(repr(self.cell.loop.parts.cell.system.adaptation))
+        job = self.app.networks.packs.get(repr(self.cell.runner.cell.system.adaptation))
         return dump_weights({} if job is None else payload_of(job))
 
     def status(self) -> dict[str, Any]:
@@ -142,10 +141,10 @@ class HostedSession:
         plan = {"rate_fps": last.row.get("rate_fps"), "interval_s": last.row.get("interval_s")} if last else {}
         workload = self.asked.workload
         return {
-            "system": self.cell.loop.parts.cell.system.name,
+            "system": self.cell.runner.cell.system.name,
             "workload": workload.name,
-            "network": self.app.context.student.name,
-            "task": self.app.context.task.name,
+            "network": self.app.networks.student.name,
+            "task": self.app.networks.task.name,
             "size": [workload.height, workload.width],
             "fps": workload.fps,
             "time_s": round(self.now_s(), 3),
@@ -188,12 +187,12 @@ class HostedSession:
     @property
     def weighs(self) -> bool:
         """Tell whether its scheduler shares out the server, by what rounds gain."""
-        return bool(self.cell.loop.teaching.rounds.weighs)
+        return self.cell.runner.weighs
 
     @property
     def scheduling(self) -> str:
         """Return the scheduling member with its parameters."""
-        return repr(self.cell.loop.parts.cell.system.scheduling)
+        return repr(self.cell.runner.cell.system.scheduling)
 
     @property
     def is_busy(self) -> bool:
@@ -222,7 +221,7 @@ class HostedSession:
             return
         with self._using:
             self._follow(reply)
-        self.shown, self.app.gained = reply.shown or self.shown, reply.gained
+        self.shown, self.app.learner.gained = reply.shown or self.shown, reply.gained
         progress = self.progress
         progress.rounds.extend(reply.rounds)
         progress.used, progress.down_bytes = reply.used, reply.down_bytes
@@ -231,9 +230,9 @@ class HostedSession:
     def _follow(self, reply: RoundReply) -> None:
         """Run the network that the device runs, and apply what the device gets."""
         node = self.app.node("application")
-        if reply.runs != self.app.runs:
+        if reply.runs != self.app.choice.runs:
             self._session.call(node, "switch", reply.runs)
-            self.app.runs = reply.runs
+            self.app.choice.runs = reply.runs
         for number in range(self.progress.number + 1, reply.number + 1):
             (result,) = decode_results((self.folder / RESULTS / f"{number:08d}").read_bytes(), self.app.facts.fps)
             if result.kind == "update":
@@ -248,7 +247,7 @@ class HostedSession:
     def _check(self, message: SampleMessage) -> None:
         """Refuse an upload that is not of this session, before it is decoded."""
         height, width = self.app.size
-        sampling, asked = message.sampling, self.cell.loop.parts.streaming
+        sampling, asked = message.sampling, self.cell.runner.streaming
         pixels = height * width * sampling.scale**2 * len(sampling.times_s)
         if 3 * pixels > MOST_DECODED_BYTES:
             raise WireError(f"{len(sampling.times_s)} frames would decode to {3 * pixels} bytes")
@@ -256,8 +255,8 @@ class HostedSession:
             raise WireError("the frames lie outside the stream")
         if asked.place == "device":
             raise WireError("the learner of this session stands on its device")
-        if message.runs is not None and message.runs >= len(self.app.context.student.profile):
-            raise WireError(f"the family has {len(self.app.context.student.profile)} networks, none is {message.runs}")
+        if message.runs is not None and message.runs >= len(self.app.networks.student.profile):
+            raise WireError(f"the family has {len(self.app.networks.student.profile)} networks, none is {message.runs}")
         if sampling.codec != getattr(asked, "codec", sampling.codec):
             raise WireError(f"the codec is '{sampling.codec}', and this session's '{asked.codec}'")  # type: ignore[attr-defined]
 
@@ -265,7 +264,7 @@ class HostedSession:
         """Go on where the process before this one stopped."""
         kept, node = read_state(self.folder), self.app.node("application")
         if kept is not None:
-            self._session.nodes[node], self.app.runs = kept.nodes[node], kept.runs
+            self._session.nodes[node], self.app.choice.runs = kept.nodes[node], kept.runs
             kept.nodes = {}
             self.progress, self._up_bytes = kept, kept.up_bytes
         for file in upload_files(self.folder):

@@ -6,6 +6,47 @@ import hashlib
 
 import numpy as np
 
+# The words with which purposes begin. They enter the numbers: another word is another draw, and changes every table.
+PURPOSES = frozenset(
+    {
+        "adadeep",
+        "adapt",
+        "adaptivenet",
+        "answer",
+        "border",
+        "churn",
+        "damage",
+        "estimate",
+        "estimator",
+        "link",
+        "load",
+        "pack",
+        "pretrain/head",
+        "pretrain/order",
+        "pretrain/weights",
+        "scaling",
+        "scaling/darts",
+        "scaling/enas",
+        "scaling/operator",
+        "scaling/paths",
+        "scaling/probe",
+        "scaling/stage",
+        "scheduling/elasticdnn",
+        "search/evolution",
+        "search/optuna",
+        "search/random",
+        "search/reinforce",
+        "stream",
+        "student",
+        "surrogate",
+        "switching",
+        "times",
+        "train",
+        "try",
+        "wobble",
+    }
+)
+
 
 def seed_for(seed: int, *purpose: str | int) -> int:
     """Derive a number for each purpose under one experiment seed (63 bits, stable across versions)."""

@@ -30,9 +30,7 @@ from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
 from driftlab.platform.field.sending import Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.results.tables.shapes import shape_fault
-from driftlab.platform.sim.device import DeviceRun
 from driftlab.platform.sim.inline import InlineSession
-from driftlab.platform.sim.placing import place_app
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.world.link import Transfer
 
@@ -140,7 +138,7 @@ class Agent:
             number=None if self.ticket.began else 0,
         )
         self.meter = EnergyMeter(sensors_here())
-        self.cell.device.follow = self._follow  # the agent itself follows the stream
+        self.cell.device.on_shares = self._follow  # the agent itself follows the stream
         self._place()
         self.opening = self.stream_end = (0, 0)  # bytes up and down before the stream, and until its end
         self._zero = 0.0  # of the monotonic clock, at the stream's start
@@ -162,19 +160,19 @@ class Agent:
         """Open the camera of this machine, if that is the stream."""
         if not is_camera(self.ticket.source):
             return None
-        return open_camera(self.cell.app.wish.stream, getattr(self.cell.loop.parts.streaming, "scale", 1))
+        return open_camera(self.cell.app.spec.stream, getattr(self.cell.runner.streaming, "scale", 1))
 
     def _place(self) -> None:
         """Place the application and its camera in this process."""
-        app, session = self.cell.app, self.cell.loop.parts.session
-        place_app(self.cell.loop.parts, app)
+        app, session = self.cell.app, self.cell.runner.session
+        self.cell.runner.place_app(app)
         if self.traffic.camera is not None:
             assert isinstance(session, InlineSession)
-            session.nodes[app.node("device")] = CameraDevice(app.wish.stream, self.traffic.camera)
+            session.nodes[app.node("device")] = CameraDevice(app.spec.stream, self.traffic.camera)
 
     def _warm_up(self) -> None:
         """Open the camera and run the network once: the first time takes seconds."""
-        app, session = self.cell.app, self.cell.loop.parts.session
+        app, session = self.cell.app, self.cell.runner.session
         frames = session.call(app.node("device"), "capture", 0.0, 0.5 / app.facts.fps).reply.payload  # type: ignore[attr-defined]
         session.call(app.node("application"), "answer", frames.images)
 
@@ -189,16 +187,16 @@ class Agent:
 
     def _replay(self) -> None:
         """Bring the network to where the device stopped; what the server has since comes later."""
-        app, parts = self.cell.app, self.cell.loop.parts
+        app, runner = self.cell.app, self.cell.runner
         for result, applied in self.kept.results(app.facts.fps):
             if result.kind == "update":
-                taking = parts.session.call(app.node("application"), "apply", result.payload, self.now())
-                receipt: Receipt = parts.session.result(taking).facts
+                taking = runner.session.call(app.node("application"), "apply", result.payload, self.now())
+                receipt: Receipt = runner.session.result(taking).facts
                 if not receipt.accepted:
                     return
                 self.outcomes[result.number] = (applied - self.ticket.began, receipt)
                 self.version = receipt.version
-            app.device_state = load_state(parts.streaming.start(app.facts), result.plan)
+            app.learner.device_state = load_state(runner.streaming.start(app.facts), result.plan)
             self.traffic.after = result.number
 
     def now(self) -> float:
@@ -211,8 +209,10 @@ class Agent:
             self.traffic.camera.zero_s = self._zero
         self.opening = self.traffic.client.counted.both
         self._allocate(self.now())
-        parts: list[Sender | Receiver] = [LocalLearner(self.traffic) if self.cell.app.local else Sender(self.traffic)]
-        parts += [] if self.cell.app.local else [Receiver(self.traffic)]
+        parts: list[Sender | Receiver] = [
+            LocalLearner(self.traffic) if self.cell.app.learner.local else Sender(self.traffic)
+        ]
+        parts += [] if self.cell.app.learner.local else [Receiver(self.traffic)]
         self.threads = [
             threading.Thread(target=part.run, name=f"field-{type(part).__name__.lower()}", daemon=True)
             for part in parts
@@ -232,7 +232,7 @@ class Agent:
 
     def _allocate(self, now_s: float) -> None:
         """Let the scheduler allocate the machine for every window that has begun; the lab's clock follows."""
-        window_s, clock = self.cell.loop.parts.context.window_s, self.cell.loop.clock
+        window_s, clock = self.cell.runner.setup.window_s, self.cell.runner.clock
         while self.cell.device.until_s <= now_s < self.cell.app.facts.duration_s:
             self.meter.charge(self.cell.app.account)
             begin_s = now_s // window_s * window_s
@@ -240,14 +240,14 @@ class Agent:
                 clock.run(until=begin_s)
             self.cell.device.begin_window(begin_s, min(window_s, self.cell.app.facts.duration_s - begin_s))
 
-    def _follow(self, device: DeviceRun) -> None:
+    def _follow(self) -> None:
         """Run the network that the scheduler chose; the server hears of it with the next upload."""
         app = self.cell.app
-        for one in device.allocations:
-            if one.variant not in (None, app.runs):
+        for one in self.cell.device.current:
+            if one.variant not in (None, app.choice.runs):
                 with self.traffic.turn:
-                    self.cell.loop.parts.session.call(app.node("application"), "switch", one.variant)
-                app.runs = one.variant
+                    self.cell.runner.session.call(app.node("application"), "switch", one.variant)
+                app.choice.runs = one.variant
 
     # Answering ------------------------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class Agent:
             self._tell_rows()
             self._remember(chosen / fps, latency_s)
             course = ((chosen / fps, self._share(latency_s)),)
-            if not self.cell.loop.parts.learns_on_stream:  # whose answers take as long as the profile says
+            if not self.cell.runner.learns_on_stream:  # whose answers take as long as the profile says
                 self.shares.append(course[0][1])
             shown = chosen + 1
             chosen = max(shown, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
@@ -283,7 +283,7 @@ class Agent:
         The application derives the times of answers from the machine's shares, as in the lab: the share since the
         previous answer is the one that makes that answer take as long as it took here.
         """
-        app, session = self.cell.app, self.cell.loop.parts.session
+        app, session = self.cell.app, self.cell.runner.session
         fps = app.facts.fps
         with self.traffic.turn:
             capturing = session.call(app.node("device"), "capture", shown / fps, until_s + 0.5 / fps)
@@ -291,10 +291,10 @@ class Agent:
 
     def _tell_rows(self) -> None:
         """Score the frames whose answers are ready, and write their rows."""
-        app, session = self.cell.app, self.cell.loop.parts.session
+        app, session = self.cell.app, self.cell.runner.session
         with self.traffic.turn:
             reply = session.result(session.call(app.node("application"), "tell"))
-        self.cell.loop.ledger.take(reply.rows)
+        self.cell.runner.ledger.take(reply.rows)
         app.account.watched(reply.facts)
 
     def _remember(self, time_s: float, latency_s: float) -> None:
@@ -310,7 +310,7 @@ class Agent:
 
     @property
     def _node(self) -> Any:
-        session = self.cell.loop.parts.session
+        session = self.cell.runner.session
         assert isinstance(session, InlineSession)
         return session.nodes[self.cell.app.node("application")]
 
@@ -330,17 +330,17 @@ class Agent:
 
     def _take(self, result: ResultMessage, transfer: Transfer) -> None:
         """Hand a result to the application; its plan is in force once the result was accepted."""
-        app, parts = self.cell.app, self.cell.loop.parts
+        app, runner = self.cell.app, self.cell.runner
         now_s, node, receipt = self.now(), app.node("application"), Receipt(self.version, accepted=True)
         verb, *captured = ("track", result.captured_s) if result.kind == "labels" else ("apply",)
         if result.kind != "plan":
             with self.traffic.turn:
-                taking = parts.session.call(node, verb, result.payload, *captured, now_s)
-            receipt = parts.session.result(taking).facts
+                taking = runner.session.call(node, verb, result.payload, *captured, now_s)
+            receipt = runner.session.result(taking).facts
         self._record(result, transfer, receipt, now_s)
         if receipt.accepted:
             self.version = receipt.version
-            app.device_state = load_state(parts.streaming.start(app.facts), result.plan)
+            app.learner.device_state = load_state(runner.streaming.start(app.facts), result.plan)
             self.kept.add(result, app.facts.fps)
         elif result.kind == "update":
             self.traffic.resync.set()
@@ -349,11 +349,11 @@ class Agent:
         """Write the row of a message from the server."""
         app = self.cell.app
         message = app.message("down", result.kind)
-        app.messages["down"] += 1
-        message.sequence, message.transfer, message.arrive_s = app.messages["down"], transfer, now_s
+        app.links.messages["down"] += 1
+        message.sequence, message.transfer, message.arrive_s = app.links.messages["down"], transfer, now_s
         message.refused = receipt.reason
         columns = {} if receipt.unknown is None else {"unknown": receipt.unknown}
-        self.cell.loop.ledger.row("transfers", **transfer_row(message), **columns)
+        self.cell.runner.ledger.row("transfers", **transfer_row(message), **columns)
         payload = Transfer(**{**vars(transfer), "wire_bytes": transfer.bytes})
         app.account.sent("down", payload)
         if result.kind == "update":
@@ -363,17 +363,17 @@ class Agent:
     # End ------------------------------------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        device, loop = self.cell.device, self.cell.loop
+        device, runner = self.cell.device, self.cell.runner
         for thread in self.threads:
             thread.join(LEAVE_S)
         self.apply_results()
         self.stream_end = self.traffic.client.counted.both
-        if not self.cell.app.local:
+        if not self.cell.app.learner.local:
             self.missing = write_update_rows(self.traffic, self.outcomes)
         device.close(self.cell.app.facts.duration_s)
         self.meter.charge(self.cell.app.account)
-        loop.watching.write_shares(device)
-        loop.close()
+        device.stream.write_shares()
+        runner.close()
 
     def report(self) -> DeviceReport:
         """Say how the device does."""

@@ -19,8 +19,8 @@ from driftlab.datasets.catalogue import CAMERA
 from driftlab.datasets.frames import Frames, Stream, Times
 from driftlab.datasets.remote import RemoteStream
 from driftlab.errors import DataError, RequestError, first_line
-from driftlab.platform.sim.nodes.camera import Device
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.nodes.camera import CameraNode
+from driftlab.platform.sim.setting import StreamSpec
 
 log = logging.getLogger(__name__)
 Pixels = npt.NDArray[np.uint8]
@@ -146,7 +146,7 @@ def _sized(image: Pixels, size: tuple[int, int]) -> Pixels:
     return np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA), np.uint8)
 
 
-class CameraDevice(Device):
+class CameraDevice(CameraNode):
     """The lab's device with a camera instead of a workload."""
 
     def __init__(self, spec: StreamSpec, camera: LiveCamera) -> None:

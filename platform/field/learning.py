@@ -5,10 +5,8 @@ from __future__ import annotations
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.field.rounds import drive
 from driftlab.platform.field.sending import CAMERA, Sender
-from driftlab.platform.sim.deliveries import Delivery
 from driftlab.platform.sim.inline import InlineJob
-from driftlab.platform.sim.messages import Upload
-from driftlab.platform.sim.placing import place_learner, place_teachers
+from driftlab.platform.sim.messages import Delivery, Upload
 from driftlab.platform.sim.rounds import Step
 from driftlab.platform.sim.rows import update_row
 from driftlab.platform.streaming.base import Sampling
@@ -22,18 +20,16 @@ class LocalLearner(Sender):
 
     def _send(self, sampling: Sampling) -> None:
         """Train on new samples; the answering thread applies what comes out between two frames."""
-        session, app, parts = self.parts.session, self.app, self.parts
-        if not app.has_learner:
-            place_teachers(parts)
-            place_learner(parts, app)
+        session, app, runner = self.runner.session, self.app, self.runner
+        if not app.learner.placed:
+            runner.place_teachers()
+            runner.place_learner(app)
         frames = session.call(CAMERA, "sample", sampling)
         sent: Uploaded = session.result(frames).facts
-        oracle = parts.cell.system.uses_teacher and app.context.teacher is None
-        truth = session.call(CAMERA, "reveal", sampling.times_s) if oracle else frames
+        truth = session.call(CAMERA, "reveal", sampling.times_s) if app.learner.reads_truth else frames
         stamp_s = self.traffic.now() if sampling.stamp == "receipt" else None
-        site = app.context.on_device(parts.context.server, app.spec.hardware)
         upload = Upload(sent, sampling, frames, truth, stamp_s)
-        steps = self.traffic.cell.loop.teaching.rounds.round(app, [upload], site, self.traffic.now())
+        steps = app.learner.round([upload], self.traffic.now()).steps()
         for delivery in drive(steps, session, self.traffic.now, self._spend):
             self.traffic.inbox.put(lambda delivery=delivery: self._take(delivery))  # type: ignore[misc]
 
@@ -54,4 +50,4 @@ class LocalLearner(Sender):
             message.refused = applied.reason
         row = delivery.settle(message, applied)
         if row is not None:
-            self.parts.ledger.row("updates", **update_row(**row, site="device"))
+            self.runner.ledger.row("updates", **update_row(**row))

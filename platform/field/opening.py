@@ -1,4 +1,4 @@
-"""The lab's loop for one session: its members, its state and its rows, driven by a wall clock instead of its own."""
+"""The lab's runner for one session: its members, its state and its rows, driven by a wall clock instead of its own."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.networks.training.artifacts import FamilyRecipe
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import context_key
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.device import DeviceSim
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, Session
+from driftlab.platform.sim.setting import setup_key
 
 
 @dataclass(frozen=True)
 class FieldCell:
-    """A session's experiment, and its loop, whose only device has one application."""
+    """A session's experiment, and its runner, whose only device has one application."""
 
     experiment: Experiment
-    loop: Loop
+    runner: Runner
 
     @property
-    def device(self) -> DeviceRun:
-        (device,) = self.loop.devices.values()
+    def device(self) -> DeviceSim:
+        (device,) = self.runner.devices.values()
         return device
 
     @property
-    def app(self) -> AppRun:
+    def app(self) -> AppSim:
         (app,) = self.device.apps.values()
         return app
 
 
 def open_on_server(asked: SessionAsked, session: Session) -> FieldCell:
-    """Build or find the networks of a session, and prepare its loop."""
+    """Build or find the networks of a session, and prepare its runner."""
     return _opened(experiment_of(asked), InlineBackend(), session)
 
 
@@ -54,15 +54,15 @@ class Fetched:
 
 
 def open_on_device(asked: SessionAsked, session: Session, fetched: Fetched, source: str = "") -> FieldCell:
-    """Prepare the loop of a session with the network that the server sent, on a stream of the device's own if given."""
+    """Prepare a session's runner with the network that the server sent, on a stream of the device's own if given."""
     return _opened(experiment_of(asked, source), _FetchedBackend(fetched), session)
 
 
 def _opened(experiment: Experiment, backend: InlineBackend, session: Session) -> FieldCell:
     settings = settings_of(experiment, backend, Progress())
     cell = cell_of(experiment)
-    context = settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
-    return FieldCell(experiment, Loop(cell, replace(context, clock="virtual"), session))  # which follows the wall's
+    setup = settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
+    return FieldCell(experiment, Runner(cell, replace(setup, clock="virtual"), session))  # which follows the wall's
 
 
 class _FetchedBackend(InlineBackend):
@@ -86,7 +86,7 @@ class _FetchedSession(InlineSession):
             return super().call(node, verb, *args)
         if verb == "pack":
             return InlineJob(node, verb, Reply(payload=self._fetched.pack()))
-        from driftlab.platform.sim.nodes.builder import built_from
+        from driftlab.platform.sim.nodes.networks import built_from
 
         recipe = args[0]
         mine = recipe.network.network == self._fetched.network

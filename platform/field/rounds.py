@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from driftlab.platform.sim.deliveries import Delivery
+from driftlab.platform.sim.messages import Delivery
 from driftlab.platform.sim.rounds import Await, Step, Steps
 from driftlab.platform.sim.session import Session
 
@@ -15,7 +15,7 @@ POLL_S = 0.01
 def drive(
     steps: Steps, session: Session, now: Callable[[], float], done: Callable[[Step], None] = lambda step: None
 ) -> Sequence[Delivery]:
-    """Run the steps of a round, and tell of each; ways that it offers are chosen as `app.way` says."""
+    """Run the steps of a round, and tell of each; ways that it offers are chosen as `learner.way` says."""
     try:
         step = next(steps)
         while True:

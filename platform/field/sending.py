@@ -82,17 +82,17 @@ class Sender:
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic, self.client = traffic, traffic.client.another()
-        self.parts, self.app = traffic.cell.loop.parts, traffic.cell.app
+        self.runner, self.app = traffic.cell.runner, traffic.cell.app
         self.open_camera()
 
     def open_camera(self) -> None:
         """Place this thread's view of the stream, or share the camera, of which there is one."""
-        session, camera = self.parts.session, self.traffic.camera
+        session, camera = self.runner.session, self.traffic.camera
         assert isinstance(session, InlineSession)
         if camera is None:
-            session.place(CAMERA, self.app.wish.stream)
+            session.place(CAMERA, self.app.spec.stream)
         else:
-            session.nodes[CAMERA] = CameraDevice(self.app.wish.stream, camera)
+            session.nodes[CAMERA] = CameraDevice(self.app.spec.stream, camera)
 
     def run(self) -> None:
         """Send until the stream ends."""
@@ -122,27 +122,27 @@ class Sender:
         now_s = due_s if self.traffic.now() - due_s < LATE_S else self.traffic.now()
         if now_s >= self.app.facts.duration_s:
             return None
-        planned = self.parts.streaming.plan_uplink(self.app.device_state, self.app.facts, now_s, self._seen())
+        planned = self.runner.streaming.plan_uplink(self.app.learner.device_state, self.app.facts, now_s, self._seen())
         return None if planned is None or planned.send_s >= self.app.facts.duration_s else planned
 
     def _seen(self) -> Seen:
         """Return the device's observations, where the streaming member uses them."""
-        if not self.parts.streaming.notices:
+        if not self.runner.streaming.notices:
             return Seen()
         with self.traffic.turn:
-            noticing = self.parts.session.call(self.app.node("application"), "notice")
-        noticed: Noticed = self.parts.session.result(noticing).facts
+            noticing = self.runner.session.call(self.app.node("application"), "notice")
+        noticed: Noticed = self.runner.session.result(noticing).facts
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
     def _send(self, sampling: Sampling) -> None:
-        session, traffic = self.parts.session, self.traffic
+        session, traffic = self.runner.session, self.traffic
         packing = session.call(CAMERA, "upload", sampling)
         sent: Uploaded = session.result(packing).facts
         payload: bytes = packing.reply.payload  # type: ignore[attr-defined]
         assert traffic.number is not None
         traffic.number += 1
         queued_s = traffic.now()
-        message = SampleMessage(traffic.number, queued_s, sampling, payload, self.app.runs)
+        message = SampleMessage(traffic.number, queued_s, sampling, payload, self.app.choice.runs)
 
         def post() -> bytes:
             fresh = replace(message, sent_s=traffic.now())  # the server reads the device's clock from it
@@ -160,12 +160,12 @@ class Sender:
         now_s = self.traffic.now() if done else float("nan")
         transfer = Transfer(queued_s, queued_s, now_s, now_s, sent.bytes, framed, done[1] if done else 0)
         message = self.app.message("up", "samples")
-        self.app.messages["up"] += 1
-        message.sequence, message.transfer = self.app.messages["up"], transfer
+        self.app.links.messages["up"] += 1
+        message.sequence, message.transfer = self.app.links.messages["up"], transfer
         message.refused = "" if done else "the server did not answer before the session ended"
         self.app.account.sent("up", replace(transfer, wire_bytes=sent.bytes))
         columns = sample_columns(sent, sampling)
-        self.parts.ledger.row("transfers", **transfer_row(message), **columns)
+        self.runner.ledger.row("transfers", **transfer_row(message), **columns)
 
 
 class Receiver:
@@ -237,7 +237,7 @@ class Receiver:
     def _write_request(self) -> None:
         app, now_s = self.traffic.cell.app, self.traffic.now()
         message = app.message("up", "resync")
-        app.messages["up"] += 1
-        message.sequence = app.messages["up"]
+        app.links.messages["up"] += 1
+        message.sequence = app.links.messages["up"]
         message.transfer = Transfer(now_s, now_s, now_s, now_s, RESYNC_BYTES, RESYNC_BYTES, 0)
-        self.traffic.cell.loop.ledger.row("transfers", **transfer_row(message))
+        self.traffic.cell.runner.ledger.row("transfers", **transfer_row(message))

@@ -25,13 +25,10 @@ from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMe
 from driftlab.platform.field.opening import FieldCell, open_on_server
 from driftlab.platform.field.request import SessionAsked
 from driftlab.platform.field.rounds import drive
-from driftlab.platform.sim.app import RoundGain
-from driftlab.platform.sim.deliveries import Delivery, LabelDelivery, UpdateDelivery
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.sim.inline import InlineJob, InlineSession
-from driftlab.platform.sim.messages import Upload
-from driftlab.platform.sim.placing import place_app, place_learner, place_teachers
-from driftlab.platform.sim.rounds import WeightRounds
+from driftlab.platform.sim.messages import Delivery, LabelDelivery, UpdateDelivery, Upload
+from driftlab.platform.sim.rounds import RoundGain
 from driftlab.platform.sim.rows import update_row
 from driftlab.platform.sim.session import Job, NodeId
 
@@ -157,12 +154,12 @@ class SessionRounds:
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
         self.app = self.cell.app
-        self.progress = SessionState(server_state=self.app.server_state)
+        self.progress = SessionState(server_state=self.app.learner.server_state)
         self._shown: NewestSample | None = None
         self._clock = (0.0, time.monotonic())  # the device's time, and when it was told
-        place_teachers(self.cell.loop.parts)
-        place_app(self.cell.loop.parts, self.app)
-        self._session.place(TRUTH, self.app.wish.stream)
+        self.cell.runner.place_teachers()
+        self.cell.runner.place_app(self.app)
+        self._session.place(TRUTH, self.app.spec.stream)
         self._restore()
 
     def close(self) -> None:
@@ -179,7 +176,8 @@ class SessionRounds:
         self._keep()
         told = self.progress
         rounds = [one for one in told.rounds if one.number > request.known]
-        return RoundReply(told.used, told.number, self.app.runs, rounds, told.down_bytes, self._shown, self.app.gained)
+        runs, gained = self.app.choice.runs, self.app.learner.gained
+        return RoundReply(told.used, told.number, runs, rounds, told.down_bytes, self._shown, gained)
 
     # A round --------------------------------------------------------------------------------------------------------
 
@@ -189,34 +187,33 @@ class SessionRounds:
         return [decode_samples(file.read_bytes(), self.app.facts.fps) for file in found]
 
     def _round(self, messages: Sequence[SampleMessage]) -> None:
-        if not self.app.has_learner and isinstance(self._rounds, WeightRounds):
-            place_learner(self.cell.loop.parts, self.app)
+        learner = self.app.learner
+        if not learner.placed and self._trains:
+            self.cell.runner.place_learner(self.app)
         self._follow(messages[-1].runs)
         uploads = [upload for message in messages if (upload := self._received(message)) is not None]
         score = self._look(messages[-1], uploads[-1]) if uploads else None
         if uploads:
-            steps = self._rounds.round(self.app, uploads, self.cell.loop.parts.context.server, self._now_s())
-            for delivery in drive(steps, self._session, self._now_s):
+            for delivery in drive(learner.round(uploads, self._now_s()).steps(), self._session, self._now_s):
                 self._deliver(delivery, score)
         self.progress.used = messages[-1].number
         self.progress.up_bytes += sum(len(message.payload) for message in messages)
 
     def _follow(self, runs: int | None) -> None:
         """Run the network that the device runs; its learner follows with the next phase."""
-        if runs is not None and runs != self.app.runs:
+        if runs is not None and runs != self.app.choice.runs:
             self._session.call(self.app.node("application"), "switch", runs)
-            self.app.runs = runs
+            self.app.choice.runs = runs
 
     def _received(self, message: SampleMessage) -> Upload | None:
         """Decode an upload on the node that the round reads it from; None if its bytes are not what they claim."""
         session, sampling = self._session, message.sampling
-        frames = session.call(self._rounds.receiver(self.app), "receive", message.payload, sampling, self.app.size)
+        frames = session.call(self.app.learner.receiver, "receive", message.payload, sampling, self.app.size)
         received: Received = frames.reply.facts
         if received.refused:
             log.warning("upload %s in %s: %s", message.number, self.folder, received.refused)
             return None
-        oracle = self.cell.loop.parts.cell.system.uses_teacher and self.app.context.teacher is None
-        truth = session.call(TRUTH, "reveal", sampling.times_s) if oracle else frames
+        truth = session.call(TRUTH, "reveal", sampling.times_s) if self.app.learner.reads_truth else frames
         stamp_s = self._now_s() if sampling.stamp == "receipt" else None
         return Upload(message.facts, sampling, frames, truth, stamp_s)
 
@@ -225,21 +222,24 @@ class SessionRounds:
         frame = payload_of(upload.frames).images[-1:]
         answers = self._session.call(self.app.node("application"), "answer", frame).reply.payload
         labels, score = None, None
-        if self.cell.loop.parts.cell.system.uses_teacher:
+        if self.cell.runner.cell.system.uses_teacher:
             labels = self._session.call(self.app.teacher, "label", upload.truth).reply.payload[-1:]
-            task = self.app.context.task
-            score = float(np.nan_to_num(task.score(task.counts(answers, labels, self.app.context.classes).sum(axis=0))))
+            task = self.app.networks.task
+            score = float(
+                np.nan_to_num(task.score(task.counts(answers, labels, self.app.networks.classes).sum(axis=0)))
+            )
         truth = None if labels is None else labels[0]
         self._shown = NewestSample(message.sampling.times_s[-1], frame[0], answers[0], truth)
         return score
 
     def _resend(self) -> None:
-        if self.app.has_learner and isinstance(self._rounds, WeightRounds):
-            self._deliver(self._rounds.resent(self.app, self._rounds.resend(self.app)), None)
+        learner = self.app.learner
+        if learner.placed and self._trains:
+            self._deliver(learner.delivery_of_all(learner.pack_all()), None)
 
     def _deliver(self, delivery: Delivery, score: float | None) -> None:
         """Keep a result for the device, and apply an update to this copy of its network."""
-        plan, payload, captured_s, kind = dump_state(self.app.server_state), b"", 0.0, delivery.kind
+        plan, payload, captured_s, kind = dump_state(self.app.learner.server_state), b"", 0.0, delivery.kind
         if isinstance(delivery, UpdateDelivery):
             payload = payload_of(delivery.packing)
             self._session.call(self.app.node("application"), "apply", payload, float("-inf"))
@@ -255,8 +255,9 @@ class SessionRounds:
         self.progress.number = number
 
     @property
-    def _rounds(self) -> Any:
-        return self.cell.loop.teaching.rounds
+    def _trains(self) -> bool:
+        """Return whether rounds train a network here; else they only label."""
+        return self.cell.runner.streaming.returns == "weights"
 
     def _now_s(self) -> float:
         told_s, at = self._clock
@@ -266,9 +267,9 @@ class SessionRounds:
 
     def _keep(self) -> None:
         """Write the state of the nodes, then drop the uploads that it contains."""
-        progress = self.progress
-        progress.nodes, progress.server_state = dict(self._session.nodes), self.app.server_state
-        progress.has_learner, progress.trains, progress.runs = self.app.has_learner, self.app.trains, self.app.runs
+        progress, learner, choice = self.progress, self.app.learner, self.app.choice
+        progress.nodes, progress.server_state = dict(self._session.nodes), learner.server_state
+        progress.has_learner, progress.trains, progress.runs = learner.placed, choice.trains, choice.runs
         write_atomically(self.folder / NODES, pickle.dumps(progress))
         for file in upload_files(self.folder):
             if int(file.name) <= progress.used:
@@ -280,8 +281,8 @@ class SessionRounds:
         if kept is not None:
             self.progress = kept
             self._session.nodes.update(kept.nodes)
-            self.app.server_state, self.app.has_learner = kept.server_state, kept.has_learner
-            self.app.trains, self.app.runs = kept.trains, kept.runs
+            self.app.learner.server_state, self.app.learner.placed = kept.server_state, kept.has_learner
+            self.app.choice.trains, self.app.choice.runs = kept.trains, kept.runs
 
 
 def read_state(folder: Path) -> SessionState | None:
@@ -289,7 +290,10 @@ def read_state(folder: Path) -> SessionState | None:
     file = folder / NODES
     if not file.exists():
         return None
-    state: SessionState = pickle.loads(file.read_bytes())
+    try:
+        state: SessionState = pickle.loads(file.read_bytes())
+    except (AttributeError, ImportError) as error:  # a class that has another name or place here
+        raise RunError(f"'{file}' is of another version of driftlab: {error}. Start the session anew.") from error
     return state
 
 
@@ -305,7 +309,7 @@ def payload_of(job: Job) -> Any:
 
 
 def _row(delivery: Any) -> Mapping[str, Any]:
-    row = update_row(delivery.done, delivery.done.idle, "server")
+    row = update_row(delivery.done, delivery.done.idle)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
 
 

@@ -39,7 +39,7 @@ def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Rece
             version = receipt.version if receipt.accepted else None
             row |= {"version": version, "arrive_s": arrive_s, "accepted": receipt.accepted}
             row["reason"] = receipt.reason or None
-        traffic.cell.loop.ledger.row("updates", **row)
+        traffic.cell.runner.ledger.row("updates", **row)
     return ""
 
 
@@ -55,7 +55,7 @@ def write_run(agent: Agent, directory: Path) -> None:
     up, down = agent.traffic.client.counted.both
     facts: dict[str, Any] = {
         **provenance(),
-        "times": LESSONS if agent.cell.loop.parts.learns_on_stream else MEASURED,
+        "times": LESSONS if agent.cell.runner.learns_on_stream else MEASURED,
         "energy": energy_of(agent),
         "field": {"server": agent.ticket.server, "session": agent.ticket.id, "missing": agent.missing},
         "socket_bytes": {"up": up, "down": down},
@@ -63,7 +63,7 @@ def write_run(agent: Agent, directory: Path) -> None:
         "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # and after it
     }
     write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
-    cell = agent.cell.loop.parts.cell
+    cell = agent.cell.runner.cell
     origin = origins_of(agent.cell.experiment, [cell])[cell.id]
-    Recorder(str(directory)).write(cell.id, agent.cell.loop.ledger.rows, origin)
+    Recorder(str(directory)).write(cell.id, agent.cell.runner.ledger.rows, origin)
     write_lab(agent, directory)

@@ -13,9 +13,8 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe, digest_of
 from driftlab.platform.networks.zoo import task_of
-from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site, context_key
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, Site, TeacherSpec, WorkloadSetup, setup_key
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 
@@ -26,7 +25,7 @@ from driftlab.platform.core.spec import AppPart, StudentPart, TeacherPart, Workl
 FIXED = Member("scaling", "fixed")
 
 
-def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, CellContext]:
+def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, WorkloadSetup]:
     """Build what the workloads need, and put the setting of each together for every scaling member and seed."""
     asked = _asked(experiment)
     wanted = recipes_of(experiment)
@@ -36,7 +35,7 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
     settings = {}
     for one, sharing in asked:
         setting = _setting(one, built, packs)
-        settings.update({context_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
+        settings.update({setup_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
     return settings
 
 
@@ -161,7 +160,7 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     return f"{network.network} {network.height}x{network.width}{family}"
 
 
-def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tuple[str, str], Job]) -> CellContext:
+def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tuple[str, str], Job]) -> WorkloadSetup:
     experiment, part = asked.experiment, asked.experiment.server
     server = Site(hardware.find(part.hardware), part.label_s, part.step_s)
     apps = {}
@@ -169,7 +168,7 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
         recipes = _recipes(asked, app)
         known = {name: job for (name, family), job in packs.items() if family == recipes[0].key()}
         apps[app.name] = replace(_app_setting(experiment, app, recipes, built, server), packs=known)
-    return CellContext(
+    return WorkloadSetup(
         experiment=experiment.name,
         clock=experiment.clock,
         window_s=experiment.window_s,
@@ -189,13 +188,13 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
 
 def _app_setting(
     experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, BuiltNetwork], server: Site
-) -> AppContext:
+) -> AppNetworks:
     student, *teachers = (built[recipe.key()] for recipe in recipes)
     teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes
     label_s = server.label_s
     if label_s is None:
         label_s = inference_s((teacher or student).cost, server.hardware)
-    return AppContext(
+    return AppNetworks(
         student=student,
         teacher=teacher,
         teacher_spec=TeacherSpec(

@@ -15,10 +15,9 @@ from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import App, Cell, Device, StreamSpec
 from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 from driftlab.platform.world.load import Load, LoadProfile
@@ -56,7 +55,7 @@ def points_of(experiment: Experiment) -> list[Point]:
 def cells_of(experiment: Experiment) -> list[Cell]:
     """Draw the worlds of all devices and visitors, which are the same whatever system runs on them."""
     tenants = {workload.label: tenants_of(experiment, workload) for workload in experiment.workloads}
-    drawn: dict[tuple[int, str, str], tuple[DeviceSpec, ...]] = {}
+    drawn: dict[tuple[int, str, str], tuple[Device, ...]] = {}
     cells = []
     for point in points_of(experiment):
         where = (point.seed, point.fleet.name, point.workload.label)
@@ -78,7 +77,7 @@ def systems_of(experiment: Experiment) -> list[System]:
     return systems + [row for row in rows if row.bound not in present]
 
 
-def _cell(point: Point, devices: tuple[DeviceSpec, ...], gpus: int) -> Cell:
+def _cell(point: Point, devices: tuple[Device, ...], gpus: int) -> Cell:
     if point.system.bound == "null_link":
         devices = tuple(replace(device, link=link.find("null")) for device in devices)
     return Cell(
@@ -93,12 +92,10 @@ def _cell(point: Point, devices: tuple[DeviceSpec, ...], gpus: int) -> Cell:
     )
 
 
-def devices_of(
-    fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int
-) -> tuple[DeviceSpec, ...]:
+def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[App], seed: int) -> tuple[Device, ...]:
     """Give each device a world and visitors of its own, the same ones whatever system runs on it."""
     return tuple(
-        DeviceSpec(
+        Device(
             f"device-{index:04d}",
             machine,
             wire,
@@ -110,27 +107,29 @@ def devices_of(
     )
 
 
-def _settled(tenant: AppSpec, seed: int, index: int) -> AppSpec:
+def _settled(tenant: App, seed: int, index: int) -> App:
     """Seed what an application watches; those on one device that watch the same place see the same."""
     return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
 
 
-def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index: int) -> tuple[Event, ...] | None:
+def _events(workload: WorkloadPart, tenants: Sequence[App], seed: int, index: int) -> tuple[Event, ...] | None:
     if workload.churn is None:
         return None
     churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
-    return apps.draw_trace([tenant.app for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
+    return apps.draw_trace([tenant.goals for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
 
 
-def _load(profile: LoadProfile, tenants: Sequence[AppSpec], seed: int, index: int) -> Load | None:
+def _load(profile: LoadProfile, tenants: Sequence[App], seed: int, index: int) -> Load | None:
     return load_csv.load_of(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
 
 
-def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
+def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[App, ...]:
     """Describe the applications of a workload."""
     return tuple(
-        AppSpec(
-            App(part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j),
+        App(
+            AppGoals(
+                part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j
+            ),
             stream_of(workload.seen_by(part)),
         )
         for part in experiment.apps_of(workload)

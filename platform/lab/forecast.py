@@ -23,8 +23,7 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, is_kept
-from driftlab.platform.sim.setting import Cell
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import Cell, StreamSpec
 from driftlab.platform.streaming.base import Seen, StreamFacts, Streaming
 
 FORWARD_SHARE = 0.3  # of a training step, what a forward pass alone takes
@@ -104,7 +103,7 @@ def meters_of(experiment: Experiment, cells: Sequence[Cell], progress: Progress)
 
 
 def _streams(cell: Cell) -> list[StreamSpec]:
-    return [tenant.stream for tenant in cell.devices[0].tenants]
+    return [tenant.stream for tenant in cell.devices[0].apps]
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from driftlab.platform.lab.plan import Plan
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results.tables.origin import Origin
-from driftlab.platform.sim.context import CellContext, context_key
 from driftlab.platform.sim.rows import failed_rows
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import Backend, NodeId, Session, describe
-from driftlab.platform.sim.setting import Cell
+from driftlab.platform.sim.setting import Cell, WorkloadSetup, setup_key
 
 log = logging.getLogger(__name__)
 DEVICES_AT_WORK = 1000  # in all cells that run at the same time: so many take about 5 GiB
@@ -57,7 +56,7 @@ def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Pa
 class Work:
     """What every cell of a grid is run with."""
 
-    settings: Mapping[str, CellContext]  # by workload, scaling member and seed
+    settings: Mapping[str, WorkloadSetup]  # by workload, scaling member and seed
     origins: Mapping[str, Origin]  # by cell
     backend: Backend
     directory: Path
@@ -93,10 +92,10 @@ def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
 def _run_cell(cell: Cell, work: Work) -> str:
     """Run and record one cell; return why it failed, or nothing."""
     started = time.perf_counter()
-    setting = work.settings[context_key(cell.workload, cell.system.scaling, cell.seed)]
+    setting = work.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
         with _session(work, cell.id) as session:
-            loop = Loop(cell, setting, session, work.meters[cell.id])
+            loop = Runner(cell, setting, session, work.meters[cell.id])
             loop.run()
         rows, reason = _with_host(loop.ledger.rows, started), ""
     except (KeyboardInterrupt, BackendLost):

@@ -1,4 +1,4 @@
-"""The state of one application on a device during a cell."""
+"""One application while its cell runs: its links, its learner, its choice of networks, and its account."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import simpy
 
 from driftlab.platform.core.records import ModelCost, Variant
-from driftlab.platform.scheduling.base import Learning, ObservedBy
-from driftlab.platform.sim.context import AppContext
+from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.scheduling.base import ObservedBy
 from driftlab.platform.sim.ledger import Account
-from driftlab.platform.sim.messages import Direction, Message, Upload
+from driftlab.platform.sim.messages import Direction, Message
 from driftlab.platform.sim.session import Job, Kind, NodeId
-from driftlab.platform.sim.setting import AppSpec, DeviceSpec
+from driftlab.platform.sim.setting import App
+from driftlab.platform.sim.teaching import LearnerSim
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world import link
-from driftlab.platform.world.link import Link
+from driftlab.platform.world.link import Link, RadioMeter
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.device import DeviceSim
 
 
 @dataclass(frozen=True, eq=False)
-class StreamPiece:
-    """A piece of the stream that an application is processing."""
+class StreamSegment:
+    """A segment of the stream that an application is processing."""
 
     start_s: float
     stop_s: float
@@ -41,90 +44,83 @@ class SeenAccuracy:
     since_s: float  # of the predictions
 
 
-@dataclass(frozen=True)
-class RoundGain:
-    """What the newest training round of an application took and gained."""
+@dataclass
+class Links:
+    """The links of an application, which the applications of a device share, and the damage on its own messages."""
 
-    ended_s: float
-    interval_s: float  # since the one before, or since the start
-    work_s: float
-    after: float  # accuracy on the samples
-    gain: float  # at least 0
+    up: Link
+    down: Link
+    radio: RadioMeter
+    faults: Mapping[Direction, np.random.Generator]  # they decide which messages arrive damaged
+    damaged: float  # share of them
+    messages: Counter[str] = field(default_factory=Counter)  # by direction
 
 
 @dataclass
-class AppRun:
-    """One application on a device: its request, its links, and its state in the loop."""
+class Choice:
+    """The networks of its family that an application runs and trains."""
 
-    spec: DeviceSpec
-    wish: AppSpec
-    context: AppContext
-    facts: StreamFacts
-    up: Link  # of the device: its applications share it
-    down: Link
-    faults: Mapping[Direction, np.random.Generator]  # they decide which messages arrive damaged
-    damaged: float  # share of them
-    server_state: Any  # the streaming member's state where the learner stands
-    device_state: Any  # the device's copy of that state, as of the last plan
-    turn: simpy.Resource  # one training round of an application at a time, regardless of the number of GPUs
-    local: bool = False  # whether its learner is on the device
-    has_learner: bool = False
     runs: int | None = None  # the network that the device runs, where one was chosen
     trains: int | None = None  # the network that the learner trains
-    chosen: Any = None  # state of the scaling member's choices
+    state: Any = None  # of the scaling member's choices
     estimated: tuple[float, ...] | None = None  # accuracy of each network after a phase on the newest samples
-    learning: Learning | None = None  # training that it offers or runs on the device
-    observed: SeenAccuracy | None = None  # newest
-    gained: RoundGain | None = None  # on a server that a scheduling member shares
-    way: int | None = 0  # the way that the scheduler chose; None: none
-    tries: tuple[int, ...] = ()  # the ways that it wants tried out first
-    view: StreamPiece | None = None
-    messages: Counter[str] = field(default_factory=Counter)  # by direction
-    domain: int | None = None  # as the device detected it before its newest samples
-    waiting: list[Upload] = field(default_factory=list)  # for the next round, which takes all of them
-    in_step: bool = True  # whether the device applied the last update; if not, it can apply none that builds on it
-    off_s: float = math.inf  # when its device stops for good: the battery is empty
-    account: Account = field(default_factory=Account)
 
-    @property
-    def device(self) -> str:
-        return self.spec.name
+    def with_estimates(self, variants: Sequence[Variant]) -> Sequence[Variant]:
+        """Return networks with their estimated accuracies, where the learner has estimated them."""
+        if self.estimated is None:
+            return variants
+        return tuple(replace(one, accuracy=after) for one, after in zip(variants, self.estimated, strict=True))
 
-    @property
-    def app(self) -> str:
-        return self.wish.app.name
 
-    @property
-    def name(self) -> str:
-        return self.spec.name_of(self.wish)
+class AppSim:
+    """One application on a device while its cell runs."""
+
+    def __init__(self, device: DeviceSim, spec: App, up: Link, down: Link, damaged: float) -> None:
+        self.device, self.spec, self.runner = device, spec, device.runner
+        self.name = device.spec.name_of(spec)  # of its nodes
+        self.networks = self.runner.setup.apps[spec.name]
+        self.facts = StreamFacts(spec.stream.fps, spec.stream.duration_s)
+        seed = self.runner.cell.seed
+        faults = {direction: rng_for(seed, "damage", self.name, direction) for direction in get_args(Direction)}
+        self.links = Links(up, down, device.radio, faults, damaged)
+        self.learner: LearnerSim = LearnerSim(self)
+        self.choice = Choice()
+        self.account = Account()
+        self.observed: SeenAccuracy | None = None  # newest
+        self.segment: StreamSegment | None = None
+        self.off_s = math.inf  # when its device stops for good: the battery is empty
 
     @property
     def size(self) -> tuple[int, int]:
         """Return height and width of the student's input."""
-        return self.wish.stream.height, self.wish.stream.width
+        return self.spec.stream.height, self.spec.stream.width
+
+    @property
+    def pixels(self) -> int:
+        return self.spec.stream.height * self.spec.stream.width
 
     @property
     def teacher(self) -> NodeId:
-        return NodeId("teacher", self.app)
-
-    def cost_of(self, variant: int | None = None) -> ModelCost:
-        """Return the cost of a network of its family; None: the one that its learner trains."""
-        return self.context.cost_of(self.trains if variant is None else variant)
-
-    def as_estimated(self, variants: Sequence[Variant]) -> Sequence[Variant]:
-        """Return networks with their estimated accuracies, where its learner has estimated them."""
-        if self.estimated is None:
-            return variants
-        return tuple(replace(one, accuracy=found) for one, found in zip(variants, self.estimated, strict=True))
+        return NodeId("teacher", self.spec.name)
 
     def node(self, kind: Kind) -> NodeId:
         return NodeId(kind, self.name)
 
+    def observe(self, accuracy: float, by: ObservedBy, since_s: float) -> None:
+        """Keep the accuracy of its newest scored predictions, for the scheduler."""
+        self.observed = SeenAccuracy(accuracy, by, since_s)
+
+    def cost_of(self, variant: int | None = None) -> ModelCost:
+        """Return the cost of a network of its family; None: the one that its learner trains."""
+        return self.networks.cost_of(self.choice.trains if variant is None else variant)
+
     def present(self, time_s: float) -> bool:
-        """Tell whether the application runs at a time."""
-        return time_s < self.off_s and any(app.name == self.app for app in self.spec.present(time_s))
+        """Return whether the application runs at a time."""
+        return time_s < self.off_s and any(app.name == self.spec.name for app in self.device.spec.present(time_s))
 
     def message(self, direction: Direction, kind: str) -> Message:
         """Create a message; its damage on the way is drawn now."""
-        damaged = None if self.local else link.draw_damage(self.faults[direction], self.damaged)
-        return Message(self, direction, kind, damaged, "torn" if damaged else "")
+        damage = None
+        if not self.learner.local:
+            damage = link.draw_damage(self.links.faults[direction], self.links.damaged)
+        return Message(self, direction, kind, damage, "torn" if damage else "")

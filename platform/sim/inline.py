@@ -13,11 +13,11 @@ from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.sim.session import Job, Kind, NodeId, run_verb
 
 NODE_CLASSES: Mapping[Kind, str] = {  # plain classes, which every backend runs
-    "device": "driftlab.platform.sim.nodes.camera:Device",
-    "application": "driftlab.platform.sim.nodes.application:Application",
-    "teacher": "driftlab.platform.sim.nodes.teacher:Teacher",
-    "learner": "driftlab.platform.sim.nodes.learner:Learner",
-    "builder": "driftlab.platform.sim.nodes.builder:Builder",
+    "device": "driftlab.platform.sim.nodes.camera:CameraNode",
+    "application": "driftlab.platform.sim.nodes.application:AppNode",
+    "teacher": "driftlab.platform.sim.nodes.teacher:TeacherNode",
+    "learner": "driftlab.platform.sim.nodes.learner:LearnerNode",
+    "builder": "driftlab.platform.sim.nodes.networks:Builder",
     "recorder": "driftlab.platform.results.tables.recorder:Recorder",
 }
 
@@ -53,7 +53,7 @@ class InlineSession:
         return True
 
     def checkpoint(self) -> None:
-        """Do nothing: nodes and loop run in one process."""
+        """Do nothing: nodes and runner are in one process."""
 
     def close(self) -> None:
         self.nodes.clear()

@@ -16,26 +16,26 @@ from driftlab.platform.scheduling.muri import STAGES, period
 from driftlab.platform.world.machine import Pipelined
 
 if TYPE_CHECKING:
-    from driftlab.platform.sim.device import AppAllocation
+    from driftlab.platform.sim.device import AppShare
 
 
-def interleaved(allocations: Iterable[AppAllocation]) -> dict[str, Pipelined]:
+def interleaved(allocations: Iterable[AppShare]) -> dict[str, Pipelined]:
     """Return the shares for learning of all members of groups, by application."""
-    groups: dict[str, list[tuple[AppAllocation, Mapping[Engine, float]]]] = {}
+    groups: dict[str, list[tuple[AppShare, Mapping[Engine, float]]]] = {}
     for one in allocations:
         if one.grant.beside and isinstance(one.learn, Mapping):
             groups.setdefault(one.grant.beside, []).append((one, one.learn))
-    found = {}
+    shares = {}
     for members in groups.values():
         stages = np.array([_parts(_need(one)) for one, _ in members])
-        held = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
-        used = stages * max(held) / period(stages)
+        taken = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
+        used = stages * max(taken) / period(stages)
         for (one, _), row in zip(members, used.tolist(), strict=True):
-            found[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
-    return found
+            shares[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
+    return shares
 
 
-def _need(one: AppAllocation) -> Need:
+def _need(one: AppShare) -> Need:
     """Return the need of the chosen way, or of what is left of the running phase."""
     learning, way = one.demand.learning, one.grant.way
     if learning is None:

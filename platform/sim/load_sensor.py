@@ -13,7 +13,7 @@ MAX_READINGS = 240  # that members are given: two minutes at 2 Hz
 
 
 @dataclass
-class Sensing:
+class LoadSensor:
     """The readings of one device so far; none where nothing else runs on it."""
 
     load: Load | None
@@ -51,5 +51,5 @@ class Sensing:
 
     @property
     def empty(self) -> bool:
-        """Tell whether the battery was empty at a reading: the device is off from then on."""
+        """Return whether the battery was empty at a reading: the device is off from then on."""
         return bool(self.taken) and self.taken[-1].battery is not None and self.taken[-1].battery <= 0

@@ -1,17 +1,26 @@
-"""Messages between a device and its server, and samples that wait for a learner."""
+"""Messages between a device and its server: samples on the way up, and what a round returns on the way down.
+
+A message is queued on its link, counted, perhaps damaged, and charged to the device's radio. One within a device
+crosses no link: it arrives at once and has no row.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from driftlab.platform.core.records import Uploaded
+from driftlab.platform.core.records import Receipt, Uploaded
+from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.sim.session import Job
-from driftlab.platform.streaming.base import Sampling
+from driftlab.platform.streaming.base import PLAN_BYTES, Sampling
+from driftlab.platform.world.clock import Process
 from driftlab.platform.world.link import Damage, Transfer
 
 if TYPE_CHECKING:
-    from driftlab.platform.sim.app import AppRun
+    from driftlab.platform.sim.app import AppSim
+    from driftlab.platform.sim.rounds import WeightRound
 
 Direction = Literal["up", "down"]
 TOO_LATE = "it did not arrive in the session"
@@ -20,9 +29,9 @@ APP_GONE = "its application had gone"
 
 @dataclass
 class Message:
-    """A message, for its row in the transfers table; a message within the device crosses no link."""
+    """A message, for its row in the transfers table."""
 
-    app: AppRun
+    app: AppSim
     direction: Direction
     kind: str
     damage: Damage | None
@@ -31,12 +40,31 @@ class Message:
     transfer: Transfer | None = None
     arrive_s: float = 0.0
 
+    def carry(self, size: int) -> Process:
+        """Send it to the other end and count it."""
+        app, links = self.app, self.app.links
+        self.arrive_s = app.runner.clock.now
+        if not app.learner.local:
+            links.messages[self.direction] += 1
+            self.sequence = links.messages[self.direction]
+            link = links.up if self.direction == "up" else links.down
+            self.transfer = yield from link.send(size)
+            self.arrive_s = self.transfer.arrive_s
+            app.account.sent(self.direction, self.transfer)
+            app.account.spend("radio", links.radio.add(self.transfer, self.direction))
+        self.refused = self.missed or self.refused
+
     @property
     def missed(self) -> str:
         """Return why the receiver is absent; empty if it is present."""
         if self.arrive_s >= self.app.facts.duration_s:
             return TOO_LATE
         return APP_GONE if self.direction == "down" and not self.app.present(self.arrive_s) else ""
+
+    def write(self, **columns: Any) -> None:
+        """Write its row, after its receiver has accepted or refused it."""
+        if self.transfer is not None:
+            self.app.runner.ledger.row("transfers", **transfer_row(self), **columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,3 +76,101 @@ class Upload:
     frames: Job  # its payload is the decoded frames
     truth: Job  # for an oracle: frames with truth; for other teachers the decoded frames
     stamp_s: float | None  # arrival time, where samples are stored under it; else each frame has its capture time
+
+
+# Results of a round --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Delivery(ABC):
+    """A result of a round, for the device."""
+
+    app: AppSim
+
+    kind = ""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """Return its bytes on the link."""
+
+    def take(self, message: Message) -> Job | None:
+        """Hand it to the application, whose reply is a Receipt; None if the application does not need it."""
+        return None
+
+    @abstractmethod
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any] | None:
+        """Process its outcome; return its row of the updates table, if it has one."""
+
+
+@dataclass
+class LabelDelivery(Delivery):
+    """Labels of one upload; the device warps them from their arrival on."""
+
+    upload: Upload
+    packed: Job
+    size: int
+
+    kind = "labels"
+
+    @property
+    def bytes(self) -> int:
+        return self.size
+
+    def take(self, message: Message) -> Job:
+        times_s = self.upload.sent.newest_s, message.arrive_s
+        node, session = self.app.node("application"), self.app.runner.session
+        return session.call(node, "track", self.packed, *times_s, message.damage)
+
+    def settle(self, message: Message, applied: Receipt | None) -> None:
+        return None
+
+
+@dataclass
+class PlanDelivery(Delivery):
+    """A new plan alone, after a round without training."""
+
+    done: WeightRound
+
+    kind = "plan"
+
+    @property
+    def bytes(self) -> int:
+        return PLAN_BYTES
+
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
+        if not message.refused:
+            self.app.learner.device_state = self.done.state
+        return {"done": self.done, "reason": self.done.idle}
+
+
+@dataclass
+class UpdateDelivery(Delivery):
+    """Weights; the device uses them from their arrival on."""
+
+    done: WeightRound
+    packing: Job
+
+    kind = "update"
+
+    @property
+    def bytes(self) -> int:
+        assert self.done.trained is not None
+        return self.done.trained.bytes
+
+    def take(self, message: Message) -> Job:
+        node, session = self.app.node("application"), self.app.runner.session
+        return session.call(node, "apply", self.packing, message.arrive_s, message.damage)
+
+    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
+        if applied is None:
+            return {"done": self.done, "reason": message.refused}
+        self.app.account.updates += applied.accepted
+        if applied.accepted:
+            self.app.learner.in_step, self.app.learner.device_state = True, self.done.state
+        return {
+            "done": self.done,
+            "reason": applied.reason or self.done.idle,
+            "applied": applied,
+            "arrive_s": message.arrive_s,
+        }

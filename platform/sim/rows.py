@@ -1,27 +1,28 @@
-"""The rows that the loop writes: messages, phases, shares, devices and runs."""
+"""The rows that the simulator writes: messages, phases, shares, devices and runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from driftlab.datasets.catalogue import Scenery, scenery_of
 from driftlab.platform.core.metrics import kbps
 from driftlab.platform.core.records import Receipt, Rows, Uploaded
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import AppContext, CellContext
-from driftlab.platform.sim.deliveries import TrainingRound
-from driftlab.platform.sim.device import AppAllocation, DeviceRun
 from driftlab.platform.sim.ledger import PURPOSES, Account, total
-from driftlab.platform.sim.messages import Message
-from driftlab.platform.sim.setting import Cell
+from driftlab.platform.sim.setting import AppNetworks, Cell, WorkloadSetup
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.machine import accelerator_share
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.app import AppSim
+    from driftlab.platform.sim.device import AppShare, DeviceSim
+    from driftlab.platform.sim.messages import Message
+    from driftlab.platform.sim.rounds import WeightRound
 
 OFF = "the battery is empty: the device is off from now on"
 FILE_OVER = "the file of the load is over: its last row holds"
@@ -46,15 +47,15 @@ def request_columns(cell: Cell, experiment: str) -> Mapping[str, Any]:
     }
 
 
-def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
+def run_row(cell: Cell, setup: WorkloadSetup, accounts: Sequence[Account], digests: Sequence[str]) -> Mapping[str, Any]:
     """Return a finished cell's row; network columns hold for all applications, or are lists."""
-    apps = list(setting.apps.values())
+    apps = list(setup.apps.values())
     return {
-        **request_columns(cell, setting.experiment),
-        "tuned": setting.tuned.get(cell.system.name),
+        **request_columns(cell, setup.experiment),
+        "tuned": setup.tuned.get(cell.system.name),
         "status": "done",
         "duration_s": cell.duration_s,
-        **(_came_out(cell, apps, accounts, digests) if setting.live else {}),
+        **(_came_out(cell, apps, accounts, digests) if setup.live else {}),
         "student": _names(app.student.name for app in apps),
         "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
         "parameters": sum(app.student.cost.parameters for app in apps),
@@ -63,7 +64,7 @@ def run_row(cell: Cell, setting: CellContext, accounts: Sequence[Account], diges
 
 
 def _came_out(
-    cell: Cell, apps: Sequence[AppContext], accounts: Sequence[Account], digests: Sequence[str]
+    cell: Cell, apps: Sequence[AppNetworks], accounts: Sequence[Account], digests: Sequence[str]
 ) -> Mapping[str, Any]:
     """Return the columns that exist only where networks ran."""
     whole = total(accounts)
@@ -93,7 +94,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> float | None:
+def _score_global(apps: Sequence[AppNetworks], accounts: Sequence[Account]) -> float | None:
     """Score the sum of all counts, where all applications have the same task and classes."""
     counts = [account.counts for account in accounts if account.counts is not None]
     kinds = {(app.task.name, app.classes) for app in apps}
@@ -101,43 +102,44 @@ def _score_global(apps: Sequence[AppContext], accounts: Sequence[Account]) -> fl
 
 
 def system_columns(cell: Cell) -> Mapping[str, Any]:
-    """Write down what a system is made of: every parameter of every member, given or not."""
-    found: list[tuple[str | None, ...]] = []
+    """Return a system's columns: every parameter of every member, requested or default."""
+    lines: list[tuple[str | None, ...]] = []
     for member in cell.system.members:
         values = sorted({**member.defaults(), **dict(member.params)}.items())
-        told = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
+        texts = [(name, json.dumps(value, sort_keys=True, default=str)) for name, value in values]
         own = (member.family, member.name)
-        found += [(*own, *pair) for pair in told] or [(*own, None, None)]
+        lines += [(*own, *pair) for pair in texts] or [(*own, None, None)]
     names = ("family", "member", "parameter", "value")
-    return {"system": cell.system.name, **dict(zip(names, map(list, zip(*found, strict=True)), strict=True))}
+    return {"system": cell.system.name, **dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))}
 
 
-def class_columns(app: AppRun) -> Mapping[str, Any] | None:
-    """Tell what was counted of every class over the session; None of tasks that do not count by class."""
+def class_columns(app: AppSim) -> Mapping[str, Any] | None:
+    """Return the counts of every class over the session; None of tasks that do not count by class."""
     by_class = app.account.by_class
     if by_class is None:
         return None
     counted = dict(zip(("truth", "predicted", "hits"), by_class.T, strict=True))
-    score = app.context.task.score_classes(by_class)
-    return {"device": app.device, "app": app.app, "class": np.arange(len(by_class)), **counted, "score": score}
+    score = app.networks.task.score_classes(by_class)
+    of_app = {"device": app.device.spec.name, "app": app.spec.name}
+    return {**of_app, "class": np.arange(len(by_class)), **counted, "score": score}
 
 
-def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
+def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
-    app, demand, network = given.app, given.demand, given.network
-    answer, learn = accelerator_share(given.answer), accelerator_share(given.learn)
-    speed = _speed(given, length_s)
+    app, demand, network = share.app, share.demand, share.network
+    answer, learn = accelerator_share(share.answer), accelerator_share(share.learn)
+    speed = _speed(share, length_s)
     running = network is not None and answer > 0
     latency_s = network.latency_s / (answer * speed) if network is not None and answer > 0 else None
-    moved_in, moved_out = given.moved_bytes
+    moved_in, moved_out = share.moved_bytes
     return {
-        "device": app.device,
-        "app": app.app,
-        "time_s": given.start_s,
+        "device": app.device.spec.name,
+        "app": app.spec.name,
+        "time_s": share.start_s,
         "window_s": length_s,
         "share": answer,
         "learn_share": learn or None,
-        "variant": given.variant,
+        "variant": share.variant,
         "network": network.name if network else None,
         "accuracy": network.reported_accuracy if network else None,
         "known_accuracy": network.accuracy if network else None,
@@ -149,35 +151,35 @@ def share_row(given: AppAllocation, length_s: float) -> Mapping[str, Any]:
         "memory_bytes": network.memory_bytes if running and network else 0,
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
-        "energy_j": _energy_j(given, answer * speed, length_s),
-        "paging_j": (moved_in + moved_out) * app.spec.hardware.energy.page_mj_per_mb * 1e-9,
-        "note": given.grant.note or None,
-        "host_schedule_seconds": given.host_seconds,
+        "energy_j": _energy_j(share, answer * speed, length_s),
+        "paging_j": (moved_in + moved_out) * app.device.spec.hardware.energy.page_mj_per_mb * 1e-9,
+        "note": share.grant.note or None,
+        "host_schedule_seconds": share.host_seconds,
     }
 
 
-def _speed(given: AppAllocation, length_s: float) -> float:
+def _speed(share: AppShare, length_s: float) -> float:
     """Return the mean speed of the device in an allocation, relative to the idle device."""
-    load, start_s = given.app.spec.load, given.start_s
+    load, start_s = share.app.device.spec.load, share.start_s
     return 1.0 if load is None else load.mean_speed(start_s, start_s + length_s)
 
 
-def load_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
+def load_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
     """Return a row for each application at the newest reading of its device's load."""
-    load, reading = device.spec.load, device.sensing.taken[-1]
+    load, reading = device.spec.load, device.sensor.taken[-1]
     assert load is not None, "a device without load takes no readings"
-    now_s, off = reading.time_s, device.sensing.empty
+    now_s, off = reading.time_s, device.sensor.empty
     until_s = now_s + 1 / load.sense_hz
     notes = {OFF: off, FILE_OVER: now_s >= load.ends_s, NO_MEMORY: reading.memory_bytes == 0}
     for app in list(device.apps) if off else [app.name for app in device.present]:
-        grant, chosen = device.grants.get(app), device.apps[app].chosen
+        grant, chosen = device.grants.get(app), device.apps[app].choice.state
         yield {
             "device": device.spec.name,
             "app": app,
             "time_s": now_s,
             "cpu": load.mean_cpu(now_s, until_s),
             "sensed_cpu": reading.cpu,
-            "forecast_cpu": None if chosen is None else device.parts.scaling.forecast(chosen),
+            "forecast_cpu": None if chosen is None else device.runner.scaling.forecast(chosen),
             "free_bytes": reading.memory_bytes,
             "clock": reading.clock,
             "temperature_c": reading.temperature_c,
@@ -188,7 +190,7 @@ def load_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
+def variant_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
     """Return a row for every network that an application of the device could run."""
     for app, variants in device.variants.items():
         for number, one in enumerate(variants):
@@ -207,12 +209,12 @@ def variant_rows(device: DeviceRun) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _energy_j(given: AppAllocation, answer: float, length_s: float) -> float | None:
+def _energy_j(share: AppShare, answer: float, length_s: float) -> float | None:
     """Return the energy of the frames for which there is time."""
-    network = given.network
+    network = share.network
     if network is None or network.energy_j is None or not answer:
         return None
-    return min(given.demand.fps, answer / network.latency_s) * length_s * network.energy_j
+    return min(share.demand.fps, answer / network.latency_s) * length_s * network.energy_j
 
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
@@ -221,21 +223,21 @@ def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
     return {"runs": [row], "systems": [system_columns(cell)]}
 
 
-def device_row(device: DeviceRun, *, live: bool) -> Mapping[str, Any]:
+def device_row(device: DeviceSim, *, live: bool) -> Mapping[str, Any]:
     """Return a device's row."""
     spec = device.spec
     return {
         "device": spec.name,
         "hardware": spec.hardware.name,
         "link": spec.link.name,
-        "stream_seed": spec.tenants[0].stream.seed,
+        "stream_seed": spec.apps[0].stream.seed,
         "memory_bytes": spec.hardware.memory_bytes,
-        "working_memory_bytes": sum(memory_bytes(app.context.student.cost) for app in device.apps.values()),
+        "working_memory_bytes": sum(memory_bytes(app.networks.student.cost) for app in device.apps.values()),
         **(_did(total([app.account for app in device.apps.values()]), device) if live else {}),
     }
 
 
-def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
+def _did(account: Account, device: DeviceSim) -> Mapping[str, Any]:
     """Return the columns that exist only where the device ran networks."""
     scenery = _scenery(device)
     return {
@@ -252,8 +254,8 @@ def _did(account: Account, device: DeviceRun) -> Mapping[str, Any]:
     }
 
 
-def motion_columns(device: DeviceRun) -> Mapping[str, Any] | None:
-    """Say how the camera of a device moves; None where that is not known."""
+def motion_columns(device: DeviceSim) -> Mapping[str, Any] | None:
+    """Return the motion of a device's camera; None where that is not known."""
     scenery = _scenery(device)
     if scenery is None:
         return None
@@ -262,16 +264,16 @@ def motion_columns(device: DeviceRun) -> Mapping[str, Any] | None:
     return {"device": device.spec.name, **dict(zip(names, stretches.T, strict=True))}
 
 
-def _scenery(device: DeviceRun) -> Scenery | None:
-    stream = device.spec.tenants[0].stream
+def _scenery(device: DeviceSim) -> Scenery | None:
+    stream = device.spec.apps[0].stream
     return scenery_of(stream.workload, stream.seed)
 
 
 def transfer_row(message: Message) -> Mapping[str, Any]:
     """Return a message's row."""
     return {
-        "device": message.app.device,
-        "app": message.app.app,
+        "device": message.app.device.spec.name,
+        "app": message.app.spec.name,
         "direction": message.direction,
         "kind": message.kind,
         "sequence": message.sequence,
@@ -291,15 +293,15 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
 
 
 def update_row(
-    done: TrainingRound, reason: str, site: str, applied: Receipt | None = None, arrive_s: float | None = None
+    done: WeightRound, reason: str, applied: Receipt | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
     stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {
-        "device": done.app.device,
-        "app": done.app.app,
-        "place": site,
+        "device": done.app.device.spec.name,
+        "app": done.app.spec.name,
+        "place": done.app.learner.place,
         "version": applied.version if applied and applied.accepted else None,
         "uploads": len(done.uploads),
         "samples": sum(upload.sent.frames for upload in done.uploads),

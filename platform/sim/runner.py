@@ -1,36 +1,44 @@
-"""The loop: one cell as processes on one clock, the same for every system.
+"""One cell from its start to its rows: processes on one clock, the same for every system.
 
-Devices process streams (`watching.py`), messages cross links (`carrying.py`), and learners train, on the server or on
-the device (`learning.py`, `rounds.py`). Every computation is a task on a machine. Real work starts at its virtual start
-and is awaited at its virtual end, so it overlaps while the tables depend on spec and seed alone.
+Devices process streams (`stream_runner.py`) and share out their machines (`device.py`); learners take samples, train
+on the server or on the device, and reply (`teaching.py`, `rounds.py`). Every computation is a task on a machine. Real
+work starts at its virtual start and is awaited at its virtual end, so it overlaps while the tables depend on spec and
+seed alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_args
 
-import simpy
+import numpy as np
 
+from driftlab.platform.adaptation.base import Adaptation
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import CellContext
-from driftlab.platform.sim.device import DeviceRun
-from driftlab.platform.sim.ledger import Account
-from driftlab.platform.sim.messages import Direction
-from driftlab.platform.sim.placing import place_app, place_teachers
-from driftlab.platform.sim.rows import class_columns, device_row, motion_columns, run_row, system_columns, variant_rows
-from driftlab.platform.sim.runtime import Parts, Process
-from driftlab.platform.sim.session import Session
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.stream_runner import Watching
-from driftlab.platform.sim.teaching import Teaching
-from driftlab.platform.sim.transport import Carrying
-from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.link import LINKS, Link
+from driftlab.platform.core.registry import Member
+from driftlab.platform.scaling.base import Scaling
+from driftlab.platform.scheduling.base import ObservedBy, Scheduling
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.sim.device import DeviceSim
+from driftlab.platform.sim.ledger import Account, Ledger
+from driftlab.platform.sim.rounds import WeightRound
+from driftlab.platform.sim.rows import (
+    class_columns,
+    device_row,
+    motion_columns,
+    run_row,
+    system_columns,
+    update_row,
+    variant_rows,
+)
+from driftlab.platform.sim.server import ServerSim
+from driftlab.platform.sim.session import Job, NodeId, Session
+from driftlab.platform.sim.setting import AppNodeSpec, Cell, StudentSpec, WorkloadSetup
+from driftlab.platform.streaming.base import Streaming
+from driftlab.platform.world.clock import Process, make_clock
+
+FROZEN = Member("adaptation", "frozen")
+POLL_S = 0.01  # interval at which a wall clock checks whether a job is done
 
 
 @dataclass(frozen=True)
@@ -41,22 +49,51 @@ class CellProgress:
     accounts: Mapping[str, Account]  # by device, or device and application; the last window may be missing
 
 
-class Loop:
-    """One cell while it runs."""
+class Runner:
+    """One cell while it runs: its request, clock, nodes, members, devices and rows."""
 
     def __init__(
         self,
         cell: Cell,
-        context: CellContext,
+        setup: WorkloadSetup,
         session: Session,
         advanced: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        members = (limited(member, context.member_limit_s) for member in cell.system.members)
-        self.parts = Parts(cell, context, session, make_clock(context.clock), *members)
-        self.clock, self.ledger, self.advanced = self.parts.clock, self.parts.ledger, advanced
-        self.devices = {spec.name: self._device(spec) for spec in cell.devices}
-        self.watching = Watching(self.parts, self.devices)
-        self.teaching = Teaching(self.parts, Carrying(self.parts, self.devices), self.watching)
+        self.cell, self.setup, self.session, self.advanced = cell, setup, session, advanced
+        self.clock, self.ledger = make_clock(setup.clock), Ledger()
+        self.streaming: Streaming
+        self.adaptation: Adaptation
+        self.scaling: Scaling
+        self.scheduling: Scheduling
+        members = (limited(member, setup.member_limit_s) for member in cell.system.members)
+        self.streaming, self.adaptation, self.scaling, self.scheduling = members
+        self.open_rounds: dict[str, WeightRound] = {}  # by application: unfinished ones
+        self.devices = {spec.name: DeviceSim(self, spec) for spec in cell.devices}
+        self.apps: dict[str, AppSim] = {app.name: app for one in self.devices.values() for app in one.apps.values()}
+        self.server = ServerSim(self)
+
+    # What follows from the members ------------------------------------------------------------------------------------
+
+    @property
+    def learns_on_stream(self) -> bool:
+        """Return whether applications learn on their stream."""
+        return not self.streaming.feeds_learner and self.adaptation.stream_batch > 0
+
+    @property
+    def observes(self) -> ObservedBy | None:
+        """Return how accuracies are observed; None where the scheduler does not require them."""
+        if not self.scheduling.asks.observed:
+            return None
+        if self.setup.observed == "oracle":
+            return "oracle"
+        return "teacher" if self.streaming.feeds_learner and self.adaptation.labels == "teacher" else "confidence"
+
+    @property
+    def weighs(self) -> bool:
+        """Return whether rounds measure their gain, for a scheduler that shares out the server."""
+        return self.scheduling.asks.server and self.observes == "teacher" and self.streaming.place == "server"
+
+    # Running ----------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Place the nodes and run every process to its end."""
@@ -66,7 +103,7 @@ class Loop:
     def windows(self) -> Iterator[CellProgress]:
         """Run window by window, so that the caller can read the scores so far, or stop."""
         self._start()
-        duration_s, window_s, now_s = self.parts.cell.duration_s, self.parts.context.window_s, 0.0
+        duration_s, window_s, now_s = self.cell.duration_s, self.setup.window_s, 0.0
         while now_s < duration_s:
             stop_s = min(now_s + window_s, duration_s)
             if stop_s < duration_s:
@@ -77,67 +114,104 @@ class Loop:
                 self.close()
             self.advanced((stop_s - now_s) * len(self.devices))
             now_s = stop_s
-            yield CellProgress(now_s, {app.name: app.account for app in self._apps})
-
-    @property
-    def _apps(self) -> list[AppRun]:
-        return [app for device in self.devices.values() for app in device.apps.values()]
+            yield CellProgress(now_s, {name: app.account for name, app in self.apps.items()})
 
     def _start(self) -> None:
         """Place the initial nodes, and start every process."""
-        place_teachers(self.parts)
+        self.place_teachers()
         for device in self.devices.values():
-            for app in device.apps.values() if self.parts.context.live else ():
-                place_app(self.parts, app)
-                self.clock.process(self.teaching.send(app))
-            self.clock.process(self._watch(device))
-            self.clock.process(self.watching.visitors(device))
+            for app in device.apps.values() if self.setup.live else ():
+                self.place_app(app)
+                self.clock.process(app.learner.sample())
+            self.clock.process(device.stream.run())
+            self.clock.process(device.stream.follow_presence())
             if device.spec.load is not None:
-                self.clock.process(self.watching.follow_load(device, device.spec.load))
+                self.clock.process(device.stream.track_load(device.spec.load))
 
-    def _watch(self, device: DeviceRun) -> Process:
-        """Process the device's streams until the session ends, then stop the accounts."""
-        yield from self.watching.watch(device)
-        self.teaching.settle(device)
-
-    def _device(self, spec: DeviceSpec) -> DeviceRun:
-        """Open the device's links, which its applications share, and prepare its machine and applications."""
-        parts = self.parts
-        profile = LINKS["null"] if parts.streaming.free else spec.link
-        up, down = (
-            open_link(self.clock, rng_for(parts.cell.seed, "link", spec.name, way))
-            for way, open_link in (("up", profile.up), ("down", profile.down))
-        )
-        apps = {wish.app.name: self._app(spec, wish, up, down, profile.damaged) for wish in spec.tenants}
-        variants = {name: app.context.variants(spec.hardware) for name, app in apps.items()}
-        beside = parts.learns_on_stream and parts.adaptation.learns == "beside"
-        return DeviceRun(parts, spec, apps, variants, profile.radio, beside)
-
-    def _app(self, spec: DeviceSpec, wish: AppSpec, up: Link, down: Link, damaged: float) -> AppRun:
-        streaming, context = self.parts.streaming, self.parts.context.apps[wish.app.name]
-        facts = StreamFacts(wish.stream.fps, wish.stream.duration_s)
-        state, turn = streaming.start(facts), simpy.Resource(self.clock)
-        faults = {way: rng_for(self.parts.cell.seed, "damage", spec.name_of(wish), way) for way in get_args(Direction)}
-        run = AppRun(spec, wish, context, facts, up, down, faults, damaged, state, state, turn)
-        run.local = streaming.place == "device"
-        return run
+    def ready(self, job: Job) -> Process:
+        """Wait until a job is done; in virtual time this returns at once, as reading the result waits."""
+        while self.setup.clock == "wall" and not self.session.ready(job):
+            yield self.clock.timeout(POLL_S)
 
     def close(self) -> None:
-        """Write a row per device and the cell's own row."""
-        live = self.parts.context.live
-        self.teaching.close()
-        digests = [digest for device in self.devices.values() if live for digest in self.watching.finish(device)]
+        """Write the rows of rounds that the end of the session cut off, of every device, and of the cell itself."""
+        live, ledger = self.setup.live, self.ledger
+        for done in self.open_rounds.values():
+            ledger.row("updates", **update_row(done, "the session ended before it was done"))
+        digests = [digest for device in self.devices.values() if live for digest in device.stream.finish()]
         for device in self.devices.values():
             if live:
                 first = next(iter(device.apps.values()))
                 first.account.spend("radio", device.radio.close(device.spec.duration_s))
-            self.ledger.row("devices", **device_row(device, live=live))
+            ledger.row("devices", **device_row(device, live=live))
             if live and (columns := motion_columns(device)):
-                self.ledger.add("motion", columns)
+                ledger.add("motion", columns)
             for row in variant_rows(device):
-                self.ledger.row("variants", **row)
-        for columns in filter(None, map(class_columns, self._apps)):
-            self.ledger.add("classes", columns)
-        self.ledger.add("systems", system_columns(self.parts.cell))
-        accounts = [app.account for app in self._apps]
-        self.ledger.row("runs", **run_row(self.parts.cell, self.parts.context, accounts, digests))
+                ledger.row("variants", **row)
+        for columns in filter(None, map(class_columns, self.apps.values())):
+            ledger.add("classes", columns)
+        ledger.add("systems", system_columns(self.cell))
+        accounts = [app.account for app in self.apps.values()]
+        ledger.row("runs", **run_row(self.cell, self.setup, accounts, digests))
+
+    # Nodes ------------------------------------------------------------------------------------------------------------
+
+    def place_teachers(self) -> None:
+        """Place a teacher for every task; devices share it."""
+        for app, networks in self.setup.apps.items():
+            weights = [networks.teacher.weights] if networks.teacher else []
+            self.session.place(NodeId("teacher", app), networks.teacher_spec, *weights)
+
+    def place_app(self, app: AppSim) -> None:
+        """Place a camera and its application."""
+        learns = self.learns_on_stream
+        self.session.place(app.node("device"), app.spec.stream)
+        spec = AppNodeSpec(
+            device=app.device.spec.name,
+            app=app.spec.name,
+            student=self._student(app, self.cell.system.adaptation if learns else FROZEN),
+            hardware=app.device.spec.hardware,
+            cost=app.networks.student.cost,
+            tracks=self.streaming.returns == "labels",
+            chained=self.streaming.chained,
+            picture_times_s=self._picture_times(app),
+            notices=self.streaming.notices,
+            tells_confidence=self.observes == "confidence",
+            domains_told=self.setup.domains_told,
+            detects=self.setup.domains_detected,
+            learn_limit_s=self.setup.learn_limit_s,
+            member_limit_s=self.setup.member_limit_s,
+        )
+        pack = self._pack(app) if learns else []
+        self.session.place(app.node("application"), spec, app.networks.student.weights, *pack)
+
+    def place_learner(self, app: AppSim) -> None:
+        """Place the learner of an application, when its first samples have arrived."""
+        spec = self._student(app, self.cell.system.adaptation)
+        limits = (self.setup.member_limit_s, self.setup.domains_told)
+        self.session.place(app.node("learner"), spec, app.networks.student.weights, *limits, *self._pack(app))
+        app.learner.placed = True
+
+    def _pack(self, app: AppSim) -> list[Job]:
+        """Return the adaptation's summary of the source, if it has one."""
+        pack = app.networks.packs.get(repr(self.cell.system.adaptation))
+        return [] if pack is None else [pack]
+
+    def _student(self, app: AppSim, adaptation: Member) -> StudentSpec:
+        return StudentSpec(
+            network=app.networks.student.name,
+            classes=app.networks.classes,
+            height=app.spec.stream.height,
+            width=app.spec.stream.width,
+            adaptation=adaptation,
+            scaling=self.cell.system.scaling,
+            seed=app.spec.stream.seed,
+            torch_device=self.setup.torch_device,
+        )
+
+    def _picture_times(self, app: AppSim) -> tuple[float, ...]:
+        """Spread the report's pictures over the first stream of the first device."""
+        if app.spec is not self.cell.devices[0].apps[0] or not self.setup.pictures:
+            return ()
+        middles = (np.arange(self.setup.pictures) + 0.5) / self.setup.pictures * app.facts.duration_s
+        return tuple(float(np.floor(middle * app.facts.fps) / app.facts.fps) for middle in middles)

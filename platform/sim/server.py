@@ -1,4 +1,4 @@
-"""The server's GPUs under a scheduling member: rounds of all devices, by what each is expected to gain.
+"""The server's GPUs: rounds of all devices in order of arrival, or under a scheduling member by their expected gain.
 
 Before its learner has trained once, nothing is known of an application, and its round gets a fair share. From then on a
 round is expected to take as long as the one before, and to gain as much as that one did, in proportion to the time that
@@ -9,69 +9,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.records import Need, Share, Variant
 from driftlab.platform.scheduling.base import Demand, Learning, Reason, Window
 from driftlab.platform.scheduling.gain_model import positive_part
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.rounds import Rounds
-from driftlab.platform.sim.runtime import Parts
-from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share
+from driftlab.platform.sim.app import AppSim
+from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share, first_come
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.runner import Runner
 
 UNSURE_GAIN = 0.02  # standard deviation of a gain after one interval: a round that gained nothing may gain again
 MOST_GAINS = 2.0  # of the newest gain, that a round is expected to bring however long ago that was
 
 
-@dataclass
-class ServerRun:
-    """The shares of the server's GPUs; each application has one GPU at most."""
+class ServerSim:
+    """The server of a cell; each application has one GPU at most."""
 
-    parts: Parts
-    rounds: Rounds
-    apps: Mapping[str, AppRun]  # of all devices, by name
-    state: Any = None  # returned by the scheduler
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        policy = self.shares if runner.weighs else first_come(runner.cell.gpus)
+        self.machine = Machine(runner.clock, policy, capacity=runner.cell.gpus)
+        self.state: Any = None  # returned by the scheduler
 
     def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
-        """Ask the scheduling member, and spread the shares for learning over the GPUs."""
-        demands = tuple(self._demand(self.apps[name], machine, work) for name, work in machine.works.items())
+        """Call the scheduling member, and spread the shares for learning over the GPUs."""
+        runner = self.runner
+        demands = tuple(self._demand(runner.apps[name], work) for name, work in machine.works.items())
         if not demands:
             return {}
         left_s = sum(one.learning.left.alone_s for one in demands if one.learning is not None)
         why: Reason = "end" if reason == "end" else "offer"
         window = Window(
             machine.clock.now,
-            self.parts.context.window_s + 2 * left_s,  # every round may end within it
-            self.parts.context.server.hardware.memory_bytes,
+            runner.setup.window_s + 2 * left_s,  # every round may end within it
+            runner.setup.server.hardware.memory_bytes,
             demands,
             self.state,
             why,
         )
-        allocation = self.parts.scheduling.allocate(window)
+        allocation = runner.scheduling.allocate(window)
         self.state = allocation.state
         wanted = [accelerator_share(grant.learn or 0.0) for grant in allocation.grants]
-        return dict(zip(machine.works, spread(wanted, self.parts.cell.gpus), strict=True))
+        return dict(zip(machine.works, spread(wanted, runner.cell.gpus), strict=True))
 
-    def _demand(self, app: AppRun, machine: Machine, work: MachineTask) -> Demand:
-        left_s = machine.left(work).alone_s
-        if app.gained is not None:
-            done = self.rounds.open.get(app.name)
+    def _demand(self, app: AppSim, work: MachineTask) -> Demand:
+        left_s, gained = self.machine.left(work).alone_s, app.learner.gained
+        if gained is not None:
+            done = self.runner.open_rounds.get(app.name)
             before_s = sum(need.alone_s for need in done.needs) if done is not None else 0.0
-            left_s += max(0.0, app.gained.work_s - before_s - work.need.alone_s)
-        return demand_of(app, machine.clock.now, left_s)
+            left_s += max(0.0, gained.work_s - before_s - work.need.alone_s)
+        return demand_of(app, self.machine.clock.now, left_s)
 
 
-def demand_of(app: AppRun, now_s: float, left_s: float) -> Demand:
-    """Return what a round of an application needs, and what it is expected to gain."""
-    past, now, then = app.gained, None, None
+def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
+    """Return the demand of an application's round: its remaining work, and its expected gain."""
+    past, now, then = app.learner.gained, None, None
     if past is not None:
         waited = (now_s - past.ended_s) / past.interval_s
         gain = positive_part(past.gain * min(MOST_GAINS, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
         now, then = past.after - gain, past.after
     none = Variant("answers elsewhere", now, 0, 0.0)
     learning = Learning("running", left=Need({"accelerator": left_s}), way="round", now=now, then=then)
-    return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
+    return Demand(app.spec.name, app.facts.fps, (none,), 0, learning=learning)
 
 
 def spread(wanted: list[float], gpus: int) -> list[float]:

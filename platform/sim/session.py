@@ -45,7 +45,7 @@ class Session(Protocol):
         ...
 
     def ready(self, job: Job) -> bool:
-        """Tell whether a job is done, without waiting."""
+        """Return whether a job is done, without waiting."""
         ...
 
     def checkpoint(self) -> None:

@@ -1,15 +1,26 @@
-"""A cell: one system on one workload with one fleet and one seed."""
+"""The settings of a cell: everything that is decided before it runs, as plain values that can be sent anywhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from driftlab.platform.core.records import Engine, ModelCost, Need, Passes, Variant
+from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
-from driftlab.platform.sim.specs import StreamSpec
-from driftlab.platform.world.apps import App, Event, running_apps
+from driftlab.platform.networks.tasks.tasks import Task
+from driftlab.platform.networks.zoo import task_of
+from driftlab.platform.scaling.base import WHOLE, Profile, most_accurate, variants_on
+from driftlab.platform.sim.session import Job
+from driftlab.platform.world.apps import AppGoals, Event, running_apps
+from driftlab.platform.world.clock import ClockKind
+from driftlab.platform.world.cost import inference_j, inference_s, need_of
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 from driftlab.platform.world.load import Load
+
+# The cell ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -20,36 +31,34 @@ class Cell:
     system: System
     workload: str
     fleet: str
-    devices: tuple[DeviceSpec, ...]
+    devices: tuple[Device, ...]
     seed: int
     duration_s: float
     gpus: int = 1  # of the server that the devices share
 
 
 @dataclass(frozen=True)
-class DeviceSpec:
+class Device:
     """One device of a fleet, with its applications."""
 
     name: str
     hardware: Hardware
     link: LinkProfile
-    tenants: tuple[AppSpec, ...]
+    apps: tuple[App, ...]
     events: tuple[Event, ...] | None = None  # arrivals and departures; none: all applications run throughout
     load: Load | None = None  # of other programs; none: nothing else runs, and there is nothing to sense
 
     @property
     def duration_s(self) -> float:
-        return self.tenants[0].stream.duration_s
+        return self.apps[0].stream.duration_s
 
-    def name_of(self, tenant: AppSpec) -> str:
+    def name_of(self, app: App) -> str:
         """Return the name of an application's nodes: the device, with the application where the device has several."""
-        return self.name if len(self.tenants) == 1 else f"{self.name}/{tenant.app.name}"
+        return self.name if len(self.apps) == 1 else f"{self.name}/{app.name}"
 
-    def present(self, time_s: float) -> tuple[App, ...]:
+    def present(self, time_s: float) -> tuple[AppGoals, ...]:
         """Return the applications that run at a time, with their requirements then."""
-        return (
-            tuple(tenant.app for tenant in self.tenants) if self.events is None else running_apps(self.events, time_s)
-        )
+        return tuple(app.goals for app in self.apps) if self.events is None else running_apps(self.events, time_s)
 
     def stopped(self, after_s: float, until_s: float) -> set[str]:
         """Return the applications that stopped in between, whether or not they came back."""
@@ -58,8 +67,193 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True)
-class AppSpec:
+class App:
     """One application of a device: its requirements and its stream."""
 
-    app: App
+    goals: AppGoals
     stream: StreamSpec
+
+    @property
+    def name(self) -> str:
+        return self.goals.name
+
+
+# Constructor arguments of nodes --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """The stream of a device: enough to open the same stream anywhere."""
+
+    workload: str
+    seed: int
+    height: int
+    width: int
+    fps: float
+    duration_s: float
+    params: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class StudentSpec:
+    """A student network, with its adaptation and scaling members."""
+
+    network: str
+    classes: int
+    height: int
+    width: int
+    adaptation: Member
+    scaling: Member
+    seed: int
+    torch_device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class AppNodeSpec:
+    """The application node of a device."""
+
+    device: str
+    app: str
+    student: StudentSpec
+    hardware: Hardware
+    cost: ModelCost  # of the student as built
+    tracks: bool = False  # whether labels will come, to be warped along optical flow
+    chained: bool = True  # whether to warp frame by frame
+    picture_times_s: tuple[float, ...] = ()  # frames to keep for the report
+    notices: bool = False  # whether the simulator reads its observations
+    tells_confidence: bool = False  # whether the simulator reads how sure its predictions are
+    domains_told: bool = False  # whether it is told the domain of each frame
+    detects: bool = False  # whether it finds out by itself where domains begin, and pays for it
+    learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
+    member_limit_s: float = 600.0  # of this machine's time, for one call of a member
+
+
+@dataclass(frozen=True)
+class TeacherSpec:
+    """The kind of teacher: an oracle (the truth after a virtual cost) or a real network."""
+
+    kind: Literal["oracle", "network"] = "oracle"
+    task: str = "segmentation"
+    network: str = "teacher"
+    classes: int = 8
+    border_noise: float = 0.0  # oracle: probability that a pixel at a class border gets its neighbour's label
+    flicker: float = 0.0  # oracle: how many pixels outlines move about from frame to frame
+    torch_device: str = "cpu"
+
+
+# What the cells of a workload share ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BuiltNetwork:
+    """A built network, or the family of networks that a scaling member made of one."""
+
+    name: str
+    profile: tuple[Profile, ...]  # of each, from the smallest on
+    digest: str
+    weights: Job  # its payload is the stored family
+
+    @property
+    def first(self) -> int:
+        """Return the network that runs until another is chosen."""
+        return most_accurate([one.accuracy for one in self.profile])
+
+    @property
+    def cost(self) -> ModelCost:
+        """Return the cost of the network that runs first."""
+        return self.profile[self.first].cost
+
+
+@dataclass(frozen=True)
+class Site:
+    """The machine that labels and trains: the virtual server, or the device itself."""
+
+    hardware: Hardware
+    label_s: float | None  # per frame; None: computed from the teacher's cost
+    step_s: float | None  # per training step; None: computed from the student's cost
+
+    def label(self, frames: int, label_s: float, label_j: float | None = None) -> Need:
+        """Return the need of labelling; an oracle draws the machine's power above idle."""
+        seconds = frames * label_s
+        drawn_j = seconds * (self.hardware.busy_w - self.hardware.idle_w) if label_j is None else frames * label_j
+        return Need({"accelerator": seconds}, 0, drawn_j)
+
+    def learn(self, cost: ModelCost, passes: Passes) -> Need:
+        """Return the need of counted passes; a step of given length takes that long."""
+        need = need_of(cost, self.hardware, passes)
+        if self.step_s is None:
+            frames = sum(passes.backward)
+            feeding: dict[Engine, float] = {
+                "storage": frames * self.hardware.load_s,
+                "cpu": frames * self.hardware.prepare_s,
+            }
+            return replace(need, seconds={**need.seconds, **{part: taken for part, taken in feeding.items() if taken}})
+        return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
+
+
+@dataclass(frozen=True)
+class AppNetworks:
+    """The networks of one application: its student and its teacher, as all cells of a workload share them."""
+
+    student: BuiltNetwork
+    teacher: BuiltNetwork | None
+    teacher_spec: TeacherSpec
+    label_s: float  # per frame on the server
+    classes: int
+    packs: Mapping[str, Job] = field(default_factory=dict)  # by adaptation: its summary of the source
+    measured: tuple[Variant, ...] = ()  # measured networks that it could run, where a profile is given
+
+    def cost_of(self, variant: int | None) -> ModelCost:
+        """Return the cost of a network of its family; None: the one that runs first."""
+        return self.student.cost if variant is None else self.student.profile[variant].cost
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.student.name)
+
+    @property
+    def teacher_name(self) -> str:
+        return self.teacher_spec.kind if self.teacher is None else self.teacher.name
+
+    def label(self, site: Site, frames: int) -> Need:
+        """Return the need of labelling frames on a machine."""
+        teacher_j = None if self.teacher is None else inference_j(self.teacher.cost, site.hardware)
+        return site.label(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
+
+    def on_device(self, server: Site, hardware: Hardware) -> Site:
+        """Return a site on a device; an oracle stands for a network that is proportionally slower there."""
+        if self.teacher is not None:
+            return Site(hardware, inference_s(self.teacher.cost, hardware), None)
+        return Site(hardware, self.label_s * server.hardware.macs_per_s / hardware.macs_per_s, None)
+
+    def variants(self, hardware: Hardware) -> tuple[Variant, ...]:
+        """List the networks that it could run on a machine, from the smallest on."""
+        if self.measured:
+            return self.measured
+        variants = variants_on(hardware, self.student.profile)
+        return tuple(replace(one, name=self.student.name) if one.name == WHOLE else one for one in variants)
+
+
+@dataclass(frozen=True)
+class WorkloadSetup:
+    """The settings and the built networks of every cell of a workload."""
+
+    experiment: str
+    clock: ClockKind
+    window_s: float
+    pictures: int
+    apps: Mapping[str, AppNetworks]
+    server: Site
+    domains_told: bool = False  # whether devices know the domain of each frame
+    domains_detected: bool = False  # whether devices find out by themselves where domains begin
+    observed: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
+    learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
+    member_limit_s: float = 600.0  # of this machine's time, for one call of a member
+    live: bool = True  # whether applications run their networks, or only get shares
+    torch_device: str = "cpu"
+    tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from
+
+
+def setup_key(workload: str, scaling: Member, seed: int) -> str:
+    """Return the key of a workload's setup for systems with this scaling member under a seed."""
+    return f"{workload} {scaling!r} {seed}"

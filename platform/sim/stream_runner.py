@@ -1,158 +1,159 @@
-"""The processing of streams on devices: window by window, and in between where an event needs it."""
+"""The processing of a device's streams: window by window, and in between where an event requires it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from driftlab.platform.core.records import Captured, Watched
 from driftlab.platform.scheduling.base import Reason
-from driftlab.platform.sim.app import AppRun, SeenAccuracy, StreamPiece
-from driftlab.platform.sim.device import DeviceRun
+from driftlab.platform.sim.app import AppSim, StreamSegment
 from driftlab.platform.sim.rows import load_rows, share_row
-from driftlab.platform.sim.runtime import Parts, Process
 from driftlab.platform.sim.session import Job
+from driftlab.platform.world.clock import Process
 from driftlab.platform.world.load import Load
 from driftlab.platform.world.machine import accelerator_share
 
+if TYPE_CHECKING:
+    from driftlab.platform.sim.device import DeviceSim
 
-@dataclass
-class Watching:
-    """Runs applications on their streams, at their shares of the machine."""
+Running = list[tuple[AppSim, Job, float]]  # applications on segments, with their starts
 
-    parts: Parts
-    devices: dict[str, DeviceRun]
-    looking: dict[str, list[tuple[AppRun, Job, float]]] = field(default_factory=dict)  # by device: not read yet
 
-    def __post_init__(self) -> None:
-        for device in self.devices.values():
-            device.follow = self.follow
+class StreamRunner:
+    """Runs the applications of a device on their streams, at their shares of its machine."""
 
-    def watch(self, device: DeviceRun) -> Process:
-        """Allocate the machine per window; the frames of a window are processed after its end."""
-        parts = self.parts
-        while parts.clock.now < device.spec.duration_s:
-            start_s = parts.clock.now
-            stop_s = min(start_s + parts.context.window_s, device.spec.duration_s)
+    def __init__(self, device: DeviceSim) -> None:
+        self.device, self.runner = device, device.runner
+        self.running: Running = []  # whose results are not read yet
+
+    def run(self) -> Process:
+        """Share the machine out per window until the session ends; frames of a window are processed after its end."""
+        device, runner = self.device, self.runner
+        while runner.clock.now < device.spec.duration_s:
+            start_s = runner.clock.now
+            stop_s = min(start_s + runner.setup.window_s, device.spec.duration_s)
             sensed = device.sense()
             device.begin_window(start_s, stop_s - start_s)
             if sensed:
-                self._write_load(device)
-            yield parts.clock.timeout(stop_s - start_s)
-            views = [(one.app, one.app.view) for one in device.allocations if one.app.view is not None]
-            for _, view in views:
-                yield from parts.ready(view.capturing)
-            captured = [parts.session.result(view.capturing).facts for _, view in views]
-            before = self.looking.pop(device.spec.name, [])
-            yield from self._take(before)
-            for (app, view), what in zip(views, captured, strict=True):
-                self._look(app, view, what, stop_s)
-                app.view = None
-        device.close(parts.clock.now)
-        self.write_shares(device)
-        yield from self._take(self.looking.pop(device.spec.name, []))
+                self._write_load()
+            yield runner.clock.timeout(stop_s - start_s)
+            segments = [(one.app, one.app.segment) for one in device.current if one.app.segment is not None]
+            for _, segment in segments:
+                yield from runner.ready(segment.capturing)
+            captured = [runner.session.result(segment.capturing).facts for _, segment in segments]
+            before, self.running = self.running, []
+            yield from self._read(before)
+            for (app, segment), frames in zip(segments, captured, strict=True):
+                self._process(app, segment, frames, stop_s)
+                app.segment = None
+        device.close(runner.clock.now)
+        self.write_shares()
+        before, self.running = self.running, []
+        yield from self._read(before)
+        for app in device.apps.values():
+            app.learner.settle()
 
-    def visitors(self, device: DeviceRun) -> Process:
-        """Tell the device's scheduler of arrivals and departures between two windows, if it asks for them."""
-        clock, window_s = self.parts.clock, self.parts.context.window_s
-        for event in device.spec.events or ():
+    def follow_presence(self) -> Process:
+        """Share the machine out at arrivals and departures between two windows, if the scheduler requires it."""
+        clock, window_s = self.runner.clock, self.runner.setup.window_s
+        for event in self.device.spec.events or ():
             reason: Reason = "go" if event.kind == "stop" else "come"
             between = abs(event.time_s / window_s - round(event.time_s / window_s)) > 1e-9
-            if between and event.time_s < device.spec.duration_s and reason in self.parts.scheduling.asks.reasons:
+            required = reason in self.runner.scheduling.asks.reasons
+            if between and event.time_s < self.device.spec.duration_s and required:
                 yield clock.timeout(event.time_s - clock.now)
-                device.visit(reason)
+                self.device.on_presence_change(reason)
 
-    def follow_load(self, device: DeviceRun, load: Load) -> Process:
-        """Let the machine's speed follow the device's load, and take readings of it."""
-        clock = self.parts.clock
+    def track_load(self, load: Load) -> Process:
+        """Set the machine's speed by the device's load, and take readings of it."""
+        clock, device = self.runner.clock, self.device
         for time_s in load.instants(device.spec.duration_s):
             yield clock.timeout(time_s - clock.now)
             device.machine.set_speed(load.at(time_s).speed)
             if device.sense():
-                device.respond()
-                self._write_load(device)
+                device.on_reading()
+                self._write_load()
 
-    def follow(self, device: DeviceRun) -> None:
-        """Write the rows of ended allocations, and apply the current ones."""
-        self.write_shares(device)
-        if not self.parts.context.live or self.parts.clock.now >= device.until_s:
+    def apply_shares(self) -> None:
+        """Write the rows of ended shares, and run the applications at the current ones."""
+        device, runner = self.device, self.runner
+        self.write_shares()
+        if not runner.setup.live or runner.clock.now >= device.until_s:
             return
-        running = {one.demand.app: one for one in device.allocations if accelerator_share(one.grant.answer)}
+        running = {one.demand.app: one for one in device.current if accelerator_share(one.grant.answer)}
         for name, app in device.apps.items():
             if name not in running:
-                self.look(app)
-                app.view = None
+                self.catch_up(app)
+                app.segment = None
         for one in running.values():
             app = one.app
-            if one.variant not in (None, app.runs):
-                self.look(app)
-                self.parts.session.call(app.node("application"), "switch", one.variant)
-                app.runs = one.variant
-            if app.view is None:
-                app.view = self._open(app, self.parts.clock.now, device.until_s)
+            if one.variant not in (None, app.choice.runs):
+                self.catch_up(app)
+                runner.session.call(app.node("application"), "switch", one.variant)
+                app.choice.runs = one.variant
+            if app.segment is None:
+                app.segment = self._open(app, runner.clock.now, device.until_s)
 
-    def look(self, app: AppRun) -> None:
+    def catch_up(self, app: AppSim) -> None:
         """Process the frames until now, before the end of the window."""
-        view, now_s = app.view, self.parts.clock.now
-        if view is None or now_s <= view.start_s:
+        segment, now_s = app.segment, self.runner.clock.now
+        if segment is None or now_s <= segment.start_s:
             return
-        until = self._open(app, view.start_s, now_s)
-        self._look(app, until, self.parts.session.result(until.capturing).facts, now_s)
-        app.view = self._open(app, now_s, view.stop_s) if now_s < view.stop_s else None
+        until_now = self._open(app, segment.start_s, now_s)
+        self._process(app, until_now, self.runner.session.result(until_now.capturing).facts, now_s)
+        app.segment = self._open(app, now_s, segment.stop_s) if now_s < segment.stop_s else None
 
-    def finish(self, device: DeviceRun) -> list[str]:
+    def finish(self) -> list[str]:
         """Settle every application; return the digests of their final states."""
-        session, digests = self.parts.session, []
-        finishing = [(app, session.call(app.node("application"), "finish")) for app in device.apps.values()]
+        session, digests = self.runner.session, []
+        finishing = [(app, session.call(app.node("application"), "finish")) for app in self.device.apps.values()]
         for app, job in finishing:
             reply = session.result(job)
-            self.parts.ledger.take(reply.rows)
+            self.runner.ledger.take(reply.rows)
             app.account.watched(reply.facts.last)
             digests.append(str(reply.facts.digest))
-            if app.local and app.has_learner:  # the learner's state is part of the device
+            if app.learner.local and app.learner.placed:  # the learner's state is part of the device
                 digests.append(str(session.result(session.call(app.node("learner"), "finish")).facts))
         return digests
 
-    def _open(self, app: AppRun, start_s: float, stop_s: float) -> StreamPiece:
-        return StreamPiece(start_s, stop_s, self.parts.session.call(app.node("device"), "capture", start_s, stop_s))
+    def _open(self, app: AppSim, start_s: float, stop_s: float) -> StreamSegment:
+        capturing = self.runner.session.call(app.node("device"), "capture", start_s, stop_s)
+        return StreamSegment(start_s, stop_s, capturing)
 
-    def _look(self, app: AppRun, view: StreamPiece, captured: Captured, stop_s: float) -> None:
-        """Start the model on a piece of the stream; without truth it is scored against the teacher's labels."""
-        device, session = self.devices[app.device], self.parts.session
-        courses = [device.machine.course(f"{app.app}/answer", view.start_s, stop_s)]
-        if device.beside:
-            courses.append(device.machine.course(f"{app.app}/beside", view.start_s, stop_s))
+    def _process(self, app: AppSim, segment: StreamSegment, captured: Captured, stop_s: float) -> None:
+        """Start the model on a segment of the stream; without truth it is scored against the teacher's labels."""
+        machine, name, session = self.device.machine, app.spec.name, self.runner.session
+        courses = [machine.course(f"{name}/answer", segment.start_s, stop_s)]
+        if self.device.beside:
+            courses.append(machine.course(f"{name}/beside", segment.start_s, stop_s))
         if not captured.frames:
             return
-        truth = None if captured.has_truth else session.call(app.teacher, "label", view.capturing)
-        job = session.call(app.node("application"), "watch", view.capturing, truth, stop_s, *courses)
-        self.looking.setdefault(app.device, []).append((app, job, view.start_s))
+        truth = None if captured.has_truth else session.call(app.teacher, "label", segment.capturing)
+        job = session.call(app.node("application"), "watch", segment.capturing, truth, stop_s, *courses)
+        self.running.append((app, job, segment.start_s))
 
-    def _take(self, looking: list[tuple[AppRun, Job, float]]) -> Process:
+    def _read(self, running: Running) -> Process:
         """Read the results of the models, one window late so that the work had a window's time."""
-        for app, job, start_s in looking:
-            yield from self.parts.ready(job)
-            reply = self.parts.session.result(job)
+        by = self.runner.observes
+        for app, job, start_s in running:
+            yield from self.runner.ready(job)
+            reply = self.runner.session.result(job)
             seen: Watched = reply.facts
-            self._observe(app, seen, start_s)
-            self.parts.ledger.take(reply.rows)
+            if by == "oracle" and seen.scored:
+                app.observe(seen.window_score_sum / seen.scored, by, start_s)
+            elif by == "confidence" and seen.confidence is not None:
+                app.observe(seen.confidence, by, start_s)
+            self.runner.ledger.take(reply.rows)
             app.account.watched(seen)
 
-    def _observe(self, app: AppRun, seen: Watched, start_s: float) -> None:
-        """Keep how accurate the newest read predictions are, where the scheduler wants to know."""
-        by = self.parts.observes
-        if by == "oracle" and seen.scored:
-            app.observed = SeenAccuracy(seen.window_score_sum / seen.scored, by, start_s)
-        elif by == "confidence" and seen.confidence is not None:
-            app.observed = SeenAccuracy(seen.confidence, by, start_s)
+    def _write_load(self) -> None:
+        for row in load_rows(self.device):
+            self.runner.ledger.row("loads", **row)
 
-    def _write_load(self, device: DeviceRun) -> None:
-        for row in load_rows(device):
-            self.parts.ledger.row("loads", **row)
-
-    def write_shares(self, device: DeviceRun) -> None:
-        """Write the rows of ended allocations, whose lengths are known now."""
-        for one, length_s in device.closed:
+    def write_shares(self) -> None:
+        """Write the rows of ended shares, whose lengths are known now."""
+        for one, length_s in self.device.closed:
             row = share_row(one, length_s)
             one.app.account.spend("paging", row["paging_j"])
-            self.parts.ledger.row("shares", **row)
-        device.closed = []
+            self.runner.ledger.row("shares", **row)
+        self.device.closed = []

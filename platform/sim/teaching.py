@@ -1,266 +1,292 @@
-"""The path of samples to a learner, training rounds, and their results back to the device."""
+"""The learner of one application: samples on their way to it, its rounds, and their results back on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Noticed, Received, Uploaded
 from driftlab.platform.scheduling.base import Learning
-from driftlab.platform.sim.app import AppRun
-from driftlab.platform.sim.context import Site
-from driftlab.platform.sim.deliveries import Delivery, UpdateDelivery
-from driftlab.platform.sim.device import DeviceRun
-from driftlab.platform.sim.messages import Message, Upload
-from driftlab.platform.sim.placing import place_learner
-from driftlab.platform.sim.rounds import Await, LabelRounds, Offer, Step, Steps, WeightRounds
+from driftlab.platform.sim.messages import Delivery, Message, UpdateDelivery, Upload
+from driftlab.platform.sim.offers import Offer
+from driftlab.platform.sim.rounds import ROUNDS, Await, Round, RoundGain, Step, Steps, WeightRound
 from driftlab.platform.sim.rows import sample_columns, update_row
-from driftlab.platform.sim.runtime import Parts, Process
-from driftlab.platform.sim.server import ServerRun
-from driftlab.platform.sim.session import Job
-from driftlab.platform.sim.stream_runner import Watching
-from driftlab.platform.sim.transport import Carrying
+from driftlab.platform.sim.session import Job, NodeId
+from driftlab.platform.sim.setting import Site
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.wire.samples import coding_macs
+from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import computing_j, moving_j
-from driftlab.platform.world.machine import Machine, MachineTask, first_come
+from driftlab.platform.world.machine import Machine, MachineTask
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.app import AppSim
 
 RETRY_S = 1.0  # delay between two requests of a device without weights
 UNPACKED_MACS = 2  # per pixel of a label map from the server
 
 
-class Teaching:
-    """Runs one process per application that brings its samples to its learner, on the server or on the device."""
+class LearnerSim:
+    """The learner of one application, on the server or on the device; one round of it runs at a time.
 
-    def __init__(self, parts: Parts, carrying: Carrying, watching: Watching) -> None:
-        self.parts, self.carrying, self.watching = parts, carrying, watching
-        self.clock, self.session, self.streaming = parts.clock, parts.session, parts.streaming
-        self._running: dict[str, str] = {}  # by application on a device: the purpose of its last step
-        kinds = {"weights": WeightRounds, "labels": LabelRounds}
-        self.rounds = kinds[parts.streaming.returns](parts.session, parts.streaming, parts.adaptation, parts.scheduling)
-        self.rounds.drafts, self.rounds.looks = parts.scaling.drafts, parts.observes == "teacher"
-        apps = {app.name: app for device in carrying.devices.values() for app in device.apps.values()}
-        self.rounds.weighs = (
-            parts.scheduling.asks.server and parts.observes == "teacher" and parts.streaming.place == "server"
-        )
-        policy = ServerRun(parts, self.rounds, apps).shares if self.rounds.weighs else first_come(parts.cell.gpus)
-        self.server = Machine(parts.clock, policy, capacity=parts.cell.gpus)
+    One process samples. Each sampling has a process of its own, which sends the samples, waits for the round that
+    takes them, and delivers the result.
+    """
 
-    # Sending from the device --------------------------------------------------------------------------------------
+    def __init__(self, app: AppSim) -> None:
+        self.app, self.runner = app, app.runner
+        self.clock, self.session, self.streaming = app.runner.clock, app.runner.session, app.runner.streaming
+        self.place = self.streaming.place
+        self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, where the learner stands
+        self.device_state = self.server_state  # the device's copy of it, as of the last plan
+        self.placed = False  # whether its node exists: its first samples have arrived
+        self.turn = simpy.Resource(self.clock)  # one round at a time, regardless of the number of GPUs
+        self.waiting: list[Upload] = []  # for the next round, which takes all of them
+        self.domain: int | None = None  # as the device detected it before its newest samples
+        self.in_step = True  # whether the device applied the last update; if not, it can apply none that builds on it
+        self.learning: Learning | None = None  # training that it offers or runs on the device
+        self.way: int | None = 0  # the way that the scheduler chose; None: none
+        self.tries: tuple[int, ...] = ()  # the ways that the scheduler requires a trial of first
+        self.gained: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
+        self.purpose = ""  # of the newest step on the device
 
-    def send(self, app: AppRun) -> Process:
-        """Sample and send as planned by the streaming member, until the stream ends."""
-        while (sampling := (yield from self._sampling(app))) is not None:
+    @property
+    def local(self) -> bool:
+        """Return whether it is on the device."""
+        return self.place == "device"
+
+    @property
+    def site(self) -> Site:
+        """Return the machine that it labels and trains on."""
+        server = self.runner.setup.server
+        return self.app.networks.on_device(server, self.app.device.spec.hardware) if self.local else server
+
+    @property
+    def receiver(self) -> NodeId:
+        """Return the node that decodes its samples from the link."""
+        return self.app.node("learner") if self.streaming.returns == "weights" else self.app.teacher
+
+    @property
+    def reads_truth(self) -> bool:
+        """Return whether its teacher is an oracle, which gets frames with their truth."""
+        return self.runner.cell.system.uses_teacher and self.app.networks.teacher is None
+
+    # From the device --------------------------------------------------------------------------------------------------
+
+    def sample(self) -> Process:
+        """Sample as planned by the streaming member until the stream ends; send each sampling in a new process."""
+        while (sampling := (yield from self._plan())) is not None:
             if sampling.times_s:  # a slow camera may show no frame between two uploads
-                message = app.message("up", "samples")
-                packing = self.session.call(app.node("device"), "sample" if app.local else "upload", sampling)
+                message = self.app.message("up", "samples")
+                verb = "sample" if self.local else "upload"
+                packing = self.session.call(self.app.node("device"), verb, sampling)
             yield self.clock.timeout(sampling.send_s - self.clock.now)
-            if sampling.times_s and app.present(self.clock.now):  # an application that has gone drops its samples
-                self.clock.process(self._serve(message, sampling, packing))
+            if sampling.times_s and self.app.present(self.clock.now):  # one that has gone drops its samples
+                self.clock.process(self.send(message, sampling, packing))
             if sampling.next_s is not None:
                 yield self.clock.timeout(sampling.next_s - self.clock.now)
 
-    def _sampling(self, app: AppRun) -> Generator[simpy.Event, Any, Sampling | None]:
+    def _plan(self) -> Generator[simpy.Event, Any, Sampling | None]:
         """Return the next plan; a buffer that would be sent after the stream's end is dropped."""
-        now_s = self.clock.now
-        if now_s >= app.facts.duration_s:
+        now_s, facts = self.clock.now, self.app.facts
+        if now_s >= facts.duration_s:
             return None
-        seen = yield from self._notice(app)
-        sampling: Sampling | None = self.streaming.plan_uplink(app.device_state, app.facts, now_s, seen)
-        if sampling is None or sampling.send_s >= app.facts.duration_s:
+        seen = yield from self._observe()
+        sampling: Sampling | None = self.streaming.plan_uplink(self.device_state, facts, now_s, seen)
+        if sampling is None or sampling.send_s >= facts.duration_s:
             return None
         again_s = sampling.send_s if sampling.next_s is None else sampling.next_s
         if not now_s <= sampling.send_s <= again_s > now_s:
             raise RunError(
-                f"{self.parts.cell.system.streaming} planned at {now_s} s to send at {sampling.send_s} s and to "
-                f"plan again at {again_s} s, which would never end (device={app.name})"
+                f"{self.runner.cell.system.streaming} planned at {now_s} s to send at {sampling.send_s} s and to "
+                f"plan again at {again_s} s, which would never end (device={self.app.name})"
             )
-        return replace(sampling, times_s=tuple(time_s for time_s in sampling.times_s if app.present(time_s)))
+        return replace(sampling, times_s=tuple(time_s for time_s in sampling.times_s if self.app.present(time_s)))
 
-    def _notice(self, app: AppRun) -> Generator[simpy.Event, Any, Seen]:
+    def _observe(self) -> Generator[simpy.Event, Any, Seen]:
         """Return the device's observations, where the streaming member uses them."""
         if not self.streaming.notices:
             return Seen()
-        self.watching.look(app)
-        noticing = self.session.call(app.node("application"), "notice")
-        yield from self.parts.ready(noticing)
+        self.app.device.stream.catch_up(self.app)
+        noticing = self.session.call(self.app.node("application"), "notice")
+        yield from self.runner.ready(noticing)
         noticed: Noticed = self.session.result(noticing).facts
-        app.domain = noticed.domain if self.parts.context.domains_detected else None
+        self.domain = noticed.domain if self.runner.setup.domains_detected else None
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
-    def _serve(self, message: Message, sampling: Sampling, packing: Job) -> Process:
-        """Bring samples to the learner; the next round takes all waiting samples."""
-        app = message.app
-        yield from self.parts.ready(packing)
+    def send(self, message: Message, sampling: Sampling, packing: Job) -> Process:
+        """Bring samples to the learner, run a round on all that wait there, and return its results to the device."""
+        yield from self.runner.ready(packing)
         sent: Uploaded = self.session.result(packing).facts
-        yield from self.carrying.carry(message, sent.bytes)
+        yield from message.carry(sent.bytes)
         upload = yield from self._receive(message, sampling, packing, sent)
-        self.carrying.arrived(message, **sample_columns(sent, sampling))
-        if not app.local:
-            macs = coding_macs(sampling.codec) * sent.frames * self._pixels(app) * sampling.scale**2
-            app.account.spend("coding", computing_j(macs, app.spec.hardware))
+        message.write(**sample_columns(sent, sampling))
+        if not self.local:
+            macs = coding_macs(sampling.codec) * sent.frames * self.app.pixels * sampling.scale**2
+            self.app.account.spend("coding", computing_j(macs, self.app.device.spec.hardware))
         if message.refused or upload is None:
             return
-        app.waiting.append(upload)
-        with app.turn.request() as turn:
+        self.waiting.append(upload)
+        with self.turn.request() as turn:
             yield turn
-            if not app.waiting:  # a round that began after this arrival has taken it
+            if not self.waiting:  # a round that began after this arrival has taken it
                 return
-            deliveries = yield from self._round(app)
+            deliveries = yield from self.learn()
         for delivery in deliveries[:-1]:
-            self.clock.process(self._deliver(delivery))
+            self.clock.process(self.reply(delivery))
         for delivery in deliveries[-1:]:
-            yield from self._deliver(delivery)
+            yield from self.reply(delivery)
 
     def _receive(
         self, message: Message, sampling: Sampling, packing: Job, sent: Uploaded
     ) -> Generator[simpy.Event, Any, Upload | None]:
         """Decode samples from the link; damaged ones are refused."""
-        app = message.app
         if message.missed:
             return None
         frames = packing
-        if self.streaming.returns == "weights" and not app.has_learner:
-            place_learner(self.parts, app)
-        if not app.local:
-            frames = self.session.call(
-                self.rounds.receiver(app), "receive", packing, sampling, app.size, message.damage
-            )
+        if self.streaming.returns == "weights" and not self.placed:
+            self.runner.place_learner(self.app)
+        if not self.local:
+            arrived = (packing, sampling, self.app.size, message.damage)
+            frames = self.session.call(self.receiver, "receive", *arrived)
             if message.damage is not None:
-                yield from self.parts.ready(frames)
+                yield from self.runner.ready(frames)
                 received: Received = self.session.result(frames).facts
                 message.refused = received.refused
-        asked = self.parts.cell.system.uses_teacher and app.context.teacher is None  # an oracle, which gets the truth
-        truth = self.session.call(app.node("device"), "reveal", sampling.times_s) if asked else frames
+        truth = frames
+        if self.reads_truth:
+            truth = self.session.call(self.app.node("device"), "reveal", sampling.times_s)
         return Upload(sent, sampling, frames, truth, message.arrive_s if sampling.stamp == "receipt" else None)
 
-    def _pixels(self, app: AppRun) -> int:
-        height, width = app.size
-        return height * width
+    # A round ----------------------------------------------------------------------------------------------------------
 
-    # Training -----------------------------------------------------------------------------------------------------
+    def round(self, uploads: Sequence[Upload], now_s: float) -> Round:
+        """Create the round that labels and learns from these uploads."""
+        return ROUNDS[self.streaming.returns](self.app, tuple(uploads), now_s)
 
-    def _round(self, app: AppRun) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
+    def learn(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Wait for the learner's machine, then run one round on all waiting samples."""
-        device = self.carrying.devices[app.device]
-        machine = device.machine if app.local else self.server
-        site = app.context.on_device(self.parts.context.server, app.spec.hardware) if app.local else self._server_site
-        if app.local:
-            if self.clock.now >= app.facts.duration_s:
+        device, name = self.app.device, self.app.spec.name
+        machine = device.machine if self.local else self.runner.server.machine
+        if self.local:
+            if self.clock.now >= self.app.facts.duration_s:
                 return []
-            app.learning = Learning("running")
-            device.preparing.add(app.app)
-        with machine.entered(f"{app.app}/learn" if app.local else app.name) as work:
+            self.learning = Learning("running")
+            device.offers.preparing.add(name)
+        with machine.entered(f"{name}/learn" if self.local else self.app.name) as work:
             yield work.granted
-            uploads, app.waiting = tuple(app.waiting), []
-            steps = self.rounds.round(app, uploads, site, self.clock.now)
-            done = yield from self._drive(steps, app, machine, work)
-            app.learning = None
-            device.preparing.discard(app.app)
+            uploads, self.waiting = self.waiting, []
+            done = yield from self._drive(self.round(uploads, self.clock.now).steps(), machine, work)
+            self.learning = None
+            device.offers.preparing.discard(name)
         return done
 
-    @property
-    def _server_site(self) -> Site:
-        return self.parts.context.server
-
     def _drive(
-        self, steps: Steps, app: AppRun, machine: Machine, work: MachineTask
+        self, steps: Steps, machine: Machine, work: MachineTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Run the steps of a round on a machine."""
         try:
             step = next(steps)
             while True:
                 if isinstance(step, Await):
-                    yield from self.parts.ready(step.job)
+                    yield from self.runner.ready(step.job)
                 elif isinstance(step, Offer):
-                    app.learning = step.learning
-                    yield from self.carrying.devices[app.device].offer(app)
+                    self.learning = step.learning
+                    yield from self.app.device.offers.submit(self.app)
                 else:
-                    if app.local:
-                        app.learning = step.learning or Learning("running", left=step.need)
-                        self._spend(app, step)
+                    if self.local:
+                        self.learning = step.learning or Learning("running", left=step.need)
+                        self._spend(step)
                     yield from machine.do(work, replace(step.need, seconds={}) if self.streaming.free else step.need)
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value
             return deliveries
 
-    def _spend(self, app: AppRun, step: Step) -> None:
+    def _spend(self, step: Step) -> None:
         """Count the energy of a step on the device; `settle` subtracts what lies beyond the session."""
-        if self.clock.now < app.facts.duration_s:
-            app.account.spend(step.purpose, step.need.joules)
-            self._running[app.name] = step.purpose
+        if self.clock.now < self.app.facts.duration_s:
+            self.app.account.spend(step.purpose, step.need.joules)
+            self.purpose = step.purpose
 
-    def settle(self, device: DeviceRun) -> None:
-        """Subtract the energy that unfinished tasks would draw after the session."""
-        for app in device.apps.values():
-            work = device.machine.works.get(f"{app.app}/learn")
-            if work is not None and app.name in self._running:
-                app.account.spend(self._running[app.name], -device.machine.left(work).joules)
+    def settle(self) -> None:
+        """Subtract the energy that an unfinished step on the device would draw after the session."""
+        machine = self.app.device.machine
+        work = machine.works.get(f"{self.app.spec.name}/learn")
+        if work is not None and self.purpose:
+            self.app.account.spend(self.purpose, -machine.left(work).joules)
 
-    # Back to the device -------------------------------------------------------------------------------------------
+    def follow(self) -> None:
+        """Switch to the network that the device runs."""
+        choice = self.app.choice
+        if choice.trains != choice.runs:
+            self.session.call(self.app.node("learner"), "switch", choice.runs)
+            choice.trains = choice.runs
 
-    def _deliver(self, delivery: Delivery) -> Process:
-        """Send a round's result to its device, and hand it over."""
-        app, applied = delivery.app, None
-        message = app.message("down", delivery.kind)
-        yield from self.carrying.carry(message, delivery.bytes)
+    # Back to the device -----------------------------------------------------------------------------------------------
+
+    def reply(self, delivery: Delivery) -> Process:
+        """Send a round's result to the device, and hand it over."""
+        applied = None
+        message = self.app.message("down", delivery.kind)
+        yield from message.carry(delivery.bytes)
         taking = None if message.missed else delivery.take(message)
         if taking is not None:
-            yield from self.parts.ready(taking)
+            yield from self.runner.ready(taking)
             applied = self.session.result(taking).facts
         columns = {}
         if applied is not None:
             message.refused = applied.reason
             columns = {} if applied.unknown is None else {"unknown": applied.unknown}
             self._pay(delivery, applied.accepted)
-        self.carrying.arrived(message, **columns)
+        message.write(**columns)
         row = delivery.settle(message, applied)
         if row is not None:
-            self.parts.ledger.row("updates", **update_row(**row, site=self._site_name(app)))
-        if isinstance(delivery, UpdateDelivery) and applied is not None and not applied.accepted and app.in_step:
-            app.in_step = False
-            self.clock.process(self._resync(app))
+            self.runner.ledger.row("updates", **update_row(**row))
+        if isinstance(delivery, UpdateDelivery) and applied is not None and not applied.accepted and self.in_step:
+            self.in_step = False
+            self.clock.process(self._resync())
 
     def _pay(self, delivery: Delivery, accepted: bool) -> None:
         """Count the energy of decoding labels or patching the shadow copy: read, write, and the message itself."""
-        app = delivery.app
+        account, hardware = self.app.account, self.app.device.spec.hardware
         if isinstance(delivery, UpdateDelivery) and accepted:
-            moved_bytes = 2 * app.cost_of().weight_bytes + delivery.bytes
-            app.account.spend("patching", moving_j(moved_bytes, app.spec.hardware))
+            moved_bytes = 2 * self.app.cost_of().weight_bytes + delivery.bytes
+            account.spend("patching", moving_j(moved_bytes, hardware))
         elif not isinstance(delivery, UpdateDelivery):
-            app.account.spend("coding", computing_j(UNPACKED_MACS * self._pixels(app), app.spec.hardware))
+            account.spend("coding", computing_j(UNPACKED_MACS * self.app.pixels, hardware))
 
-    def close(self) -> None:
-        """Write a row for every round that the end of the session cut off."""
-        for done in self.rounds.open.values():
-            site = self._site_name(done.app)
-            self.parts.ledger.row("updates", **update_row(done, "the session ended before it was done", site))
-
-    def _site_name(self, app: AppRun) -> str:
-        return "device" if app.local else "server"
-
-    def _resync(self, app: AppRun) -> Process:
+    def _resync(self) -> Process:
         """Request every weight once a second until they arrive; pause while the application is absent."""
-        while not app.in_step and self.clock.now < app.facts.duration_s:
-            if app.present(self.clock.now):
-                message = app.message("up", "resync")
-                yield from self.carrying.carry(message, RESYNC_BYTES)
-                self.carrying.arrived(message)
+        while not self.in_step and self.clock.now < self.app.facts.duration_s:
+            if self.app.present(self.clock.now):
+                message = self.app.message("up", "resync")
+                yield from message.carry(RESYNC_BYTES)
+                message.write()
                 if not message.refused:
-                    yield from self._resend(app)
+                    yield from self._resend()
             yield self.clock.timeout(RETRY_S)
 
-    def _resend(self, app: AppRun) -> Process:
+    def _resend(self) -> Process:
         """Send every weight, as the learner has it between two phases."""
-        assert isinstance(self.rounds, WeightRounds)
-        with app.turn.request() as turn:
+        with self.turn.request() as turn:
             yield turn
-            packing = self.rounds.resend(app)
-            yield from self.parts.ready(packing)
-            delivery = self.rounds.resent(app, packing)
-        yield from self._deliver(delivery)
+            packing = self.pack_all()
+            yield from self.runner.ready(packing)
+            delivery = self.delivery_of_all(packing)
+        yield from self.reply(delivery)
+
+    def pack_all(self) -> Job:
+        """Encode every weight, as the learner has it between two phases."""
+        self.follow()
+        return self.session.call(self.app.node("learner"), "resend")
+
+    def delivery_of_all(self, packing: Job) -> UpdateDelivery:
+        """Return a delivery of all weights, with the current plan."""
+        done = WeightRound(self.app)
+        done.state, done.trained = self.server_state, self.session.result(packing).facts
+        return UpdateDelivery(self.app, done, packing)

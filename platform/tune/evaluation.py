@@ -11,11 +11,10 @@ from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment, parse
-from driftlab.platform.sim.context import context_key
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId, run_verb
-from driftlab.platform.sim.setting import Cell
+from driftlab.platform.sim.setting import Cell, setup_key
 from driftlab.platform.tune.films import FilmedDevice, SharedStreams
 from driftlab.platform.tune.measures import measures_of, measures_so_far
 
@@ -73,7 +72,7 @@ class Evaluation:
         self.experiment = experiment
         contexts = settings_of(experiment, backend, Progress())
         self._running = [
-            _Running(cell, contexts[context_key(cell.workload, cell.system.scaling, cell.seed)], backend)
+            _Running(cell, contexts[setup_key(cell.workload, cell.system.scaling, cell.seed)], backend)
             for cell in cells_of(experiment)
         ]
 
@@ -115,7 +114,7 @@ class _Running:
 
     def __init__(self, cell: Cell, context: Any, backend: WarmBackend) -> None:
         self.cell, self.session = cell, backend.open(cell.id)
-        self.loop = Loop(cell, context, self.session)
+        self.loop = Runner(cell, context, self.session)
         self.time_s = 0.0
         self._windows = self.loop.windows()
 

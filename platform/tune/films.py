@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from driftlab.datasets.frames import Frames, Stream, Times
-from driftlab.platform.sim.nodes.camera import Device, stream_of
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.nodes.camera import CameraNode, stream_of
+from driftlab.platform.sim.setting import StreamSpec
 
 KEPT_BYTES = 256 * 2**20  # of frames, in a process; those beyond are drawn again in every trial
 
@@ -30,7 +30,7 @@ class SharedStreams:
         return self._films[name]
 
 
-class FilmedDevice(Device):
+class FilmedDevice(CameraNode):
     """A device that watches a shared stream."""
 
     def __init__(self, spec: StreamSpec, films: SharedStreams) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from driftlab.platform.core.records import Rows
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.sim.rows import run_row
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.setting import Cell
 
 Measures = Mapping[str, float]
@@ -25,18 +25,17 @@ def measures_of(rows: Rows) -> dict[str, float]:
     return _known({**_from_run(run), **_latencies(rows), **memory})
 
 
-def measures_so_far(loop: Loop, time_s: float) -> dict[str, float]:
+def measures_so_far(loop: Runner, time_s: float) -> dict[str, float]:
     """Measure a cell that runs, as if its session ended here; what the last window showed may be missing.
 
     Energy is a sum over the session, so it is carried on to the session's end: beside full trials, one that was stopped
     would seem to draw little.
     """
-    parts = loop.parts
-    accounts = [app.account for device in loop.devices.values() for app in device.apps.values()]
-    run = run_row(replace(parts.cell, duration_s=time_s), parts.context, accounts, ())
+    accounts = [app.account for app in loop.apps.values()]
+    run = run_row(replace(loop.cell, duration_s=time_s), loop.setup, accounts, ())
     found = _from_run(run)
-    seen_s = _seen_s(parts.cell, loop.ledger.rows)
-    found["energy_j"] = found["energy_j"] * parts.cell.duration_s / seen_s if seen_s else None
+    seen_s = _seen_s(loop.cell, loop.ledger.rows)
+    found["energy_j"] = found["energy_j"] * loop.cell.duration_s / seen_s if seen_s else None
     return _known({**found, **_latencies(loop.ledger.rows)})
 
 
@@ -56,7 +55,7 @@ def _from_run(run: Mapping[str, Any]) -> dict[str, Any]:
 def _seen_s(cell: Cell, rows: Rows) -> float:
     """Tell how much of a session the rows of frames cover."""
     newest_s = [float(np.max(chunk["time_s"])) for chunk in rows.get("frames", ()) if np.size(chunk["time_s"])]
-    return max(newest_s) + 1 / cell.devices[0].tenants[0].stream.fps if newest_s else 0.0
+    return max(newest_s) + 1 / cell.devices[0].apps[0].stream.fps if newest_s else 0.0
 
 
 def _latencies(rows: Rows) -> dict[str, float]:

@@ -12,7 +12,7 @@ def reads_end(experiment: Experiment) -> str:
     """Say which plan depends on when the session ends; empty if none does."""
     for cell in cells_of(experiment):
         for device in cell.devices:
-            for tenant in device.tenants:
+            for tenant in device.apps:
                 facts = StreamFacts(tenant.stream.fps, tenant.stream.duration_s)
                 if plan_reads_end(cell.system.streaming, facts):
                     return f"streaming={cell.system.streaming} plans by the end of the session"

@@ -28,7 +28,7 @@ Several = Annotated[tuple[Positive, ...], MinLen(1)]
 
 
 @dataclass(frozen=True)
-class App:
+class AppGoals:
     """An application and its requirements."""
 
     __pydantic_config__: ClassVar = STRICT
@@ -47,7 +47,7 @@ class Event:
 
     time_s: float
     kind: Literal["start", "stop", "change"]
-    app: App
+    app: AppGoals
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def from_mapping(given: Mapping[str, Any]) -> Churn:
     return parse(Churn, "app trace", given)
 
 
-def draw_trace(apps: Sequence[App], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
+def draw_trace(apps: Sequence[AppGoals], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
     """Draw the events in order of time; applications that run at the start come at 0 s."""
     check([app.name for app in apps], churn)
     known = {app.name: app for app in apps}
@@ -128,16 +128,16 @@ def _first(names: list[str], churn: Churn, most: int, rng: np.random.Generator) 
     return [names[i] for i in rng.permutation(len(names))[:count]]
 
 
-def _changed(app: App, churn: Churn, rng: np.random.Generator) -> App:
+def _changed(app: AppGoals, churn: Churn, rng: np.random.Generator) -> AppGoals:
     """Draw another priority or, with equal probability, another latency goal where the application has one."""
     if app.latency_goal_s is not None and rng.random() < 0.5:
         return replace(app, latency_goal_s=app.latency_goal_s * float(rng.choice(churn.latency_factors)))
     return replace(app, priority=float(rng.choice(churn.priorities)))
 
 
-def running_apps(events: Sequence[Event], time_s: float) -> tuple[App, ...]:
+def running_apps(events: Sequence[Event], time_s: float) -> tuple[AppGoals, ...]:
     """Return the applications that run at a time, with their requirements then, in order of arrival."""
-    apps: dict[str, App] = {}
+    apps: dict[str, AppGoals] = {}
     for event in events:
         if event.time_s > time_s:
             break

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Generator
+from typing import Any, Literal
 
 import simpy
 from simpy.rt import RealtimeEnvironment
 
 Clock = simpy.Environment
 ClockKind = Literal["virtual", "wall"]
+Process = Generator[simpy.Event, Any, None]
 
 
 def make_clock(kind: ClockKind, *, factor: float = 1.0) -> Clock:

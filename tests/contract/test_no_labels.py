@@ -18,8 +18,8 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.networks.training.training_loop import Data, Lessons
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 
 LABEL_FREE = [name for name in sorted(FAMILIES["adaptation"]) if member_class("adaptation", name).labels == "none"]
@@ -104,6 +104,6 @@ class TestLabelFree:
         seen = stream(8.0)
         truth = (seen.labels, seen.boxes, seen.classes)
         spec = StudentSpec(NETWORK, CLASSES, HEIGHT, WIDTH, member(name), FIXED, 0)
-        node = Learner(spec, weights(NETWORK), 600.0, True, pack_of(name))
+        node = LearnerNode(spec, weights(NETWORK), 600.0, True, pack_of(name))
         node.store(PoisonedFrames(seen.times_s, seen.images, seen.scenes, *truth), None)
         assert node.train(DownlinkPlan(None, Phase(2))).facts is not None

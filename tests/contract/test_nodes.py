@@ -25,9 +25,9 @@ from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe
 from driftlab.platform.sim.inline import NODE_CLASSES
-from driftlab.platform.sim.nodes.camera import Device
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.sim.nodes.camera import CameraNode
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.setting import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling
 from driftlab.platform.world import hardware
 from driftlab.platform.world.link import Damage
@@ -80,7 +80,7 @@ def weights(network: str = "half") -> Mapping[str, Any]:
 @cache
 def updates() -> tuple[bytes, ...]:
     """Make what a learner sends in two phases."""
-    learner, found = Learner(STUDENT, weights()), []
+    learner, found = LearnerNode(STUDENT, weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
         learner.store(seen, seen.labels)
@@ -91,7 +91,7 @@ def updates() -> tuple[bytes, ...]:
 @cache
 def updates_of_buffers() -> tuple[bytes, ...]:
     """Make what a learner sends that moves buffers only: two updates, and a third that stands alone."""
-    learner, found = Learner(replace(STUDENT, adaptation=SERVER), weights()), []
+    learner, found = LearnerNode(replace(STUDENT, adaptation=SERVER), weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
         learner.store(seen, seen.labels)
@@ -261,7 +261,7 @@ def stateless_scripts(folder: Path) -> list[Script]:
 
 
 def scripts(folder: Path) -> list[Script]:
-    sent = Device(STREAM).upload(SAMPLING).payload
+    sent = CameraNode(STREAM).upload(SAMPLING).payload
     return [
         *device_scripts(),
         *teacher_scripts(sent),

@@ -27,7 +27,7 @@ from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.recorder import Recorder, table_file
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.platform.sim.inline import InlineBackend, InlineSession
-from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.session import NodeId
 
 DOCUMENT: dict[str, Any] = {
@@ -244,7 +244,7 @@ class TestFailure:
         def raises(self: Any, *args: Any) -> None:
             raise error
 
-        monkeypatch.setattr(Application, "apply", raises)
+        monkeypatch.setattr(AppNode, "apply", raises)
         outcome = run(DOCUMENT, out=tmp_path / "failed")
         failed = dict(outcome.failed)
         assert CELLS[1] in failed
@@ -256,7 +256,7 @@ class TestFailure:
         def interrupted(self: Any, *args: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Application, "apply", interrupted)
+        monkeypatch.setattr(AppNode, "apply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(DOCUMENT, out=tmp_path / "stopped")
         assert driftlab.open_run(tmp_path / "stopped").frame("runs")["cell"].tolist() == CELLS[:1]

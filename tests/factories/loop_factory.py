@@ -30,15 +30,23 @@ from driftlab.platform.core.records import (
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.sim.inline import InlineJob, InlineSession
-from driftlab.platform.sim.runner import Loop
+from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
 from driftlab.platform.world import hardware
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.link import LINKS, Damage, LinkProfile
 
 FPS = 2.0
@@ -69,7 +77,7 @@ class FakeSession:
         self.script = {**SCRIPT, **script}
         self.placed: list[tuple[float, NodeId, tuple[Any, ...]]] = []
         self.notes: list[Note] = []
-        self.loop: Loop | None = None
+        self.loop: Runner | None = None
 
     @property
     def now_s(self) -> float:
@@ -234,15 +242,15 @@ def begin(
     events: tuple[Event, ...] | None = None,
     link: LinkProfile = WIRE,
     **setting: Any,
-) -> tuple[FakeSession, Loop]:
+) -> tuple[FakeSession, Runner]:
     """Make a cell whose devices all have these applications; nothing has run yet."""
     streams = [StreamSpec("streets/running", number, 32, 48, fps, duration_s) for number in range(devices)]
     specs = tuple(
-        DeviceSpec(
+        Device(
             f"device-{number}",
             hardware.find("phone-hi"),
             link,
-            tuple(AppSpec(App(app, fps), stream) for app in apps),
+            tuple(App(AppGoals(app, fps), stream) for app in apps),
             events,
         )
         for number, stream in enumerate(streams)
@@ -271,15 +279,15 @@ def begin(
         "classes": 8,
     }
     needs |= {name: setting.pop(name) for name in (*needs, "measured") if name in setting}
-    given["apps"] = dict.fromkeys(apps, AppContext(**needs))
+    given["apps"] = dict.fromkeys(apps, AppNetworks(**needs))
     session = session or FakeSession()
     advances: list[float] = []
-    loop = Loop(cell, CellContext(**{**given, **setting}), session, advances.append)
+    loop = Runner(cell, WorkloadSetup(**{**given, **setting}), session, advances.append)
     session.loop, session.advances = loop, advances
     return session, loop
 
 
-def run(streaming: Streaming, **options: Any) -> tuple[FakeSession, Loop]:
+def run(streaming: Streaming, **options: Any) -> tuple[FakeSession, Runner]:
     """Run such a cell to its end."""
     session, loop = begin(streaming, **options)
     loop.run()
@@ -298,7 +306,7 @@ def begin_real(
     scheduling: Any = Member("scheduling", "uniform"),
     machine: Any = None,
     **setting: Any,
-) -> Loop:
+) -> Runner:
     """Make a cell of one device that runs a real network on signs at a motorway, in this process."""
     from driftlab.platform.networks.architectures import build
     from driftlab.platform.networks.cost_counter import count_cost
@@ -309,20 +317,20 @@ def begin_real(
     model = build(network, classes, seed=0)
     weights = InlineJob(NodeId("builder", ""), "", Reply(payload=state_of(model)))
     student = BuiltNetwork(network, single_profile(count_cost(model, 32, 48)), "", weights)
-    spec = DeviceSpec("cam", machine or hardware.find("laptop"), LINKS["lte"], (AppSpec(App("signs", FPS), stream),))
+    spec = Device("cam", machine or hardware.find("laptop"), LINKS["lte"], (App(AppGoals("signs", FPS), stream),))
     system = System("real", "", streaming, adaptation, scheduling=scheduling)
     cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)
-    context = AppContext(student, None, TeacherSpec(task="classification"), 0.002, classes)
+    context = AppNetworks(student, None, TeacherSpec(task="classification"), 0.002, classes)
     server = Site(hardware.find("server-v100"), 0.002, None)
     setting = {"clock": "virtual", "pictures": 0, **setting}
-    return Loop(
+    return Runner(
         cell,
-        CellContext("test", window_s=window_s, apps={"signs": context}, server=server, **setting),
+        WorkloadSetup("test", window_s=window_s, apps={"signs": context}, server=server, **setting),
         session or InlineSession(),
     )
 
 
-def run_real(streaming: Any, adaptation: Any, **options: Any) -> Loop:
+def run_real(streaming: Any, adaptation: Any, **options: Any) -> Runner:
     """Run such a cell to its end."""
     loop = begin_real(streaming, adaptation, **options)
     loop.run()
@@ -330,7 +338,7 @@ def run_real(streaming: Any, adaptation: Any, **options: Any) -> Loop:
     return loop
 
 
-def check_shares(loop: Loop) -> None:
+def check_shares(loop: Runner) -> None:
     """Refuse rows of shares by which a device's applications ever have more than the whole machine."""
     for device in {row["device"] for row in rows(loop, "shares")}:
         mine = [row for row in rows(loop, "shares") if row["device"] == device]
@@ -344,7 +352,7 @@ def check_shares(loop: Loop) -> None:
             assert right_s - left_s < 1e-9 or total <= 1 + 1e-6, f"{total} of {device} at {middle_s} s"
 
 
-def rows(loop: Loop, table: str) -> list[dict[str, Any]]:
+def rows(loop: Runner, table: str) -> list[dict[str, Any]]:
     """List the rows of a table that come one by one."""
     return [{name: values[0] for name, values in chunk.items()} for chunk in loop.ledger.rows.get(table, [])]
 

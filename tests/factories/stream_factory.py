@@ -20,8 +20,8 @@ from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.machine import Course
 
@@ -86,16 +86,16 @@ def machine(macs_per_s: float) -> hardware.Hardware:
     return replace(found, macs_per_s=macs_per_s, bytes_per_s=1e30, overhead_s=0.0, energy=ENERGY)
 
 
-def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: str = "half", **spec: Any) -> Application:
+def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: str = "half", **spec: Any) -> AppNode:
     """Make an application on a machine on which a lesson of one step takes 0.65 s, unless told otherwise."""
     student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
     made_from = spec.pop("weights", None) or weights(network)
     pack = spec.pop("pack", EMPTY_PACK)
     node_spec = AppNodeSpec("cam", "app", student, machine(macs_per_s), spec.pop("cost", cost()), **spec)
-    return Application(node_spec, made_from, pack)
+    return AppNode(node_spec, made_from, pack)
 
 
-def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> Application:
+def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> AppNode:
     """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
     counted = count_cost(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
     return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
@@ -127,7 +127,7 @@ def piece(course: Course, start_s: float, stop_s: float) -> Course:
 
 
 def watched(
-    node: Application, frames: Frames, cuts: Sequence[float], answer: Course = WHOLE, beside: Course = ()
+    node: AppNode, frames: Frames, cuts: Sequence[float], answer: Course = WHOLE, beside: Course = ()
 ) -> dict[str, list[Any]]:
     """Let an application see a stream from cut to cut; return the columns of its rows, and what it ended with."""
     replies = []
@@ -181,7 +181,7 @@ FOLLOWING = {
 }
 
 
-def made(name: str) -> Application:
+def made(name: str) -> AppNode:
     params: dict[str, Any] = {"domains_told": True, "tracks": name == "tracking"}
     if name == "steps":
         return application(FOLLOWING[name], **params)

@@ -21,17 +21,27 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.sim.inline import InlineJob, InlineSession
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.rounds import NO_LABEL
-from driftlab.platform.sim.runner import Loop
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.specs import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.sim.runner import Runner
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    AppNodeSpec,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    StudentSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts, Wire
 from driftlab.platform.world import hardware, link
-from driftlab.platform.world.apps import App
+from driftlab.platform.world.apps import AppGoals
 
 HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 2.0
 FIXED = Member("scaling", "fixed")
@@ -64,25 +74,25 @@ class TestTwoCopies:
     """What the server trains and what the device runs are the same bits once an update has been applied."""
 
     @pytest.fixture
-    def server(self) -> Learner:
+    def server(self) -> LearnerNode:
         spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, distill(), FIXED, 0)
-        return Learner(spec, state_of(build("half", CLASSES, seed=0)))
+        return LearnerNode(spec, state_of(build("half", CLASSES, seed=0)))
 
     @pytest.fixture
-    def device(self) -> Application:
+    def device(self) -> AppNode:
         student = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), FIXED, 0)
         model = build("half", CLASSES, seed=0)
         spec = AppNodeSpec(
             "cam", "segmentation", student, hardware.find("server-h200"), count_cost(model, HEIGHT, WIDTH)
         )
-        return Application(spec, state_of(model))
+        return AppNode(spec, state_of(model))
 
-    def phase(self, server: Learner, number: int, **answer: Any) -> bytes:
+    def phase(self, server: LearnerNode, number: int, **answer: Any) -> bytes:
         seen = frames(10 * number, 10 * number + 2)
         server.store(seen, seen.labels)
         return server.train(DownlinkPlan(None, Phase(), **answer)).payload
 
-    def digests(self, server: Learner, device: Application, number: int) -> set[str]:
+    def digests(self, server: LearnerNode, device: AppNode, number: int) -> set[str]:
         """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""
         device.watch(frames(10 * number + 4, 10 * number + 6), None, (10 * number + 6) / FPS, ((0.0, 1.0),))
         running = hashlib.sha256(vector.read(device._model).tobytes()).hexdigest()[:16]
@@ -139,25 +149,25 @@ def run(
     duration_s: float = 45.0,
     fps: float = FPS,
     torn: tuple[int, ...] = (),
-) -> tuple[Loop, LosingSession]:
+) -> tuple[Runner, LosingSession]:
     student = build("half", CLASSES, seed=0)
     streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, fps, duration_s) for number in range(devices)]
     edges = tuple(
-        DeviceSpec(
-            f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (AppSpec(App("segmentation"), stream),)
+        Device(
+            f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (App(AppGoals("segmentation"), stream),)
         )
         for number, stream in enumerate(streams)
     )
     cell = Cell("a/b/c/seed-0", System("a", "", streaming, adaptation), "b", "c", edges, 0, duration_s)
     size = vector.layout_of(student).size
     cost = ModelCost(macs=1_000_000, parameters=size, weight_bytes=4 * size, activation_bytes=1000)
-    setting = CellContext(
+    setting = WorkloadSetup(
         experiment="test",
         clock="virtual",
         window_s=10.0,
         pictures=0,
         apps={
-            "segmentation": AppContext(
+            "segmentation": AppNetworks(
                 BuiltNetwork("half", single_profile(cost), "", state_of(student)),
                 None,
                 TeacherSpec(),
@@ -168,7 +178,7 @@ def run(
         server=Site(hardware.find("server-v100"), 0.2, 0.25),
     )
     session = LosingSession(torn=torn)
-    loop = Loop(cell, setting, session)
+    loop = Runner(cell, setting, session)
     loop.run()
     check_shares(loop)
     return loop, session
@@ -208,7 +218,7 @@ class TestResync:
 
 
 @pytest.fixture(scope="module")
-def six() -> Loop:
+def six() -> Runner:
     """Six devices ask for one and a half times what one GPU can do."""
     return run(ams(), distill(), devices=6)[0]
 
@@ -216,7 +226,7 @@ def six() -> Loop:
 class TestServerTime:
     """Labelling takes 0.2 s a frame, a phase 2 steps of 0.25 s; nothing takes time on the link."""
 
-    def busy_s(self, loop: Loop) -> list[tuple[float, float]]:
+    def busy_s(self, loop: Runner) -> list[tuple[float, float]]:
         return sorted((row["teach_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
 
     @pytest.mark.slow

@@ -14,10 +14,10 @@ from driftlab.platform.core.records import Reply
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.nodes.builder import Builder
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.nodes.networks import Builder
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.streaming.wire import draft
 from driftlab.platform.world import hardware
@@ -60,24 +60,24 @@ def student(adaptation: str, **params: object) -> StudentSpec:
     return StudentSpec("half", CLASSES, HEIGHT, WIDTH, member, SURROGATE, seed=0)
 
 
-def nodes() -> tuple[Application, Learner]:
+def nodes() -> tuple[AppNode, LearnerNode]:
     machine = hardware.find("laptop")
     cost = built().facts.profile[0].cost
-    application = Application(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
-    learner = Learner(student("elasticdnn_taught", iterations=2, share=0.2, select="topfrac"), built().payload)
+    application = AppNode(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    learner = LearnerNode(student("elasticdnn_taught", iterations=2, share=0.2, select="topfrac"), built().payload)
     for node in (application, learner):
         node.switch(0)
         node._follows = True
     return application, learner
 
 
-def update_of(learner: Learner, start_s: float, iterations: int = 2) -> Reply:
+def update_of(learner: LearnerNode, start_s: float, iterations: int = 2) -> Reply:
     seen = frames(start_s)
     learner.store(seen, seen.labels)
     return learner.train(DownlinkPlan(None, Phase(iterations)))
 
 
-def masters(application: Application, learner: Learner) -> list[dict[str, np.ndarray]]:
+def masters(application: AppNode, learner: LearnerNode) -> list[dict[str, np.ndarray]]:
     return [state_of(node._family.gated) for node in (application, learner)]
 
 

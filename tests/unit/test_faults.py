@@ -18,15 +18,23 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.messages import TOO_LATE
-from driftlab.platform.sim.runner import Loop
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
+from driftlab.platform.sim.runner import Runner
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.world import hardware
 from driftlab.platform.world import link as damage
-from driftlab.platform.world.apps import App
+from driftlab.platform.world.apps import AppGoals
 from driftlab.platform.world.link import Damage, LinkProfile
 
 HEIGHT, WIDTH, CLASSES, FPS, DURATION_S = 32, 48, 8, 2.0, 60.0
@@ -51,7 +59,7 @@ class Meddling(InlineSession):
 
 def run(
     streaming: Member = AMS, adaptation: Member = DISTILL, link: LinkProfile = LINK, **hands: Any
-) -> tuple[Loop, Meddling]:
+) -> tuple[Runner, Meddling]:
     model = build("half", CLASSES, seed=0)
     student = BuiltNetwork(
         "half",
@@ -60,19 +68,19 @@ def run(
         InlineJob(None, "", Reply(payload=state_of(model))),
     )
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
-    edge = DeviceSpec("cam", hardware.find("laptop"), link, (AppSpec(App("segmentation"), stream),))
+    edge = Device("cam", hardware.find("laptop"), link, (App(AppGoals("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
     server = Site(hardware.find("server-v100"), 0.01, 0.01)
-    needs = AppContext(student, None, TeacherSpec(), 0.01, CLASSES)
-    setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
+    needs = AppNetworks(student, None, TeacherSpec(), 0.01, CLASSES)
+    setting = WorkloadSetup("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
     session = Meddling(**hands)
-    loop = Loop(cell, setting, session)
+    loop = Runner(cell, setting, session)
     loop.run()
     check_shares(loop)
     return loop, session
 
 
-def all_frames_were_watched(loop: Loop) -> bool:
+def all_frames_were_watched(loop: Runner) -> bool:
     (whole,) = rows(loop, "runs")
     return whole["frames"] == DURATION_S * FPS and whole["score"] is not None
 
@@ -164,7 +172,7 @@ def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
         return Damage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
 
     monkeypatch.setattr(damage, "draw_damage", alternate)
-    monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", named_after_their_direction)
+    monkeypatch.setattr("driftlab.platform.sim.app.rng_for", named_after_their_direction)
     loop, _ = run()
     refused = [row["direction"] for row in rows(loop, "transfers") if row["refused"]]
     assert len(refused) > 3

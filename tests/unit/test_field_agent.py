@@ -178,7 +178,7 @@ def test_a_device_that_goes_on_answers_with_its_newest_network_before_its_server
         assert second.version >= first.version >= 1
         second._see(0, second.now() + 1.0, ((0.0, 1.0),))
         second._tell_rows()
-        (rows,) = second.cell.loop.ledger.rows["frames"]
+        (rows,) = second.cell.runner.ledger.rows["frames"]
         assert rows["version"][-1] == second.version
         server.start()
         sender = Sender(second.traffic)

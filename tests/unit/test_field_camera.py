@@ -13,7 +13,7 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.field import camera
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.request import own_stream
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 
 SHAPE = {"seed": 0, "height": 16, "width": 24, "fps": 4.0, "duration_s": 3.0}

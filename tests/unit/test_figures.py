@@ -55,9 +55,7 @@ def made(name: str) -> Made:
         rows["runs"].append({**here, **run, "score": 0.5, "downlink_kbps": 2.0, "uplink_kbps": 3.0})
         for edge in cell.devices:
             place = {**here, "device": edge.name, "app": "a"}
-            rows["devices"].append(
-                {**here, "device": edge.name, "score": 0.5, "stream_seed": edge.tenants[0].stream.seed}
-            )
+            rows["devices"].append({**here, "device": edge.name, "score": 0.5, "stream_seed": edge.apps[0].stream.seed})
             for frame in range(2):
                 seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "score_frame": 0.5}
                 rows["frames"].append({**place, **seen, "score_window": 0.5})
@@ -257,7 +255,7 @@ def test_rates_hold_from_upload_to_upload_and_stops_are_shaded():
         shown.legend["ams-fast"].colour: {0.0625},
     }
     cell = next(cell for cell in cells_of(asked("ams-rates")) if cell.workload == "driving_la")
-    seed = cell.devices[0].tenants[0].stream.seed
+    seed = cell.devices[0].apps[0].stream.seed
     travel = draw_travel(PRESETS["driving_la"], seed)
     shaded = [patch for patch in axis.patches if hasattr(patch, "get_width")]
     assert shaded

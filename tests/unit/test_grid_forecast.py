@@ -17,7 +17,7 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
 from driftlab.platform.networks.training import artifacts
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 
 PIXELS = 32 * 48
 FRAME_S = frame_seconds(1, PIXELS)
@@ -92,9 +92,7 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
 def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
     told = []
-    meter = Meter(
-        cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].tenants[0].stream], live=True), told.append
-    )
+    meter = Meter(cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], live=True), told.append)
     meter(3 * 30.0)
     meter(3 * 30.0)
     phase_s = 240 * PIXELS * STEP_PX_S

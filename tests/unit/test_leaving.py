@@ -21,8 +21,8 @@ from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.early_exit import EarlyExit, LeavingFamily
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s, need_of
 
@@ -94,13 +94,13 @@ def halved(untrained):
     return images, family, left, (*costs, whole)
 
 
-def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZEN, **spec: Any) -> Application:
+def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZEN, **spec: Any) -> AppNode:
     settings = (("exits", 3), ("stage_epochs", 0))
     student = StudentSpec(
         "tiny_staged", factory.CLASSES, *factory.SIZE, adaptation, Member("scaling", "early_exit", settings), 0
     )
     mean = early_exit.mean_cost(family.network, factory.SIZE, np.array([0.5, 0.0, 0.5]))
-    return Application(AppNodeSpec("cam", "frames", student, PHONE, mean, **spec), member.store(family))
+    return AppNode(AppNodeSpec("cam", "frames", student, PHONE, mean, **spec), member.store(family))
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_copies_of_a_network_write_into_the_log_of_the_original(halved):
     assert len(exits) == 8
 
 
-def watch(node: Application, images: Any) -> Reply:
+def watch(node: AppNode, images: Any) -> Reply:
     """Show eight frames, one a second, on half of the machine, and wait."""
     times_s, truth = np.arange(len(images), dtype=np.float64), np.zeros(len(images), np.int64)
     return node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 90.0, ((0.0, 0.5),))

@@ -133,7 +133,7 @@ def test_a_member_that_does_not_return_fails_its_cell_alone(document, tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name", "verb"), BEFORE_ALL_CELLS)
 def test_a_family_that_is_never_built_fails_the_run(document, tmp_path, monkeypatch, family, name, verb):
-    monkeypatch.setattr("driftlab.platform.sim.nodes.builder.BUILD_CALLS", 1)
+    monkeypatch.setattr("driftlab.platform.sim.nodes.networks.BUILD_CALLS", 1)
     with pytest.raises(RunError, match=rf"own.py:{name}.*{verb}\w* did not return within 2 s"):
         run(document(family, name, verb), out=tmp_path / "run")
 

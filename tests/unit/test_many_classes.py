@@ -19,8 +19,8 @@ from driftlab.platform.networks.pruning import ranking
 from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, convert_set, grade, train_best
-from driftlab.platform.sim.nodes.teacher import Teacher
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.nodes.teacher import TeacherNode
+from driftlab.platform.sim.setting import TeacherSpec
 
 CLASSES = 300
 
@@ -86,7 +86,7 @@ def test_slides_of_many_classes_are_shown_and_a_teacher_names_them(tmp_path):
     stream = open_stream(f"set:images:{tmp_path}", seed=0, height=16, width=16, fps=1.0, duration_s=float(CLASSES))
     assert len(stream.classes) == CLASSES
     frames = stream.at(np.arange(float(CLASSES)))
-    named = Teacher(TeacherSpec(task="classification")).label(frames).payload
+    named = TeacherNode(TeacherSpec(task="classification")).label(frames).payload
     assert sorted(named.tolist()) == list(range(CLASSES))
     assert np.array_equal(named % 256, frames.images[:, 0, 0, 0])
 

@@ -20,9 +20,9 @@ from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.streaming.wire import delta
 from driftlab.platform.world import hardware
@@ -49,12 +49,12 @@ def weights(seed: int = 0) -> Mapping[str, Any]:
     return state_of(build("half", CLASSES, seed=seed))
 
 
-def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> Application:
+def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> AppNode:
     cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
-    return Application(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
+    return AppNode(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
 
 
-def watch(node: Application, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
+def watch(node: AppNode, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
     """Let an application see frames at one share of its machine, and wait until every answer is there."""
     return node.watch(seen, labels, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), share),))
 
@@ -85,7 +85,7 @@ def column(reply: Any, name: str) -> list[Any]:
 @pytest.mark.parametrize("chained", [True, False])
 def test_labels_are_carried_as_the_request_says(chained):
     made = application()
-    assert Application(replace(made._spec, tracks=True, chained=chained), weights())._tracker.chained == chained
+    assert AppNode(replace(made._spec, tracks=True, chained=chained), weights())._tracker.chained == chained
 
 
 class TestVersions:
@@ -152,7 +152,7 @@ class TestTwoCopies:
     @pytest.mark.parametrize("fraction", [0.05, 1.0])
     def test_device_and_server_hold_the_same_bits_after_every_update(self, fraction):
         distill = Member("adaptation", "distill", (("fraction", fraction),))
-        learner, node = Learner(replace(STUDENT, adaptation=distill), weights()), application()
+        learner, node = LearnerNode(replace(STUDENT, adaptation=distill), weights()), application()
         digests = set()
         for number in range(5):
             seen = frames(number, number + 1)
@@ -166,7 +166,7 @@ class TestTwoCopies:
         assert len(digests) == 5
 
     def test_and_so_they_predict_the_same(self):
-        learner = Learner(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
+        learner = LearnerNode(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
         seen = frames(0, 2)
         node = application(pictures=tuple(seen.times_s))
         learner.store(seen, seen.labels)

@@ -17,18 +17,18 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
 from driftlab.platform.streaming.wire import delta
 
 HEIGHT, WIDTH, CLASSES = 16, 24, 8
 
 
-def learner(seed: int = 0, **params: Any) -> Learner:
+def learner(seed: int = 0, **params: Any) -> LearnerNode:
     distill = Member("adaptation", "distill", tuple(params.items()))
     spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, distill, Member("scaling", "fixed"), seed)
-    return Learner(spec, state_of(build("half", CLASSES, seed=0)))
+    return LearnerNode(spec, state_of(build("half", CLASSES, seed=0)))
 
 
 def frames(*times_s: float) -> Frames:
@@ -42,7 +42,7 @@ def frames(*times_s: float) -> Frames:
     )
 
 
-def store(node: Learner, *times_s: float) -> Any:
+def store(node: LearnerNode, *times_s: float) -> Any:
     seen = frames(*times_s)
     return node.store(seen, seen.labels).facts
 

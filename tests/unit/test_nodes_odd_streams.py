@@ -31,14 +31,14 @@ from stream_factory import (
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Answered
 from driftlab.platform.networks import state, vector
-from driftlab.platform.sim.nodes.application import Application
+from driftlab.platform.sim.nodes.application import AppNode
 
 
 class TestDigest:
-    def digest(self, node: Application) -> str:
+    def digest(self, node: AppNode) -> str:
         return str(node.finish().facts.digest)
 
-    def node(self) -> Application:
+    def node(self) -> AppNode:
         return real(member("tent", stream_batch=3))
 
     def test_weights_alone_move_it(self):
@@ -57,7 +57,7 @@ class TestDigest:
     def test_the_state_of_an_optimiser_alone_moves_it(self):
         node = self.node()
         before = self.digest(node)
-        node._following.memory = replace(node._following.memory, steps=1)
+        node._adapter.memory = replace(node._adapter.memory, steps=1)
         assert self.digest(node) != before
 
     def test_doing_nothing_does_not(self):
@@ -104,12 +104,12 @@ class TestSwitch:
 
     def test_the_state_stays_and_the_source_is_the_source(self):
         node = real(member("tent", stream_batch=3))
-        source = {name: array.copy() for name, array in node._following.memory.source.items()}
+        source = {name: array.copy() for name, array in node._adapter.memory.source.items()}
         watched(node, stream(6.0), (0.0, 6.0))
-        before, held = node._following.memory, state.read(node._model)
+        before, held = node._adapter.memory, state.read(node._model)
         assert before.steps > 1
         node.switch(0)
-        after = node._following.memory
+        after = node._adapter.memory
         assert after.steps == before.steps
         for old, new in zip(before.moments, after.moments, strict=True):
             assert {name: array.tobytes() for name, array in new.items()} == {

@@ -23,10 +23,10 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, obtain_family
 from driftlab.platform.scaling.base import variants_on
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.nodes.builder import Builder
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.nodes.networks import Builder
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world import hardware
 
@@ -48,21 +48,21 @@ def student(adaptation: str) -> StudentSpec:
     return StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", adaptation), NESTED, seed=0)
 
 
-def nodes() -> tuple[Application, Learner]:
+def nodes() -> tuple[AppNode, LearnerNode]:
     machine = hardware.find("laptop")
     cost = built().facts.profile[-1].cost
-    application = Application(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
-    return application, Learner(student("distill"), built().payload)
+    application = AppNode(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    return application, LearnerNode(student("distill"), built().payload)
 
 
-def update_of(learner: Learner, start_s: float) -> bytes:
+def update_of(learner: LearnerNode, start_s: float) -> bytes:
     seen = frames(start_s)
     learner.store(seen, seen.labels)
     payload: bytes = learner.train(DownlinkPlan(None, Phase(3))).payload
     return payload
 
 
-def same(application: Application, learner: Learner) -> bool:
+def same(application: AppNode, learner: LearnerNode) -> bool:
     return application._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
 
 

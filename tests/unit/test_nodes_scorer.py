@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.platform.core.metrics import confusion, miou
-from driftlab.platform.sim.nodes.scorer import WINDOW_S, Scorer
+from driftlab.platform.sim.nodes.frame_results import WINDOW_S, Scorer
 
 CLASSES = 4
 

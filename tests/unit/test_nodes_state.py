@@ -19,10 +19,10 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.sim.nodes.application import Application
-from driftlab.platform.sim.nodes.builder import Builder
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.nodes.application import AppNode
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.nodes.networks import Builder
+from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
 from driftlab.platform.world import hardware
 
@@ -34,23 +34,23 @@ FAMILY = (("keep", [0.75, 0.5]), ("accuracy_loss", 1.0), ("prune_epochs", 0), ("
 BATCH_NORMS = ("private", "shared_frozen")
 
 
-def application(adaptation: Member = FROZEN, scaling: Member = FIXED, weights: Any = None) -> Application:
+def application(adaptation: Member = FROZEN, scaling: Member = FIXED, weights: Any = None) -> AppNode:
     cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
     spec = AppNodeSpec("d", "app", replace(STUDENT, adaptation=adaptation, scaling=scaling), MACHINE, cost)
-    return Application(spec, weights or state_of(build("half", CLASSES, seed=0)))
+    return AppNode(spec, weights or state_of(build("half", CLASSES, seed=0)))
 
 
-def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any = None) -> Learner:
+def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any = None) -> LearnerNode:
     spec = replace(STUDENT, adaptation=adaptation, scaling=scaling)
-    return Learner(spec, weights or state_of(build("half", CLASSES, seed=0)))
+    return LearnerNode(spec, weights or state_of(build("half", CLASSES, seed=0)))
 
 
-def watch(node: Application, seen: Frames) -> Any:
+def watch(node: AppNode, seen: Frames) -> Any:
     """Let an application see frames with the whole machine, and wait until every answer is there."""
     return node.watch(seen, None, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), 1.0),))
 
 
-def trained(node: Learner, start_s: float, answer: DownlinkPlan = TRAIN) -> bytes:
+def trained(node: LearnerNode, start_s: float, answer: DownlinkPlan = TRAIN) -> bytes:
     seen = frames(start_s)
     node.store(seen, seen.labels)
     payload: bytes = node.train(answer).payload
@@ -61,11 +61,11 @@ def bits_of(held: state.State) -> list[bytes]:
     return [held.vector.tobytes(), *(array.tobytes() for array in held.buffers.arrays)]
 
 
-def newest(node: Application) -> list[bytes]:
+def newest(node: AppNode) -> list[bytes]:
     return bits_of(node._versions[-1].state)
 
 
-def in_step(device: Application, server: Learner) -> bool:
+def in_step(device: AppNode, server: LearnerNode) -> bool:
     return newest(device) == bits_of(state.read(server._model))
 
 
@@ -173,13 +173,13 @@ class TestDigest:
     def test_the_state_of_an_adaptation_on_the_device_moves_it(self):
         node = application(DEVICE)
         before = node.finish().facts.digest
-        node._following.memory = {"steps": 1}
+        node._adapter.memory = {"steps": 1}
         assert node.finish().facts.digest != before
 
 
 @pytest.mark.parametrize("batch_norm", BATCH_NORMS)
 class TestSwitches:
-    def nodes(self, batch_norm: str) -> tuple[Application, Learner]:
+    def nodes(self, batch_norm: str) -> tuple[AppNode, LearnerNode]:
         scaling = Member("scaling", "nested", (*FAMILY, ("batch_norm", batch_norm)))
         weights = Builder().build(FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=2), scaling)).payload
         device, server = application(FROZEN, scaling, weights), learner(SERVER, scaling, weights)

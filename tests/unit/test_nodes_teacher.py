@@ -10,8 +10,8 @@ from driftlab.errors import RequestError
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.sim.nodes.teacher import Teacher, blur_borders, wobble
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.nodes.teacher import TeacherNode, blur_borders, wobble
+from driftlab.platform.sim.setting import TeacherSpec
 
 HEIGHT, WIDTH = 32, 48
 
@@ -36,15 +36,15 @@ def at_border(labels: np.ndarray) -> np.ndarray:
 
 def test_an_oracle_tells_the_truth():
     seen = frames()
-    reply = Teacher(TeacherSpec()).label(seen)
+    reply = TeacherNode(TeacherSpec()).label(seen)
     assert np.array_equal(reply.payload, seen.labels)
     assert reply.facts.frames == 4
 
 
 def test_who_asks_and_when_does_not_matter():
     seen, spec = frames(), TeacherSpec(border_noise=0.5)
-    whole = Teacher(spec).label(seen).payload
-    other = Teacher(spec)
+    whole = TeacherNode(spec).label(seen).payload
+    other = TeacherNode(spec)
     parts = [other.label(seen[index]).payload for index in ([2, 3], [0], [1])]
     assert np.array_equal(whole[[2, 3, 0, 1]], np.concatenate(parts))
 
@@ -85,19 +85,19 @@ def test_what_is_unknown_stays_unknown_and_does_not_spread():
 
 def test_an_oracle_cannot_know_what_has_no_truth():
     with pytest.raises(RequestError, match=r"frames without truth for segmentation; set teacher\.kind=network"):
-        Teacher(TeacherSpec()).label(frames(truth=False))
+        TeacherNode(TeacherSpec()).label(frames(truth=False))
 
 
 def test_a_network_says_what_it_sees():
     model = build("tiny", 8, seed=3)
     seen = frames(truth=False)
-    labels = Teacher(TeacherSpec(kind="network", network="tiny"), state_of(model)).label(seen).payload
+    labels = TeacherNode(TeacherSpec(kind="network", network="tiny"), state_of(model)).label(seen).payload
     assert np.array_equal(labels, predict(model, seen.images))
 
 
 def test_labels_are_packed_without_loss():
     labels = frames(1).labels
-    packed = Teacher(TeacherSpec()).pack(labels)
+    packed = TeacherNode(TeacherSpec()).pack(labels)
     assert packed.facts.bytes == len(packed.payload) < labels.size / 4
     assert np.array_equal(SEGMENTATION.unpack(packed.payload, HEIGHT, WIDTH), labels[0])
 
@@ -117,7 +117,7 @@ def test_outlines_that_flicker_move_by_some_pixels_and_surfaces_stay(reach_px):
 
 def test_a_teacher_that_flickers_answers_the_same_frame_alike_whoever_asks():
     seen, spec = frames(), TeacherSpec(flicker=2.0)
-    whole = Teacher(spec).label(seen).payload
-    parts = [Teacher(spec).label(seen[index]).payload for index in ([2, 3], [0], [1])]
+    whole = TeacherNode(spec).label(seen).payload
+    parts = [TeacherNode(spec).label(seen[index]).payload for index in ([2, 3], [0], [1])]
     assert np.array_equal(whole[[2, 3, 0, 1]], np.concatenate(parts))
     assert 0 < (whole != seen.labels).mean() < 0.5

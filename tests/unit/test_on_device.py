@@ -14,8 +14,8 @@ from driftlab.platform.core.records import Noticed, Stored
 from driftlab.platform.core.registry import Member, parameter_faults
 from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
-from driftlab.platform.sim.nodes.learner import Learner
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.nodes.learner import LearnerNode
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
 from driftlab.platform.streaming.on_device import Learned, OnDevice
 from driftlab.platform.streaming.wire.samples import CODECS, pack
@@ -110,9 +110,9 @@ class TestNoticing:
         assert node.notice().facts == Noticed(0, None, None, None)
 
 
-def learner(adaptation: Member = Member("adaptation", "adabn"), **params: Any) -> Learner:
+def learner(adaptation: Member = Member("adaptation", "adabn"), **params: Any) -> LearnerNode:
     spec = StudentSpec("half", CLASSES, HEIGHT, WIDTH, adaptation, FIXED, 0)
-    return Learner(spec, weights(), **params)
+    return LearnerNode(spec, weights(), **params)
 
 
 class TestLearner:
@@ -231,7 +231,7 @@ class TestTryOut:
 class TestRecall:
     """Stored networks: that of each phase, and the one as built."""
 
-    def trained(self, steps: int = 30) -> tuple[Learner, Any]:
+    def trained(self, steps: int = 30) -> tuple[LearnerNode, Any]:
         seen = stream(4.0)
         node = learner(Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01))))
         node.store(seen, seen.labels)

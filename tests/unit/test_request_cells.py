@@ -103,7 +103,7 @@ def test_every_device_sees_a_world_of_its_own_the_same_whatever_runs_on_it():
     worlds: dict[tuple[str, int, int], set[int]] = {}
     for cell in found:
         for index, device in enumerate(cell.devices):
-            stream = device.tenants[0].stream
+            stream = device.apps[0].stream
             worlds.setdefault((stream.workload, cell.seed, index), set()).add(stream.seed)
     assert all(len(seeds) == 1 for seeds in worlds.values())
     assert len({min(seeds) for seeds in worlds.values()}) == len(worlds) == 2 * 2 * 3
@@ -111,7 +111,7 @@ def test_every_device_sees_a_world_of_its_own_the_same_whatever_runs_on_it():
 
 
 def test_a_stream_is_described_in_full():
-    stream = grid()[-1].devices[0].tenants[0].stream
+    stream = grid()[-1].devices[0].apps[0].stream
     assert (stream.workload, stream.fps, stream.height, stream.width) == ("streets/dance", 1.0, 32, 48)
     assert (stream.duration_s, stream.params) == (6.0, (("pace", 2),))
 

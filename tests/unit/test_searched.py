@@ -21,10 +21,9 @@ from driftlab.platform.scaling.controller import Controller
 from driftlab.platform.scaling.darts import Darts, halves, moved, second_order
 from driftlab.platform.scaling.enas import Enas
 from driftlab.platform.scaling.single import SingleFamily
-from driftlab.platform.sim.context import AppContext, BuiltNetwork
 from driftlab.platform.sim.inline import InlineJob
 from driftlab.platform.sim.session import NodeId
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec
 from driftlab.platform.world import hardware
 
 IMAGES = factory.some_images(6)
@@ -108,7 +107,7 @@ def test_a_network_that_was_found_is_listed_by_its_operators():
     found = Darts(space="small", stages=2).profile(family, factory.SIZE)
     for profile, names in ((found, ["svd.dwsep"]), (single_profile(ModelCost(1, 1, 4, 4)), ["tiny_staged"])):
         student = BuiltNetwork("tiny_staged", profile, "", InlineJob(NodeId("builder", ""), "", Reply()))
-        listed = AppContext(student, None, TeacherSpec(), 0.1, 3).variants(hardware.find("laptop"))
+        listed = AppNetworks(student, None, TeacherSpec(), 0.1, 3).variants(hardware.find("laptop"))
         assert [one.name for one in listed] == names
 
 

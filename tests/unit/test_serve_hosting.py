@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from served_factory import ASKED, TOKEN
 
-from driftlab.errors import WireError
+from driftlab.errors import RunError, WireError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field import session_rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
@@ -85,7 +85,7 @@ def test_the_network_of_the_device_is_one_of_its_family(session):
         session.upload(replace(message, runs=1).encode(FPS))
     assert session.upload(replace(message, runs=0).encode(FPS)) == 1
     session.work()
-    assert (session.app.runs, session.status()["version"]) == (0, 1)
+    assert (session.app.choice.runs, session.status()["version"]) == (0, 1)
 
 
 def test_weights_read_back_with_their_shapes():
@@ -120,6 +120,13 @@ def test_a_session_goes_on_after_its_process_ended(session, tmp_path):
     assert payloads(again) == payloads(session)  # the same update as without the end
     assert again.status()["version"] == 2
     assert list((copy / "uploads").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["driftlab.platform.sim.session\nLearner", "driftlab.nowhere\nLearner"])
+def test_the_state_of_another_version_is_refused_with_a_cure(tmp_path, place):
+    (tmp_path / session_rounds.NODES).write_bytes(f"c{place}\n.".encode())  # a pickle that refers to a class
+    with pytest.raises(RunError, match=r"another version of driftlab: .*(Learner|nowhere).*Start the session anew"):
+        session_rounds.read_state(tmp_path)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from served_factory import ASKED
 
 from driftlab.platform.field.request import read_asked
-from driftlab.platform.sim.app import RoundGain
+from driftlab.platform.sim.rounds import RoundGain
 from driftlab.serve_apps.fair_queue import Turns
 from driftlab.serve_apps.hosting import HostedSession
 
@@ -40,7 +40,7 @@ def test_a_scheduler_of_the_server_gives_more_turns_to_rounds_that_gain_more(tmp
     ready = sessions(tmp_path, "ams+joint")
     assert all(session.weighs for session in ready)
     for session, gain in zip(ready, gains, strict=True):
-        session.app.gained = RoundGain(session.now_s(), 10.0, 1.0, 0.6, gain)
+        session.app.learner.gained = RoundGain(session.now_s(), 10.0, 1.0, 0.6, gain)
         session._clock = (session._clock[0] + 10.0, session._clock[1])
     turns = Turns()
     had = Counter(ready.index(turns.next_of(ready)) for _ in range(20))

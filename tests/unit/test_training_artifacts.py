@@ -27,7 +27,7 @@ from driftlab.platform.networks.training.artifacts import (
     obtain,
     obtain_pack,
 )
-from driftlab.platform.sim.nodes.builder import Builder
+from driftlab.platform.sim.nodes.networks import Builder
 
 RECIPE = Recipe("half")
 WEIGHTS = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "a.count": np.array(7)}

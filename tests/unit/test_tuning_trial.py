@@ -10,7 +10,7 @@ from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
 from driftlab.platform.sim.nodes.camera import stream_of
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.tune import films
 from driftlab.platform.tune.evaluation import WarmBackend, experiment_of, overrides_of
 from driftlab.platform.tune.trial import Assignment, outcomes
@@ -152,7 +152,7 @@ def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
 @pytest.mark.slow
 def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
     from driftlab.datasets.signs.stream import SignsStream
-    from driftlab.platform.sim.nodes.builder import Builder
+    from driftlab.platform.sim.nodes.networks import Builder
 
     document = factory.document()
     outcome_of(document, {}, backend)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.world.apps import App, Churn, Event, draw_trace, from_mapping, running_apps, stationary
+from driftlab.platform.world.apps import AppGoals, Churn, Event, draw_trace, from_mapping, running_apps, stationary
 
-SIX = tuple(App(name, latency_goal_s=0.2) for name in ("VC", "VS", "VG", "RI-50", "RI-100", "RP"))
+SIX = tuple(AppGoals(name, latency_goal_s=0.2) for name in ("VC", "VS", "VG", "RI-50", "RI-100", "RP"))
 PAPER = (0.098, 0.127, 0.186, 0.245, 0.343)  # of the time with two to six applications
 
 
-def drawn(seed: int, churn: Churn | None = None, apps: tuple[App, ...] = SIX) -> tuple[Event, ...]:
+def drawn(seed: int, churn: Churn | None = None, apps: tuple[AppGoals, ...] = SIX) -> tuple[Event, ...]:
     return draw_trace(apps, churn or Churn(), np.random.default_rng(seed))
 
 
@@ -65,14 +65,14 @@ def test_wishes_change_only_where_they_may():
     changes = [event.app for seed in range(50) for event in drawn(seed, Churn(change=0.5)) if event.kind == "change"]
     assert {app.priority for app in changes} == {1.0, 2.0, 4.0}
     assert {app.latency_goal_s for app in changes} == {0.1, 0.2, 0.4}
-    without = (App("a"), App("b"))
+    without = (AppGoals("a"), AppGoals("b"))
     for event in drawn(0, Churn(change=1.0), without):
         assert event.app.latency_goal_s is None
 
 
 def test_who_runs_is_told_in_the_order_of_arrival_and_as_it_is_by_then():
-    a, b = App("a"), App("b")
-    changed = App("a", priority=2.0)
+    a, b = AppGoals("a"), AppGoals("b")
+    changed = AppGoals("a", priority=2.0)
     events = (
         Event(0, "start", a), Event(1, "start", b), Event(2, "change", changed),
         Event(3, "stop", changed), Event(4, "start", a),

@@ -24,15 +24,13 @@ from driftlab.platform.networks.state import State
 from driftlab.platform.networks.tasks.tasks import Answer, Answers
 from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.sim.nodes import networks
-from driftlab.platform.sim.nodes.detecting import DomainDetector
-from driftlab.platform.sim.nodes.frame_results import Sight, Sights
+from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults, Scorer
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
-from driftlab.platform.sim.nodes.observing import MAX_FRAMES, Noticing, mean_confidence
-from driftlab.platform.sim.nodes.online_adapter import Following
-from driftlab.platform.sim.nodes.scorer import Scorer
-from driftlab.platform.sim.nodes.share_timeline import Pace
+from driftlab.platform.sim.nodes.observing import MAX_FRAMES, DomainDetector, StreamObserver, mean_confidence
+from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
+from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
-from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.sim.setting import AppNodeSpec
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.world.cost import flow_need, inference_j, inference_s
 from driftlab.platform.world.link import Damage, damaged
@@ -48,7 +46,7 @@ class Version:
     state: State
 
 
-class Application:
+class AppNode:
     """Runs its model on every frame for which there is time; weights change only between two frames."""
 
     def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
@@ -56,13 +54,13 @@ class Application:
         self._adaptation = limited(spec.student.adaptation, spec.member_limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.student.scaling, spec.member_limit_s)
         self._family = networks.family_of(spec.student, self._scaling, weights)
-        self._pace = Pace()
-        self._sights = Sights(spec, self._task, Scorer(spec.student.classes, self._task))
-        self._noticing = Noticing(self._task) if spec.notices else None
+        self._timeline = ShareTimeline()
+        self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
+        self._observer = StreamObserver(self._task) if spec.notices else None
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._work_s = 0.0  # of the newest answer, alone on the machine
-        self._newest: Sight | None = None  # the frame that the model runs on, or ran on last
-        self._following: Following | None = None  # if it learns on the stream
+        self._newest: FrameResult | None = None  # the frame that the model runs on, or ran on last
+        self._adapter: OnlineAdapter | None = None  # if it learns on the stream
         self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
         self._built = state.NO_BUFFERS  # of the current network, before any learning
         # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
@@ -79,8 +77,8 @@ class Application:
         self._use(newest)
         moved = state.changed_buffers(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
-        if self._following is not None:
-            self._following.break_off(self._pace.until_s, self._sights, self._pace, "broken off: another network runs")
+        if self._adapter is not None:
+            self._adapter.break_off(self._timeline.until_s, "broken off: another network runs")
         self._run(Budget(variant=variant), newest.number)
         if moved:  # they may have been carried over: the original buffers of this network are then unknown
             self._built = state.NO_BUFFERS
@@ -104,8 +102,8 @@ class Application:
             network = self._network_of(family)
             state.write(network, now)
             self._family = self._scaling.absorb(family, network)
-        if self._noticing is not None:
-            self._noticing.learned()
+        if self._observer is not None:
+            self._observer.learned()
         return Reply(Receipt(changed.version, accepted=True))
 
     def watch(
@@ -116,11 +114,11 @@ class Application:
         `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
         its answer is ready.
         """
-        sights = self._see(frames, labels, until_s, answer, beside)
-        told = self._sights.tell()
+        results = self._see(frames, labels, until_s, answer, beside)
+        reply = self._results.tell()
         if not self._spec.tells_confidence:
-            return told
-        return replace(told, facts=replace(told.facts, confidence=self._confidence(sights)))
+            return reply
+        return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
     def see(self, frames: Frames, until_s: float, answer: Course) -> Reply:
         """Do as `watch` but for the rows and scores, which `tell` returns once the answer was used."""
@@ -129,24 +127,24 @@ class Application:
 
     def tell(self) -> Reply:
         """Return the rows of the frames whose answers are ready."""
-        return self._sights.tell()
+        return self._results.tell()
 
     def _see(
         self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course
-    ) -> Sequence[Sight]:
+    ) -> Sequence[FrameResult]:
         truth = self._task.truth(frames) if labels is None else labels
-        self._pace.extend(until_s, answer, beside)
+        self._timeline.extend(until_s, answer, beside)
         self._settle(until_s)
-        sights = self._sights.add(frames, truth)
-        if self._following is not None:
-            self._following.follow(sights, self._sights, self._pace)
+        results = self._results.add(frames, truth)
+        if self._adapter is not None:
+            self._adapter.follow(results)
         elif self._spec.tracks:
-            self._track(sights)
+            self._track(results)
         else:
-            self._answer(sights)
+            self._answer(results)
         self._settle(until_s)
-        self._pace.forget(min(until_s, self._since_s()))
-        return sights
+        self._timeline.forget(min(until_s, self._since_s()))
+        return results
 
     def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
         """Take the labels of one frame; frames from their arrival on warp them."""
@@ -178,21 +176,21 @@ class Application:
 
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""
-        assert self._noticing is not None, "the loop asks only where the streaming member goes by it"
-        told = self._noticing.scene if self._spec.domains_told else None
-        domain = told if self._detector is None else self._detector.domain
-        noticed: Noticed = self._noticing.summarise(self._model, domain)
+        assert self._observer is not None, "it is called only where the streaming member uses it"
+        announced = self._observer.scene if self._spec.domains_told else None
+        domain = announced if self._detector is None else self._detector.domain
+        noticed: Noticed = self._observer.summarise(self._model, domain)
         return Reply(noticed)
 
     def finish(self) -> Reply:
         """Settle open frames, and return a digest of the final state, with the state of the adaptation."""
         self._settle(float("inf"))
-        if self._following is not None:
-            self._following.finish(self._sights, self._pace)
-        settled = self._sights.tell()
+        if self._adapter is not None:
+            self._adapter.finish()
+        settled = self._results.tell()
         newest = self._versions[-1]
         held = state.read(self._model) if newest.number == self._loaded else newest.state
-        memory = None if self._following is None else self._following.memory
+        memory = None if self._adapter is None else self._adapter.memory
         return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
 
     def _redrafted(self, given: Draft) -> Any:
@@ -220,7 +218,7 @@ class Application:
         if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
-            self._follow_on(budget)
+            self._prepare_adapter(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
         self._loaded = number  # of the version in the model
 
@@ -229,44 +227,44 @@ class Application:
         """Return a second family that learns nothing; restoring it for every switch takes long."""
         return networks.family_of(self._spec.student, self._scaling, self._weights)
 
-    def _follow_on(self, budget: Budget) -> None:
+    def _prepare_adapter(self, budget: Budget) -> None:
         """Prepare the adaptation with the source network, and continue from its state for the previous one."""
-        before = self._following
+        before = self._adapter
         if before is None:
             memory = self._adaptation.prepare(self._model, self._pack)
         else:
             source = self._network_of(self._as_built)
             memory = networks.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
-        self._following = Following(self._spec, self._adaptation, self._model, memory, self._cost)
-        self._following.detector = self._detector
+        self._adapter = OnlineAdapter(self._adaptation, self._model, memory, self._cost, self._results, self._timeline)
+        self._adapter.detector = self._detector
         if before is not None:
-            self._following.go_on(before)
+            self._adapter.go_on(before)
 
-    def _answer(self, sights: Sequence[Sight]) -> None:
+    def _answer(self, results: Sequence[FrameResult]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
         look_s = 0.0 if self._detector is None else self._detector.need.alone_s
         since = np.array([version.since_s for version in self._versions])
-        places = np.searchsorted(since, [sight.time_s for sight in sights], side="right") - 1
-        works, known = self._works(sights, places)
-        begun = [self._begin(sight, alone_s + look_s) for sight, (alone_s, _) in zip(sights, works, strict=True)]
-        chosen = [sight for sight, own in zip(sights, begun, strict=True) if own]
-        self._sights.spend("answering", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
+        places = np.searchsorted(since, [result.time_s for result in results], side="right") - 1
+        works, known = self._works(results, places)
+        begun = [self._begin(result, alone_s + look_s) for result, (alone_s, _) in zip(results, works, strict=True)]
+        chosen = [result for result, own in zip(results, begun, strict=True) if own]
+        self._results.spend("answering", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
         self._detect(chosen)
-        for place, sight in zip(places, sights, strict=True):
-            sight.version = self._versions[place].number
+        for place, result in zip(places, results, strict=True):
+            result.version = self._versions[place].number
         for place in np.unique(places):
-            mine = [sight for at, sight in zip(places, sights, strict=True) if at == place and sight.processed]
+            mine = [result for at, result in zip(places, results, strict=True) if at == place and result.processed]
             if mine:
                 self._use(self._versions[place])
-                answers = [known[sight.time_s] for sight in mine] if known else self._predict(mine)
-                for sight, answer in zip(mine, answers, strict=True):
-                    sight.answer = answer
+                answers = [known[result.time_s] for result in mine] if known else self._predict(mine)
+                for result, answer in zip(mine, answers, strict=True):
+                    result.answer = answer
         self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
-        if self._noticing is not None:
-            self._noticing.add(sights)
+        if self._observer is not None:
+            self._observer.add(results)
 
     def _works(
-        self, sights: Sequence[Sight], places: npt.NDArray[np.intp]
+        self, results: Sequence[FrameResult], places: npt.NDArray[np.intp]
     ) -> tuple[list[tuple[float, float]], dict[float, Answer]]:
         """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
 
@@ -274,67 +272,67 @@ class Application:
         """
         known: dict[float, Answer] = {}
         if not isinstance(self._model, LeavingNetwork):
-            return [(self._alone_s, self._alone_j)] * len(sights), known
+            return [(self._alone_s, self._alone_j)] * len(results), known
         works: list[tuple[float, float]] = []
         for place in np.unique(places):
             self._use(self._versions[place])
-            mine = [sight for at, sight in zip(places, sights, strict=True) if at == place]
+            mine = [result for at, result in zip(places, results, strict=True) if at == place]
             answers, paid = self._predict_priced(mine)
-            known |= {sight.time_s: answer for sight, answer in zip(mine, answers, strict=True)}
+            known |= {result.time_s: answer for result, answer in zip(mine, answers, strict=True)}
             works += paid
         return works, known
 
-    def _predict_priced(self, sights: Sequence[Sight]) -> tuple[Answers, list[tuple[float, float]]]:
+    def _predict_priced(self, results: Sequence[FrameResult]) -> tuple[Answers, list[tuple[float, float]]]:
         """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
         with record_exits(self._model) as exits:
-            answers = self._predict(sights)
+            answers = self._predict(results)
         for exit_ in set(exits) - self._at_exits.keys():
             self._at_exits[exit_] = self._price(reached_cost(self._cost, [exit_]))
-        return answers, [self._at_exits[exit_] for exit_ in exits] or [(self._alone_s, self._alone_j)] * len(sights)
+        return answers, [self._at_exits[exit_] for exit_ in exits] or [(self._alone_s, self._alone_j)] * len(results)
 
     def _price(self, cost: ModelCost) -> tuple[float, float]:
         """Return time and energy of one frame alone on the machine."""
         return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
 
-    def _detect(self, chosen: Sequence[Sight]) -> None:
-        """Let the detector look at frames, and pay for it."""
+    def _detect(self, chosen: Sequence[FrameResult]) -> None:
+        """Pass frames to the detector, and pay for it."""
         if self._detector is not None:
-            for sight in chosen:
-                self._detector.look(sight, self._sights)
+            for result in chosen:
+                self._detector.look(result, self._results)
 
-    def _track(self, sights: Sequence[Sight]) -> None:
+    def _track(self, results: Sequence[FrameResult]) -> None:
         """Answer frame by frame, warping labels from the server; the flow takes time."""
         flow = flow_need(self._spec.student.height, self._spec.student.width, self._spec.hardware)
-        for sight in sights:
-            self._tracker.see(sight.time_s, sight.image)
-            if not self._free(sight):
+        for result in results:
+            self._tracker.see(result.time_s, result.image)
+            if not self._free(result):
                 continue
-            (predicted,), ((alone_s, alone_j),) = self._predict_priced([sight])
-            sight.answer, flows = self._tracker.follow(sight.time_s, predicted)
-            self._begin(sight, alone_s + flows * flow.alone_s)
-            self._sights.spend("answering", alone_j)
-            self._sights.spend("tracking", flows * flow.joules)
+            (predicted,), ((alone_s, alone_j),) = self._predict_priced([result])
+            result.answer, flows = self._tracker.follow(result.time_s, predicted)
+            self._begin(result, alone_s + flows * flow.alone_s)
+            self._results.spend("answering", alone_j)
+            self._results.spend("tracking", flows * flow.joules)
 
-    def _free(self, sight: Sight) -> bool:
-        """Tell whether the previous answer is ready when a frame is shown."""
+    def _free(self, result: FrameResult) -> bool:
+        """Return whether the previous answer is ready when a frame is shown."""
         newest = self._newest
-        return newest is None or sight.time_s >= newest.time_s + newest.latency_s - 1e-9
+        return newest is None or result.time_s >= newest.time_s + newest.latency_s - 1e-9
 
-    def _begin(self, sight: Sight, alone_s: float) -> bool:
+    def _begin(self, result: FrameResult, alone_s: float) -> bool:
         """Start the model on a frame if it is free; a frame that comes while it is busy is skipped."""
-        if not self._free(sight):
+        if not self._free(result):
             return False
-        sight.processed = sight.open = True
-        self._newest, self._work_s = sight, alone_s
-        self._settle(self._pace.until_s)
+        result.processed = result.open = True
+        self._newest, self._work_s = result, alone_s
+        self._settle(self._timeline.until_s)
         return True
 
     def _settle(self, until_s: float) -> None:
         """Compute when the newest answer is ready, now that the shares until a time are known."""
         newest = self._newest
-        if newest is None or not newest.open or self._following is not None:
+        if newest is None or not newest.open or self._adapter is not None:
             return
-        newest.latency_s = newest.busy_s = self._pace.answer_s(newest.time_s, self._work_s)
+        newest.latency_s = newest.busy_s = self._timeline.answer_s(newest.time_s, self._work_s)
         newest.open = newest.time_s + newest.latency_s > until_s
         if newest.open and until_s == float("inf"):  # no share will ever come
             newest.open = newest.processed = False
@@ -342,13 +340,13 @@ class Application:
 
     def _since_s(self) -> float:
         """Return the start of the oldest unfinished task, lessons aside."""
-        if self._following is not None:
-            return self._following.since_s
+        if self._adapter is not None:
+            return self._adapter.since_s
         return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
 
-    def _confidence(self, sights: Sequence[Sight]) -> float | None:
+    def _confidence(self, results: Sequence[FrameResult]) -> float | None:
         """Return the mean confidence of the newest answered frames; predicting them was paid already."""
-        answered = [sight.image for sight in sights if sight.processed]
+        answered = [result.image for result in results if result.processed]
         if not answered:
             return None
         return mean_confidence(self._model, np.stack(answered[-MAX_FRAMES:]), self._task)
@@ -358,6 +356,6 @@ class Application:
             state.write(self._model, version.state)
             self._loaded = version.number
 
-    def _predict(self, sights: Sequence[Sight]) -> Answers:
-        images = np.stack([sight.image for sight in sights])
+    def _predict(self, results: Sequence[FrameResult]) -> Answers:
+        images = np.stack([result.image for result in results])
         return predict(self._model, images, task=self._task, device=self._spec.student.torch_device)

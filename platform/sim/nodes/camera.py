@@ -12,7 +12,7 @@ import numpy as np
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames, Stream, frame_times
 from driftlab.platform.core.records import Captured, Reply, Uploaded
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 
@@ -30,7 +30,7 @@ def stream_of(spec: StreamSpec, scale: int = 1) -> Stream:
     )
 
 
-class Device:
+class CameraNode:
     """Captures every frame, and sends the requested ones."""
 
     def __init__(self, spec: StreamSpec) -> None:

@@ -17,7 +17,7 @@ SOURCE = 0  # number of the network as built; a phase stores its network under i
 MOST = 32  # samples on which a stored network is scored
 
 
-class Experts:
+class ExpertStore:
     """Stored networks of one architecture, which a zoo ranks by the mean features of their samples."""
 
     def __init__(self, source: nn.Module, device: str) -> None:

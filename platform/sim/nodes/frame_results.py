@@ -11,16 +11,63 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
+from driftlab.platform.core.metrics import windowed
 from driftlab.platform.core.records import Columns, Reply, Watched
-from driftlab.platform.networks.tasks.tasks import Answer, Answers, Task
-from driftlab.platform.sim.nodes.scorer import Scorer, Scores
-from driftlab.platform.sim.specs import AppNodeSpec
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answer, Answers, Task
+from driftlab.platform.sim.setting import AppNodeSpec
 
 Image = npt.NDArray[np.uint8]
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+WINDOW_S = 10.0  # window of the windowed score
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of one batch of frames."""
+
+    frame: Floats
+    window: Floats
+    pixel_accuracy: Floats | None
+    counts: Counts  # over the full batch
+    by_class: Counts | None  # likewise: truth, predictions and hits of each class
+
+
+@dataclass
+class Scorer:
+    """Keeps the counts of the last seconds."""
+
+    classes: int
+    task: Task = SEGMENTATION
+    _times_s: Floats = field(default_factory=lambda: np.empty(0))
+    _counts: Counts | None = None
+
+    def score(self, times_s: Floats, predicted: Answers, truth: Answers) -> Scores:
+        """Score frames that follow those scored before."""
+        counts = self.task.counts(predicted, truth, self.classes)
+        before = self._remember(times_s, counts)
+        assert self._counts is not None
+        return Scores(
+            frame=self.task.score(counts),
+            window=self.task.score(windowed(self._counts, self._times_s, WINDOW_S)[before:]),
+            pixel_accuracy=self.task.pixel_accuracy(counts),
+            counts=counts.sum(axis=0),
+            by_class=self.task.by_class(counts, predicted, truth, self.classes),
+        )
+
+    def _remember(self, times_s: Floats, counts: Counts) -> int:
+        """Append counts, drop those that no later window needs, and return the number of earlier frames."""
+        if self._counts is None:
+            self._times_s, self._counts = times_s, counts
+            return 0
+        kept = self._times_s > times_s[0] - WINDOW_S
+        self._times_s = np.concatenate([self._times_s[kept], times_s])
+        self._counts = np.concatenate([self._counts[kept], counts])
+        return int(kept.sum())
 
 
 @dataclass(eq=False)
-class Sight:
+class FrameResult:
     """One frame, with its prediction."""
 
     time_s: float
@@ -36,13 +83,13 @@ class Sight:
 
 
 @dataclass
-class Sights:
+class FrameResults:
     """Frames in order of time; settled ones are scored and become rows."""
 
     spec: AppNodeSpec
     task: Task
     scorer: Scorer
-    waiting: list[Sight] = field(default_factory=list)
+    waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
     last: Answer | None = None
     busy_s: float = 0.0  # time of lessons instead of answers since the last call
@@ -50,11 +97,11 @@ class Sights:
     lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
     memory_bytes: int = 0  # peak memory of a lesson
 
-    def add(self, frames: Frames, truth: Answers | None) -> list[Sight]:
+    def add(self, frames: Frames, truth: Answers | None) -> list[FrameResult]:
         """Add frames, and return them one by one."""
         truths = [None] * len(frames) if truth is None else truth
         rows = zip(frames.times_s.tolist(), frames.images, frames.scenes.tolist(), truths, strict=True)
-        added = [Sight(*row) for row in rows]
+        added = [FrameResult(*row) for row in rows]
         self.waiting += added
         return added
 
@@ -63,7 +110,7 @@ class Sights:
 
     def tell(self) -> Reply:
         """Turn every frame before the first open one into rows."""
-        stop = next((index for index, sight in enumerate(self.waiting) if sight.open), len(self.waiting))
+        stop = next((index for index, result in enumerate(self.waiting) if result.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
         rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
         shown, lessons = self._shown(settled), self.lessons
@@ -77,40 +124,42 @@ class Sights:
         self.reported += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
-    def _shown(self, settled: list[Sight]) -> list[Sight]:
+    def _shown(self, settled: list[FrameResult]) -> list[FrameResult]:
         """Leave out the frames before the first answer: they have no prediction and no score."""
         if self.last is not None:
             return settled
-        return settled[next((index for index, sight in enumerate(settled) if sight.answer is not None), len(settled)) :]
+        return settled[
+            next((index for index, result in enumerate(settled) if result.answer is not None), len(settled)) :
+        ]
 
-    def _answers(self, shown: Sequence[Sight]) -> Answers:
+    def _answers(self, shown: Sequence[FrameResult]) -> Answers:
         """Stack the answers; a frame without one repeats the previous one."""
         answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
-        for index, sight in enumerate(shown):
-            if sight.answer is not None:
-                answers[index] = sight.answer
+        for index, result in enumerate(shown):
+            if result.answer is not None:
+                answers[index] = result.answer
             elif self.last is not None:
                 answers[index] = self.last
             self.last = answers[index]
         return answers
 
-    def _scores(self, shown: Sequence[Sight], predicted: Answers) -> Scores | None:
+    def _scores(self, shown: Sequence[FrameResult], predicted: Answers) -> Scores | None:
         """Score answers where the truth is known."""
         if not shown or shown[0].truth is None:
             return None
         truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
-        for index, sight in enumerate(shown):
-            truth[index] = sight.truth
-        return self.scorer.score(np.array([sight.time_s for sight in shown]), predicted, truth)
+        for index, result in enumerate(shown):
+            truth[index] = result.truth
+        return self.scorer.score(np.array([result.time_s for result in shown]), predicted, truth)
 
-    def _facts(self, settled: Sequence[Sight], scores: Scores | None) -> Watched:
-        lengths, counts = np.unique([sight.busy_s for sight in settled], return_counts=True)
+    def _facts(self, settled: Sequence[FrameResult], scores: Scores | None) -> Watched:
+        lengths, counts = np.unique([result.busy_s for result in settled], return_counts=True)
         known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
         busy_s, self.busy_s = self.busy_s, 0.0
         joules, self.joules = self.joules, {}
         return Watched(
             frames=len(settled),
-            processed=sum(sight.processed for sight in settled),
+            processed=sum(result.processed for result in settled),
             busy_s=busy_s + float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
             joules=joules,
             scored=int(known.sum()),
@@ -121,7 +170,7 @@ class Sights:
             by_class=None if scores is None else scores.by_class,
         )
 
-    def _rows(self, settled: Sequence[Sight], scores: Scores | None) -> Columns:
+    def _rows(self, settled: Sequence[FrameResult], scores: Scores | None) -> Columns:
         def score(found: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
             return None if found is None else np.concatenate([np.full(len(settled) - len(found), np.nan), found])
 
@@ -129,32 +178,32 @@ class Sights:
             "device": self.spec.device,
             "app": self.spec.app,
             "frame": np.arange(self.reported, self.reported + len(settled), dtype=np.int32),
-            "time_s": np.array([sight.time_s for sight in settled]),
-            "scene": np.array([sight.scene for sight in settled], dtype=np.int32),
-            "version": np.array([sight.version for sight in settled], dtype=np.int32),
-            "processed": np.array([sight.processed for sight in settled]),
-            "latency_ms": np.array([sight.latency_s for sight in settled]) * 1e3,
+            "time_s": np.array([result.time_s for result in settled]),
+            "scene": np.array([result.scene for result in settled], dtype=np.int32),
+            "version": np.array([result.version for result in settled], dtype=np.int32),
+            "processed": np.array([result.processed for result in settled]),
+            "latency_ms": np.array([result.latency_s for result in settled]) * 1e3,
             "score_frame": None if scores is None else score(scores.frame),
             "score_window": None if scores is None else score(scores.window),
             "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
         }
 
-    def _pictures(self, shown: Sequence[Sight], predicted: Answers) -> list[Mapping[str, Any]]:
+    def _pictures(self, shown: Sequence[FrameResult], predicted: Answers) -> list[Mapping[str, Any]]:
         """Keep the frames for the report."""
-        times_s = np.array([sight.time_s for sight in shown])
+        times_s = np.array([result.time_s for result in shown])
         wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
         return [
             {
                 "device": self.spec.device,
-                "time_s": [sight.time_s],
-                "scene": [sight.scene],
-                "height": sight.image.shape[0],
-                "width": sight.image.shape[1],
-                "image": [_png(sight.image)],
-                "truth": [None if sight.truth is None else _png(self.task.draw(sight.truth, sight.image))],
-                "prediction": [_png(self.task.draw(predicted[index], sight.image))],
+                "time_s": [result.time_s],
+                "scene": [result.scene],
+                "height": result.image.shape[0],
+                "width": result.image.shape[1],
+                "image": [_png(result.image)],
+                "truth": [None if result.truth is None else _png(self.task.draw(result.truth, result.image))],
+                "prediction": [_png(self.task.draw(predicted[index], result.image))],
             }
-            for index, sight in enumerate(shown)
+            for index, result in enumerate(shown)
             if wanted[index].any()
         ]
 

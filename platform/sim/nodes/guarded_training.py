@@ -23,7 +23,7 @@ LIMITED_HERE = ("adapt", "answer")  # verbs of an adaptation whose failure is a 
 
 
 def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float) -> Adapted:
-    """Let a member learn; if it fails, restore the model and return the previous state with the reason."""
+    """Call a member to learn; if it fails, restore the model and return the previous state with the reason."""
     before = state.read(model)
     try:
         with time_limit(limit_s):

@@ -25,7 +25,7 @@ from driftlab.platform.scaling.base import Budget, Draft
 from driftlab.platform.scheduling.zoo import MARGIN, start_from
 from driftlab.platform.sim.nodes import experts, networks
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, attempt
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.streaming.wire.samples import UNKNOWN_SCENE, receive
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 
 
-class Learner:
+class LearnerNode:
     """Follows one application: stores its samples, trains on them, and encodes updates."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Learner:
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
         self._alone = False  # whether the next update must stand alone
-        self._experts: experts.Experts | None = None  # stored networks, once they are asked for
+        self._experts: experts.ExpertStore | None = None  # stored networks, once they are asked for
         self._recalled = False  # whether it goes on with a stored network that the application has not got yet
         self._drafted: Draft | None = None  # that the application has not got yet
         self._follows = True  # whether the application's family learned all that this one learned
@@ -164,7 +164,7 @@ class Learner:
         if now is None:
             return Reply(Recalled(None, None, looks))
         if self._experts is None:
-            self._experts = experts.Experts(self._source(), self._spec.torch_device)
+            self._experts = experts.ExpertStore(self._source(), self._spec.torch_device)
         numbers, before, scores = self._experts.rank(self._images[rows]), state.read(self._model), {}
         if not self._phases or (last is not None and last - now < fall):
             return Reply(Recalled(now, None, Passes(forward=looks.forward * 2)))

@@ -1,19 +1,54 @@
-"""The student network, built in the same way by an application and its learner."""
+"""Networks of a cell: built once for a run, then restored in the same way by an application and its learner."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adaptation
-from driftlab.platform.core.records import Weights
+from driftlab.platform.core.limits import limited
+from driftlab.platform.core.records import Reply, Weights
 from driftlab.platform.networks import state
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.strided import make_safe
-from driftlab.platform.scaling.base import Budget, Scaling
-from driftlab.platform.sim.specs import StudentSpec
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
+from driftlab.platform.scaling.base import Budget, Profile, Scaling
+from driftlab.platform.sim.setting import StudentSpec
 
 if TYPE_CHECKING:
     from torch import nn
+
+BUILD_CALLS = 36  # to build a family may take as long as so many other calls of a member: it trains
+
+
+@dataclass(frozen=True)
+class Built:
+    """A family of networks is ready."""
+
+    profile: tuple[Profile, ...]
+    digest: str
+
+
+class Builder:
+    """Builds networks; it has no state, so any process may run it."""
+
+    def build(self, recipe: FamilyRecipe, limit_s: float = 600.0) -> Reply:
+        """Build a family within a limit of time, and return its stored form."""
+        return built_from(recipe, obtain_family(recipe, BUILD_CALLS * limit_s), limit_s)
+
+    def pack(self, recipe: PackRecipe, limit_s: float = 600.0) -> Reply:
+        """Return an adaptation member's summary of a family's training data, made within a limit of time."""
+        pack = obtain_pack(recipe, BUILD_CALLS * limit_s)
+        return Reply(digest(pack), payload=pack)
+
+
+def built_from(recipe: FamilyRecipe, arrays: Weights, limit_s: float = 600.0) -> Reply:
+    """Describe a family by its stored form."""
+    network, scaling = recipe.network, limited(recipe.scaling, limit_s)
+    size = (network.height, network.width)
+    family = scaling.restore(build(network.network, network.classes, seed=0).eval(), arrays, size)
+    return Reply(Built(scaling.profile(family, size), digest(arrays)), payload=arrays)
 
 
 def family_of(spec: StudentSpec, scaling: Scaling, weights: Weights) -> Any:

@@ -1,7 +1,16 @@
-"""A device's own observations: the entropy of its predictions, and the distance of its frames from earlier ones."""
+"""A device's own observations, from frames without labels: statistics of its stream, and where domains begin.
+
+A stream is described by the entropy of the predictions, and by the distance of its frames from earlier ones. Domains
+are detected by a copy of the network as it was built, which sees every frame that is answered, so that distances do not
+move with the learned weights. Another domain has begun where the moving average of the entropy of its predictions, or
+of the distance of its features from those at the beginning of this domain, exceeds its usual values in two batches in a
+row.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,9 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.core.records import Noticed
+from driftlab.platform.core.records import ModelCost, Need, Noticed, Passes
 from driftlab.platform.networks.tasks.tasks import DETECTION, Task
-from driftlab.platform.sim.nodes.frame_results import Sight
+from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
+from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.hardware import Hardware
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,22 +31,22 @@ MAX_FRAMES = 64  # the newest ones represent all
 
 
 @dataclass
-class Noticing:
+class StreamObserver:
     """Keeps the newest predicted frames, and the feature statistics at the last phase."""
 
     task: Task
     frames: int = 0
     images: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     scene: int | None = None
-    known: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of the features at the last phase
+    reference: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of features at the last phase
     anew: bool = True  # whether the next frames become the reference of later ones
 
-    def add(self, sights: Sequence[Sight]) -> None:
+    def add(self, results: Sequence[FrameResult]) -> None:
         """Take frames into account."""
-        answered = [sight.image for sight in sights if sight.processed]
+        answered = [result.image for result in results if result.processed]
         self.frames += len(answered)
         self.images = [*self.images, *answered][-MAX_FRAMES:]
-        self.scene = sights[-1].scene if sights else self.scene
+        self.scene = results[-1].scene if results else self.scene
 
     def learned(self) -> None:
         """Use the next frames as the new reference: the network has just adapted to them."""
@@ -47,23 +58,31 @@ class Noticing:
         self.frames, self.images = 0, []
         if not images:
             return Noticed(frames, None, None, domain)
-        import torch
+        entropy, features = look_at(model, np.stack(images), self.task)
+        return Noticed(frames, entropy, self._distance(features), domain)
 
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import device_of, evaluating, to_input
-
-        with evaluating(model), torch.inference_mode():
-            looked = features(model, to_input(np.stack(images)).to(device_of(model)))
-        output, found = looked.outputs.cpu().numpy(), looked.features.cpu().numpy()
-        return Noticed(frames, entropy_share(output, self.task), self._distance(found), domain)
-
-    def _distance(self, found: npt.NDArray[np.float32]) -> float:
+    def _distance(self, features: npt.NDArray[np.float32]) -> float:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
-        mean, spread = found.mean(axis=0, dtype=np.float64), float(np.sqrt(found.var(axis=0, dtype=np.float64).mean()))
-        if self.anew or self.known is None:
-            self.known, self.anew = (mean, spread), False
-        then, unit = self.known
+        mean = features.mean(axis=0, dtype=np.float64)
+        spread = float(np.sqrt(features.var(axis=0, dtype=np.float64).mean()))
+        if self.anew or self.reference is None:
+            self.reference, self.anew = (mean, spread), False
+        then, unit = self.reference
         return float(np.linalg.norm(mean - then) / unit) if unit else 0.0
+
+
+def look_at(
+    model: nn.Module, images: npt.NDArray[np.uint8], task: Task
+) -> tuple[float | None, npt.NDArray[np.float32]]:
+    """Return the entropy of the predictions for some images, as `entropy_share` does, and the features."""
+    import torch
+
+    from driftlab.platform.networks.features import features
+    from driftlab.platform.networks.predict import device_of, evaluating, to_input
+
+    with evaluating(model), torch.inference_mode():
+        looked = features(model, to_input(images).to(device_of(model)))
+    return entropy_share(looked.outputs.cpu().numpy(), task), looked.features.cpu().numpy()
 
 
 def entropy_share(output: npt.NDArray[np.float32], task: Task) -> float | None:
@@ -87,3 +106,97 @@ def mean_confidence(model: nn.Module, images: npt.NDArray[np.uint8], task: Task)
     with evaluating(model), torch.inference_mode():
         outputs = model(to_input(images).to(device_of(model)))
     return float(outputs.softmax(dim=1).amax(dim=1).mean())
+
+
+# Domains ------------------------------------------------------------------------------------------------------------
+
+BATCH_FRAMES = 8  # of one batch
+WEIGHT = 0.3  # of the newest batch in moving averages
+USUAL, LEAST = 20, 6  # batches whose averages are usual ones, and how many there must be for a decision
+DEVIATIONS = 4.0  # above the mean of the usual values
+FLOOR = 0.02  # least standard deviation: few alike batches must not make every next one unusual
+STRIKES = 2  # unusual batches in a row
+REFERENCE = 3  # batches at the beginning of a domain whose features stand for it
+_BYTES = 4  # of a weight
+
+
+@dataclass
+class UsualRange:
+    """A moving average, and its usual values."""
+
+    average: float | None = None
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL))
+
+    def unusual(self, value: float) -> bool:
+        """Move the average, and tell whether it exceeds its usual values."""
+        self.average = value if self.average is None else (1 - WEIGHT) * self.average + WEIGHT * value
+        if len(self.usual) < LEAST:
+            return False
+        limit = np.mean(self.usual) + DEVIATIONS * max(float(np.std(self.usual)), FLOOR)
+        return bool(self.average > limit)
+
+    def keep(self) -> None:
+        """Count the average among the usual values."""
+        if self.average is not None:
+            self.usual.append(self.average)
+
+
+@dataclass
+class DomainCounter:
+    """Counts domains from the entropy and the features of batches."""
+
+    domain: int = 0
+    unit: float = 0.0  # standard deviation of features in the first domain
+    _first: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    _centre: npt.NDArray[np.float64] | None = None
+    _entropy: UsualRange = field(default_factory=UsualRange)
+    _distance: UsualRange = field(default_factory=UsualRange)
+    _strikes: int = 0
+
+    def see(self, entropy: float | None, features: npt.NDArray[np.float32]) -> int:
+        """Take a batch into account and return the number of the domain it is of."""
+        mean = features.mean(axis=0, dtype=np.float64)
+        if len(self._first) < REFERENCE:
+            self._first.append(mean)
+            if not self.unit:
+                self.unit = float(np.sqrt(features.var(axis=0, dtype=np.float64).mean())) or 1.0
+            self._centre = np.mean(self._first, axis=0)
+            return self.domain
+        self._centre = mean if self._centre is None else (1 - WEIGHT) * self._centre + WEIGHT * mean
+        distance = float(np.linalg.norm(self._centre - np.mean(self._first, axis=0))) / self.unit
+        traces = [(self._distance, distance), *([] if entropy is None else [(self._entropy, entropy)])]
+        unusual = [trace.unusual(value) for trace, value in traces]  # each moves its average
+        if any(unusual):
+            self._strikes += 1
+        else:
+            self._strikes = 0
+            for trace, _ in traces:
+                trace.keep()
+        if self._strikes >= STRIKES:
+            self.domain, self._strikes = self.domain + 1, 0
+            self._first, self._centre, self._entropy, self._distance = [], None, UsualRange(), UsualRange()
+        return self.domain
+
+
+class DomainDetector:
+    """A copy of the source network that looks at frames before they are answered."""
+
+    def __init__(self, model: nn.Module, task: Task, cost: ModelCost, hardware: Hardware) -> None:
+        self._source, self._task = copy.deepcopy(model).eval(), task
+        self._counter, self._pool = DomainCounter(), list[FrameResult]()
+        passes = Passes(forward=(1,), trained=(), kept_bytes=_BYTES * cost.parameters)
+        self.need: Need = need_of(cost, hardware, passes)  # of one frame, and of the copy
+
+    @property
+    def domain(self) -> int:
+        return self._counter.domain
+
+    def look(self, result: FrameResult, results: FrameResults) -> None:
+        """Take a frame into account and charge its pass; a full batch passes the source network at once."""
+        results.spend("learning", self.need.joules)
+        results.memory_bytes = max(results.memory_bytes, self.need.memory_bytes)
+        self._pool.append(result)
+        if len(self._pool) < BATCH_FRAMES:
+            return
+        images, self._pool = np.stack([pooled.image for pooled in self._pool]), []
+        self._counter.see(*look_at(self._source, images, self._task))

@@ -11,7 +11,7 @@ INFINITE_S = float("inf")
 
 
 @dataclass
-class Pace:
+class ShareTimeline:
     """The course of an application's shares, and its current lesson on the stream."""
 
     answer: Course = ()

@@ -14,7 +14,7 @@ from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.tasks import tasks
 from driftlab.platform.networks.tasks.tasks import Answers
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import TeacherSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import receive
 from driftlab.platform.world.link import Damage
@@ -26,7 +26,7 @@ Labels = npt.NDArray[np.uint8]
 WOBBLES = (6, 9)  # ways that are drawn for a frame, down and across; between them they are smooth
 
 
-class Teacher:
+class TeacherNode:
     """Labels batches; the same frames always get the same labels."""
 
     def __init__(self, spec: TeacherSpec, weights: Weights | None = None) -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from stream_factory import FROZEN, columns, member, real, spent, stream, watched
 
-from driftlab.platform.sim.nodes import detecting
-from driftlab.platform.sim.nodes.detecting import FRAMES, DomainCounter, UsualRange
+from driftlab.platform.sim.nodes import observing
+from driftlab.platform.sim.nodes.observing import BATCH_FRAMES, DomainCounter, UsualRange
 
 FEATURES = 16
 
 
 def batches(count: int, shift: float, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.normal(shift, 1.0, (FRAMES, FEATURES)).astype(np.float32) for _ in range(count)]
+    return [rng.normal(shift, 1.0, (BATCH_FRAMES, FEATURES)).astype(np.float32) for _ in range(count)]
 
 
 def counted(parts: list[np.ndarray], entropies: list[float] | None = None) -> list[int]:
@@ -48,7 +48,7 @@ class TestCounting:
         assert counted(batches(22, 0.0), [0.2] * 20 + [0.5] * 2)[-2:] == [0, 1]  # two that do are
 
     def test_nothing_is_decided_before_enough_is_usual(self):
-        early = detecting.REFERENCE + detecting.LEAST - 1
+        early = observing.REFERENCE + observing.LEAST - 1
         assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}
 
     def test_the_limit_is_four_deviations_above_the_mean_of_twenty(self):

@@ -41,7 +41,7 @@ from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.ledger import PURPOSES, Ledger
 from driftlab.platform.sim.messages import TOO_LATE
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.cost import need_of
 from driftlab.platform.world.link import Radio
 
@@ -123,7 +123,7 @@ PHASE_J = need_of(COST, PHONE, Passes((4,) * 50, (4,) * 50)).joules
 
 def visits() -> tuple[Event, ...]:
     """`b` comes at 3 s, in the first window, `a` goes at 14 s, in the second, and is back at 27 s."""
-    a, b = App("a", FPS), App("b", FPS)
+    a, b = AppGoals("a", FPS), AppGoals("b", FPS)
     return Event(0.0, "start", a), Event(3.0, "start", b), Event(14.0, "stop", a), Event(27.0, "start", a)
 
 

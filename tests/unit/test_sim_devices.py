@@ -22,14 +22,12 @@ from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, Scheduling, Window
-from driftlab.platform.sim.device import AppAllocation, DeviceRun
+from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.inline import InlineBackend
-from driftlab.platform.sim.setting import AppSpec, DeviceSpec
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.setting import App, Device, StreamSpec
 from driftlab.platform.world import hardware, link
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.link import Radio
 
 STREAM = StreamSpec("streets/running", 0, 32, 48, 2.0, 30.0)
 COST = ModelCost(macs=1, parameters=1, weight_bytes=4, activation_bytes=4)
@@ -60,29 +58,35 @@ def granted(*given: tuple[float, int | None], notes: tuple[str, ...] = ("", ""),
 
 def host(
     asked: Scheduling, *names: str, events: tuple[Event, ...] | None = None, nested: bool = False, **more: Any
-) -> DeviceRun:
-    tenants = tuple(AppSpec(App(name, priority=2.0), STREAM) for name in names)
-    spec = DeviceSpec("d", hardware.find("phone-hi"), link.LINKS["lte"], tenants, events)
-    context = SimpleNamespace(student=SimpleNamespace(cost=COST))
-    usual = {"context": context, "learning": None, "chosen": None, "observed": None, "as_estimated": tuple}
-    apps: Any = {name: SimpleNamespace(app=name, **usual) for name in names}
-    parts: Any = SimpleNamespace(
+) -> DeviceSim:
+    apps = tuple(App(AppGoals(name, priority=2.0), STREAM) for name in names)
+    spec = Device("d", hardware.find("phone-hi"), link.LINKS["lte"], apps, events)
+    variants = more.get("variants", VARIANTS)
+    networks = SimpleNamespace(student=SimpleNamespace(cost=COST), variants=lambda hardware: variants)
+    runner: Any = SimpleNamespace(
         clock=make_clock("virtual"),
+        session=None,
         scheduling=asked,
         scaling=more.get("scaling", SimpleNamespace(nested=nested)),
-        streaming=SimpleNamespace(learns=more.get("learns", "beside")),
-        cell=SimpleNamespace(system=SimpleNamespace(scheduling=asked)),
+        streaming=SimpleNamespace(
+            learns=more.get("learns", "beside"), free=False, place="device", start=lambda facts: None
+        ),
+        learns_on_stream=more.get("beside", False),
+        adaptation=SimpleNamespace(learns="beside"),
+        setup=SimpleNamespace(apps=dict.fromkeys(names, networks), live=False),
+        cell=SimpleNamespace(seed=0, system=SimpleNamespace(scheduling=asked)),
     )
-    beside = more.get("beside", False)
-    return DeviceRun(parts, spec, apps, dict.fromkeys(names, more.get("variants", VARIANTS)), Radio(), beside)
+    device = DeviceSim(runner, spec)
+    device.on_shares = lambda: None
+    return device
 
 
-def window(device: DeviceRun, start_s: float) -> list[AppAllocation]:
+def window(device: DeviceSim, start_s: float) -> list[AppShare]:
     """Share the device out for the window of 5 s that begins at a time."""
-    if start_s > device.parts.clock.now:
-        device.parts.clock.run(until=start_s)
+    if start_s > device.runner.clock.now:
+        device.runner.clock.run(until=start_s)
     device.begin_window(start_s, 5.0)
-    return device.allocations
+    return device.current
 
 
 class TestGrants:
@@ -121,8 +125,8 @@ class TestGrants:
         assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
 
     def test_who_is_gone_leaves_memory_and_comes_back_to_none(self):
-        app = App("a")
-        events = (Event(0.0, "start", app), Event(0.0, "start", App("b")), Event(5.0, "stop", app))
+        app = AppGoals("a")
+        events = (Event(0.0, "start", app), Event(0.0, "start", AppGoals("b")), Event(5.0, "stop", app))
         events += (Event(10.0, "start", replace(app, priority=4.0)),)
         asked = Scripted([granted((0.5, 1), (0.5, 0)), granted((1.0, 0)), granted((0.5, 0), (0.5, 1))])
         device = host(asked, "a", "b", events=events)
@@ -179,7 +183,7 @@ class TestLearning:
     def shares(self, grant: Grant, **more: Any) -> list[tuple[float, float | None, float]]:
         device = host(Scripted([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
         window(device, 0.0)
-        clock = device.parts.clock
+        clock = device.runner.clock
         clock.run(until=2.0)
         work = device.machine.enter("a/learn")
         clock.run(until=4.0)
@@ -227,15 +231,15 @@ class TestCells:
     def test_applications_that_watch_one_place_see_the_same(self):
         (cell,) = cells_of(parse(several()))
         (device,) = cell.devices
-        assert [tenant.app.name for tenant in device.tenants] == ["scene", "cars"]
-        assert device.tenants[0].stream == device.tenants[1].stream
+        assert [app.name for app in device.apps] == ["scene", "cars"]
+        assert device.apps[0].stream == device.apps[1].stream
 
     def test_an_application_is_called_by_its_device_and_beside_others_by_both(self):
         (cell,) = cells_of(parse(several()))
         (device,) = cell.devices
-        assert [device.name_of(tenant) for tenant in device.tenants] == ["device-0000/scene", "device-0000/cars"]
-        alone = replace(device, tenants=device.tenants[:1])
-        assert alone.name_of(alone.tenants[0]) == "device-0000"
+        assert [device.name_of(tenant) for tenant in device.apps] == ["device-0000/scene", "device-0000/cars"]
+        alone = replace(device, apps=device.apps[:1])
+        assert alone.name_of(alone.apps[0]) == "device-0000"
 
     def test_visitors_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
         churn = {"tick_s": 1.0, "least": 1, "start": 0.4, "stop": 0.4}

@@ -11,7 +11,7 @@ from loop_factory import FPS, rows, run, uploads
 
 from driftlab.platform.core.records import Passes, Tried
 from driftlab.platform.core.registry import Member
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 
 MEMBERS = ("ekya", "elasticdnn", "joint", "recl", "afs", "synergy", "muri", "uniform_learning")
 DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
@@ -55,8 +55,8 @@ class TestAnyNumber:
         """Its phase stands still; the other one ends."""
         stays, leaves = several(2)
         events = (
-            *(Event(0.0, "start", App(each, FPS)) for each in (stays, leaves)),
-            Event(5.05, "stop", App(leaves, FPS)),
+            *(Event(0.0, "start", AppGoals(each, FPS)) for each in (stays, leaves)),
+            Event(5.05, "stop", AppGoals(leaves, FPS)),
         )
         _, loop = ran(name, several(2), events=events)
         assert [row["app"] for row in rows(loop, "updates") if row["train_end_s"] is not None] == [stays]

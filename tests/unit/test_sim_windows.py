@@ -24,8 +24,7 @@ from loop_factory import (
 from driftlab.platform.core.records import Captured, Finished
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import BuiltNetwork
-from driftlab.platform.sim.specs import TeacherSpec
+from driftlab.platform.sim.setting import BuiltNetwork, TeacherSpec
 
 
 class TestWatching:

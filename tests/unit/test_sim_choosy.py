@@ -13,7 +13,8 @@ from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Need, Passes, Recalled, Tried
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Way, Window
-from driftlab.platform.sim.rounds import DECLINED, measured
+from driftlab.platform.sim.offers import measured
+from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.world.cost import need_of
 
 DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))

@@ -36,7 +36,7 @@ from stream_factory import (
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.sim.nodes.learner import Learner
+from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.streaming.base import DownlinkPlan
 
 
@@ -242,7 +242,7 @@ def test_what_a_member_is_given_holds_no_labels(monkeypatch):
     monkeypatch.setattr(Steps, "adapt", noted(adapt))
     monkeypatch.setattr(Steps, "answer", noted(answer))
     watched(application(steps()), stream(4.0), (0.0, 4.0))
-    learner = Learner(application(steps())._spec.student, weights())
+    learner = LearnerNode(application(steps())._spec.student, weights())
     learner.store(stream(2.0), stream(2.0).labels)
     learner.train(DownlinkPlan(None, Phase(1)))
     assert given == [None] * 9

@@ -30,11 +30,10 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
 from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
-from driftlab.platform.sim.context import BuiltNetwork
-from driftlab.platform.sim.setting import DeviceSpec
+from driftlab.platform.sim.setting import BuiltNetwork, Device
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.hardware import find
 from driftlab.platform.world.link import LINKS, Damage
 
@@ -53,7 +52,7 @@ class TestSwitching:
 
 def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
     """The application is there from the start, and between two times it is not."""
-    app = App("segmentation")
+    app = AppGoals("segmentation")
     return Event(0.0, "start", app), Event(gone_s, "stop", app), Event(back_s, "start", app)
 
 
@@ -81,7 +80,7 @@ class TestLeaving:
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
     def test_a_stop_belongs_to_the_span_that_ends_with_it(self):
-        spec = DeviceSpec("d", find("phone-hi"), LINKS["null"], (), events=away(5.0, 7.0))
+        spec = Device("d", find("phone-hi"), LINKS["null"], (), events=away(5.0, 7.0))
         assert spec.stopped(0.0, 5.0) == {"segmentation"}
         assert spec.stopped(5.0, 10.0) == spec.stopped(0.0, 4.0) == set()
 
@@ -268,10 +267,10 @@ class TestDamagedMessages:
             return Damage("cut", 0) if count[direction] in torn[direction] else None
 
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
-            return way if purpose == "damage" else np.random.default_rng(0)
+            return way
 
         monkeypatch.setattr("driftlab.platform.sim.app.link.draw_damage", draw)
-        monkeypatch.setattr("driftlab.platform.sim.runner.rng_for", rng_for)
+        monkeypatch.setattr("driftlab.platform.sim.app.rng_for", rng_for)
         return run(**given)
 
     def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):

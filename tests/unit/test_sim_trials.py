@@ -29,11 +29,11 @@ from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
 from driftlab.platform.core.records import Captured, Passes, Tried, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
-from driftlab.platform.sim.context import Site
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.rounds import DECLINED
+from driftlab.platform.sim.setting import Site
 from driftlab.platform.world import hardware
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.cost import inference_s, need_of
 
 # Trials ---------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class TestTrials:
         return session, loop, scheduler
 
     def test_it_is_asked_for_every_reason_in_order(self):
-        a = App("segmentation", FPS)
+        a = AppGoals("segmentation", FPS)
         events = Event(0.0, "start", a), Event(12.0, "stop", a), Event(25.0, "start", a)
         _, _, scheduler = self.ran(0, events=events)
         asked = [(window.reason, window.start_s) for window in scheduler.asked]

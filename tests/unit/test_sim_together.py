@@ -13,9 +13,9 @@ from loop_factory import COST, FPS, Given, rows, run, stored, uploads
 from driftlab.platform.core.records import Need, Passes, Tried
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Learning, Scheduling, Wants, Way, Window
-from driftlab.platform.sim.context import Site
 from driftlab.platform.sim.interleaving import interleaved
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.sim.setting import Site
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.machine import Machine
 
@@ -86,7 +86,7 @@ def test_an_application_that_ends_without_labels_releases_the_other():
 
 
 def test_an_application_that_leaves_releases_the_other():
-    events = (*(Event(0.0, "start", App(name, FPS)) for name in "ab"), Event(6.0, "stop", App("b", FPS)))
+    events = (*(Event(0.0, "start", AppGoals(name, FPS)) for name in "ab"), Event(6.0, "stop", AppGoals("b", FPS)))
     session, _, scheduler = ran(events=events)
     assert scheduler.offers == [(pytest.approx(6.0), ["a"])]
     assert [note.node.name for note in session.of("train")] == ["device-0/a"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftlab.platform.sim.nodes.share_timeline import Pace
+from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.world.machine import done_s, taken_s
 
 STEP_S = 1 / 64
@@ -58,7 +58,7 @@ def test_the_time_that_a_work_takes(course, start, alone):
 )
 def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, lesson, start, alone, told):
     """Of a lesson that goes on, and of one that has ended already when the answer is asked about."""
-    pace, lesson_s, start_s, alone_s = Pace(), lesson * STEP_S, start * STEP_S, alone * STEP_S
+    pace, lesson_s, start_s, alone_s = ShareTimeline(), lesson * STEP_S, start * STEP_S, alone * STEP_S
     pace.extend(5.0, answer, beside)
     pace.begin_lesson(lesson_s, STEP_S * 37)
     end_s = simulated(lesson_s, STEP_S * 37, lambda now_s: at(beside, now_s))
@@ -78,7 +78,7 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
 @settings(max_examples=100, deadline=None)
 @given(course=courses(), start=st.integers(0, 200), later=st.integers(0, 200))
 def test_the_part_of_a_lesson_that_is_learned(course, start, later):
-    pace, start_s, now_s = Pace(), start * STEP_S, (start + later) * STEP_S
+    pace, start_s, now_s = ShareTimeline(), start * STEP_S, (start + later) * STEP_S
     pace.extend(5.0, course)
     pace.begin_lesson(start_s, 0.7)
     worked_s = sum(STEP_S * at(course, (start + step) * STEP_S) for step in range(later))
@@ -90,7 +90,7 @@ def test_the_part_of_a_lesson_that_is_learned(course, start, later):
 @given(course=courses(), beside=courses(), start=st.integers(0, 280), before=st.integers(0, 280))
 def test_what_is_forgotten_changes_nothing(course, beside, start, before):
     """Works that begin later take as long, to the bit."""
-    pace, whole = Pace(), Pace()
+    pace, whole = ShareTimeline(), ShareTimeline()
     for one in (pace, whole):
         one.extend(5.0, course, beside)
     pace.forget(min(start, before) * STEP_S)
@@ -99,7 +99,7 @@ def test_what_is_forgotten_changes_nothing(course, beside, start, before):
 
 
 def test_what_a_lesson_depends_on_is_not_forgotten():
-    pace = Pace()
+    pace = ShareTimeline()
     pace.extend(5.0, ((0.0, 0.5), (1.0, 1.0), (2.0, 0.5)))
     pace.begin_lesson(0.5, 1.0)
     end_s = pace.lesson_end_s()

@@ -19,8 +19,8 @@ from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, Scheduling, Wants, Window
-from driftlab.platform.sim.runner import Loop
-from driftlab.platform.world.apps import App, Event
+from driftlab.platform.sim.runner import Runner
+from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.load import Load, LoadStep, speed_of
 from driftlab.platform.world.machine import done_s
 
@@ -28,13 +28,11 @@ VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 100 * (i + 1), 0.1 * (i + 1), 0
 STEP = Load("step", (LoadStep(0.0, 0.0), LoadStep(12.25, 0.5, 0.25)))  # at full speed, then at 0.55
 
 
-def loaded(loop: Loop, load: Load) -> Loop:
+def loaded(loop: Runner, load: Load) -> Runner:
     """Put a device that has not started under a load."""
     for device in loop.devices.values():
         device.spec = replace(device.spec, load=load)
-        device.sensing.load = load
-        for app in device.apps.values():
-            app.spec = device.spec
+        device.sensor.load = load
     return loop
 
 
@@ -138,7 +136,7 @@ class Watchful:
 
 def many(
     load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False, **setting: Any
-) -> tuple[Loop, Watchful]:
+) -> tuple[Runner, Watchful]:
     """Run four measured networks under a load; nothing is computed."""
     scaling = Watchful(foresees=foresees)
     return chosen_by(scaling, load, scheduling, **setting), scaling
@@ -146,10 +144,10 @@ def many(
 
 def chosen_by(
     scaling: Any, load: Load | None, scheduling: Any = Member("scheduling", "uniform"), **setting: Any
-) -> Loop:
+) -> Runner:
     """Run four measured networks, of which a scaling member chooses one."""
     _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling, **setting)
-    loop.parts.scaling = scaling
+    loop.scaling = scaling
     if load is not None:
         loaded(loop, load)
     loop.run()
@@ -176,7 +174,7 @@ def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
 
 
 def test_the_goals_of_an_application_reach_scaling():
-    app = App("segmentation", 10.0, accuracy_goal=0.5, latency_goal_s=0.05, energy_goal_j=0.2)
+    app = AppGoals("segmentation", 10.0, accuracy_goal=0.5, latency_goal_s=0.05, energy_goal_j=0.2)
     _, scaling = many(STEP, events=(Event(0.0, "start", app),))
     assert {(budget.accuracy, budget.latency_s, budget.energy_j) for budget in scaling.asked} == {(0.5, 0.05, 0.2)}
 
@@ -193,7 +191,7 @@ def test_a_bound_is_given_the_load_until_the_next_reading():
 
 def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():
     """Programs that hold memory and no CPU slow nothing; only the index takes them for a load."""
-    app = App("segmentation", 2.0, latency_goal_s=0.35)
+    app = AppGoals("segmentation", 2.0, latency_goal_s=0.35)
     held = Load("held", (LoadStep(0.0, 0.0, 0.0), LoadStep(12.25, 0.0, 0.8)))
     chosen = {}
     for measure, weights in (("cpu", {}), ("index", {}), ("index", {"memory_weight": 0.0})):

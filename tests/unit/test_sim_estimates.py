@@ -20,8 +20,8 @@ from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget, Profile
 from driftlab.platform.scaling.surrogate import Surrogate
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
-from driftlab.platform.sim.context import BuiltNetwork
 from driftlab.platform.sim.rounds import DECLINED
+from driftlab.platform.sim.setting import BuiltNetwork
 from driftlab.platform.world.cost import need_of
 
 ESTIMATING = Member("adaptation", "elasticdnn", (("estimates", 4),))

@@ -32,13 +32,21 @@ from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.context import AppContext, BuiltNetwork, CellContext, Site
-from driftlab.platform.sim.runner import Loop
-from driftlab.platform.sim.setting import AppSpec, Cell, DeviceSpec
-from driftlab.platform.sim.specs import StreamSpec, TeacherSpec
+from driftlab.platform.sim.runner import Runner
+from driftlab.platform.sim.setting import (
+    App,
+    AppNetworks,
+    BuiltNetwork,
+    Cell,
+    Device,
+    Site,
+    StreamSpec,
+    TeacherSpec,
+    WorkloadSetup,
+)
 from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan, Sampling
 from driftlab.platform.world import hardware
-from driftlab.platform.world.apps import App
+from driftlab.platform.world.apps import AppGoals
 from driftlab.platform.world.cost import inference_s
 
 
@@ -301,15 +309,15 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             system,
             "w",
             "f",
-            (DeviceSpec("d", hardware.find("laptop"), lossy, (AppSpec(App("segmentation"), streams[0]),)),),
+            (Device("d", hardware.find("laptop"), lossy, (App(AppGoals("segmentation"), streams[0]),)),),
             seed,
             30.0,
         )
         student = BuiltNetwork("tiny", single_profile(COST), "", "w")
         server = Site(hardware.find("server-v100"), 0.1, 0.1)
-        needs = AppContext(student, None, TeacherSpec(), 0.1, 8)
-        setting = CellContext("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
-        session.loop = Loop(cell, setting, session)
+        needs = AppNetworks(student, None, TeacherSpec(), 0.1, 8)
+        setting = WorkloadSetup("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
+        session.loop = Runner(cell, setting, session)
         session.loop.run()
         return rows(session.loop, "transfers")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.catalogue import open_stream
-from driftlab.platform.sim.nodes.camera import Device
-from driftlab.platform.sim.specs import StreamSpec
+from driftlab.platform.sim.nodes.camera import CameraNode
+from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import CODECS, receive
 from driftlab.platform.world.link import Damage
@@ -24,7 +24,7 @@ def stream():
 
 
 def test_windows_show_every_frame_once():
-    device = Device(SPEC)
+    device = CameraNode(SPEC)
     edges = (0.0, 0.4, 1.3, 4.0, 7.7, 10.0, 12.0)
     parts = [device.capture(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
     times_s = np.concatenate([part.payload.times_s for part in parts])
@@ -35,7 +35,7 @@ def test_windows_show_every_frame_once():
 
 
 def test_a_window_between_two_frames_is_empty():
-    reply = Device(SPEC).capture(0.1, 0.3)
+    reply = CameraNode(SPEC).capture(0.1, 0.3)
     assert (reply.facts.frames, len(reply.payload)) == (0, 0)
 
 
@@ -43,7 +43,7 @@ def test_a_window_between_two_frames_is_empty():
 def test_what_is_received_is_what_the_codec_leaves_and_no_truth(codec):
     times_s = (0.4, 2.0, 7.6)
     sampling = Sampling(times_s, 8.0, codec=codec)
-    reply = Device(SPEC).upload(sampling)
+    reply = CameraNode(SPEC).upload(sampling)
     found, seen = receive(reply.payload, sampling, SIZE), stream().at(times_s)
     lost = np.abs(found.payload.images.astype(int) - seen.images).mean()
     assert lost == 0 if codec == "png" else 0 < lost < 20
@@ -58,25 +58,25 @@ def test_what_is_received_is_what_the_codec_leaves_and_no_truth(codec):
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("scale", [1, 2, 3])
 def test_the_payload_is_what_the_link_carries_to_the_byte(codec, scale):
-    reply = Device(SPEC).upload(Sampling((0.4, 2.0, 7.6), 8.0, codec=codec, scale=scale))
+    reply = CameraNode(SPEC).upload(Sampling((0.4, 2.0, 7.6), 8.0, codec=codec, scale=scale))
     assert isinstance(reply.payload, bytes)
     assert reply.facts.bytes == len(reply.payload) <= reply.facts.gross_bytes
 
 
 def test_samples_that_stay_on_the_device_are_whole_but_for_their_truth():
     times_s = (0.4, 2.0, 7.6)
-    reply, seen = Device(SPEC).sample(Sampling(times_s, 8.0)), stream().at(times_s)
+    reply, seen = CameraNode(SPEC).sample(Sampling(times_s, 8.0)), stream().at(times_s)
     assert (reply.facts.frames, reply.facts.bytes, reply.facts.newest_s) == (3, 0, 7.6)
     assert np.array_equal(reply.payload.images, seen.images)
     assert np.array_equal(reply.payload.scenes, seen.scenes)
     assert reply.payload.labels is None
-    assert np.array_equal(Device(SPEC).reveal(times_s).payload.labels, seen.labels)
+    assert np.array_equal(CameraNode(SPEC).reveal(times_s).payload.labels, seen.labels)
 
 
 @pytest.mark.parametrize("codec", ["png", "jpeg", "h264"])
 @pytest.mark.parametrize("kind", ["cut", "bits"])
 def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
-    device, sampling = Device(SPEC), Sampling((0.4, 2.0), 8.0, codec=codec)
+    device, sampling = CameraNode(SPEC), Sampling((0.4, 2.0), 8.0, codec=codec)
     whole = device.upload(sampling)
     for seed in range(8):
         torn = receive(whole.payload, sampling, SIZE, Damage(kind, seed))
@@ -88,7 +88,7 @@ def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
 def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the_student_s_size():
     times_s = (0.4, 2.0, 7.6)
     samplings = [Sampling(times_s, 8.0, codec="png", scale=scale) for scale in (1, 2)]
-    small, large = (Device(SPEC).upload(sampling) for sampling in samplings)
+    small, large = (CameraNode(SPEC).upload(sampling) for sampling in samplings)
     seen, images = stream().at(times_s), receive(large.payload, samplings[1], SIZE).payload.images
     assert images.shape == seen.images.shape
     assert large.facts.bytes > 2 * small.facts.bytes
@@ -102,18 +102,18 @@ def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the
 
 def test_a_larger_upload_may_be_torn_as_well():
     sampling = Sampling((0.4,), 8.0, codec="jpeg", scale=2)
-    torn = receive(Device(SPEC).upload(sampling).payload, sampling, SIZE, Damage("cut", 1))
+    torn = receive(CameraNode(SPEC).upload(sampling).payload, sampling, SIZE, Damage("cut", 1))
     assert torn.facts.refused.startswith("torn")
 
 
 def test_x264_s_account_of_itself_is_counted_beside_what_is_sent():
-    facts = Device(SPEC).upload(Sampling((0.4, 2.0), 8.0, codec="h264")).facts
+    facts = CameraNode(SPEC).upload(Sampling((0.4, 2.0), 8.0, codec="h264")).facts
     assert facts.gross_bytes - facts.bytes > 600
     assert 0 < facts.host_seconds < 10
 
 
 def test_a_checkpoint_leaves_the_open_stream_behind():
-    device = Device(SPEC)
+    device = CameraNode(SPEC)
     before = device.capture(0.0, 2.0)
     kept = pickle.dumps(device)
     assert len(kept) < 1000

@@ -1,0 +1,217 @@
+"""Offers to the scheduler of a device: the ways in which a round could learn, and when they are decided on."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.core.records import Estimated, Need, Passes, Recalled, Tried
+from driftlab.platform.scheduling.base import Learning, Way
+from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.world.clock import Process
+from driftlab.platform.world.cost import add_needs, need_of
+
+if TYPE_CHECKING:
+    from driftlab.platform.sim.app import AppSim
+    from driftlab.platform.sim.device import DeviceSim
+    from driftlab.platform.sim.rounds import Steps, WeightRound
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Ways to learn, for a scheduler to choose from; the round is sent the time, and reads `learner.way`."""
+
+    learning: Learning
+
+
+@dataclass
+class OfferQueue:
+    """The offers of the applications of a device, until their scheduler has decided on them."""
+
+    device: DeviceSim
+    preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
+    waiting: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
+
+    @property
+    def incomplete(self) -> bool:
+        """Return whether a present application will still offer ways, for which the waiting offers wait."""
+        return any(app.name in self.preparing for app in self.device.present)
+
+    def submit(self, app: AppSim) -> Process:
+        """Submit an offer to the scheduler: at once, or together with those that are being prepared."""
+        machine, name = self.device.machine, app.spec.name
+        self.preparing.discard(name)
+        if not app.runner.scheduling.asks.together:
+            machine.share_out("offer")
+            return
+        decided = self.waiting[name] = machine.clock.event()
+        machine.share_out("end" if self.incomplete else "offer")
+        yield decided
+
+    def release(self) -> None:
+        """Resume the applications whose offers the scheduler has just decided on, unless others are being prepared."""
+        if self.incomplete:
+            return
+        for name in [app.name for app in self.device.present if app.name in self.waiting]:
+            self.waiting.pop(name).succeed()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The way to learn that a scheduler chose, and its expected accuracies."""
+
+    phase: Phase
+    way: str
+    now: float | None
+    then: float | None
+
+
+class WayOffer:
+    """The ways in which one round could learn on its device, and what is known of each."""
+
+    def __init__(self, done: WeightRound, plan: DownlinkPlan, frames: int) -> None:
+        assert plan.phase is not None
+        self.round, self.app, self.plan, self.planned, self.frames = done, done.app, plan, plan.phase, frames
+        runner = done.app.runner
+        self.adaptation, self.asks, self.site = runner.adaptation, runner.scheduling.asks, done.app.learner.site
+        self.drafts = runner.scaling.drafts  # whether each phase begins by cutting the network for its samples
+        self.scores = runner.observes == "teacher"  # whether the learner scores its network, for the scheduler
+        self.profile = done.app.networks.student.profile
+        self.phases: Sequence[Phase] = ()
+        self.ways: list[Way] = []
+        self.now: float | None = None  # accuracy before the round
+
+    def choose(self) -> Generator[Any, float, Chosen | None]:
+        """Offer the ways to the device's scheduler, tried out where it requires that; return its choice."""
+        learner = self.app.learner
+        yield from self._prepare()
+        yield from self._submit()
+        while wanted := [i for i in learner.tries if 0 <= i < len(self.ways) and self.ways[i].accuracy is None]:
+            yield from self._try_out(wanted)
+            yield from self._submit()
+        learner.follow()  # the choice may have been of another network
+        if learner.way is None or not 0 <= learner.way < len(self.phases):
+            return None
+        way = self.ways[learner.way]
+        names = (self.round.way, way.name if len(self.ways) > 1 else "")
+        self.round.way = "; ".join(filter(None, names)) or None
+        return Chosen(self.phases[learner.way], way.name, self.now if way.before is None else way.before, way.accuracy)
+
+    def _submit(self) -> Steps:
+        self.round.now_s = yield Offer(Learning("offered", tuple(self.ways), now=self.now))
+
+    def _prepare(self) -> Steps:
+        """List the ways, and the accuracy before them: as estimated, else as tried out."""
+        if self.adaptation.estimates and (yield from self._estimate()):
+            return
+        self.phases = self._phases()
+        self.ways = [self._way(phase) for phase in self.phases]
+        every = range(len(self.ways)) if self.asks.trials else ()
+        self.now = (yield from self._recall()) if self.recalls else None
+        if every or self.now is None:
+            self.now = yield from self._try_out(every)
+
+    @property
+    def recalls(self) -> bool:
+        """Return whether the learner stores its networks; those that are cut for samples differ in their channels."""
+        return self.asks.recall is not None and not self.drafts
+
+    def _recall(self) -> Steps:
+        """Continue from a stored network where that is better; return the accuracy now."""
+        app, done = self.app, self.round
+        last = None if app.observed is None else app.observed.accuracy
+        recalled: Recalled = yield from done.facts_of(done.call("recall", last, self.asks.recall))
+        yield from done.do("learning", need_of(app.cost_of(), self.site.hardware, recalled.work))
+        if recalled.accuracy is not None:
+            app.observe(recalled.accuracy, "teacher", done.now_s)
+        if recalled.begins is not None:
+            done.begins, done.way = recalled.begins, f"stored network {recalled.begins}"
+        return recalled.accuracy
+
+    def _estimate(self) -> Steps:
+        """Estimate every network of the family; return whether the estimates are the ways that are offered.
+
+        Scaling goes by the estimates where it chooses among networks that are not cut for samples.
+        """
+        app, done, offered = self.app, self.round, self.asks.trials or self.asks.choosy
+        if not offered and (self.drafts or len(self.profile) < 2):
+            return False
+        estimated: Estimated | None = yield from done.facts_of(done.call("estimate", self.planned))
+        if estimated is None:
+            return False
+        yield from done.do("learning", need_of(app.networks.student.cost, self.site.hardware, estimated.work))
+        app.choice.estimated = estimated.after
+        if not offered:
+            return False
+        runs = app.networks.student.first if app.choice.runs is None else app.choice.runs
+        columns = zip(self.profile, estimated.after, estimated.before, estimated.sizes, strict=True)
+        self.ways = [
+            Way(one.name, self.site.learn(one.cost, estimated.phase), after, before, size, variant=which)
+            for which, (one, after, before, size) in enumerate(columns)
+        ]
+        self.phases = [replace(self.planned, variant=way.variant) for way in self.ways]
+        self.now = estimated.before[runs]
+        return True
+
+    def _try_out(self, which: Sequence[int]) -> Steps:
+        """Try some ways out and score the network, as the scheduler requires; return the accuracy before them."""
+        app, done, hardware = self.app, self.round, self.site.hardware
+        if not (which or self.scores):
+            return None
+        tries = tuple(shortened(self.phases[i], self.asks.part)[0] for i in which)
+        tried: Tried = yield from done.facts_of(done.call("try_out", self.plan, tries))
+        works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
+        needs = [need_of(app.cost_of(variant), hardware, work) for variant, work in works]
+        yield from done.do("learning", add_needs(needs))
+        if self.scores and tried.before is not None:
+            app.observe(tried.before, "teacher", done.now_s)
+        begins = tried.begins or (None,) * len(which)
+        beside = zip(tries, tried.beside or (Passes(),) * len(which), strict=True)
+        fixed = [need_of(app.cost_of(phase.variant), hardware, passes) for phase, passes in beside]
+        for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
+            self.ways[i] = measured(replace(self.ways[i], accuracy=after), begin, *trial)
+        return tried.before
+
+    def _phases(self) -> Sequence[Phase]:
+        """List the ways to learn; where networks are cut for samples, of every size."""
+        phases, sizes = self.adaptation.ways(self.planned), range(len(self.profile))
+        if not self.drafts or len(sizes) < 2:
+            return phases
+        return [replace(phase, variant=variant) for variant in sizes for phase in phases]
+
+    def _way(self, phase: Phase) -> Way:
+        """Describe a phase with its need, as far as that is known in advance."""
+        name, size = f"{phase.iterations or 'usual'} steps", None
+        if phase.variant is not None:
+            size = self.profile[phase.variant].cost.macs / self.profile[-1].cost.macs
+            name = f"{self.profile[phase.variant].name}, {name}"
+        passes = self.adaptation.work_of(phase, self.frames) or Passes()
+        need = self.site.learn(self.app.cost_of(phase.variant), passes)
+        return Way(name, need, size=size, tried=shortened(phase, self.asks.part)[1], variant=phase.variant)
+
+
+def measured(way: Way, before: float | None, trial: Need, fixed: Need) -> Way:
+    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known.
+
+    A part of the trial's need is the same for any number of steps.
+    """
+    if way.need.alone_s:
+        return replace(way, before=before)
+
+    def whole(trial: float, fixed: float) -> float:
+        return fixed + (trial - fixed) / way.tried
+
+    seconds = {engine: whole(each, fixed.seconds.get(engine, 0.0)) for engine, each in trial.seconds.items()}
+    return replace(way, before=before, need=Need(seconds, trial.memory_bytes, whole(trial.joules, fixed.joules)))
+
+
+def shortened(phase: Phase, part: float) -> tuple[Phase, float]:
+    """Return a phase of a part of the steps, and that part exactly; a phase of unknown length stays whole."""
+    if phase.iterations is None or part >= 1:
+        return phase, 1.0
+    steps = max(1, round(part * phase.iterations))
+    return replace(phase, iterations=steps), steps / phase.iterations
