@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from driftlab.errors import DataError, RequestError, quoted, shortened
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 
 _LIST, _MAPPING = "give a list, such as [1, 2]", "give a mapping, such as {key: value}"
@@ -21,6 +23,8 @@ MAX_FILE_BYTES = 2**22
 MAX_VALUES = 40_000  # of a document, aliases expanded
 MAX_DEPTH = 100
 SEPARATORS = 4  # commas and line ends for each value, at most
+MAX_SHAPE_FAULTS = 3  # that are named of a stored document
+REFUSED: Final = object()  # in the place of a value whose fault is reported already
 
 
 class _Reader(yaml.SafeLoader):  # type: ignore[misc]
@@ -125,5 +129,81 @@ WORDS: Mapping[str, str] = {
 
 
 def describe_fault(detail: ErrorDetails) -> str:
-    """Describe a fault: in pydantic's words unless they presume knowledge of Python."""
+    """Describe a fault: in pydantic's words unless they presume knowledge of Python, or are a check's own."""
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
     return WORDS.get(detail["type"]) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
+
+
+def shape_faults(
+    error: ValidationError, model: type[BaseModel], numbers: Mapping[str, Sequence[int]] | None = None
+) -> list[str]:
+    """Put pydantic's findings in plain words, with what was probably meant.
+
+    `numbers` gives for the items of a list the numbers that a reader knows them by.
+    """
+    return [_shape_fault(detail, model, numbers or {}) for detail in error.errors() if not _follows(detail)]
+
+
+def shape_fault(model: type[BaseModel], document: Any, *, lenient: bool = False) -> str:
+    """Return what is wrong with the shape of a stored document; an empty text if nothing.
+
+    With `lenient` it may have keys that the model does not have: another version may have written them.
+    """
+    from pydantic import ValidationError
+
+    try:
+        model.model_validate(document, extra="ignore" if lenient else None)
+    except ValidationError as error:
+        return "; ".join(shape_faults(error, model)[:MAX_SHAPE_FAULTS])
+    return ""
+
+
+def _follows(detail: Any) -> bool:
+    """Return whether a fault only follows from another: a list short of its faulty items, a branch not meant."""
+    given, branch = detail["input"], detail["loc"][-1] if detail["loc"] else ""
+    if given is REFUSED:
+        return True
+    if detail["type"] == "too_short":
+        return bool(given)
+    if branch == "str":
+        return isinstance(given, Mapping)
+    return detail["type"] in {"model_type", "dict_type"} and _is_union_tag(branch)
+
+
+def _shape_fault(detail: Any, model: type[BaseModel], numbers: Mapping[str, Sequence[int]]) -> str:
+    parts = [part for part in detail["loc"] if not _is_union_tag(part)]
+    if len(parts) > 1 and parts[0] in numbers:
+        parts[1] = numbers[parts[0]][parts[1]]
+    place = ".".join(shortened(str(part)) for part in parts)
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    if detail["type"] == "too_short":
+        return f"{place} is empty: give at least one"
+    if detail["type"] != "extra_forbidden":
+        return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
+    known = _fields(model, detail["loc"][:-1])
+    close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{place} is not known here.{hint} Known: {', '.join(known)}"
+
+
+def _is_union_tag(part: Any) -> bool:
+    return isinstance(part, str) and (part in {"str", "float", "int"} or part.endswith("Part") or "[" in part)
+
+
+def _fields(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """List the keys that may stand at a place."""
+    here = model
+    for part in path:
+        if part in here.model_fields:
+            here = next(models_in(here.model_fields[part].annotation), here)
+    return [field.alias or name for name, field in here.model_fields.items()]
+
+
+def models_in(hint: Any) -> Iterator[type[BaseModel]]:
+    """List the models in a type."""
+    if hasattr(hint, "model_fields"):
+        yield hint
+    for inner in getattr(hint, "__args__", ()):
+        yield from models_in(inner)
