@@ -74,7 +74,7 @@ class _Reader(_Bounded, yaml.SafeLoader):  # type: ignore[misc]
     """Reads YAML as runs write it."""
 
 
-READERS: list[type[Any]] = [_Reader]  # the last one reads everything and describes faults
+READERS: list[Any] = [_Reader]  # the last one reads everything and describes faults
 if yaml.__with_libyaml__:
 
     class _FastReader(  # scanning in C saves a tenth of the time of `driftlab list`
@@ -92,10 +92,10 @@ if yaml.__with_libyaml__:
 
 
 @functools.cache
-def _of_persons(reader: type[Any]) -> type[Any]:
+def _of_persons(reader: Any) -> Any:
     """Derive a reader that takes 1e-3 as a number: YAML 1.1 requires a point and a sign, which few authors write."""
-    derived = type(f"{reader.__name__}OfPersons", (reader,), {})
-    derived.add_implicit_resolver(  # type: ignore[attr-defined]
+    derived: Any = type(f"{reader.__name__}OfPersons", (reader,), {})
+    derived.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
     )
     return derived
@@ -105,10 +105,10 @@ def read_yaml(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any
     """Read YAML written by a person, or by a run (`stored`); raises yaml.YAMLError or RequestError."""
     if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so many values would take seconds
         raise _too_many(most)
-    *fast, slow = READERS if stored else map(_of_persons, READERS)
+    *fast, slow = READERS if stored else [_of_persons(reader) for reader in READERS]
     try:
         for reader in fast if not UNLIKE.intersection(text) else ():
-            with suppress(yaml.YAMLError):
+            with suppress(yaml.YAMLError, UnicodeError):
                 return _read(reader, text, most)
         return _read(slow, text, most)
     except RecursionError:

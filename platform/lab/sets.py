@@ -255,7 +255,7 @@ def expand_system(item: Any) -> Any:
     What has not the right shape stays as it is. A name that is in no table becomes a base: `lab/check.py` refuses it.
     """
     if isinstance(item, str):
-        row = {"name": item} if item in SYSTEMS else {"name": "unknown", "base": item}
+        row: dict[str, Any] = {"name": item} if item in SYSTEMS else {"name": "unknown", "base": item}
     elif isinstance(item, dict):
         row = dict(item)
     else:
