@@ -42,7 +42,7 @@ check: $(READY_ALL)  ## format, lint, strict types and every test (the layer rul
 	@$(MAKE) --no-print-directory -j2 types test
 
 golden: AGAINST ?= HEAD
-golden: $(READY_ALL)  ## what changes since AGAINST=HEAD: tables, reports, claims, frames, cache keys; minutes
+golden: $(READY_ALL)  ## what changes since AGAINST=HEAD: requests, tables, reports, claims, frames, cache keys; minutes
 	@$(PY) tests/golden/golden.py check --against $(AGAINST)
 
 types: $(READY_ALL)  ## strict types

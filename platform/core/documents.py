@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from driftlab.errors import DataError, RequestError, quoted, shortened
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
     from pydantic_core import ErrorDetails
 
 _LIST, _MAPPING = "give a list, such as [1, 2]", "give a mapping, such as {key: value}"
 MAX_FILE_BYTES = 2**22
 MAX_VALUES = 40_000  # of a document, aliases expanded
 MAX_DEPTH = 100
+UNLIKE = frozenset("\t?|>")  # characters that the scanner in C accepts in more places than the one in Python
 SEPARATORS = 4  # commas and line ends for each value, at most
+MAX_SHAPE_FAULTS = 3  # that are named of a stored document
+REFUSED: Final = object()  # in the place of a value whose fault is reported already
 
 
-class _Reader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML of a bounded size that takes a key only once."""
+class _Bounded(yaml.composer.Composer):  # type: ignore[misc]
+    """Composes YAML of a bounded size that takes a key only once."""
 
-    def __init__(self, text: str, most: int) -> None:
-        super().__init__(text)
+    def limit(self, most: int) -> None:
+        """Set how many values there may be; nothing is composed before."""
         self._most = most
         self._depth = self._values = 0
         self._weights: dict[int, int] = {}  # values in a composed node, by its identity
@@ -63,29 +70,60 @@ class _Reader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
 
-class _PeoplesReader(_Reader):
-    """Reads 1e-3 as a number: YAML 1.1 requires a point and a sign, which few authors write."""
+class _Reader(_Bounded, yaml.SafeLoader):  # type: ignore[misc]
+    """Reads YAML as runs write it."""
 
 
-_PeoplesReader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+READERS: list[Any] = [_Reader]  # the last one reads everything and describes faults
+if yaml.__with_libyaml__:
+
+    class _FastReader(  # scanning in C saves a tenth of the time of `driftlab list`
+        _Bounded,
+        yaml.cyaml.CParser,  # type: ignore[misc]
+        yaml.constructor.SafeConstructor,  # type: ignore[misc]
+        yaml.resolver.Resolver,  # type: ignore[misc]
+    ):
+        def __init__(self, text: str) -> None:
+            yaml.cyaml.CParser.__init__(self, text)
+            for part in (yaml.composer.Composer, yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
+                part.__init__(self)
+
+    READERS.insert(0, _FastReader)
+
+
+@functools.cache
+def _of_persons(reader: Any) -> Any:
+    """Derive a reader that takes 1e-3 as a number: YAML 1.1 requires a point and a sign, which few authors write."""
+    derived: Any = type(f"{reader.__name__}OfPersons", (reader,), {})
+    derived.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+    )
+    return derived
 
 
 def read_yaml(text: str, most: int = MAX_VALUES, *, stored: bool = False) -> Any:
     """Read YAML written by a person, or by a run (`stored`); raises yaml.YAMLError or RequestError."""
     if text.count(",") + text.count("\n") > SEPARATORS * most:  # composing so many values would take seconds
         raise _too_many(most)
+    *fast, slow = READERS if stored else [_of_persons(reader) for reader in READERS]
     try:
-        reader = _Reader(text, most) if stored else _PeoplesReader(text, most)
-        try:
-            return reader.get_single_data()
-        finally:
-            reader.dispose()
+        for reader in fast if not UNLIKE.intersection(text) else ():
+            with suppress(yaml.YAMLError, UnicodeError):
+                return _read(reader, text, most)
+        return _read(slow, text, most)
     except RecursionError:
         raise RequestError("it is nested too deeply to be read") from None
     except (ValueError, OverflowError, TypeError) as error:  # 5 000 digits, the 31st of February, a list as a key
         raise RequestError(f"it holds a value that cannot be read ({quoted(str(error))})") from None
+
+
+def _read(kind: type[Any], text: str, most: int) -> Any:
+    reader = kind(text)
+    reader.limit(most)
+    try:
+        return reader.get_single_data()
+    finally:
+        reader.dispose()
 
 
 def _too_many(most: int) -> RequestError:
@@ -125,5 +163,81 @@ WORDS: Mapping[str, str] = {
 
 
 def describe_fault(detail: ErrorDetails) -> str:
-    """Describe a fault: in pydantic's words unless they presume knowledge of Python."""
+    """Describe a fault: in pydantic's words unless they presume knowledge of Python, or are a check's own."""
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
     return WORDS.get(detail["type"]) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
+
+
+def shape_faults(
+    error: ValidationError, model: type[BaseModel], numbers: Mapping[str, Sequence[int]] | None = None
+) -> list[str]:
+    """Put pydantic's findings in plain words, with what was probably meant.
+
+    `numbers` gives for the items of a list the numbers that a reader knows them by.
+    """
+    return [_shape_fault(detail, model, numbers or {}) for detail in error.errors() if not _follows(detail)]
+
+
+def shape_fault(model: type[BaseModel], document: Any, *, lenient: bool = False) -> str:
+    """Return what is wrong with the shape of a stored document; an empty text if nothing.
+
+    With `lenient` it may have keys that the model does not have: another version may have written them.
+    """
+    from pydantic import ValidationError
+
+    try:
+        model.model_validate(document, extra="ignore" if lenient else None)
+    except ValidationError as error:
+        return "; ".join(shape_faults(error, model)[:MAX_SHAPE_FAULTS])
+    return ""
+
+
+def _follows(detail: Any) -> bool:
+    """Return whether a fault only follows from another: a list short of its faulty items, a branch not meant."""
+    given, branch = detail["input"], detail["loc"][-1] if detail["loc"] else ""
+    if given is REFUSED:
+        return True
+    if detail["type"] == "too_short":
+        return bool(given)
+    if branch == "str":
+        return isinstance(given, Mapping)
+    return detail["type"] in {"model_type", "dict_type"} and _is_union_tag(branch)
+
+
+def _shape_fault(detail: Any, model: type[BaseModel], numbers: Mapping[str, Sequence[int]]) -> str:
+    parts = [part for part in detail["loc"] if not _is_union_tag(part)]
+    if len(parts) > 1 and parts[0] in numbers:
+        parts[1] = numbers[parts[0]][parts[1]]
+    place = ".".join(shortened(str(part)) for part in parts)
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    if detail["type"] == "too_short":
+        return f"{place} is empty: give at least one"
+    if detail["type"] != "extra_forbidden":
+        return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
+    known = _fields(model, detail["loc"][:-1])
+    close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{place} is not known here.{hint} Known: {', '.join(known)}"
+
+
+def _is_union_tag(part: Any) -> bool:
+    return isinstance(part, str) and (part in {"str", "float", "int"} or part.endswith("Part") or "[" in part)
+
+
+def _fields(model: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """List the keys that may stand at a place."""
+    here = model
+    for part in path:
+        if part in here.model_fields:
+            here = next(models_in(here.model_fields[part].annotation), here)
+    return [field.alias or name for name, field in here.model_fields.items()]
+
+
+def models_in(hint: Any) -> Iterator[type[BaseModel]]:
+    """List the models in a type."""
+    if hasattr(hint, "model_fields"):
+        yield hint
+    for inner in getattr(hint, "__args__", ()):
+        yield from models_in(inner)

@@ -1,14 +1,24 @@
-"""The parts of an experiment: what a system, a workload, a device and everything else is described by."""
+"""The shape of a request, and of what a run stores of it: names, types and ranges, and no file or network behind them.
+
+`lab/read.py` completes a document before it is validated here. Readers of runs validate `spec.yaml` with the same
+model and ignore keys that it does not have: another version may have written them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from driftlab.datasets.catalogue import label_of
-from driftlab.platform.networks import zoo
 
 MOST_PARTS, MOST_SEEDS = 1000, 10_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -18,6 +28,27 @@ Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=4096)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+Scalar = str | int | float | bool | None
+
+
+def _check_slot(slot: Any) -> Any:
+    if not isinstance(slot, dict):
+        raise ValueError("give a member, such as {name: local}")
+    if not isinstance(slot.get("name"), str):
+        raise ValueError("it has no 'name', such as {name: local}")
+    if not isinstance(slot.get("defaults", {}), dict):
+        raise ValueError("its defaults are no mapping; write parameters beside the name instead")
+    return slot
+
+
+def _check_system(part: Any) -> Any:
+    if not isinstance(part, dict | SystemPart):
+        raise ValueError("give a system, such as {name: mine, base: ams}")
+    return part
+
+
+# A member's `name` and its parameters; in a stored spec the others under `defaults`.
+Slot = Annotated[dict[str, Any], BeforeValidator(_check_slot)]
 
 
 class StrictPart(BaseModel):
@@ -28,16 +59,19 @@ class StrictPart(BaseModel):
 
 
 class SystemPart(StrictPart):
-    """A system of the table with some slots or parameters changed."""
+    """A system: a row of the table, or one that starts from a row, with all four slots."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9{][A-Za-z0-9_.+{}-]*$")]  # braces: see `vary.py`
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9{][A-Za-z0-9_.+{}-]*$")]  # braces: see `lab/sets.py`
     base: str | None = Field(None, description="the system of the table to start from; the name itself by default")
-    streaming: str | dict[str, Any] | None = None
-    adaptation: str | dict[str, Any] | None = None
-    scaling: str | dict[str, Any] | None = None
-    scheduling: str | dict[str, Any] | None = None
+    streaming: Slot
+    adaptation: Slot
+    scaling: Slot
+    scheduling: Slot
     null_link: bool | None = Field(None, description="true: a bound, what the row does where its link takes no time")
     vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
+
+
+Systems = tuple[Annotated[SystemPart, BeforeValidator(_check_system)], ...]
 
 
 class MeasuredPart(StrictPart):
@@ -127,23 +161,6 @@ class StudentPart(StrictPart):
     elsewhere_steps: Steps = 4000
     per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
 
-    @model_validator(mode="before")
-    @classmethod
-    def _take_course(cls, given: Any) -> Any:
-        """Fill in how the network is usually trained."""
-        if not isinstance(given, Mapping):
-            return given
-        begun = {"pretrain_steps": 0} if given.get("weights") else {}
-        return {**course_of(given.get("network")), **begun, **given}
-
-
-def course_of(network: Any) -> dict[str, Any]:
-    """Say how a network of a paper is usually trained; nothing of others."""
-    one = zoo.ZOO.get(network) if isinstance(network, str) else None
-    if one is None or one.course is None:
-        return {}
-    return {"pretrain_steps": one.course.steps, "pretrain_rate": one.course.rate, "pretrain_batch": one.course.batch}
-
 
 class ServerPart(StrictPart):
     """The machine that labels and trains; null times are computed from its profile."""
@@ -205,3 +222,43 @@ class LimitsPart(StrictPart):
 
     lesson_s: Positive = 60.0  # one batch of the stream, alone on the device, in virtual time
     member_s: Positive = 600.0  # one call of a member, in time of this machine
+
+
+class Spec(StrictPart):
+    """A grid: every system on every workload, every fleet, every seed."""
+
+    name: Name
+    summary: str = ""
+    size: str | None = None  # of those that its file offers, before what `--set` and the like changed
+    systems: Annotated[Systems, Field(min_length=1, max_length=MOST_PARTS, strict=False)]
+    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)]
+    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)] = (FleetPart(),)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MOST_SEEDS, strict=False)] = (0,)
+    window_s: Positive = 10.0
+    pictures: Annotated[int, Field(ge=0, le=1000)] = 4
+    bounds: bool = True
+    bound_rows: Annotated[Systems, Field(strict=False)] | None = None  # in a run's spec: as they were
+    clock: Literal["virtual", "wall"] = "virtual"
+    student: StudentPart = StudentPart()
+    teacher: TeacherPart = TeacherPart()
+    server: ServerPart = ServerPart()
+    compute: ComputePart = ComputePart()
+    limits: LimitsPart = LimitsPart()
+    tuned: tuple[TunedPart, ...] | None = Field(None, strict=False, description="where settings come from")
+    tune: dict[str, Any] | None = Field(None, exclude=True, description="a space that `driftlab tune` reads")
+
+
+class _Provenance(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    command: str | list[str] | None = None
+    packages: dict[str, str | None] = {}
+    git_commit: str | None = None
+
+
+class Info(RootModel[dict[str, Scalar | list[Scalar] | dict[str, Scalar]]]):
+    """The shape of run.json: one level of lists and mappings at most."""
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the keys that readers use."""
+        _Provenance.model_validate(self.root)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from driftlab.errors import DataError, RequestError, WireError, first_line
-from driftlab.platform.core.documents import read_json, read_text
+from driftlab.platform.core.documents import read_json, read_text, shape_fault
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Receipt, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
@@ -29,7 +29,6 @@ from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, op
 from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
 from driftlab.platform.field.sending import Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
-from driftlab.platform.results.tables.shapes import shape_fault
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.world.link import Transfer

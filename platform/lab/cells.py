@@ -209,14 +209,10 @@ def described(module: Any, given: Any) -> Any:
     return module.find(given) if isinstance(given, str) else module.from_mapping(given)
 
 
-def system_of(part: str | SystemPart) -> System:
-    """Resolve a system: a row of the table, or a row with some slots changed."""
-    if isinstance(part, str):
-        return _row(part)
-    base = base_of(part)
-    given = {family: getattr(part, family) for family in FAMILIES}
-    slots: dict[str, Any] = {family: slot_of(family, slot) for family, slot in given.items() if slot is not None}
-    system = replace(base, name=part.name, **slots)
+def system_of(part: SystemPart) -> System:
+    """Make the system that a part describes; RequestError names what is wrong with its members."""
+    base = _base_of(part)
+    system = replace(base, name=part.name, **{family: slot_of(family, getattr(part, family)) for family in FAMILIES})
     if [member.name for member in system.members] != [member.name for member in base.members]:
         system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
     if part.null_link:
@@ -227,42 +223,35 @@ def system_of(part: str | SystemPart) -> System:
     return system
 
 
-def written_out(part: str | SystemPart) -> dict[str, Any]:
-    """Write a system with all its slots and the parameters that they were given, so that `--set` meets them."""
-    given = {"name": part} if isinstance(part, str) else part.model_dump(mode="json", exclude_none=True)
-    return {**given, **{member.family: _slot(member) for member in system_of(part).members}}
-
-
 def resolved(experiment: Experiment) -> dict[str, Any]:
     """Write an experiment with every parameter of every system that runs, so that reading a run needs no member.
 
     Defaults stand by themselves: what a member was given is part of its name in tables and of its networks' keys.
     """
     systems, count = systems_of(experiment), len(experiment.systems)
-    slots = [{one.family: {**_slot(one), "defaults": one.defaults()} for one in system.members} for system in systems]
+    slots = [
+        {one.family: {**plain_slot(one), "defaults": one.defaults()} for one in system.members} for system in systems
+    ]
     document = experiment.model_dump(mode="json")
-    parts = [{"name": part} if isinstance(part, str) else part for part in document["systems"]]
-    document["systems"] = [{**part, **own} for part, own in zip(parts, slots[:count], strict=True)]
+    document["systems"] = [{**part, **own} for part, own in zip(document["systems"], slots[:count], strict=True)]
     if experiment.bounds:
         rows = zip(systems[count:], slots[count:], strict=True)
         document["bound_rows"] = [{"name": system.name, **own} for system, own in rows]
     return document
 
 
-def _slot(member: Member) -> dict[str, Any]:
+def plain_slot(member: Member) -> dict[str, Any]:
+    """Write a member as what stands in a slot."""
     params = {key: list(value) if isinstance(value, tuple) else value for key, value in member.params}
     return {"name": member.name, **params}
 
 
-def _row(name: str) -> System:
-    if name not in SYSTEMS:
-        raise unknown_name("system", name, SYSTEMS)
-    return SYSTEMS[name]
-
-
-def base_of(part: SystemPart) -> System:
+def _base_of(part: SystemPart) -> System:
     """Find the row of the table that a system starts from; a name that is not there starts from the null members."""
-    return _row(part.base or part.name) if part.base or part.name in SYSTEMS else System(part.name, "")
+    name = part.base or part.name
+    if part.base and name not in SYSTEMS:
+        raise unknown_name("system", name, SYSTEMS)
+    return SYSTEMS.get(name, System(part.name, ""))
 
 
 def slot_of(family: str, given: str | dict[str, Any]) -> Member:

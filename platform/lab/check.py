@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-
 from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, open_stream
 from driftlab.datasets.streets.presets import CLASSES
-from driftlab.errors import RequestError, quoted, shortened
-from driftlab.platform.core.documents import describe_fault
+from driftlab.errors import RequestError, shortened
 from driftlab.platform.lab.cells import (
     described,
     has_own_classes,
@@ -43,55 +39,6 @@ def report(source: str, faults: Sequence[str]) -> str:
     more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
     lines = "\n".join(f"  - {fault}" for fault in (*shown, *more))
     return f"{source}: {len(faults)} fault{'s' if len(faults) > 1 else ''}\n{lines}"
-
-
-def shape_faults(error: ValidationError, schema: type[BaseModel]) -> list[str]:
-    """Put pydantic's findings in plain words, with what was probably meant."""
-    return [_shape_fault(detail, schema) for detail in error.errors() if not _follows(detail)]
-
-
-def _follows(detail: Any) -> bool:
-    """Tell what only follows from another fault: a list short of its faulty items, a branch that was not meant."""
-    given, branch = detail["input"], detail["loc"][-1]
-    if detail["type"] == "too_short":
-        return bool(given)
-    if branch == "str":
-        return isinstance(given, Mapping)
-    return detail["type"] in {"model_type", "dict_type"} and _is_union_tag(branch)
-
-
-def _shape_fault(detail: Any, schema: type[BaseModel]) -> str:
-    place = ".".join(shortened(str(part)) for part in detail["loc"] if not _is_union_tag(part))
-    if detail["type"] == "missing":
-        return f"{place} is missing"
-    if detail["type"] == "too_short":
-        return f"{place} is empty: give at least one"
-    if detail["type"] != "extra_forbidden":
-        return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
-    known = _fields(schema, detail["loc"][:-1])
-    close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"{place} is not known here.{hint} Known: {', '.join(known)}"
-
-
-def _is_union_tag(part: Any) -> bool:
-    return isinstance(part, str) and (part in {"str", "float", "int"} or part.endswith("Part") or "[" in part)
-
-
-def _fields(schema: type[BaseModel], path: Sequence[Any]) -> list[str]:
-    """List what may stand at a place of the schema."""
-    here = schema
-    for part in path:
-        if part in here.model_fields:
-            here = next(_models(here.model_fields[part].annotation), here)
-    return [field.alias or name for name, field in here.model_fields.items()]
-
-
-def _models(hint: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
-        yield hint
-    for inner in getattr(hint, "__args__", ()):
-        yield from _models(inner)
 
 
 def faults_of(experiment: Experiment) -> list[str]:

@@ -10,12 +10,11 @@ from driftlab.platform.lab.plan import DIFFERENCES_SHOWN, plan_of
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.results.tables.diff import spec_differences
 from driftlab.platform.results.tables.read import read_spec
-from driftlab.platform.results.tables.systems import filled
 
 
 def check_evidence(folder: Path) -> None:
     """Refuse a run that lacks cells, or whose spec is not the built-in experiment of its name and size."""
-    document = filled(read_spec(folder))
+    document = read_spec(folder)
     size = document.get("size")
     asked = load(str(document.get("name")), [f"size={size}"] if size else [])
     experiment = parse(document, source=str(folder / "spec.yaml"))

@@ -53,13 +53,17 @@ def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
 
 def new_run(path: Path, spec: dict[str, Any]) -> Path:
     """Write a new run's spec into its folder."""
-    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
     _refuse_filled(path)
     with _cannot_write(path):
         path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / SPEC, text)  # first: from here on the folder can be continued
+        write_spec(path, spec)  # first: from here on the folder can be continued
         (path / "tables").mkdir(exist_ok=True)
     return path.resolve()
+
+
+def write_spec(path: Path, spec: dict[str, Any]) -> None:
+    """Write what a run is asked for, in full."""
+    write_atomically(path / SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True))
 
 
 def _refuse_filled(path: Path) -> None:

@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, get_args, get_origin
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
-from driftlab.platform.core.documents import read_text, read_yaml
+from driftlab.platform.core.documents import models_in, read_text, read_yaml, shape_faults
 from driftlab.platform.core.seeding import seed_for
-from driftlab.platform.core.spec import (
-    MOST_PARTS,
-    MOST_SEEDS,
-    AppPart,
-    ComputePart,
-    FleetPart,
-    LimitsPart,
-    Name,
-    Positive,
-    Seed,
-    ServerPart,
-    StrictPart,
-    StudentPart,
-    SystemPart,
-    TeacherPart,
-    TunedPart,
-    WorkloadPart,
-    course_of,
-)
-from driftlab.platform.lab import sets
-from driftlab.platform.lab.cells import systems_of, written_out
-from driftlab.platform.lab.check import faults_of, report, shape_faults
+from driftlab.platform.core.spec import AppPart, Spec, StudentPart, WorkloadPart
+from driftlab.platform.lab.cells import systems_of
+from driftlab.platform.lab.check import faults_of, report
 from driftlab.platform.lab.overrides import apply_overrides, merged
-from driftlab.platform.lab.size import check_grid, size_faults, size_of
+from driftlab.platform.lab.sets import Expanded, expand_items
+from driftlab.platform.lab.size import size_faults, size_of
 from driftlab.platform.lab.tuned import read_tuned, tuned_faults, with_tuned
-from driftlab.platform.lab.vary import expanded
 from driftlab.platform.networks import zoo
 
 FOLDER = Path(__file__).parent / "experiments"
 
 
-class Experiment(StrictPart):
-    """A grid: every system on every workload, every fleet, every seed."""
-
-    name: Name
-    summary: str = ""
-    size: str | None = None  # of those that its file offers, before what `--set` and the like changed
-    systems: Annotated[tuple[str | SystemPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)]
-    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)]
-    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)] = (FleetPart(),)
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MOST_SEEDS, strict=False)] = (0,)
-    window_s: Positive = 10.0
-    pictures: Annotated[int, Field(ge=0, le=1000)] = 4
-    bounds: bool = True
-    bound_rows: Annotated[tuple[SystemPart, ...], Field(strict=False)] | None = None  # in a run's spec: as they were
-    clock: Literal["virtual", "wall"] = "virtual"
-    student: StudentPart = StudentPart()
-    teacher: TeacherPart = TeacherPart()
-    server: ServerPart = ServerPart()
-    compute: ComputePart = ComputePart()
-    limits: LimitsPart = LimitsPart()
-    tuned: tuple[TunedPart, ...] | None = Field(None, strict=False, description="where settings come from")
-    tune: dict[str, Any] | None = Field(None, exclude=True, description="a space that `driftlab tune` reads")
+class Experiment(Spec):
+    """A request that was completed and validated."""
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; where it lists none there is one, called by its task."""
@@ -74,7 +35,7 @@ class Experiment(StrictPart):
 
     def student_of(self, app: AppPart, seed: int) -> StudentPart:
         """Describe the network of an application under a seed of the run."""
-        own = course_of(app.network) if app.network != self.student.network else {}
+        own = pretraining_defaults(app.network) if app.network != self.student.network else {}
         own |= {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
         part = self.student.model_copy(update=own)
         if not part.per_seed:
@@ -90,24 +51,34 @@ class Choice:
     workloads: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
 
-    def of(self, document: dict[str, Any]) -> dict[str, Any]:
+    def of(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Narrow a complete document; a name that it does not list is added, like its first workload or by its name."""
         chosen = dict(document)
         if self.systems:
-            known = {part["name"]: part for part in document["systems"] if isinstance(part, dict)}
+            known = {part.get("name"): part for part in _mappings(document, "systems") if _is_named(part)}
             chosen["systems"] = [known.get(name, name) for name in self.systems]
             chosen["bounds"] = False
-        if self.workloads:
-            chosen["workloads"] = [part for name in self.workloads for part in _called(name, document["workloads"])]
+        if self.workloads and (workloads := _mappings(document, "workloads")):
+            chosen["workloads"] = [part for name in self.workloads for part in _called(name, workloads)]
         if self.seeds:
             chosen["seeds"] = list(self.seeds)
         return chosen
 
 
+def _mappings(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """List the mappings in a list of a document; the rest is left for the validation to refuse."""
+    items = document.get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _is_named(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("name"), str)
+
+
 def _called(name: str, workloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Find workloads by name or alias; one that is not there is read as the first one is."""
-    found = [part for part in workloads if name in (part["name"], part["alias"])]
-    return found or [{**workloads[0], "name": name, "alias": None}]
+    listed = [part for part in workloads if name in (part.get("name"), part.get("alias"))]
+    return listed or [{**workloads[0], "name": name, "alias": None}]
 
 
 def names() -> list[str]:
@@ -173,51 +144,94 @@ def parse(
     """Validate a document; every fault is named with its place, its value and what is allowed."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
-    complete = _validated(sized(dict(document), sizes, source), source).model_dump(mode="json")
-    chosen = choice.of(complete) if choice else complete
-    systems = _validated(chosen, source).systems
-    chosen["systems"] = [_in_full(part, as_given) for part, as_given in zip(systems, chosen["systems"], strict=True)]
-    return _as_table(_checked(apply_overrides(with_tuned(chosen, tuned), others), source))
+    changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = [choice.of] if choice else []
+    if tuned or others:
+        changes.append(lambda complete: apply_overrides(with_tuned(complete, tuned), others))
+    own = last = with_defaults(sized(_plain(document), sizes, source))
+    try:
+        for change in changes:
+            if not last.faults:
+                last = with_defaults(change(last.document))
+        experiment = _validated(last, source)
+    except RequestError:
+        _validated(own, source)  # faults of the document itself are named first, by their places in it
+        raise
+    return _checked(experiment, source)
 
 
-def _as_table(experiment: Experiment) -> Experiment:
-    """Forget the rows of bounds that a run's spec holds where the table of systems still has the same."""
+def _plain(value: Any) -> Any:
+    """Copy a document as YAML gives it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def with_defaults(document: Mapping[str, Any]) -> Expanded:
+    """Complete a document, so that `--set` meets every key; what has not the right shape stays as it is."""
+    expanded = expand_items(document)
+    whole = expanded.document
+    if isinstance(student := whole.get("student"), dict):
+        begun = {"pretrain_steps": 0} if student.get("weights") else {}
+        whole["student"] = {**pretraining_defaults(student.get("network")), **begun, **student}
+    return replace(expanded, document=_filled(Spec, whole))
+
+
+def pretraining_defaults(network: Any) -> dict[str, Any]:
+    """Return how a network of a paper is usually trained; nothing for others."""
+    entry = zoo.ZOO.get(network) if isinstance(network, str) else None
+    if entry is None or entry.course is None:
+        return {}
+    course = entry.course
+    return {"pretrain_steps": course.steps, "pretrain_rate": course.rate, "pretrain_batch": course.batch}
+
+
+def _filled(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the defaults of a model under a mapping, and under the mappings in it that have models of their own."""
+    whole = dict(given)
+    for name, field in model.model_fields.items():
+        if name not in whole and not field.is_required() and not field.exclude:
+            whole[name] = _plain_default(field.get_default())
+        value, inner = whole.get(name), next(models_in(field.annotation), None)
+        if inner is None:
+            continue
+        if isinstance(value, dict) and not _is_list(field.annotation):
+            whole[name] = _filled(inner, value)
+        elif isinstance(value, list) and _is_list(field.annotation):
+            whole[name] = [_filled(inner, part) if isinstance(part, dict) else part for part in value]
+    return whole
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) is tuple or any(map(_is_list, get_args(hint)))
+
+
+def _plain_default(value: Any) -> Any:
+    """Write a default as plain data; of a model its own defaults are laid in afterwards."""
+    if isinstance(value, BaseModel):
+        return {}
+    return [_plain_default(part) for part in value] if isinstance(value, tuple) else _plain(value)
+
+
+def _validated(request: Expanded, source: str) -> Experiment:
+    """Validate a complete document; RequestError names all faults of its shape and size."""
+    try:
+        experiment = Experiment.model_validate(request.document)
+    except ValidationError as error:
+        faults = [*request.faults, *shape_faults(error, Experiment, {"systems": request.rows})]
+        raise RequestError(report(source, faults)) from None
+    if faults := [*request.faults, *size_faults(size_of(experiment))]:
+        raise RequestError(report(source, faults))
+    return experiment
+
+
+def _checked(experiment: Experiment, source: str) -> Experiment:
+    """Refuse what needs members, streams or files to be seen."""
+    if faults := [*faults_of(experiment), *tuned_faults(experiment)]:
+        raise RequestError(report(source, faults))
     if experiment.bound_rows is None:
         return experiment
-    plain = experiment.model_copy(update={"bound_rows": None})
+    plain = experiment.model_copy(update={"bound_rows": None})  # a run's spec may hold what the table still has
     return plain if systems_of(plain) == systems_of(experiment) else experiment
-
-
-def _in_full(part: str | SystemPart, as_given: Any) -> Any:
-    """Write a system out; one that is wrong stays as it is, and is refused with all that is wrong besides."""
-    try:
-        return written_out(part)
-    except RequestError:
-        return as_given
-
-
-def _checked(document: Mapping[str, Any], source: str) -> Experiment:
-    experiment = _validated(document, source)
-    faults = [*faults_of(experiment), *tuned_faults(experiment)]
-    if faults:
-        raise RequestError(report(source, faults))
-    return experiment
-
-
-def _validated(document: Mapping[str, Any], source: str) -> Experiment:
-    document, faults = sets.written_out(document)
-    if faults:
-        raise RequestError(report(source, faults))
-    try:
-        experiment = Experiment.model_validate(document)
-    except ValidationError as error:
-        raise RequestError(report(source, shape_faults(error, Experiment))) from None
-    check_grid(experiment.systems)
-    systems, faults = expanded(experiment.systems)
-    experiment = experiment.model_copy(update={"systems": systems})
-    if faults := [*faults, *size_faults(size_of(experiment))]:
-        raise RequestError(report(source, faults))
-    return experiment
 
 
 def sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RequestError
+from driftlab.platform.core.documents import shape_fault
 from driftlab.platform.core.files import remove_drafts
+from driftlab.platform.core.spec import Spec
 from driftlab.platform.lab import paths
 from driftlab.platform.lab.cells import check_files, resolved
 from driftlab.platform.lab.grid import Outcome, run_grid
 from driftlab.platform.lab.plan import plan_of
 from driftlab.platform.lab.progress import Log, Progress, now
 from driftlab.platform.lab.read import Experiment, load, parse
-from driftlab.platform.results.tables.read import read_info, read_spec
+from driftlab.platform.results.tables.read import read_info, read_request
 from driftlab.platform.results.tables.sources import code_digest
-from driftlab.platform.results.tables.systems import filled
 from driftlab.platform.sim import portable
 from driftlab.platform.sim.host import check_torch_device, in_batch
 from driftlab.platform.sim.inline import InlineBackend
@@ -68,14 +69,14 @@ def create_run(spec: Experiment, out: Path | None) -> Iterator[Path]:
 
 
 def open_run(path: Path) -> tuple[Experiment, Path]:
-    """Read what a run folder was asked to run; what an older spec left to defaults stays as it was then."""
-    document = read_spec(path)
+    """Read what a run folder was asked to run; where it was edited and readers would refuse it, write it in full."""
+    document = read_request(path)
     read_info(path)  # which the report at the end reads too
-    with suppress(TypeError, KeyError, AttributeError, ValueError):  # of a damaged spec `parse` says what is wrong
-        document = filled(document)
     spec = parse(document, source=str(path / paths.SPEC))
     if not os.access(path, os.W_OK):
         raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
+    if shape_fault(Spec, document, lenient=True):
+        paths.write_spec(path, resolved(spec))
     return spec, path.resolve()
 
 

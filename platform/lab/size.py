@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError, quoted
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
-from driftlab.platform.core.spec import SystemPart, WorkloadPart
+from driftlab.platform.core.spec import WorkloadPart
 
 MAX_CELLS = 100_000
 MAX_DEVICES = 1_000_000  # in all cells together
@@ -132,17 +131,6 @@ def announcement(experiment: Experiment) -> str:
     return f"A large run: {size}." if large else ""
 
 
-def check_grid(systems: tuple[str | SystemPart, ...]) -> None:
-    """Refuse rows that vary into more systems than may run, before they are written out."""
-    rows = sum(_rows(part) for part in systems)
-    if rows > MAX_CELLS:
-        raise RequestError(f"systems vary into {rows:.6g} rows, allowed are {MAX_CELLS:,}; give fewer values to vary")
-
-
-def _rows(part: str | SystemPart) -> float:
-    return 1 if isinstance(part, str) else math.prod(float(len(values)) for values in (part.vary or {}).values())
-
-
 def _ticks(workload: WorkloadPart) -> float:
     if workload.churn is None:
         return 0.0
@@ -155,10 +143,8 @@ def _ticks(workload: WorkloadPart) -> float:
 def _batches(experiment: Experiment) -> Iterator[int]:
     """List the batch sizes that members were given."""
     for part in experiment.systems:
-        slots = () if isinstance(part, str) else (part.adaptation, part.scaling)
-        for slot in slots:
-            given: Mapping[str, Any] = slot if isinstance(slot, Mapping) else {}
-            yield from (value for key in ("batch", "stream_batch") if isinstance(value := given.get(key), int))
+        for slot in (part.adaptation, part.scaling):
+            yield from (value for key in ("batch", "stream_batch") if isinstance(value := slot.get(key), int))
 
 
 def _hours(seconds: float) -> str:

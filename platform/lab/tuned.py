@@ -34,23 +34,26 @@ def read_tuned(file: Path) -> dict[str, Any]:
 def with_tuned(document: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Give the systems of a complete document the settings that searches recommend for them."""
     result = dict(document)
+    listed = result.get("systems")
+    names = [row.get("name") if isinstance(row, dict) else None for row in listed] if isinstance(listed, list) else []
     for part in parts:
-        rows = [k for k, system in enumerate(result["systems"]) if system["name"] == part["system"]]
+        rows = [k for k, name in enumerate(names) if name == part["system"]]
         if not rows:
-            names = [system["name"] for system in result["systems"]]
-            raise RequestError(f"--tuned: no system is called '{part['system']}'; here are {', '.join(names)}")
+            raise RequestError(
+                f"--tuned: no system is called '{part['system']}'; here are {', '.join(map(str, names))}"
+            )
         result = apply_overrides(result, [override for row in rows for override in _overrides(part, row)])
     return {**result, "tuned": [dict(part) for part in parts]} if parts else result
 
 
 def _overrides(part: Mapping[str, Any], row: int) -> list[str]:
-    """Write settings for the place that the system has in this experiment."""
-    shared = [path for path in part["settings"] if not path.startswith(OWN)]
-    if shared:
+    """Write settings for the place that the system has in this experiment; what is no mapping is refused later."""
+    settings = part["settings"] if isinstance(part["settings"], dict) else {}
+    if shared := [path for path in settings if not str(path).startswith(OWN)]:
         raise RequestError(
             f"--tuned: {quoted(shared)} of '{part['space']}' concern every system; set them with --set, which says so"
         )
-    return [f"systems.{row}.{path.removeprefix(OWN)}={json.dumps(value)}" for path, value in part["settings"].items()]
+    return [f"systems.{row}.{path.removeprefix(OWN)}={json.dumps(value)}" for path, value in settings.items()]
 
 
 def tuned_faults(experiment: Experiment) -> list[str]:

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftlab.errors import RequestError, quoted, shortened, unknown_name
+from driftlab.platform.core.documents import shape_faults
 from driftlab.platform.core.space import Domain, Objective, OneOf, Range, SearchProblem, Space, constraint_of
 from driftlab.platform.core.spec import Name, Seed
 from driftlab.platform.lab import read as experiments
 from driftlab.platform.lab.cells import open_workload, resolved
-from driftlab.platform.lab.check import fault_of, report, shape_faults
+from driftlab.platform.lab.check import fault_of, report
 from driftlab.platform.lab.overrides import apply_overrides, read_value, set_at
 from driftlab.platform.lab.read import Choice as Narrowed
 from driftlab.platform.lab.read import Experiment

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
+from spec_factory import stored
 from tables_factory import Made, run_row
 
 from driftlab.platform.results.tables.recorder import Recorder
@@ -161,7 +162,7 @@ def make_run(folder: Path) -> Path:
     spec = {"name": "both", "systems": [*SPEC["systems"], *(learner_of(name) for name in ("adabn", "sar", "tent"))]}
     spec["systems"].append(learner_of("sar-of-4"))
     spec["workloads"] = [*SPEC["workloads"], *STREAM_SPEC["workloads"]]
-    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    (folder / "spec.yaml").write_text(yaml.safe_dump(stored(spec), sort_keys=False))
     (folder / "run.json").write_text(json.dumps({"started": "2026-01-02T03:04:05Z"}))
     recorder = Recorder(str(folder))
     for cell in [*(in_phases(name, seed) for name in PAID for seed in SEEDS), *stream_cells()]:

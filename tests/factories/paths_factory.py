@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from domains_factory import filled
+from spec_factory import stored
 from tables_factory import Made, run_row, share_row
 
 from driftlab.platform.results.tables.recorder import Recorder
@@ -92,7 +93,7 @@ def make_run(folder: Path) -> Path:
     """Write all of it as a run folder."""
     folder.mkdir(parents=True)
     spec = {"name": "paths", "systems": [system_of(name) for name in SEEN]}
-    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    (folder / "spec.yaml").write_text(yaml.safe_dump(stored(spec), sort_keys=False))
     (folder / "run.json").write_text(json.dumps({"started": "2026-01-02T03:04:05Z"}))
     recorder = Recorder(str(folder))
     for name in SEEN:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from PIL import Image
+from spec_factory import stored
 
 from driftlab.datasets.sheet import PALETTE
 from driftlab.platform.results.tables.recorder import Recorder
@@ -54,12 +55,12 @@ def make_run(
     spec = {
         "name": "demo",
         "summary": "Two streets, specialised once.",
-        "systems": [name for name in systems if SLOTS[name][2] in (None, "do_nothing")],
-        "workloads": [{"name": name, "duration_s": duration_s, "fps": fps} for name in workloads],
+        "systems": [name for name in systems if SLOTS[name][2] in (None, "do_nothing")] or ["no_custom"],
+        "workloads": [{"name": name, "duration_s": duration_s, "fps": fps} for name in workloads or ["w"]],
         "fleets": [{"name": "two-phones", "devices": [{"hardware": "phone-hi", "link": "lte", "count": len(DEVICES)}]}],
         "seeds": list(seeds),
     }
-    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    (folder / "spec.yaml").write_text(yaml.safe_dump(stored(spec, systems), sort_keys=False))
     (folder / "run.json").write_text(json.dumps(INFO))
     recorder = Recorder(str(folder))
     for system, workload, seed in itertools.product(systems, workloads, seeds):

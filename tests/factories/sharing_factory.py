@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
+from spec_factory import stored
 from tables_factory import Made
 
 from driftlab.platform.core.records import Variant
@@ -54,7 +55,7 @@ def make_run(folder: Path, *, learns: bool = False) -> Path:
     """Write all of it as a run folder, and networks of which one layer is pruned; half of a share may learn."""
     folder.mkdir(parents=True)
     spec = {"name": "sharing", "systems": [*SYSTEMS, *PRUNED]}
-    (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    (folder / "spec.yaml").write_text(yaml.safe_dump(stored(spec), sort_keys=False))
     (folder / "run.json").write_text(json.dumps({"started": "2026-01-02T03:04:05Z"}))
     recorder = Recorder(str(folder))
     for system in spec["systems"]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+from spec_factory import stored
 
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.schema import TABLES
@@ -17,7 +18,8 @@ class Made(Tables):
     """The tables of a run that never was."""
 
     def __init__(self, spec: dict[str, Any] | None = None, **tables: list[dict[str, Any]]) -> None:
-        super().__init__(SimpleNamespace(spec=spec or {}))
+        ran = [row["system"] for rows in tables.values() for row in rows if "system" in row]
+        super().__init__(SimpleNamespace(spec=stored(spec or {}, ran)))
         for name in TABLES:
             self._frames[name] = pd.DataFrame(tables.get(name, []), columns=TABLES[name].names)
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from golden_compare import TREE, is_excluded
+from golden_requests import FOLDER, STORED, TINY, write_requests
 
 HERE = Path(__file__).resolve().parent
 DEFINITIONS = HERE / "definitions"
@@ -31,20 +32,25 @@ OWN_DEFINITIONS = Path("tests/golden/definitions")  # of a tree
 PROCESSES = 2
 POLL_S, RAY_STARTS = 0.01, 3
 SHOWN = "shown"  # the output of `show` for every name, and pictures
+REQUESTS = "requests"  # specs of all experiments, and refusals
 DRAWN = ("workloads", "shifts", "loads")
 UNDRAWN = ("shifts/subpopulation", "loads/idle")  # they choose pictures, or nothing runs
 # Several commands in one process: importing torch and starting Python would take longer than most of them.
 BATCH = """
 import contextlib, io, json, pathlib, runpy, sys
-for arguments, file in json.load(sys.stdin):
+commands, refused = json.load(sys.stdin)
+for arguments, file in commands:
     text, sys.argv = io.StringIO(), ["driftlab", *arguments]
+    code = 0
     try:
-        with contextlib.redirect_stdout(text):
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text if refused else sys.stderr):
             runpy.run_module("driftlab", run_name="__main__", alter_sys=False)
     except SystemExit as end:
-        if end.code not in (None, 0):
-            sys.exit(f"{' '.join(arguments)} ended with {end.code}")
-    pathlib.Path(file).write_text(text.getvalue(), encoding="utf-8")
+        code = end.code or 0
+        if code and not refused:
+            sys.exit(f"{' '.join(arguments)} ended with {code}")
+    head = f"driftlab {' '.join(arguments)} ended with {code}\\n" if refused else ""
+    pathlib.Path(file).write_text(head + text.getvalue(), encoding="utf-8")
 """
 
 
@@ -91,13 +97,16 @@ class Recorder:
         """Return the end of a command's output."""
         return self._log_path(arguments).read_text(encoding="utf-8", errors="replace")[-2000:]
 
-    def call_batch(self, commands: Sequence[tuple[Sequence[str], str]]) -> None:
-        """Run commands one after another in one process, and keep the output of each in a file."""
+    def call_batch(self, commands: Sequence[tuple[Sequence[str], str]], *, refused: bool = False) -> None:
+        """Run commands one after another in one process, and keep the output of each in a file.
+
+        With `refused` they may end with an error, which is kept too.
+        """
         done = subprocess.run(
             [sys.executable, "-c", BATCH],
             cwd=self.out,
             env=self.environment(),
-            input=json.dumps(commands),
+            input=json.dumps([commands, refused]),
             text=True,
             capture_output=True,
             check=False,
@@ -174,6 +183,18 @@ class Recorder:
             picture = ["--image", f"pictures/{file}.png"] if drawn else []
             yield ["show", f"{kind}/{name}", "--json", *picture], f"texts/show-{file}.json"
 
+    def ask_all(self) -> None:
+        """Keep what is read of every experiment in every size, and how faulty requests and stored runs are refused."""
+        folder = self.out / FOLDER
+        folder.mkdir()
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(dict(TINY)), encoding="utf-8")
+        self.call("run", f"{FOLDER}/tiny.yaml", "--backend", "inline", "--out", STORED)
+        files = sorted(self.tree.glob("platform/*/experiments/*.yaml"))
+        heads = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
+        requests = write_requests(self.out, {name: list(head.get("sizes", {})) for name, head in heads.items()})
+        (self.out / "texts" / FOLDER).mkdir()
+        self.call_batch([(one.words, f"texts/{FOLDER}/{one.name}.txt") for one in requests], refused=True)
+
     def judge(self) -> None:
         """Write every report again, the claims of runs, the figures of two runs side by side, and a run as CSV."""
         runs = sorted((self.out / "runs").iterdir())
@@ -196,9 +217,10 @@ class Recorder:
         interrupted = self.plan["interrupted"]
         runs = [partial(self.run_interrupted if one in interrupted else self.run, one) for one in self.plan["runs"]]
         shown = [self.show_all] if self.plan.get(SHOWN, True) else []
+        asked = [self.ask_all] if self.plan.get(REQUESTS, True) else []
         killed = [partial(self.run_under_ray, name) for name in self.plan["actor_killed"]]
         searches = [partial(self.search, name) for name in self.plan["searchers"]]
-        return [*runs, *shown, *killed, *searches]
+        return [*runs, *asked, *shown, *killed, *searches]
 
     def _log_path(self, arguments: Sequence[str]) -> Path:
         name = "-".join(one for one in arguments if not one.startswith("--")).replace("/", "-")
@@ -243,11 +265,11 @@ def narrowed(plan: dict[str, Any], only: Sequence[str]) -> dict[str, Any]:
     """Reduce a plan to some runs and searches, for work on a part; an empty choice leaves the plan as it is."""
     if not only:
         return plan
-    known = [SHOWN, *plan["runs"], *plan["searchers"]]
+    known = [SHOWN, REQUESTS, *plan["runs"], *plan["searchers"]]
     if unknown := [name for name in only if name not in known]:
         raise RecordError(f"the plan has no {', '.join(unknown)}; it has {', '.join(known)}")
     chosen = {key: [name for name in plan[key] if name in only] for key in ("runs", "actor_killed", "searchers")}
-    return {**plan, **chosen, SHOWN: SHOWN in only}
+    return {**plan, **chosen, SHOWN: SHOWN in only, REQUESTS: REQUESTS in only}
 
 
 def timed(job: Callable[[], None], file: Path) -> None:

@@ -222,14 +222,13 @@ class TestTraffic:
 
 
 class TestHouse:
-    def test_a_slot_is_read_from_the_run_or_from_the_table_of_systems(self):
-        spec = {"systems": ["one_time", part("mine", "ams", streaming={"interval_s": 3})]}
+    def test_a_slot_is_read_from_the_spec_of_the_run(self):
+        spec = {"systems": ["one_time", "oracle", part("mine", "ams", streaming={"interval_s": 3})]}
         tables = Made(spec)
         assert cells.slot(tables, "one_time", "adaptation")["fraction"] == 1.0
         assert cells.slot(tables, "mine", "streaming")["interval_s"] == 3
         assert cells.slot(tables, "mine", "adaptation")["fraction"] == 0.05
         assert cells.slot(tables, "oracle", "streaming").name == "foresight"
-        assert cells.slot(tables, "unheard-of", "streaming").name == "local"
 
     @pytest.mark.slow
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):

@@ -13,6 +13,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.registry import Member, member_class, parameters
 from driftlab.platform.core.spec import SystemPart
 from driftlab.platform.lab.cells import system_of
+from driftlab.platform.lab.sets import expand_system
 from driftlab.platform.scheduling.base import Demand, Grant, Window
 
 GOOD = """
@@ -112,7 +113,8 @@ def test_another_process_unpickles_what_the_file_defined(file: Path):
 
 
 def test_a_system_takes_it(file: Path):
-    system = system_of(SystemPart(name="mine", scheduling={"name": f"{file}:First", "share": 0.5}))
+    part = expand_system({"name": "mine", "scheduling": {"name": f"{file}:First", "share": 0.5}})
+    system = system_of(SystemPart.model_validate(part))
     assert system.scheduling.make().share == 0.5
 
 

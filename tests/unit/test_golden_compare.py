@@ -14,6 +14,7 @@ import yaml
 from golden import FAMILIES, members_without_cell
 from golden_compare import Renames, read_renames
 from golden_record import DEFINITIONS, HERE
+from golden_requests import WHOLE, faulty, stored
 from PIL import Image
 
 from driftlab.cli.kinds import kind_of
@@ -25,6 +26,9 @@ CELL = "ams/depot/one/seed-0"
 FRAMES = {"cell": [CELL] * 3, "score": [0.25, None, 1.0], "count": [1, 2, 3], "note": ["a", None, "c"]}
 RECIPE = {"network": "tiny", "steps": 4, "digest": "abc"}
 NONE = Renames()
+SPEC = (
+    "name: first\nsystems: [{name: ams, streaming: {name: ams, interval_s: 2}}]\nseeds: [0]\nstudent: {network: tiny}\n"
+)
 
 
 def write_table(recording: Path, name: str, columns: dict[str, Any] | pa.Table) -> None:
@@ -203,3 +207,14 @@ def test_every_member_and_sampler_is_in_the_experiments():
     for family in FAMILIES:
         assert {getattr(one, family).name for one in systems} == set(kind_of(family).summaries())
     assert set(plan["searchers"]) == set(SEARCHERS)
+
+
+def test_the_faulty_requests_are_many_and_each_has_one_name():
+    made = [(name, repr(document)) for name, document in faulty()]
+    spoilt = [(name, repr([document, info])) for name, document, info in stored(yaml.safe_load(SPEC))]
+    for listed in (made, spoilt):
+        assert len({name for name, _ in listed}) == len(listed)
+        assert len({text for _, text in listed}) > 0.9 * len(listed)
+    assert len(made) > 200
+    assert repr(dict(WHOLE)) not in dict(made).values()
+    assert made == [(name, repr(document)) for name, document in faulty()]

@@ -102,6 +102,16 @@ def test_cells_may_be_added_and_none_taken_away(run):
         planned(run)
 
 
+def test_a_system_that_is_added_by_name_is_written_out_so_that_readers_find_it(run):
+    systems = yaml.safe_load((run / "spec.yaml").read_text())["systems"]
+    edit(run, systems=[*systems, "oracle"])
+    with pytest.raises(DataError, match=r"systems\.2 is 'oracle': give a system"):
+        open_run(run)
+    assert planned(run)[0] == ["oracle/running/one/seed-0"]
+    assert open_run(run).spec["systems"][2]["streaming"]["name"] == "foresight"
+    assert open_run(run).spec["systems"][:2] == systems
+
+
 def damage_by(kind, run):
     tables = run / "tables"
     own, other = (table_file(tables, "frames", cell) for cell in CELLS)

@@ -14,6 +14,7 @@ from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.lab import cells
 from driftlab.platform.lab.cells import cells_of, system_of
 from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.sets import expand_system
 from driftlab.platform.sim.setting import Cell
 
 WORKLOADS = [
@@ -27,6 +28,10 @@ FLEETS = [
         "devices": [{"hardware": "laptop", "count": 2}, {"hardware": "phone-lo", "link": "3g", "count": 1}],
     },
 ]
+
+
+def part_of(**given: Any) -> SystemPart:
+    return SystemPart.model_validate(expand_system(given))
 
 
 def grid(**changes: Any) -> list[Cell]:
@@ -55,9 +60,9 @@ def test_a_bound_with_other_parameters_is_still_that_bound():
 
 
 def test_a_bound_with_other_members_is_none():
-    other = SystemPart(name="mine", base="no_custom", streaming="one_time", adaptation="distill")
+    other = part_of(name="mine", base="no_custom", streaming="one_time", adaptation="distill")
     assert system_of(other).bound is None
-    assert system_of(SystemPart(name="mine", base="no_custom")).bound == "do_nothing"
+    assert system_of(part_of(name="mine", base="no_custom")).bound == "do_nothing"
 
 
 def test_over_a_null_link_a_method_is_a_bound_in_the_same_world():
@@ -73,7 +78,7 @@ def test_over_a_null_link_a_method_is_a_bound_in_the_same_world():
 
 
 def test_a_part_changes_the_slots_that_it_names():
-    part = SystemPart(name="mine", base="one_time", streaming={"name": "one_time", "sample_s": 5})
+    part = part_of(name="mine", base="one_time", streaming={"name": "one_time", "sample_s": 5})
     system = system_of(part)
     assert system.streaming == Member("streaming", "one_time", (("sample_s", 5),))
     assert system.adaptation == SYSTEMS["one_time"].adaptation
@@ -81,7 +86,7 @@ def test_a_part_changes_the_slots_that_it_names():
 
 
 def test_a_system_of_one_s_own_begins_with_null_members():
-    system = system_of(SystemPart(name="mine", scaling="fixed"))
+    system = system_of(part_of(name="mine", scaling="fixed"))
     assert [member.name for member in system.members] == ["local", "frozen", "fixed", "uniform"]
 
 

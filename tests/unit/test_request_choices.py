@@ -9,7 +9,7 @@ import pytest
 from request_factory import DOCUMENT, document, refusal
 
 from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.read import Choice, Experiment, parse
+from driftlab.platform.lab.read import Choice, parse
 
 
 class TestOverrides:
@@ -80,7 +80,7 @@ class TestOverrides:
                 return {leaf for key, below in value.items() for leaf in leaves(below, f"{place}.{key}")}
             return {place.strip(".").partition(".0")[0] if isinstance(value, list) else place.strip(".")}
 
-        settings = leaves(Experiment.model_validate(document()).model_dump(mode="json"))
+        settings = leaves(parse(document()).model_dump(mode="json"))
         overridden = {override.partition("=")[0] for override in self.CHANGES}
         untouched = {leaf for leaf in settings if not any(f"{o}.".startswith(f"{leaf}.") for o in overridden)}
         assert untouched == {

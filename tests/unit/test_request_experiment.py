@@ -67,7 +67,7 @@ class TestShape:
             ({"fleets": [{"devices": [{"count": 0}]}]}, "fleets.0.devices.0.count is 0: input should be greater"),
             ({"systems": [{"name": "a", "streming": "local"}]}, "systems.0.streming is not known here. Did you mean"),
             ({"systems": [{"base": "ams"}]}, "systems.0.name is missing"),
-            ({"systems": [3]}, "systems.0 is 3: input should be a valid string"),
+            ({"systems": [3]}, "systems.0 is 3: give a system, such as {name: mine, base: ams}"),
             ({"server": {"gpu": 1}}, "server.gpu is not known here. Did you mean 'gpus'?"),
             ({"clock": "walll"}, "clock is 'walll': input should be 'virtual' or 'wall'"),
             ({"teacher": {"kind": "human"}}, "teacher.kind is 'human': input should be 'oracle' or 'network'"),
@@ -255,7 +255,7 @@ class TestMeaning:
     )
     def test_a_system_that_makes_no_sense(self, system, said):
         (fault,) = faults(document(systems=[system]))
-        assert fault.startswith("systems.0: ")
+        assert re.match(r"systems\.0(: |\.streaming is )", fault)
         assert said in fault
 
     @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from driftlab.errors import RequestError
+from driftlab.platform.core import documents
 from driftlab.platform.core.documents import read_yaml
 from driftlab.platform.lab.overrides import apply_overrides, merged
+from driftlab.platform.lab.read import FOLDER
 
 DOCUMENT = {"a": 1, "b": {"c": 2.0, "d": {"e": "text", "f": None}}, "list": [{"x": 1}, {"x": [10, 20]}]}
 
@@ -93,6 +96,39 @@ def test_a_key_may_differ_from_the_one_that_is_merged():
         "y": {"a": 1, "b": 2},
         "z": {"a": 1, "b": 3, "c": 1},
     }
+
+
+TEXTS = (
+    *(file.read_text() for file in sorted(FOLDER.glob("ams-*.yaml"))),
+    *("a: &x [1e-3, ~, on, 2020-01-02, 'b']\nc: *x", "a: [1, {b: 2}", "a: b: c", "a: 1\nb: 2\na: 3", "? [a]\n: b", ""),
+    *(
+        "a:\tb",
+        "a: |\n  b",
+        "a: &x [*x]",
+        "[" * 200,
+        "a: *b",
+        "!!python/object:os.system x",
+        "--- a\n--- b",
+        "\0",
+        "\ufeffa: 1",
+        "a: \udc80",
+    ),
+)
+
+
+def outcome(text: str, *, stored: bool) -> str:
+    try:
+        return repr(read_yaml(text, stored=stored))
+    except (yaml.YAMLError, RequestError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.skipif(len(documents.READERS) == 1, reason="yaml has no scanner in C here")
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_text_is_read_and_refused_alike_with_and_without_the_scanner_in_c(stored, monkeypatch):
+    fast = [outcome(text, stored=stored) for text in TEXTS]
+    monkeypatch.setattr(documents, "READERS", documents.READERS[-1:])
+    assert [outcome(text, stored=stored) for text in TEXTS] == fast
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Runs last: older folders open, report and compare; newer columns and tables are filled; nothing imports a member."""
+"""Runs last: newer columns and tables are filled, older versions are refused, and nothing imports a member."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,102 +26,22 @@ from driftlab.platform.results.tables import columns, recorder, schema
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, finished
-from driftlab.platform.results.tables.systems import NESTED, Slot, every_system, filled, slots_of
-
-OLD = Path(__file__).resolve().parents[1] / "fixtures/run-schema-4"
-ROWS = {
-    "runs": 3,
-    "frames": 96,
-    "transfers": 12,
-    "updates": 6,
-    "shares": 12,
-    "variants": 8,
-    "devices": 3,
-    "pictures": 0,
-}
-
-
-def call(*words: object):
-    return CliRunner().invoke(front.build_app(), [str(word) for word in words])
-
-
-@pytest.fixture
-def old(tmp_path):
-    return Path(shutil.copytree(OLD, tmp_path / "old"))
-
-
-# --- a run of schema version 4
-
-
-@pytest.mark.parametrize("table", schema.TABLES)
-def test_every_table_of_the_old_run_reads(table):
-    run = open_run(OLD)
-    found = run.table(table)
-    assert found.schema.equals(schema.TABLES[table], check_metadata=True)
-    assert len(found) == ROWS.get(table, 0)
-    holes = [field.name for field in found.schema if not field.nullable and found[field.name].null_count]
-    assert holes == []  # a newer column that may not be null says what it holds in older runs: `before`
-
-
-def test_the_old_run_answers_in_sql():
-    assert open_run(OLD).versions() == ["4"]
-    rows = open_run(OLD).sql("select system, updates from runs order by 1").to_pylist()
-    assert rows == [
-        {"system": "ams", "updates": 6},
-        {"system": "nestdnn", "updates": 0},
-        {"system": "no_custom", "updates": 0},
-    ]
+from driftlab.platform.results.tables.systems import NESTED, Slot, every_system, slots_of
 
 
 @pytest.mark.slow
-def test_the_old_run_is_judged_and_compared(old):
-    answer = json.loads(call("claims", old, "--json").stdout)
-    verdicts = {claim["id"]: claim["verdict"] for claim in answer["claims"]}
-    assert set(verdicts.values()) <= {"reproduced", "not reproduced", "not testable here", "information"}
-    assert call("diff", OLD, old).output == "No difference.\n"
-
-
-@pytest.mark.slow
-def test_a_notebook_draws_the_old_run(monkeypatch):
-    pytest.importorskip("IPython")
-    import matplotlib as mpl
-    import matplotlib.pyplot as plt
-
-    from driftlab.platform.results.figures.base import view_of
-    from driftlab.platform.results.figures.notebook import show
-    from driftlab.platform.results.figures.table import FIGURES
-
-    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
-    with mpl.rc_context({"backend": "Agg"}):
-        view = view_of(open_run(OLD))
-        for figure in FIGURES:
-            show(view, figure.name)
-    assert list(view.members("streaming", "ams")) == ["ams"]
-
-
-@pytest.mark.slow
-def test_the_old_run_is_reported_and_nothing_imports_a_member(old):
+def test_a_run_is_reported_and_nothing_imports_a_member(run):
     code = (
         "import sys; from driftlab.platform.results.tables.diff import differences;"
         "from driftlab.platform.results.report.page import write_report; path = sys.argv[1];"
         "write_report(path); assert differences(path, path) == []; print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(old)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert {f"driftlab.platform.results.{part}" for part in ("report.page", "claims.base")} <= loaded
-    assert "<title>old" in (old / "report.html").read_text()
+    assert "<title>demo" in (run / "report.html").read_text()
     members = {place.partition(":")[0] for family in FAMILIES.values() for place in family.values()}
     assert loaded & {*members, "torch", "torchvision", "ray"} == set()
-
-
-@pytest.mark.slow
-def test_cells_of_another_minor_version_run_again(old):
-    assert finished(str(old)) == set()
-    cell = "no_custom/w/two-phones/seed-0"
-    Recorder(str(old)).write(cell, factory.rows("no_custom", "w", 0, 4.0, 1.0, False))
-    assert finished(str(old)) == {cell}
-    assert open_run(old).versions() == ["4", schema.SCHEMA_VERSION]
-    assert len(open_run(old).table("runs")) == 4
 
 
 # --- tables that change
@@ -143,7 +64,7 @@ def rewrite(run, table, change, version=None):
 
 @pytest.mark.slow
 def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
-    rewrite(run, "updates", lambda table: table.drop_columns(["phi", "loss_last"]), "4")
+    rewrite(run, "updates", lambda table: table.drop_columns(["phi", "loss_last"]))
     found = open_run(run).table("updates")
     assert found.schema.equals(schema.TABLES["updates"])
     assert found["loss_last"].null_count == len(found) == 2
@@ -166,11 +87,8 @@ def test_a_newer_table_is_empty_and_one_that_was_there_is_missed(run, monkeypatc
     shutil.rmtree(run / "tables/updates")
     with pytest.raises(DataError, match="is missing though its cell is complete"):
         open_run(run).table("updates")
-    rewrite(run, "runs", lambda table: table, "4")
-    with pytest.raises(DataError, match="is missing though its cell is complete"):
-        open_run(run).table("updates")
     table = schema.TABLES["updates"]
-    since = table.with_metadata({**table.metadata, b"driftlab.since": b"4.1"})
+    since = table.with_metadata({**table.metadata, b"driftlab.since": b"4.99"})
     monkeypatch.setattr(schema, "TABLES", {**schema.TABLES, "updates": since})
     found = open_run(run).table("updates")
     assert (len(found), found.schema) == (0, table)
@@ -192,6 +110,31 @@ def test_a_newer_major_version_is_refused_and_nothing_of_it_is_run_again(run):
             read()
 
 
+@pytest.mark.parametrize("version", ["4", "4.3"])
+def test_tables_from_before_the_first_release_are_refused_whatever_their_spec_is(run, version):
+    rewrite(run, "runs", lambda table: table, version)
+    said = rf"'{run}' has tables of schema version {version}, which no release wrote; .*from 4\.4 on.*run\.json.*again"
+    (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
+    for words in (["report", run], ["claims", run], ["diff", run, run], ["run", "--resume", run]):
+        answer = CliRunner().invoke(front.build_app(), [str(word) for word in words])
+        assert isinstance(answer.exception, DataError)
+        assert re.match(said, str(answer.exception))
+    with pytest.raises(DataError, match=said):
+        recorder.read_file(next((run / "tables/runs").iterdir()), "runs")
+
+
+@pytest.mark.slow
+def test_cells_of_another_minor_version_run_again(run):
+    (one, other) = sorted((run / "tables/runs").iterdir())
+    rewrite(run, "runs", lambda table: table, "4.99")
+    assert finished(str(run)) == set()
+    cell = "no_custom/w/two-phones/seed-0"
+    Recorder(str(run)).write(cell, factory.rows("no_custom", "w", 0, 4.0, 1.0, False))
+    assert finished(str(run)) == {cell}
+    assert open_run(run).versions() == [schema.SCHEMA_VERSION, "4.99"]
+    assert len(open_run(run).table("runs")) == len({one, other})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3", "x", "4.x", ""])
 def test_what_is_no_version_is_damage(run, version):
@@ -209,7 +152,7 @@ def test_a_column_of_another_type_is_damage(run):
 @pytest.mark.slow
 def test_versions_that_had_other_columns_do_not_differ_by_them(run, tmp_path):
     older = Path(shutil.copytree(run, tmp_path / "older"))
-    rewrite(older, "updates", lambda table: table.drop_columns(["loss_first"]), "4")
+    rewrite(older, "updates", lambda table: table.drop_columns(["loss_first"]), "4.99")
     assert differences(older, run) == []
     assert differences(run, older) == []
 
@@ -270,17 +213,6 @@ def test_bounds_stay_what_they_were():
     assert len(cells_of(parse(document, ["bounds=false"]))) == 1
 
 
-@pytest.mark.parametrize("document", [documents.TINY | {"bounds": True}, documents.SHARING], ids=["bounds", "nested"])
-def test_defaults_that_are_spelled_out_are_no_difference(tmp_path, document):
-    experiment = parse(document)
-    folders = [tmp_path / part for part in "ab"]
-    for folder, document in zip(folders, (experiment.model_dump(mode="json"), resolved(experiment)), strict=True):
-        folder.mkdir()
-        (folder / "spec.yaml").write_text(yaml.safe_dump(document))
-    assert differences(*folders) == []
-    assert filled(resolved(experiment)) == resolved(experiment)
-
-
 def test_parameters_that_differ_are_told_and_those_of_one_version_alone_are_not(tmp_path):
     plain = resolved(parse(documents.TINY))
     other = json.loads(json.dumps(plain))
@@ -294,13 +226,15 @@ def test_parameters_that_differ_are_told_and_those_of_one_version_alone_are_not(
     assert differences(tmp_path / "b", tmp_path / "a") == ["spec 'systems.ams.adaptation.batch': 7 vs 4"]
 
 
-def test_slots_of_an_old_spec_have_the_defaults_of_their_time():
-    found = slots_of(open_run(OLD).spec, ["ams", "nestdnn", "oracle"])
-    assert (found["ams"]["streaming"]["interval_s"], found["ams"]["streaming"]["horizon_s"]) == (2, 120.0)
-    assert found["nestdnn"]["scaling"]["keep"] == (1.0, 0.5)
-    assert found["nestdnn"]["scaling"].nested
-    assert found["oracle"]["streaming"]["span"] == "window"
+def test_slots_of_a_spec_hold_what_was_given_and_the_defaults():
+    spec = resolved(parse({**documents.TINY, "bounds": True}))
+    spec["systems"][2]["streaming"]["defaults"]["horizon_s"] = 7.0
+    found = slots_of(spec, ["ams", "best_static"])
+    assert (found["ams"]["streaming"]["interval_s"], found["ams"]["streaming"]["horizon_s"]) == (2, 7.0)
+    assert found["best_static"]["streaming"]["span"] == "stream"
     assert found["ams"]["streaming"]["unheard_of"] is None
+    assert not found["ams"]["scaling"].nested
+    assert Slot("nested").nested
     assert Slot("x", (("a", 1), ("b", 2))).without("a") == Slot("x", (("b", 2.0),))
 
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.spec import AppPart, StudentPart
-from driftlab.platform.lab.read import Experiment
+from driftlab.platform.core.spec import AppPart
+from driftlab.platform.lab.read import Experiment, parse, with_defaults
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.training.artifacts import Recipe, digest_of
 from driftlab.platform.networks.training.pretrain import begin_from, pretrain
@@ -62,12 +62,15 @@ def test_a_file_without_weights_is_refused_with_the_way_to_make_one(tmp_path, co
 
 
 def test_a_network_of_a_paper_is_trained_as_it_usually_is():
-    usual, paper = StudentPart(), StudentPart.model_validate({"network": "resnet18"})
-    assert (usual.pretrain_steps, paper.pretrain_steps, paper.pretrain_batch) == (2500, 20_000, 16)
-    said = StudentPart.model_validate({"network": "resnet18", "pretrain_steps": 5})
-    assert (said.pretrain_steps, said.pretrain_rate) == (5, 0.001)
-    begun = StudentPart.model_validate({"weights": "w", "network": "resnet18"})
-    assert begun.pretrain_steps == 0
     document = {"name": "x", "systems": ["ams"], "workloads": [{"name": "streets/dance"}]}
-    own = Experiment.model_validate(document).student_of(AppPart(name="a", network="resnet18"), 0)
+
+    def student(**given):
+        return Experiment.model_validate(with_defaults({**document, "student": given}).document).student
+
+    usual, paper = student(), student(network="resnet18")
+    assert (usual.pretrain_steps, paper.pretrain_steps, paper.pretrain_batch) == (2500, 20_000, 16)
+    said = student(network="resnet18", pretrain_steps=5)
+    assert (said.pretrain_steps, said.pretrain_rate) == (5, 0.001)
+    assert student(weights="w", network="resnet18").pretrain_steps == 0
+    own = parse(document).student_of(AppPart(name="a", network="resnet18"), 0)
     assert (own.network, own.pretrain_steps) == ("resnet18", 20_000)

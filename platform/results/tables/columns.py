@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-# Major.minor. A new column or table raises the minor version: files of all of them read (see `recorder.read_file`). A
-# column that changes its meaning or type raises the major version. "4" is 4.0.
+# Major.minor. A new column or table raises the minor version: files of all of them from OLDEST on read (see
+# `recorder.read_file`). A column that changes its meaning or type raises the major version.
 SCHEMA_VERSION = "4.4"
-FIRST = "4"  # version of the tables that say nothing else
+OLDEST = "4.4"  # no release wrote an older one
+FIRST = "4"  # version that a table names by default as the one that added it, in the metadata of every file
 HOST = "host_"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()

@@ -78,7 +78,7 @@ def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
     slots = {}
     for family in FAMILIES:
         mine, known = all_params(part[family]), all_params(other[family])
-        unknown = part[family]["defaults"].keys() - known.keys()
+        unknown = part[family].get("defaults", {}).keys() - known.keys()
         same = part[family]["name"] == other[family]["name"]
         kept = {key: value for key, value in mine.items() if not same or key not in unknown}
         slots[family] = {"name": part[family]["name"], **kept}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from driftlab.errors import MOST_LINE, DataError, RequestError, as_typed, first_line, shortened, unknown_name
 from driftlab.platform.results.tables.columns import ordered
-from driftlab.platform.results.tables.recorder import files_of, read_file, table_file, written_by
+from driftlab.platform.results.tables.recorder import files_of, read_file, refuse_old, table_file, written_by
 from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS, is_newer
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 from driftlab.platform.results.tables.trials import read_trials
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+SPEC_CURE = "Put back what was changed, or start the experiment again."
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
@@ -130,15 +132,26 @@ def newest_run(start: str | Path = ".") -> Path:
 
 
 def read_spec(folder: Path) -> Mapping[str, Any]:
-    """Read what a run was asked to run."""
+    """Read what a run was asked to run; keys that the shape of a request does not have may be of another version."""
+    from driftlab.platform.core.spec import Spec
+
+    document = read_request(folder)
+    experiment = document.get("experiment")  # of a search, which has settings of its own beside it
+    whole = {**experiment, **document} if isinstance(experiment, dict) else document
+    _check_shape(whole, Spec, folder / "spec.yaml", SPEC_CURE)
+    return document
+
+
+def read_request(folder: Path) -> dict[str, Any]:
+    """Read the `spec.yaml` of a run as it stands; an edited one may have systems that are not written out."""
     import yaml
 
     from driftlab.platform.core.documents import read_text, read_yaml
-    from driftlab.platform.results.tables.shapes import Spec
 
     if not folder.is_dir():
         what = "a file" if folder.exists() else "not there"
         raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
+    _refuse_old(folder)
     file = folder / "spec.yaml"
     try:
         spec = read_yaml(read_text(file), MAX_SPEC_VALUES, stored=True)
@@ -148,13 +161,21 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RequestError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
-    return _shaped(spec, Spec, file, "mapping of settings", "Put back what was changed, or start the experiment again.")
+    return _mapping(spec, file, "mapping of settings", SPEC_CURE)
+
+
+def _refuse_old(folder: Path) -> None:
+    """Refuse a folder whose tables are from before the first release: its spec may have another shape too."""
+    for file in files_of(folder / "tables", "runs")[:1]:
+        with suppress(OSError, pa.ArrowException):  # a damaged file is refused where its table is read
+            if file.is_file():  # opening a pipe would wait for ever
+                refuse_old(written_by(file), folder)
 
 
 def read_info(folder: Path) -> Mapping[str, Any]:
     """Read on what a run was made."""
     from driftlab.platform.core.documents import read_json, read_text
-    from driftlab.platform.results.tables.shapes import Info
+    from driftlab.platform.core.spec import Info
 
     file = folder / "run.json"
     try:
@@ -163,18 +184,25 @@ def read_info(folder: Path) -> Mapping[str, Any]:
         return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
     except (OSError, ValueError, DataError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
-    return _shaped(info, Info, file, "JSON object", f"Remove it: {_cure(folder)}")
+    cure = f"Remove it: {_cure(folder)}"
+    document = _mapping(info, file, "JSON object", cure)
+    _check_shape(document, Info, file, cure)
+    return document
 
 
-def _shaped(document: Any, shape: type[BaseModel], file: Path, kind: str, cure: str) -> Mapping[str, Any]:
-    """Refuse a document of another shape than readers of a run rely on."""
-    from driftlab.platform.results.tables.shapes import shape_fault
-
+def _mapping(document: Any, file: Path, kind: str, cure: str) -> dict[str, Any]:
+    """Return a document that is a mapping."""
     if not isinstance(document, dict):
         raise DataError(f"'{file}' is not a {kind}. {cure}")
-    if fault := shape_fault(shape, document):
-        raise DataError(f"'{file}' cannot be read ({fault}). {cure}")
     return document
+
+
+def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path, cure: str) -> None:
+    """Refuse a document of another shape; keys that the model does not have may be those of another version."""
+    from driftlab.platform.core.documents import shape_fault
+
+    if fault := shape_fault(model, document, lenient=True):
+        raise DataError(f"'{file}' cannot be read ({fault}). {cure}")
 
 
 def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:

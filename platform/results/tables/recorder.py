@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from driftlab.errors import DataError
 from driftlab.platform.core.files import atomic_write
 from driftlab.platform.core.records import Columns, Reply, Rows
-from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
+from driftlab.platform.results.tables.columns import OLDEST, SCHEMA_VERSION, ordered
 from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, sealed
 from driftlab.platform.results.tables.schema import TABLES, before, version_of
 
@@ -106,8 +106,8 @@ def table_file(tables: Path, table: str, cell: str) -> Path:
 def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
     """Read one file whole or these columns, checksums included, in today's schema (else OSError, ArrowException).
 
-    Files of all minor versions are read: a column that the file lacks is filled, one that is not known is left out. A
-    newer major version raises DataError.
+    Files of all minor versions from OLDEST on are read: a column that the file lacks is filled, one that is not known
+    is left out. An older version and a newer major version raise DataError.
     """
     if file.exists() and not file.is_file():
         raise OSError(f"'{file.name}' is no regular file")  # opening a pipe would wait for ever
@@ -125,6 +125,16 @@ def written_by(file: Path) -> str:
     return version_of(pq.read_schema(file))
 
 
+def refuse_old(version: str, folder: Path) -> None:
+    """Refuse a folder with tables of this version if it is from before the first release."""
+    if ordered(version)[0] == ordered(OLDEST)[0] and ordered(version) < ordered(OLDEST):
+        raise DataError(
+            f"'{folder}' has tables of schema version {version}, which no release wrote; this driftlab reads them from "
+            f"{OLDEST} on. Read it with the driftlab that made the run (run.json names its commit), or start the "
+            "experiment again."
+        )
+
+
 def _check(found: pa.Schema, table: str, file: Path) -> None:
     version, ours = version_of(found), ordered(SCHEMA_VERSION)[0]
     theirs = ordered(version)[0]
@@ -133,6 +143,7 @@ def _check(found: pa.Schema, table: str, file: Path) -> None:
             f"'{file}' has tables of schema version {version}, and this driftlab reads up to {ours}.x. "
             "Read it with the driftlab that made the run (run.json names it), or install a newer one."
         )
+    refuse_old(version, file.parents[2])
     if theirs != ours or (found.metadata or {}).get(b"driftlab.table") != table.encode():
         raise pa.ArrowInvalid(f"schema version {version or 'unknown'}, this is {SCHEMA_VERSION}, or no '{table}' table")
     wrong = [

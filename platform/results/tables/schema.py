@@ -17,10 +17,10 @@ import pyarrow as pa
 from driftlab.platform.results.tables.columns import (
     BYTES,
     COUNT,
-    FIRST,
     FLAG,
     HOST,
     INDEX,
+    OLDEST,
     PLACE,
     PNG,
     REAL,
@@ -354,9 +354,10 @@ accuracy in classification, F1 at an overlap of one half in detection. Columns t
 machine happened to do; all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them
 bit by bit.
 
-Schema version {SCHEMA_VERSION}. Runs of every version {FIRST}.x open. In older runs a newer column is null, or holds
-what its meaning says, and a newer table is empty. Columns of a newer {FIRST}.x are left out. A newer major version is
-refused. A cell of another version counts as not finished: `driftlab run --resume DIR` runs it again.
+Schema version {SCHEMA_VERSION}. Runs of every version from {OLDEST} to the next major one open. In older runs a newer
+column is null, or holds what its meaning says, and a newer table is empty. Columns of a newer minor version are left
+out. A newer major version is refused, and so are tables from before the first release. A cell of another version counts
+as not finished: `driftlab run --resume DIR` runs it again.
 `spec.yaml` holds every parameter of every system: beside the member's name those that were given, under `defaults` the
 others. So a run can be read when members have changed.
 

@@ -11,7 +11,6 @@ from driftlab.platform.results.tables.diff import spec_differences
 from driftlab.platform.results.tables.origin import Seal, cell_spec, digest_of, seal_of
 from driftlab.platform.results.tables.read import Run
 from driftlab.platform.results.tables.recorder import OTHERS, table_file
-from driftlab.platform.results.tables.systems import filled
 
 DIFFERENCES_SHOWN = 3
 
@@ -66,7 +65,7 @@ def _edited(run: Run, row: Mapping[str, Any], seal: Seal) -> Iterator[str]:
     if seal.origin is None:
         return
     try:
-        now = cell_spec(filled(run.spec), row["system"], row["workload"], row["fleet"], row["seed"])
+        now = cell_spec(run.spec, row["system"], row["workload"], row["fleet"], row["seed"])
     except (KeyError, TypeError):
         yield f"the cell '{row['cell']}' is not in it"
         return
