@@ -10,8 +10,8 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 from driftlab.platform.results.relations.domains import costs, forgetting, stretches
 from driftlab.platform.results.relations.frontiers import pareto
-from driftlab.platform.results.relations.measured import means
 from driftlab.platform.results.relations.timing import stopping
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd

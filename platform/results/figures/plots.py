@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.core.metrics import interval
+from driftlab.platform.results import stats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +149,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     """Draw each system's score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
     for row, (system, look) in enumerate(looks.items()):
         values = runs[runs["system"] == system]["score"].dropna()
-        found = interval(values)
+        found = stats.mean(values)
         if found is None:
             continue
         found = found.within(0.0, 1.0)

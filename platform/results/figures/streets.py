@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.stats import means
 
 NOTE = (
     "Score in per cent as the mean over seeds, and half of its 95 % interval; strong is the best method of a column, "

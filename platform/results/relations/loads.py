@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results import stats
 from driftlab.platform.results.relations.cells import done
+from driftlab.platform.results.stats import Estimate
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.forecasting import KINDS, ForecastKind, ForecastScore, score_forecasts
 
@@ -50,7 +51,7 @@ def skills_by_seed(tables: Tables) -> dict[tuple[str, int], Mapping[ForecastKind
     return {key: score_forecasts(series, HORIZON) for key, series in loads_by_fleet(tables).items()}
 
 
-def forecast_skills(tables: Tables) -> dict[str, Mapping[ForecastKind, list[tuple[float, Interval]]]]:
+def forecast_skills(tables: Tables) -> dict[str, Mapping[ForecastKind, list[tuple[float, Estimate]]]]:
     """Return for each fleet and kind of forecast, by horizon, the mean absolute error and the skill over seeds."""
     scores: dict[str, list[Mapping[ForecastKind, ForecastScore]]] = {}
     for (fleet, _), found in skills_by_seed(tables).items():
@@ -61,8 +62,8 @@ def forecast_skills(tables: Tables) -> dict[str, Mapping[ForecastKind, list[tupl
     }
 
 
-def _over_seeds(scores: list[ForecastScore], step: int) -> tuple[float, Interval]:
-    skill = interval(score.skill[step] for score in scores)
+def _over_seeds(scores: list[ForecastScore], step: int) -> tuple[float, Estimate]:
+    skill = stats.mean(score.skill[step] for score in scores)
     assert skill is not None
     return sum(score.errors[step] for score in scores) / len(scores), skill
 

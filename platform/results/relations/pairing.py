@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from driftlab.errors import RequestError, quoted, unknown_name
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results import stats
+from driftlab.platform.results.stats import PLACES, ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables.columns import note
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.schema import TABLES
@@ -17,9 +18,7 @@ from driftlab.platform.results.tables.schema import TABLES
 if TYPE_CHECKING:
     import pandas as pd
 
-Answer = Literal["better", "worse", "cannot tell"]
 OVERALL = "overall"
-PLACES = ("workload", "fleet", "device", "app")  # what a pair has in common beside its seed
 LESS_IS_BETTER = frozenset({"B", "kbit/s", "J", "s", "ms", "MAC", "values", "packets"})  # units of what a system costs
 
 
@@ -30,8 +29,8 @@ class Pairing:
     place: str
     ours: float | None
     theirs: float | None
-    difference: Interval | None
-    answer: Answer
+    difference: Estimate | None
+    answer: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Comparison:
     rows: Sequence[Pairing]  # the last one is over all places
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> ComparisonResult:
         """Tell whether the first system is better, over all places."""
         return self.rows[-1].answer
 
@@ -124,36 +123,26 @@ def compare(
 
 
 def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
-    """List `ours` and `theirs` by place and seed, wherever both systems were measured; of none there are no rows."""
-    means, key = tables.once(_means, column)
-    left, right = (means[means["system"] == system].set_index(key)["mean"] for system in (ours, theirs))
-    return left.to_frame("ours").join(right.rename("theirs"), how="inner")
+    """List `ours` and `theirs` by place and seed, wherever both systems were measured."""
+    rows = tables.once(_rows, column)
+    key = [place for place in PLACES if place in rows.columns]
+    return stats.pairs(rows, ours, theirs, _column(column)[1], [*key, "seed"], "system")
 
 
-def _means(tables: Tables, column: str) -> tuple[pd.DataFrame, list[str]]:
-    """Average a column by system, place and seed, and name the places and the seed."""
+def _rows(tables: Tables, column: str) -> pd.DataFrame:
+    """List the rows of the cells that ended with a column, their system, their place and their seed."""
     table, name = _column(column)
     runs = tables.frame("runs")
     done = runs[runs["status"] == "done"]
     identity = done[["cell", "system", "workload", "fleet", "seed"]]
-    rows = done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
-    key = [place for place in PLACES if place in rows.columns] + ["seed"]
-    groups = rows.dropna(subset=[name]).astype({name: float}).groupby(["system", *key])
-    return groups[name].mean().reset_index(name="mean"), key
-
-
-def verdict(found: Interval | None, *, less_is_better: bool = False) -> Answer:
-    """Tell whether a mean difference with its interval is better, worse or cannot be told from nothing."""
-    if found is None or found.low is None or found.high is None or found.low <= 0 <= found.high:
-        return "cannot tell"
-    return "better" if (found.mean > 0) != less_is_better else "worse"
+    return done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
 
 
 def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:
     by_seed = both.groupby("seed")[["ours", "theirs"]].mean()
-    found = interval(by_seed["ours"] - by_seed["theirs"])
+    difference = stats.paired_difference(both)
     ours, theirs = (None if by_seed.empty else float(by_seed[side].mean()) for side in ("ours", "theirs"))
-    return Pairing(place, ours, theirs, found, verdict(found, less_is_better=less_is_better))
+    return Pairing(place, ours, theirs, difference, verdict(difference, less_is_better=less_is_better))
 
 
 def _own(table: str, name: str) -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.core.metrics import Interval, interval
 from driftlab.platform.core.space import (
     Domain,
     Objective,
@@ -21,7 +20,8 @@ from driftlab.platform.core.space import (
     constraint_of,
     leading,
 )
-from driftlab.platform.results.relations.pairing import Answer, verdict
+from driftlab.platform.results import stats
+from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.search import METRICS
 
@@ -40,8 +40,8 @@ class HeldOut:
     better: str  # max or min
     best: float | None
     defaults: float | None
-    difference: Interval | None
-    answer: Answer
+    difference: Estimate | None
+    answer: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,12 @@ class Found:
 
     def _compared(self, metric: str, better: str) -> HeldOut:
         rows = self.measures[self.measures["metric"] == metric]
-        place = ["workload", "fleet", "seed"]
-        sides = {stage: rows[rows["stage"] == stage].set_index(place)["value"] for stage in (BEST, DEFAULTS)}
-        both = sides[BEST].to_frame("best").join(sides[DEFAULTS].to_frame("defaults"), how="inner").reset_index()
-        seeds = both.groupby("seed")[["best", "defaults"]].mean()
-        found = interval(seeds["best"] - seeds["defaults"])
+        both = stats.pairs(rows, BEST, DEFAULTS, "value", ["workload", "fleet", "seed"], "stage")
+        difference = stats.paired_difference(both)
+        sides = {stage: rows[rows["stage"] == stage]["value"] for stage in (BEST, DEFAULTS)}
         means = {stage: float(own.mean()) if len(own) else None for stage, own in sides.items()}
-        answer = verdict(found, less_is_better=better == "min")
-        return HeldOut(metric, better, means[BEST], means[DEFAULTS], found, answer)
+        answer = verdict(difference, less_is_better=better == "min")
+        return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, answer)
 
 
 def open_search(path: str | Path) -> Found:

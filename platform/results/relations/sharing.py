@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.core.metrics import interval
 from driftlab.platform.core.records import Variant
+from driftlab.platform.results import stats
 from driftlab.platform.results.relations.cells import CELL, done, members, slot
 from driftlab.platform.results.relations.measured import Measured, Untestable, values_by_seed
 from driftlab.platform.results.tables.read import Tables
@@ -126,7 +126,7 @@ def over_apps(values: pd.Series, note: str, what: str = "whatever they learn") -
 
 
 def _over(values: pd.Series, note: str, over: str) -> Measured | Untestable:
-    found = interval(values)
+    found = stats.mean(values)
     if found is None or found.n < 2:
         return Untestable("needs two applications or more")
     return Measured.of(found, f"{note}, {over}" if note else over, values_by_seed(values))

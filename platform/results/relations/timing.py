@@ -22,9 +22,9 @@ from driftlab.platform.results.relations.utility import (
     continuous,
     discrete,
     overhead,
-    rank_correlation,
     relative,
 )
+from driftlab.platform.results.stats import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

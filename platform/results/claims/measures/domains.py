@@ -12,7 +12,7 @@ import numpy as np
 from driftlab.platform.results.relations.cells import Kinds, of_kinds
 from driftlab.platform.results.relations.domains import costs, factor_over, rivals, stretches, usual_surrogates
 from driftlab.platform.results.relations.measured import Measured, Untestable, over_seeds, ratio_over_seeds
-from driftlab.platform.results.relations.utility import rank_correlation
+from driftlab.platform.results.stats import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

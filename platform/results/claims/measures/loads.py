@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean as mean
 
-from driftlab.platform.core.metrics import interval
+from driftlab.platform.results import stats
 from driftlab.platform.results.relations.loads import skills_by_seed
 from driftlab.platform.results.relations.measured import MORE_SEEDS, Measured, Untestable
 from driftlab.platform.results.tables.read import Tables
@@ -22,7 +22,7 @@ def forecast_gain(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "a
         return Untestable(f"needs fleets whose devices have a load, called {', '.join(missing)}")
     seeds = set.intersection(*(set(skills) for skills in found.values()))
     by_seed = {seed: mean(skills[seed] for skills in found.values()) for seed in sorted(seeds)}
-    gain = interval(by_seed.values())
+    gain = stats.mean(by_seed.values())
     if gain is None or gain.n == 1:
         return Untestable(MORE_SEEDS)
     told = [f"{fleet} {100 * mean(skills.values()):+.1f} %" for fleet, skills in found.items()]

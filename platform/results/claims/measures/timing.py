@@ -14,7 +14,7 @@ from driftlab.platform.results.relations.timing import (
     stopping,
     utilities,
 )
-from driftlab.platform.results.relations.utility import rank_correlation
+from driftlab.platform.results.stats import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 MISSING = "needs members that learn on the stream, and a fleet in which nothing is missed"
