@@ -11,7 +11,7 @@ from tables_factory import Made
 
 import driftlab
 from driftlab.errors import DriftlabError, RequestError
-from driftlab.platform.results.relations.pairing import compare
+from driftlab.platform.results.relations.comparison import compare
 from driftlab.platform.results.stats import Estimate
 
 SEEDS = (0, 1, 2)

@@ -24,7 +24,8 @@ from pathlib import Path
 from driftlab.errors import DataError
 from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 from driftlab.platform.results.claims.ledger import Digests, Key, Line, newest, read_ledger, stale
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.claims.statistics import Measured
+from driftlab.platform.results.relations.base import Untestable
 
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
@@ -118,7 +119,7 @@ def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
 def verdict_of(claim: Claim, line: Line | None) -> Verdict:
     """Judge the value of a line of the ledger by the claim's present rule."""
     if line is None:
-        return judge(claim, Untestable(claim.no_table_tells or "no value is recorded"))
+        return judge(claim, Untestable(claim.not_testable or "no value is recorded"))
     return judge(claim, Measured(line["value"], line["low"], line["high"], line["n"], line["note"]))
 
 

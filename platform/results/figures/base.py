@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.relations.cells import members
+from driftlab.platform.results.relations.base import members
 from driftlab.platform.results.relations.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.systems import Slot

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.sharing import memory_of_all, networks, over_draws, unscaled
+from driftlab.platform.results.relations.networks import memory_of_all, networks, over_draws, unscaled
 
 if TYPE_CHECKING:
     import pandas as pd

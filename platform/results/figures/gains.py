@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.cells import gains
+from driftlab.platform.results.relations.scores import frame_gains
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ NOTE = (
 
 def show(view: View) -> Shown | None:
     """Pool the frames of all settings, and tell the share improved for each of them."""
-    found = frame_gains(view)
+    found = _gains(view)
     if found.empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
@@ -40,13 +40,13 @@ def show(view: View) -> Shown | None:
     return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
 
 
-def frame_gains(view: View) -> pd.DataFrame:
+def _gains(view: View) -> pd.DataFrame:
     """List by how much every frame of every other system is better than under the one that does nothing."""
     runs = view.runs[["cell", "system", "setting", "bound", "workload", "fleet", "seed"]]
     frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
     frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
     nothing = frames["bound"] == "do_nothing"
-    return gains(frames[~nothing], frames[nothing])
+    return frame_gains(frames[~nothing], frames[nothing])
 
 
 def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> None:

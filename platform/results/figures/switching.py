@@ -10,7 +10,7 @@ import numpy as np
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.sharing import APP, every_switch, joule_per_byte, of_equal_sizes
+from driftlab.platform.results.relations.networks import APP, every_switch, joule_per_byte, of_equal_sizes
 
 if TYPE_CHECKING:
     import pandas as pd

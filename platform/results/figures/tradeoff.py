@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common, untold
-from driftlab.platform.results.relations.cells import CELL
+from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.sharing import beside_status_quo, crossing, knee, on_traces, swept
 from driftlab.platform.results.stats import means
 

@@ -9,7 +9,8 @@ from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.figures.plots import measure
-from driftlab.platform.results.relations.pairing import Comparison, compare, pairs
+from driftlab.platform.results.relations.base import pairs
+from driftlab.platform.results.relations.comparison import Comparison, compare
 from driftlab.platform.results.report.summary.base import DASH, count, half, signed
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 

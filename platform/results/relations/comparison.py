@@ -1,18 +1,19 @@
-"""Compare two systems pair by pair: what one measured minus what the other measured in the same place and seed."""
+"""Compare two systems pair by pair, as `driftlab.open_run(...).compare` does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from driftlab.errors import RequestError, quoted, unknown_name
+from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.results import stats
-from driftlab.platform.results.stats import PLACES, ComparisonResult, Estimate, verdict
+from driftlab.platform.results.relations.base import column_of, pairs
+from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
+from driftlab.platform.results.tables import read
 from driftlab.platform.results.tables.columns import note
-from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.schema import TABLES
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def compare(
     answer is `better` or `worse` where the interval excludes 0. Costs (bytes, seconds, joules, work) count as better
     where they are lower, unless `less_is_better` says otherwise.
     """
-    table, name = _column(column)
+    table, name = column_of(column)
     if by not in ("workload", "fleet", "app"):
         raise unknown_name("place to compare by", by, ("workload", "fleet", "app"))
     if by == "app" and "app" not in TABLES[table].names:
@@ -122,22 +123,6 @@ def compare(
     return Comparison(ours, theirs, column, unit, by, less, rows)
 
 
-def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
-    """List `ours` and `theirs` by place and seed, wherever both systems were measured."""
-    rows = tables.once(_rows, column)
-    key = [place for place in PLACES if place in rows.columns]
-    return stats.pairs(rows, ours, theirs, _column(column)[1], [*key, "seed"], "system")
-
-
-def _rows(tables: Tables, column: str) -> pd.DataFrame:
-    """List the rows of the cells that ended with a column, their system, their place and their seed."""
-    table, name = _column(column)
-    runs = tables.frame("runs")
-    done = runs[runs["status"] == "done"]
-    identity = done[["cell", "system", "workload", "fleet", "seed"]]
-    return done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
-
-
 def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:
     by_seed = both.groupby("seed")[["ours", "theirs"]].mean()
     difference = stats.paired_difference(both)
@@ -145,27 +130,26 @@ def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:
     return Pairing(place, ours, theirs, difference, verdict(difference, less_is_better=less_is_better))
 
 
-def _own(table: str, name: str) -> list[str]:
-    return ["cell", *(place for place in PLACES if place in TABLES[table].names), name]
-
-
-def _column(asked: str) -> tuple[str, str]:
-    """Find a column of numbers by its name, of table `runs` unless another one stands before the dot."""
-    table, dot, name = asked.rpartition(".")
-    table = table if dot else "runs"
-    if table not in TABLES:
-        raise unknown_name("table", table, TABLES)
-    numbers = [field.name for field in TABLES[table] if _is_number(field.type) and field.name != "seed"]
-    if name not in TABLES[table].names:
-        raise unknown_name(f"column of '{table}'", name, numbers)
-    if name not in numbers:
-        raise RequestError(f"Column {quoted(asked)} holds no numbers. Those of '{table}' are: {', '.join(numbers)}.")
-    return table, name
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
 def _digits(value: float) -> str:
     return f"{value:.4g}".replace("-", "\u2212")
+
+
+@dataclass(frozen=True)
+class AnalysedRun(Run):
+    """A run folder that answers questions about its tables."""
+
+    def compare(
+        self, ours: str, theirs: str, column: str = "score", *, by: str = "workload", less_is_better: bool | None = None
+    ) -> Comparison:
+        """Compare two systems over the seeds that both ran: better, worse or cannot tell (see `compare`)."""
+        return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
+
+    def classes(self) -> pd.DataFrame:
+        """List how every class fared under every system; since schema 4.2, of detection none."""
+        return self.frame("class_scores")
+
+
+def open_run(path: str | Path) -> AnalysedRun:
+    """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
+    run = read.open_run(path)
+    return AnalysedRun(run.path, run.spec, run.info)
