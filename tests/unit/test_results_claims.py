@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import results_factory as factory
+from tables_factory import Made
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.claims.base import (
     Claim,
     as_records,
     as_rows,
+    counted,
     evaluate,
     every_claim,
     judge,
@@ -111,6 +114,14 @@ def test_rendering_and_choice(tmp_path):
     assert untestable([*verdicts, *verdicts[:1]]) == {"ONCE-2, ONCE-2": first["note"], "ONCE-1": second["note"]}
     with pytest.raises(RequestError, match="ONCE-1"):
         evaluate(run, ["ONCE-l"])
+
+
+def test_claims_that_no_run_can_judge_are_counted_apart():
+    never = replace(every_claim()["ONCE-1"], id="X-1", not_testable="no table tells")
+    told = [judge(never, never.ask(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
+    assert counted([*told, judge(every_claim()["ONCE-2"], Untestable("why"))]) == {
+        "testable by no run": 1, "reproduced": 2, "not testable here": 1
+    }  # fmt: skip
 
 
 def test_every_claim_is_written_down_in_full():

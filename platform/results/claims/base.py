@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DASH = "–"
+NO_RUN = "testable by no run"
 RELATIONS = "driftlab.platform.results.relations"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
@@ -200,7 +202,12 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     ]
 
 
-def untestable(verdicts: Sequence[Verdict]) -> dict[str, str]:
+def counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """Count the verdicts by their word; claims that no run can judge count apart."""
+    return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.word for verdict in verdicts))
+
+
+def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """Map claims that the tables say nothing about to the reason, which several may share."""
     reasons: dict[str, str] = {}
     for verdict in verdicts:

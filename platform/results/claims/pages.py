@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import DataError
-from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
+from driftlab.platform.results.claims.base import NO_RUN, Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 from driftlab.platform.results.claims.ledger import Digests, Key, Line, newest, read_ledger, stale
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.relations.base import Untestable
@@ -82,7 +82,9 @@ def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> 
     lines = [runs[claim.experiment].get(claim.id) for claim in claims]
     rows = [_row(claim, line, evidence) for claim, line in zip(claims, lines, strict=True)]
     origins = dict.fromkeys(_origin(line, evidence) for line in lines if line)
-    return "\n".join([HEAD, *rows, "", *(origins or ["No run is recorded yet."]), ""])
+    never = sum(bool(claim.not_testable) for claim in claims)
+    apart = [f"* {never} of these {len(claims)} claims: {NO_RUN}"] if never else []
+    return "\n".join([HEAD, *rows, "", *(origins or ["No run is recorded yet."]), *apart, ""])
 
 
 def of_place(names: str) -> list[Claim]:
