@@ -140,6 +140,12 @@ def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequenc
     return left.to_frame("ours").join(right.rename("theirs"), how="inner")
 
 
+def gains(rows: pd.DataFrame, reference: pd.DataFrame, of: str, by: Sequence[str]) -> pd.DataFrame:
+    """Put every row beside the one of a reference in the same place, with the difference of a column: `gain`."""
+    both = rows.merge(reference[[*by, of]], on=list(by), suffixes=("", "_reference"))
+    return both.assign(gain=both[of] - both[f"{of}_reference"])
+
+
 def paired_difference(both: pd.DataFrame) -> Estimate | None:
     """Average `ours` minus `theirs` within seeds and then over them."""
     sides = both.groupby("seed")[["ours", "theirs"]].mean()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.scores import frame_gains
-from driftlab.platform.results.stats import means
+from driftlab.platform.results.figures.base import Figure, Grid, Panel, Shown, View, mean_cell, means_by_setting
+from driftlab.platform.results.relations.base import FRAME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +31,10 @@ def show(view: View) -> Shown | None:
     panel = Panel("gain of a frame, all settings", partial(_draw, found=found, looks=looks, measure=measure))
     improved = found.assign(better=found["gain"] > 0, all="all")
     columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
-    shares = {
-        (system, column): (share, low)
-        for by in ("setting", "all")
-        for system, column, share, low, *_ in means(improved, ["system", by], "better").itertuples(index=False)
+    shares = means_by_setting(improved, "better")
+    rows = {
+        name: [mean_cell(shares.get((name, column)), "{:.0f} %", ".0f", 100) for column in columns] for name in looks
     }
-    rows = {name: [_entry(shares.get((name, column))) for column in columns] for name in looks}
     return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
 
 
@@ -46,7 +44,7 @@ def _gains(view: View) -> pd.DataFrame:
     frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
     frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
     nothing = frames["bound"] == "do_nothing"
-    return frame_gains(frames[~nothing], frames[nothing])
+    return stats.gains(frames[~nothing], frames[nothing], "score_frame", FRAME)
 
 
 def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
@@ -59,13 +57,6 @@ def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> 
     axis.set_xlabel(f"gain in {measure} over doing nothing")
     axis.set_ylabel("share of frames")
     plots.tidy(axis)
-
-
-def _entry(found: tuple[float, float] | None) -> GridCell:
-    if found is None:
-        return GridCell("–")
-    share, low = found
-    return GridCell(f"{100 * share:.0f} %", "" if low != low else f"± {100 * (share - low):.0f}")
 
 
 FIGURE = Figure("gains", "Gain frame by frame", show)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, mean_cell
 from driftlab.platform.results.relations.sharing import allocations, switches
 from driftlab.platform.results.stats import means
 
@@ -105,17 +105,12 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
         system: [
             GridCell(plots.short(often[system])),
             *(GridCell(f"{moved[key]:.1f}" if (key := (system, *kind)) in moved else "–") for kind in kinds),
-            _drawn_entry(drawn.loc[system]) if system in drawn.index else GridCell("–"),
+            mean_cell(drawn.loc[system] if system in drawn.index else None, "{:.3g}", ".2g"),
         ]
         for system in looks
     }
     columns = ["switches", *(f"{way}: {SIDES[side]}, {name}" for way, side in kinds), "J per 1 000"]
     return Grid("switching", columns, rows_of)
-
-
-def _drawn_entry(found: pd.Series) -> GridCell:
-    half = found["mean"] - found["low"]
-    return GridCell(f"{found['mean']:.3g}", "" if half != half else f"± {half:.2g}")
 
 
 FIGURE = Figure("paging", "Loading and dropping networks", show)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from driftlab.platform.results import stats
 from driftlab.platform.results.relations.base import (
     CELL,
     FRAME,
@@ -113,12 +114,6 @@ def received(tables: Tables, system: str) -> pd.DataFrame:
     return single(runs.set_index("seed")["downlink_kbps"], note)
 
 
-def frame_gains(frames: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
-    """Put every frame beside the same one of the system that does nothing: `gain`."""
-    both = frames.merge(plain[[*FRAME, "score_frame"]], on=FRAME, suffixes=("", "_plain"))
-    return both.assign(gain=both["score_frame"] - both["score_frame_plain"])
-
-
 def improved_frames(tables: Tables) -> pd.DataFrame:
     """List the shares of frames that AMS and One-Time improve, by seed.
 
@@ -127,7 +122,7 @@ def improved_frames(tables: Tables) -> pd.DataFrame:
     """
     frames = named(tables, "frames", "system", *CELL).dropna(subset="score_frame")
     frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
-    gains = frame_gains(frames, frames[frames["system"] == "no_custom"])
+    gains = stats.gains(frames, frames[frames["system"] == "no_custom"], "score_frame", FRAME)
     better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
     shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
     note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
@@ -166,9 +161,8 @@ def _once_and_never(tables: Tables) -> pd.DataFrame:
     runs = tables.frame("runs")
     frames = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["score_frame"])
     once, never = (frames[frames["system"] == system] for system in ("one_time", "no_custom"))
-    both = once.merge(never[[*SAME_FRAME, "score_frame"]], on=SAME_FRAME, suffixes=("", "_never"))
-    scenes = both.groupby([*CELL, "device", "app"])["scene"]
-    return both.assign(gain=both["score_frame"] - both["score_frame_never"], changes=scenes.transform("nunique") - 1)
+    both = stats.gains(once, never, "score_frame", SAME_FRAME)
+    return both.assign(changes=both.groupby([*CELL, "device", "app"])["scene"].transform("nunique") - 1)
 
 
 def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
