@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 APP = ["draw", "workload", "app"]  # whose networks are compared
+NESTED, INDEPENDENT = "nested", "independent"  # scaling members whose networks are compared
 
 
 def networks(tables: Tables) -> pd.DataFrame:
@@ -75,6 +76,21 @@ def every_switch(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
     known = [Variant("", None, size, 0.0) for size in sizes]
     moved = [(i, j, *paged_bytes(known, i, j, nested=nested)) for i, j in permutations(range(len(known)), 2)]
     return pd.DataFrame(moved, columns=["before", "after", "loaded", "dropped"])
+
+
+def switches_by_kind(tables: Tables) -> pd.DataFrame:
+    """List the switches of `every_switch` among the nested and among the independent networks of each application.
+
+    `kind` says among which; without applications that have as many of both there are none.
+    """
+    import pandas as pd
+
+    found = [
+        every_switch(rows, nested=kind == NESTED).assign(kind=kind, **dict(zip(APP, app, strict=True)))
+        for app, both in of_equal_sizes(tables).items()
+        for rows, kind in zip(both, (NESTED, INDEPENDENT), strict=True)
+    ]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*APP, "kind"])
 
 
 def joule_per_byte(tables: Tables) -> float | None:
@@ -188,14 +204,12 @@ def energy_of_switches(tables: Tables) -> pd.DataFrame:
     As in the paper, switches are random: from each of an application's networks to each other one equally often,
     whatever schedulers would do. A byte takes what the devices of the run have paid for one.
     """
-    import pandas as pd
-
-    byte_j, both = joule_per_byte(tables), of_equal_sizes(tables)
-    if not both or byte_j is None:
+    byte_j, changes = joule_per_byte(tables), switches_by_kind(tables)
+    if changes.empty or byte_j is None:
         return nothing()
-    spent = [[1000 * byte_j * _moved(rows, nested=nested) for rows, nested in zip(own, (True, False), strict=True)]
-             for own in both.values()]  # fmt: skip
-    rows = pd.DataFrame(spent, index=pd.MultiIndex.from_tuples(both, names=APP), columns=["theirs", "ours"])
+    moved = (changes["loaded"] + changes["dropped"]).groupby([changes[key] for key in [*APP, "kind"]]).mean()
+    spent = (1000 * byte_j * moved).unstack("kind")
+    rows = sides(spent[INDEPENDENT], spent[NESTED])
     saved = rows["ours"] - rows["theirs"]
     note = f"{rows['theirs'].mean():.3g} J against {rows['ours'].mean():.3g} J"
     return noted(rows, f"{note}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
@@ -223,8 +237,3 @@ def _kept_on_the_way_up(alone: pd.DataFrame) -> int:
     """Sum what all switches up load less what they drop."""
     found = _upwards(alone, nested=False)
     return int(found["loaded"].sum() - found["dropped"].sum())
-
-
-def _moved(rows: pd.DataFrame, *, nested: bool) -> float:
-    """Average what a switch between two networks moves, in and out."""
-    return float(every_switch(rows, nested=nested)[["loaded", "dropped"]].sum(axis="columns").mean())
