@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from _shared import options_of, report
 
-from driftlab.platform.core.metrics import interval
 from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
+from driftlab.platform.results import stats
 from driftlab.platform.results.relations.searches import Found, open_search
 from driftlab.platform.tune.evolution import Evolution
 from driftlab.platform.tune.folder import begin_search
@@ -154,14 +154,14 @@ def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
     )
     metric = full.objectives[0].metric
     scores = [_held_out(found, metric) for found in (full, stopped)]
-    difference = interval(scores[1][seed] - scores[0][seed] for seed in scores[0])
+    difference = stats.mean(scores[1][seed] - scores[0][seed] for seed in scores[0])
     return {
         "space": space,
         "trials": full.budget.trials,
         "stopped": stopped.budget.stopped,
         "compute": stopped.budget.streamed_s / full.budget.streamed_s,
         "recommended": [found.best and found.best.number for found in (full, stopped)],
-        metric: {"full": interval(scores[0].values()), "stopped": interval(scores[1].values())},
+        metric: {"full": stats.mean(scores[0].values()), "stopped": stats.mean(scores[1].values())},
         "difference": difference,
     }
 

@@ -8,7 +8,7 @@ from driftlab import _torchvision, errors
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.seal import run
-    from driftlab.platform.results.relations.run import open_run
+    from driftlab.platform.results.relations.comparison import open_run
     from driftlab.platform.results.tables.read import newest_run
 
 __version__ = "0.1.0"
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return newest_run
     if name == "open_run":
-        from driftlab.platform.results.relations.run import open_run
+        from driftlab.platform.results.relations.comparison import open_run
 
         return open_run
     if name == "run":

@@ -55,25 +55,28 @@ def claims(
 ) -> None:
     """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
     from driftlab.platform.lab.evidence import check_evidence
-    from driftlab.platform.results.claims import ledger
-    from driftlab.platform.results.claims.base import COLUMNS, as_records, as_rows, evaluate, untestable
+    from driftlab.platform.results.claims import base, ledger
     from driftlab.platform.results.tables.read import newest_run, open_run
 
     folder = run or newest_run()
     opened = open_run(folder)
     if record:
         check_evidence(folder)
-    verdicts = evaluate(opened)
+    verdicts = base.evaluate(opened)
     if as_json:
         origin = {key: opened.spec.get(key) for key in ("size", "seeds")}
         origin |= {"experiment": opened.spec.get("name"), "commit": opened.info.get("git_commit")}
-        print_json({"run": folder, **origin, "claims": as_records(verdicts)})
+        print_json({"run": folder, **origin, "counts": base.counted(verdicts), "claims": base.as_records(verdicts)})
     else:
         remark(f"Judged by {folder}")
         if told := [verdict for verdict in verdicts if verdict.measured]:
-            print_table(COLUMNS, as_rows(told), whole=("paper", "ours"))
+            print_table(base.COLUMNS, base.as_rows(told), whole=("paper", "ours"))
             say()
-        print_table(("not testable here", "why"), untestable(verdicts).items())
+        never = [verdict for verdict in verdicts if verdict.claim.not_testable]
+        print_table(("not testable here", "why"), base.untestable(one for one in verdicts if one not in never).items())
+        say()
+        print_table((base.NO_RUN, "why"), base.untestable(never).items())
+        remark(", ".join(f"{count} {word}" for word, count in base.counted(verdicts).items()))
     if record:
         added = ledger.append(ledger.LEDGER, ledger.lines_of(opened, verdicts, ledger.Digests()))
         remark(f"Added {added} lines to {ledger.LEDGER}")

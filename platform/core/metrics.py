@@ -1,10 +1,8 @@
-"""Scores of predictions, and intervals of means over seeds."""
+"""Scores of predictions."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +12,7 @@ from driftlab.datasets.frames import IGNORE
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[Any]  # any integer type
-Key = TypeVar("Key", bound=Hashable)
 EDGE_S = 1e-9  # a frame shown exactly window_s ago lies outside the window, whatever the rounding of k / fps
-
-
-class Interval(NamedTuple):
-    """A mean with its 95 % interval; one value has no interval (None), which differs from an interval of width 0."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    n: int
-
-    def within(self, least: float = -math.inf, most: float = math.inf) -> Interval:
-        """Cut the interval to what is possible: a time is not negative, a share not above 1."""
-        if self.low is None or self.high is None:
-            return self
-        return self._replace(low=max(self.low, least), high=min(self.high, most))
 
 
 def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
@@ -137,23 +119,3 @@ def _box_iou(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Floats:
 def kbps(size_bytes: float, seconds: float) -> float:
     """Return kilobits of 1 000 bits per second of video."""
     return size_bytes * 8 / 1000 / seconds
-
-
-def interval(values: Iterable[float | None]) -> Interval | None:
-    """Average over seeds with Student's t, leaving out what was not measured (None, NaN); None if nothing was."""
-    known = np.array([value for value in values if value is not None and math.isfinite(value)], dtype=np.float64)
-    if known.size == 0:
-        return None
-    mean = float(known.mean())
-    if known.size == 1:
-        return Interval(mean, None, None, 1)
-    from scipy.special import stdtrit  # 0.2 s, and only a report needs it
-
-    half = float(stdtrit(known.size - 1, 0.975)) * float(known.std(ddof=1)) / math.sqrt(known.size)
-    return Interval(mean, mean - half, mean + half, int(known.size))
-
-
-def paired(ours: Mapping[Key, float | None], theirs: Mapping[Key, float | None]) -> Interval | None:
-    """Average the difference ours - theirs over the keys (seeds, devices) that both have."""
-    shared = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    return interval(a - b for a, b in shared if a is not None and b is not None)

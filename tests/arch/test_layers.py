@@ -40,7 +40,7 @@ MAY_IMPORT: Mapping[str, str] = {  # what each room or folder may import: rows a
 }
 ROOMS = tuple(MAY_IMPORT)[3:15]
 EXCEPTIONS = {  # imports against the table, each for one function or table without any state
-    "driftlab.platform.results.claims.measures.traffic": "driftlab.platform.streaming.wire.values.bytes_of",
+    "driftlab.platform.results.relations.traffic": "driftlab.platform.streaming.wire.values.bytes_of",
     "driftlab.platform.results.relations.sharing": "driftlab.platform.scheduling.costs.weigh_cost",
 }
 RESULTS = (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from experiments_factory import loaded
 
-from driftlab.platform.core.metrics import paired
 from driftlab.platform.lab.read import names
 from driftlab.platform.lab.seal import run
+from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import evaluate
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
@@ -60,8 +60,8 @@ def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
     assert runs[runs["system"] == "no_custom"]["score"].mean() > 0.25  # one that was taught for 50 steps: 0.17
     gains = {}
     for street, cells in runs.groupby("workload"):
-        ours, theirs = (dict(cells[cells["system"] == name][["seed", "score"]].values) for name in ("ams", "no_custom"))
-        gains[street] = paired(ours, theirs).mean
+        both = stats.pairs(cells, "ams", "no_custom", "score", ["seed"], "system")
+        gains[street] = stats.paired_difference(both).mean
     assert len(gains) == len(STREETS)
     assert min(gains.values()) >= 0, gains
     assert sum(gains.values()) / len(gains) > 0.05, gains

@@ -7,8 +7,9 @@ from typing import Any
 import tables_factory
 from tables_factory import Made
 
-from driftlab.platform.results.claims.base import every_claim, judge
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.claims.base import Claim, every_claim, judge
+from driftlab.platform.results.claims.statistics import Measured
+from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Tables
 
 SEEDS = (0, 1, 2)
@@ -44,6 +45,12 @@ def part(name: str, base: str, **slots: Any) -> dict[str, Any]:
 def measured(found: Measured | Untestable) -> Measured:
     assert isinstance(found, Measured), found
     return found
+
+
+def ask_of(tables: Tables, statistic: Any, relation: str, *systems: Any, **where: Any) -> Measured | Untestable:
+    """Ask a claim that no file has."""
+    of = {"relation": relation, "systems": systems, "where": where}
+    return Claim("X-1", "x", "here", "it holds", None, "s", "info", of, statistic).ask(tables)
 
 
 def ask(name: str, tables: Tables) -> Measured | Untestable:

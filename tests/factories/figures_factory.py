@@ -7,9 +7,9 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from driftlab.platform.results.claims.base import every_claim
+from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Grid, Panel, Shown, view_of
-from driftlab.platform.results.relations.measured import Measured
 
 
 def show(figure: Any, tables: Any) -> Shown:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from driftlab.platform.results.claims.base import every_claim, judge
 from driftlab.platform.results.claims.ledger import Digests, Line
-from driftlab.platform.results.relations.measured import Measured
+from driftlab.platform.results.claims.statistics import Measured
 
 
 class _Same:

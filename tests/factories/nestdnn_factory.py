@@ -8,7 +8,7 @@ import claims_factory
 from tables_factory import Made, run_row, share_row
 
 from driftlab.platform.results.claims.base import every_claim
-from driftlab.platform.results.relations.measured import Measured
+from driftlab.platform.results.claims.statistics import Measured
 
 KEEP = (0.8, 0.6, 0.45, 0.3)
 SYSTEMS: list[dict[str, Any]] = [

@@ -10,8 +10,8 @@ from claims_factory import SEEDS, WOBBLE, ask, measured, part, run_row, scored, 
 from tables_factory import Made
 
 from driftlab.platform.results.claims.base import evaluate, every_claim
-from driftlab.platform.results.relations import cells
-from driftlab.platform.results.relations.measured import Untestable
+from driftlab.platform.results.relations import base
+from driftlab.platform.results.relations.base import Untestable
 
 
 class TestSchemes:
@@ -225,24 +225,24 @@ class TestHouse:
     def test_a_slot_is_read_from_the_spec_of_the_run(self):
         spec = {"systems": ["one_time", "oracle", part("mine", "ams", streaming={"interval_s": 3})]}
         tables = Made(spec)
-        assert cells.slot(tables, "one_time", "adaptation")["fraction"] == 1.0
-        assert cells.slot(tables, "mine", "streaming")["interval_s"] == 3
-        assert cells.slot(tables, "mine", "adaptation")["fraction"] == 0.05
-        assert cells.slot(tables, "oracle", "streaming").name == "foresight"
+        assert base.slot(tables, "one_time", "adaptation")["fraction"] == 1.0
+        assert base.slot(tables, "mine", "streaming")["interval_s"] == 3
+        assert base.slot(tables, "mine", "adaptation")["fraction"] == 0.05
+        assert base.slot(tables, "oracle", "streaming").name == "foresight"
 
     @pytest.mark.slow
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):
             assert verdict.word == "not testable here", verdict.claim.id
-            untold = verdict.claim.measure == "no_table_tells"
+            untold = bool(verdict.claim.not_testable)
             assert verdict.note.endswith(f": run {verdict.claim.experiment}") != untold
         own = Made({"name": "ams-table1"})
         assert evaluate(own.run, ["AMS-1"], tables=own)[0].note == "needs 'ams' and 'no_custom', with truth"
 
     def test_a_null_link_is_no_cell_of_the_method(self):
         rows = [run_row("ams", 0), run_row("ams-null-link", 0, bound="null_link")]
-        assert cells.done(Made(runs=rows))["system"].tolist() == ["ams"]
+        assert base.done(Made(runs=rows))["system"].tolist() == ["ams"]
 
     def test_gain_on_average_is_over_all_streets(self):
         tables = scored(ams={"dance": 0.6, "running": 0.49}, no_custom={"dance": 0.4, "running": 0.5})

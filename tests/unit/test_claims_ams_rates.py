@@ -11,8 +11,8 @@ from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.results.relations import cells
-from driftlab.platform.results.relations.measured import Untestable
+from driftlab.platform.results.relations import rates
+from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Tables
 
 
@@ -45,7 +45,7 @@ class TestRates:
         made = self.stream("ams", "interview", [10.0] * 5, [0.1, 0.2, 0.3, 0.4, 0.5], 0)
         made["transfers"][2]["refused"] = "torn"  # the second upload
         made["updates"] = [row | {"uploads": n} for row, n in zip(made["updates"], (1, 0, 2, 1), strict=False)]
-        found = cells.uploads(self.tables(made))
+        found = rates.uploads(self.tables(made))
         starts_s = [row["teach_start_s"] for row in made["updates"]]
         wanted = [starts_s[0], math.nan, starts_s[2], starts_s[2], starts_s[3]]
         assert found["teach_start_s"].tolist() == pytest.approx(wanted, nan_ok=True)
@@ -58,7 +58,7 @@ class TestRates:
         for name in ("transfers", "updates"):
             first[name] += [row | {"app": "b"} for row in second[name]]
         tables = self.tables(first)
-        found = cells.uploads(tables).set_index(["app", "sequence"])
+        found = rates.uploads(tables).set_index(["app", "sequence"])
         assert found["gap_s"].tolist() == [10.0] * 3 + [20.0] * 3
         assert found["rate"].tolist() == pytest.approx([0.5] * 3 + [0.2] * 3)
         assert (found["teach_start_s"] - found["queued_s"]).tolist() == pytest.approx([0.1] * 6)

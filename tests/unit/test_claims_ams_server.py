@@ -9,9 +9,8 @@ import pytest
 from claims_factory import SEEDS, WOBBLE, ask, measured, part, run_row, word
 from tables_factory import Made
 
-from driftlab.platform.results.claims.measures import fleets
-from driftlab.platform.results.relations import cells
-from driftlab.platform.results.relations.measured import Untestable
+from driftlab.platform.results.relations import fleets
+from driftlab.platform.results.relations.base import Untestable
 
 
 class TestServer:
@@ -91,14 +90,14 @@ class TestServer:
 
     def test_of_fleets_that_never_wait_the_largest_is_compared_with(self):
         tables = self.fleets({"ams": 1, "ams-steady": 1}, most=9)
-        fleets = tables.run.spec["fleets"]
-        fleets[1]["gpus"] = 3  # no wait with three devices either, but here they lost two points
-        lost = cells.losses(tables)
+        sizes = tables.run.spec["fleets"]
+        sizes[1]["gpus"] = 3  # no wait with three devices either, but here they lost two points
+        lost = fleets.losses(tables)
         assert set(lost["devices"]) == {5, 7, 9} and len(lost) == 2 * len(SEEDS) * (5 + 7 + 9)
         assert lost["loss"].tolist() == pytest.approx([0.02] * len(lost))
-        for fleet in fleets:
+        for fleet in sizes:
             fleet["gpus"] = None
-        assert cells.losses(tables).empty
+        assert fleets.losses(tables).empty
         assert "one of them with a GPU for each device" in ask("AMS-14", tables).reason
 
     def test_where_even_the_smallest_fleet_loses_one_device_is_served(self):

@@ -8,14 +8,13 @@ import domains_factory
 import numpy as np
 import pandas as pd
 import pytest
-from claims_factory import ask, measured, word
+from claims_factory import ask, ask_of, measured, word
 from figures_factory import hidden, lines, panel_of, show, texts
 
-from driftlab.platform.results.claims.measures import domains as measures
 from driftlab.platform.results.figures import domains as figure
 from driftlab.platform.results.figures import utility
 from driftlab.platform.results.relations import domains, timing
-from driftlab.platform.results.relations.measured import Untestable
+from driftlab.platform.results.relations.base import Untestable
 
 PHASES, STREAMS = domains_factory.phases(), domains_factory.streams()
 
@@ -73,11 +72,13 @@ def test_what_the_paper_claims_is_measured(claim, value):
 
 def test_costs_are_ordered_as_a_paper_orders_them_or_not():
     paper = {"onda": 0.09, "tent": 0.42, "elasticdnn": 26.48, "cua": 1596.7}
-    assert measured(measures.ordered_alike(PHASES, "phase_s", "small", paper)).value == pytest.approx(1)
-    turned = dict(zip(paper, reversed(paper.values()), strict=True))
-    assert measured(measures.ordered_alike(PHASES, "phase_s", "small", turned)).value == pytest.approx(-1)
+    for order, value in ((paper, 1), (dict(zip(paper, reversed(paper.values()), strict=True)), -1)):
+        where = {"column": "phase_s", "whose": "small", "names": list(paper)}
+        found = ask_of(PHASES, {"rank": {"paper": order}}, "domains.costs_of_members", **where)
+        assert measured(found).value == pytest.approx(value)
     assert isinstance(ask("E-22", PHASES), Untestable) and isinstance(ask("E-23", PHASES), Untestable)
-    assert measured(measures.savings_differ(PHASES, "phase_j", "whole", ["board"])).value == 1
+    one = {"column": "phase_j", "whose": "whole", "fleets": ["board"]}
+    assert measured(ask_of(PHASES, "ratio", "domains.costs_over_machines", **one)).value == 1
     assert isinstance(ask("E-27", PHASES), Untestable)
 
 

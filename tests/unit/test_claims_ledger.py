@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import claims_factory
 import ledger_factory as factory
 import pandas as pd
 import pytest
@@ -23,7 +22,7 @@ from driftlab.platform.lab.read import load
 from driftlab.platform.results.claims import ledger
 from driftlab.platform.results.claims.base import every_claim, judge
 from driftlab.platform.results.claims.ledger import Digests, append, newest, read_ledger, stale
-from driftlab.platform.results.relations.measured import lowest, over_seeds, ratio_over_seeds, values_by_seed
+from driftlab.platform.results.claims.statistics import STATISTICS
 from driftlab.platform.results.tables.read import open_run
 
 EXPERIMENT = "platform/lab/experiments/ams-table1.yaml"
@@ -160,12 +159,12 @@ def test_lines_of_a_writer_that_began_later_stay(tmp_path, monkeypatch):
 
 def test_values_of_seeds_are_kept_where_they_were_averaged():
     index = pd.MultiIndex.from_product([["a", "b"], [0, 1]], names=["workload", "seed"])
-    values = pd.Series([1.0, 2.0, 4.0, 8.0], index)
-    assert claims_factory.measured(over_seeds(values)).by_seed == {0: 2.5, 1: 5.0}
-    assert claims_factory.measured(ratio_over_seeds(values)).by_seed == pytest.approx({0: 2.0, 1: 4.0})
-    assert claims_factory.measured(lowest(values, chosen_after=True)).by_seed == {0: 1.0, 1: 2.0}
-    assert values_by_seed(values) is None
-    assert values_by_seed(values.reset_index(drop=True)) is None
+    rows = pd.DataFrame({"value": [1.0, 2.0, 4.0, 8.0]}, index)
+    assert STATISTICS["value"](rows).by_seed == {0: 2.5, 1: 5.0}
+    assert STATISTICS["ratio"](rows).by_seed == pytest.approx({0: 2.0, 1: 4.0})
+    assert STATISTICS["lowest"](rows, chosen_after=True).by_seed == {0: 1.0, 1: 2.0}
+    twice = pd.concat({"one": rows, "two": rows}, names=["fleet"])
+    assert STATISTICS["lowest"](twice).by_seed is None
 
 
 @pytest.mark.slow
@@ -221,5 +220,5 @@ def test_a_run_that_other_code_continues_has_no_digest_of_code(tmp_path):
 @pytest.mark.slow
 def test_a_claim_that_was_not_measured_has_no_line(tmp_path):
     run = open_run(results_factory.make_run(tmp_path / "run", seeds=(0, 1), pictures=False))
-    claim = next(claim for claim in every_claim().values() if claim.no_table_tells)
+    claim = next(claim for claim in every_claim().values() if claim.not_testable)
     assert ledger.lines_of(run, [judge(claim, claim.ask(None))], factory.TODAY) == []

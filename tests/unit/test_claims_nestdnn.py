@@ -7,8 +7,8 @@ from claims_factory import word
 from nestdnn_factory import CLAIMS, SPEC, built, claim, share, value
 from tables_factory import Made, numbers_in, run_row
 
-from driftlab.platform.results.relations import sharing
-from driftlab.platform.results.relations.measured import Untestable
+from driftlab.platform.results.relations import networks
+from driftlab.platform.results.relations.base import Untestable
 
 FAMILIES: dict[str, dict[str, list[float]]] = {
     "ours": {"a": [0.5, 0.6, 0.7, 0.8], "b": [0.5, 0.6, 0.7, 0.8]},
@@ -37,12 +37,12 @@ def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_tra
 
 
 def test_shares_kept_go_with_the_networks_from_the_smallest_on():
-    found = sharing.pruned_alone(pruned(trr_0=[0.3, 0.7, 0.9]))
+    found = networks.pruned_alone(pruned(trr_0=[0.3, 0.7, 0.9]))
     assert found[found["app"] == "a"][["share", "accuracy"]].to_numpy().tolist() == [[0.25, 0.3], [0.5, 0.7], [1, 0.9]]
 
 
 def test_where_a_network_is_missing_nobody_knows_what_was_kept():
-    assert set(sharing.pruned_alone(pruned(trr_0=[0.3, 0.9], l1_0=[0.3, 0.7, 0.9]))["system"]) == {"l1-0"}
+    assert set(networks.pruned_alone(pruned(trr_0=[0.3, 0.9], l1_0=[0.3, 0.7, 0.9]))["system"]) == {"l1-0"}
 
 
 def test_networks_of_one_size_are_compared_and_small_ones_apart_from_large_ones():
@@ -111,7 +111,7 @@ def test_networks_of_each_seed_count_by_seed():
     assert (found.value, found.n) == (pytest.approx(once + 0.1), 3)
     assert found.note == "over 3 seeds that train 2 applications anew"
     assert vars(claim("N-5", tables)) == vars(claim("N-5", first))  # no seed changes how large networks are
-    averaged = sharing.over_draws(sharing.networks(tables))
+    averaged = networks.over_draws(networks.networks(tables))
     assert len(averaged) == len(known)
     ours = averaged[averaged["system"] == "ours"]["accuracy"].to_numpy()
     assert ours == pytest.approx([row["accuracy"] + 0.1 for row in known if "ours" in row["cell"]])

@@ -11,9 +11,9 @@ from claims_factory import SEEDS, word
 from nestdnn_factory import CLAIMS, SPEC, claim, share, shared, value
 from tables_factory import WAITS, Made, numbers_in, run_row
 
-from driftlab.platform.results.claims import measures
+from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.relations import sharing
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.relations.base import Untestable
 
 # --- the frontier
 
@@ -225,7 +225,7 @@ def visits(system: str, device: str, counts: list[int]) -> list[dict[str, Any]]:
 
 
 def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
-    monkeypatch.setattr(measures.sharing, "ENOUGH", 46)
+    monkeypatch.setattr(sharing, "ENOUGH", 46)
     counts = [6, 5, 4, 3, 2, 6, 5, 4, 6, 5]
     tables = shared([*visits("ours", "d", counts), *visits("fast", "d", [2, 6]), *visits("ours", "e", [6] * 9)])
     found = claim("N-9", tables)

@@ -94,8 +94,10 @@ def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
 
 
 def test_a_claim_that_no_table_can_judge_gives_its_reason():
-    name, claim = next((name, claim) for name, claim in every_claim().items() if claim.no_table_tells)
-    assert f"not testable here: {claim.no_table_tells} |" in written(PAGE.replace("ONCE", name), held())
+    name, claim = next((name, claim) for name, claim in every_claim().items() if claim.not_testable)
+    page = written(PAGE.replace("ONCE", f"{name} ONCE"), held())
+    assert f"not testable here: {claim.not_testable} |" in page
+    assert "* 1 of these 4 claims: testable by no run\n<!--" in page and "testable by" not in written(PAGE, held())
 
 
 def test_the_line_that_was_added_last_counts():

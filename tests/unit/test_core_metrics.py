@@ -103,21 +103,3 @@ def test_f1_takes_the_best_score_first():
 
 def test_kbps_is_si():
     assert metrics.kbps(1000, 1.0) == 8.0
-
-
-def test_interval_is_students_t():
-    from scipy import stats
-
-    values = [0.6, 0.7, 0.75, 0.9]
-    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
-    ours = metrics.interval([*values, None, float("nan")])
-    assert ours == pytest.approx((np.mean(values), low, high, 4))
-    assert metrics.interval([0.5]) == (0.5, None, None, 1)
-    assert metrics.interval([None]) is None
-
-
-def test_paired_uses_only_shared_seeds():
-    ours = metrics.paired({0: 0.8, 1: 0.9, 2: 0.1}, {0: 0.5, 1: 0.7, 3: 0.0})
-    assert ours.mean == pytest.approx(0.25)
-    assert ours.n == 2
-    assert metrics.paired({0: 0.8}, {1: 0.5}) is None

@@ -19,7 +19,7 @@ from driftlab.platform.results import figures
 from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
 from driftlab.platform.results.figures.base import Panel, Shown, View, view_of
 from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.stats import means
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {

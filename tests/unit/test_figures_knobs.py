@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from claims_factory import SEEDS, run_row
+from claims_factory import SEEDS, ask_of, run_row
 from figures_factory import hidden, lines, panel_of, show
 from tables_factory import Made
 
-from driftlab.platform.results.claims.measures.scores import difference_by_setting
+from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.figures import knobs
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.relations.scenery import swept
 
 PARAMS = {
@@ -53,11 +53,12 @@ def test_differences_from_the_first_system_are_drawn_in_points():
 
 def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
     made = swept_run(PARAMS)
-    found = difference_by_setting(made, "ams", "tracking", "variety")
+    relation = "scores.scores_by_setting"
+    found = ask_of(made, "difference", relation, "ams", "tracking", setting="variety")
     assert isinstance(found, Measured)
     assert (found.value, found.note) == (pytest.approx(0.2), "by variety 1: +0.110, 2: +0.210, 3: +0.310")
-    assert isinstance(difference_by_setting(made, "ams", "tracking", "motion"), Untestable)
-    assert isinstance(difference_by_setting(made, "ams", "full", "variety"), Untestable)
+    assert isinstance(ask_of(made, "difference", relation, "ams", "tracking", setting="motion"), Untestable)
+    assert isinstance(ask_of(made, "difference", relation, "ams", "full", setting="variety"), Untestable)
 
 
 def test_nothing_is_drawn_where_no_parameter_has_three_values():

@@ -11,8 +11,8 @@ from tables_factory import Made
 
 import driftlab
 from driftlab.errors import DriftlabError, RequestError
-from driftlab.platform.core.metrics import Interval
-from driftlab.platform.results.relations.pairing import compare, verdict
+from driftlab.platform.results.relations.comparison import compare
+from driftlab.platform.results.stats import Estimate
 
 SEEDS = (0, 1, 2)
 
@@ -40,29 +40,14 @@ def test_differences_are_averaged_by_workload_and_over_all_with_students_t():
     dance, run, overall = found.rows
     assert dance.difference == pytest.approx((2.0, 2.0 - 2.48414, 2.0 + 2.48414, 3), rel=1e-4)
     assert (dance.place, dance.ours, dance.theirs, dance.answer) == ("dance", 4.0, 2.0, "cannot tell")
-    assert (run.difference, run.answer) == (Interval(0.0, 0.0, 0.0, 3), "cannot tell")
+    assert (run.difference, run.answer) == (Estimate(0.0, 0.0, 0.0, 3), "cannot tell")
     assert overall.difference == pytest.approx((1.0, 1.0 - 1.24207, 1.0 + 1.24207, 3), rel=1e-4)
     assert found.frame[found.frame["workload"] == "dance"]["n"].tolist() == [3]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "less", "answer"),
-    [
-        (0.1, 0.3, False, "better"),
-        (-0.3, -0.1, False, "worse"),
-        (-0.3, -0.1, True, "better"),
-        (0.1, 0.3, True, "worse"),
-        (-0.1, 0.3, False, "cannot tell"),
-        (0.0, 0.3, False, "cannot tell"),
-    ],
-)
-def test_an_answer_needs_an_interval_without_nothing_in_it(low: float, high: float, less: bool, answer: str):
-    assert verdict(Interval((low + high) / 2, low, high, 3), less_is_better=less) == answer
-
-
 def test_one_pair_and_no_pair_cannot_tell():
     one = compare(scored({"dance": (1.0,)}, {"dance": (0.0, 0.1)}), "a", "b")
-    assert (one.rows[0].difference, one.answer) == (Interval(1.0, None, None, 1), "cannot tell")
+    assert (one.rows[0].difference, one.answer) == (Estimate(1.0, None, None, 1), "cannot tell")
     none = compare(scored({"dance": (1.0, 1.0)}, {"run": (0.0, 0.1)}), "a", "b")
     assert [(each.place, each.difference, each.answer) for each in none.rows] == [("overall", None, "cannot tell")]
     assert none.frame["n"].tolist() == [0]

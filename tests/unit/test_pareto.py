@@ -66,12 +66,12 @@ def dots(axis: Any) -> dict[str, tuple[float, float]]:
 )
 def test_no_method_beats_one_on_the_front_in_both(costs, scores, front):
     points = pd.DataFrame({"cost": costs, "mean": scores, "method": True}, index=list("abc"))
-    assert "".join(pareto.front(points)) == front
+    assert "".join(pareto.front(points).index) == front
 
 
 def test_a_bound_is_never_on_the_front():
     points = pd.DataFrame({"cost": [1.0, 0.5], "mean": [0.5, 0.9], "method": [True, False]}, index=["a", "oracle"])
-    assert pareto.front(points) == ["a"]
+    assert list(pareto.front(points).index) == ["a"]
 
 
 def test_traffic_is_both_ways_and_energy_that_of_one_device():

@@ -8,7 +8,6 @@ import shutil
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import results_factory as factory
 import yaml
@@ -17,7 +16,6 @@ from typer.testing import CliRunner
 from driftlab.cli import app as front
 from driftlab.errors import DataError
 from driftlab.platform.lab import seal as lab
-from driftlab.platform.results.claims.measures.traffic import _slope
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import finished
 
@@ -132,10 +130,3 @@ def test_a_folder_of_tables_that_leads_to_itself_is_refused(run):
     with pytest.raises(DataError, match="is a link"):
         open_run(run).table("runs")
     refused(run, "runs", resume=False)
-
-
-def test_the_slope_over_a_link_without_traffic_is_not_known():
-    cells = pd.DataFrame({"downlink_kbps": [0.0, 0.0, 5.0], "score": [0.1, 0.2, 0.3]})
-    assert pd.isna(_slope(cells))
-    more = pd.concat([cells, pd.DataFrame({"downlink_kbps": [50.0], "score": [0.5]})])
-    assert _slope(more) == pytest.approx(0.2 / 2.302585, rel=1e-6)

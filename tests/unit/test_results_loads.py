@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims_factory import ask_of
 from figures_factory import drawn, hidden, lines, notes, show, texts
 from tables_factory import Made, run_row, share_row
 from typer.testing import CliRunner
 
 from driftlab.cli.app import build_app
 from driftlab.errors import RequestError
-from driftlab.platform.results.claims.measures.loads import forecast_gain
+from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.figures import load as figure
-from driftlab.platform.results.relations.loads import forecast_skills, loads_by_fleet, misses, stated_errors
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.relations.base import Untestable
+from driftlab.platform.results.relations.loads import loads_by_fleet, misses, skills, stated_errors
 
 PLACE = {"device": "d", "app": "a"}
 STEPS = 80
@@ -59,23 +60,26 @@ def test_a_frame_is_missed_that_is_skipped_or_later_than_its_goal_or_the_next_fr
 
 def test_each_load_is_judged_once_whichever_systems_met_it(tables: Made):
     assert {key: len(ones) for key, ones in loads_by_fleet(tables).items()} == {("one", 0): 1, ("one", 1): 1}
-    found = forecast_skills(tables)["one"]
-    error, skill = found["persistence"][0]
-    assert error == pytest.approx(0.6 / (STEPS - 3))
-    assert (skill.mean, skill.n) == (0, 2)
-    assert found["persistence"][1][0] == pytest.approx(2 * 0.6 / (STEPS - 3))
-    assert found["mean"][0][1].mean < -1
+    rows = skills(tables)
+    assert set(rows["fleet"]) == {"one"} and set(rows["seed"]) == {0, 1}
+    found = rows.groupby(["kind", "step"])[["error", "skill"]].mean()
+    assert found.loc[("persistence", 0)].tolist() == [pytest.approx(0.6 / (STEPS - 3)), 0]
+    assert found.loc[("persistence", 1), "error"] == pytest.approx(2 * 0.6 / (STEPS - 3))
+    assert found.loc[("mean", 0), "skill"] < -1
     assert stated_errors(tables).to_dict() == {("x", "one"): pytest.approx(0.3), ("y", "one"): pytest.approx(0.3)}
     tables.drop("loads", lambda row: row["time_s"] > 29)
-    assert forecast_skills(tables) == {}
+    assert skills(tables).empty
+
+
+def forecast_gain(tables: Made, fleets: list[str]) -> Measured | Untestable:
+    return ask_of(tables, "value", "loads.forecast_gains", fleets=fleets)
 
 
 def test_the_claim_is_judged_by_the_fleets_that_it_names(tables: Made):
     found = forecast_gain(tables, ["one"])
     assert isinstance(found, Measured)
     assert found.n == 2
-    steps = forecast_skills(tables)["one"]["ar"]
-    assert found.value == pytest.approx(np.mean([skill.mean for _, skill in steps]))
+    assert found.value == pytest.approx(skills(tables).query("kind == 'ar'")["skill"].mean())
     assert isinstance(forecast_gain(tables, ["one", "two"]), Untestable)
     tables.drop("loads", lambda row: row["cell"].endswith("1"))
     assert isinstance(forecast_gain(tables, ["one"]), Untestable)

@@ -19,6 +19,7 @@ from driftlab.errors import DataError
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import view_of
 from driftlab.platform.results.figures.svg import panel
+from driftlab.platform.results.relations import courses
 from driftlab.platform.results.report import page as pages
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.report.summary import scores
@@ -176,7 +177,9 @@ def test_claims_that_a_run_cannot_tell_are_folded_away(page, folder):
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "| ONCE-1: " in text
     assert "AMS-5: " not in text
-    assert re.search(r"^\d+ claims not testable here", text, re.MULTILINE)
+    assert re.search(r"^\d+ claims not testable here.* 5 are testable by no run\.$", text, re.MULTILINE)
+    here, _, never = silent.partition("5 claims testable by no run, and why:</summary>")
+    assert "AS-3</span>" in never and "AS-3</span>" not in here
 
 
 @pytest.mark.slow
@@ -253,7 +256,7 @@ def test_changes_of_scene_are_counted_per_stream():
             pd.DataFrame(stream | {"device": "d1", "scene": [5, 5, 5, 5, 6, 6]}),
         ]
     )
-    found = plots.scene_changes(frames.sample(frac=1, random_state=1))
+    found = courses.scene_changes(frames.sample(frac=1, random_state=1))
     assert found.to_numpy().tolist() == [[2.0, 0.5], [4.0, 1.0]]
 
 
@@ -263,11 +266,11 @@ def test_a_timeline_averages_devices_and_never_holds_too_many_points():
     frames = pd.concat(
         [pd.DataFrame({"cell": "x", "time_s": times, "score_window": level + times / 1000}) for level in (0.2, 0.4)]
     )
-    lines = plots.timeline(runs, frames)
+    lines = courses.score_course(runs, frames, plots.POINTS)
     assert len(lines) == 200
     assert np.allclose(lines["score_window"], 0.3 + lines["time_s"] / 1000)
     assert lines["time_s"].iloc[0] == pytest.approx(times[:5].mean())
-    short = plots.timeline(runs, frames[frames["time_s"] < 10])
+    short = courses.score_course(runs, frames[frames["time_s"] < 10], plots.POINTS)
     assert len(short) == 100
 
 

@@ -16,7 +16,7 @@ from driftlab.datasets.frames import NO_CLASS
 from driftlab.platform.lab.cells import resolved, systems_of
 from driftlab.platform.lab.read import parse
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
-from driftlab.platform.results.relations.cells import members, slot, slots
+from driftlab.platform.results.relations.base import members, slot, slots
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.recorder import Recorder, as_table
 from driftlab.platform.results.tables.systems import recorded_slots, slots_of

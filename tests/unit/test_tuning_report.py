@@ -16,8 +16,7 @@ from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
-from driftlab.platform.results.relations.importance import importance
-from driftlab.platform.results.relations.searches import open_search
+from driftlab.platform.results.relations.searches import importance, open_search
 from driftlab.platform.results.relations.tuned import origins, unequal_budgets
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences

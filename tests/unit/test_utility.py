@@ -11,7 +11,6 @@ from driftlab.platform.results.relations.utility import (
     discrete,
     needed,
     overhead,
-    rank_correlation,
     relative,
     relative_period,
     served_jobs,
@@ -76,9 +75,3 @@ def test_relative_speed_counts_the_jobs_that_pass_meanwhile():
     ratios = (1, 1.03, 2.43, 3.03, 4.01, 4.89)
     assert [relative_period(ratio, 1.0) for ratio in ratios] == [1, 2, 3, 4, 5, 5]
     assert relative_period(3 + 1e-9, 1.0) == 3 and relative_period(4.89, 1.0, speed=0.1) == 1
-
-
-def test_equal_values_share_their_rank():
-    assert rank_correlation(np.array([1.0, 2, 3]), np.array([10.0, 30, 20])) == pytest.approx(0.5)
-    assert rank_correlation(np.array([1.0, 1, 3]), np.array([2.0, 2, 9])) == pytest.approx(1.0)
-    assert np.isnan(rank_correlation(np.array([1.0, 1, 1]), np.array([1.0, 2, 3])))

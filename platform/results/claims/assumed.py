@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from driftlab.platform.results.relations.cells import done, members
+from driftlab.platform.results.relations.base import STREAM, done, members
 from driftlab.platform.results.tables.read import Tables
-
-APP = ["cell", "device", "app"]
 
 
 def missing(tables: Tables, assumes: Mapping[str, Any]) -> str:
@@ -36,8 +34,8 @@ def _received(tables: Tables, member: str) -> dict[str, float]:
     runs = done(tables)
     runs = runs[runs["system"].isin(list(members(tables, "streaming", member)))]
     updates = tables.frame("updates")
-    counts = updates[updates["accepted"].eq(True)].groupby(APP).size()
-    apps = tables.frame("frames")[APP].drop_duplicates().merge(runs[["cell", "system"]], on="cell").set_index(APP)
+    counts = updates[updates["accepted"].eq(True)].groupby(STREAM).size()
+    apps = tables.frame("frames")[STREAM].drop_duplicates().merge(runs[["cell", "system"]], on="cell").set_index(STREAM)
     means = apps.assign(updates=counts).fillna({"updates": 0}).groupby("system")["updates"].mean()
     return {str(system): float(mean) for system, mean in means.items()}
 
@@ -46,7 +44,7 @@ def _warm_up(tables: Tables, most: float) -> str:
     """The wait for the first update of an application is a small part of its stream."""
     updates = tables.frame("updates").merge(done(tables)[["cell", "system", "duration_s"]], on="cell")
     updates = updates[updates["accepted"].eq(True) & updates["system"].isin(list(members(tables, "streaming", "ams")))]
-    parts = updates.groupby([*APP, "duration_s"])["arrive_s"].min().reset_index()
+    parts = updates.groupby([*STREAM, "duration_s"])["arrive_s"].min().reset_index()
     part = (parts["arrive_s"] / parts["duration_s"]).mean()
     return (
         f"needs streams of which at most {most:.0%} pass before the first update, here {part:.0%}"

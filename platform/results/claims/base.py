@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.errors import unknown_name
 from driftlab.platform.results.claims.assumed import missing
-from driftlab.platform.results.claims.measures import MEASURES
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.claims.statistics import STATISTICS, Measured
+from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Run, Tables
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 DASH = "–"
+NO_RUN = "testable by no run"
+RELATIONS = "driftlab.platform.results.relations"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
 Strength = Literal["quantitative", "direction", "by construction", "information"]
@@ -37,8 +44,10 @@ class Claim:
     paper: float | None
     unit: str
     rule: str
-    measure: str  # by its name
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    of: Mapping[str, Any] = field(default_factory=dict)  # a relation, its systems, and where
+    statistic: str | Mapping[str, Mapping[str, Any]] = ""  # by its name, or a name with its options
+    needs: str = ""  # what a run lacks for which the relation has no rows
+    not_testable: str = ""  # the reason why no run can judge it
     assumes: Mapping[str, Any] = field(default_factory=dict)  # what a run must offer, by the names in assumed.py
     least: float | None = None  # that is possible: no interval reaches below it
     by_construction: bool = False  # it follows from what the systems are, and would only fail by a fault
@@ -48,17 +57,24 @@ class Claim:
         """Say what a verdict can tell: a number, a direction, or that nothing is broken."""
         return "by construction" if self.by_construction else STRENGTHS.get(self.rule, "quantitative")
 
-    @property
-    def no_table_tells(self) -> str:
-        """Return the reason why no run can judge it; empty if one can."""
-        return str(self.arguments["why"]) if self.measure == "no_table_tells" else ""
-
     def ask(self, tables: Tables) -> Measured | Untestable:
-        """Measure it, within what is possible."""
-        found = MEASURES[self.measure](tables, **self.arguments)
-        if isinstance(found, Untestable) or found.low is None or self.least is None:
+        """Measure it, within what is possible, or return why these tables cannot."""
+        if self.not_testable:
+            return Untestable(self.not_testable)
+        try:
+            found = self._measure(tables)
+        except Untestable as reason:
+            return reason
+        if found.low is None or self.least is None:
             return found
         return replace(found, low=max(found.low, self.least))
+
+    def _measure(self, tables: Tables) -> Measured:
+        rows = relation(self.of["relation"])(tables, *self.of.get("systems", ()), **self.of.get("where", {}))
+        if rows.empty:
+            raise Untestable(self.needs or rows.attrs.get("needs") or "nothing was measured")
+        ((name, options),) = ({self.statistic: {}} if isinstance(self.statistic, str) else self.statistic).items()
+        return STATISTICS[name](rows, **options)
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,13 @@ class Verdict:
     word: Word
     measured: Measured | None
     note: str
+
+
+def relation(name: str) -> Callable[..., pd.DataFrame]:
+    """Find a function of the package `relations` by its module and its name: `scores.received`."""
+    module, _, function = name.partition(".")
+    found: Callable[..., pd.DataFrame] = getattr(import_module(f"{RELATIONS}.{module}"), function)
+    return found
 
 
 @cache
@@ -102,7 +125,8 @@ def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
     found = claim.ask(tables)
     if isinstance(found, Measured) and (lacks := missing(tables, claim.assumes)):
         found = Untestable(lacks)
-    if isinstance(found, Untestable) and found.elsewhere and tables.run.spec.get("name") != claim.experiment:
+    other = tables.run.spec.get("name") != claim.experiment
+    if isinstance(found, Untestable) and other and not claim.not_testable:
         return Untestable(f"{found.reason}: run {claim.experiment}")
     return found
 
@@ -178,7 +202,12 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     ]
 
 
-def untestable(verdicts: Sequence[Verdict]) -> dict[str, str]:
+def counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """Count the verdicts by their word; claims that no run can judge count apart."""
+    return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.word for verdict in verdicts))
+
+
+def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """Map claims that the tables say nothing about to the reason, which several may share."""
     reasons: dict[str, str] = {}
     for verdict in verdicts:

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import DataError
-from driftlab.platform.results.claims.base import Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
+from driftlab.platform.results.claims.base import NO_RUN, Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
 from driftlab.platform.results.claims.ledger import Digests, Key, Line, newest, read_ledger, stale
-from driftlab.platform.results.relations.measured import Measured, Untestable
+from driftlab.platform.results.claims.statistics import Measured
+from driftlab.platform.results.relations.base import Untestable
 
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
@@ -81,7 +82,9 @@ def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> 
     lines = [runs[claim.experiment].get(claim.id) for claim in claims]
     rows = [_row(claim, line, evidence) for claim, line in zip(claims, lines, strict=True)]
     origins = dict.fromkeys(_origin(line, evidence) for line in lines if line)
-    return "\n".join([HEAD, *rows, "", *(origins or ["No run is recorded yet."]), ""])
+    never = sum(bool(claim.not_testable) for claim in claims)
+    apart = [f"* {never} of these {len(claims)} claims: {NO_RUN}"] if never else []
+    return "\n".join([HEAD, *rows, "", *(origins or ["No run is recorded yet."]), *apart, ""])
 
 
 def of_place(names: str) -> list[Claim]:
@@ -118,7 +121,7 @@ def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
 def verdict_of(claim: Claim, line: Line | None) -> Verdict:
     """Judge the value of a line of the ledger by the claim's present rule."""
     if line is None:
-        return judge(claim, Untestable(claim.no_table_tells or "no value is recorded"))
+        return judge(claim, Untestable(claim.not_testable or "no value is recorded"))
     return judge(claim, Measured(line["value"], line["low"], line["high"], line["n"], line["note"]))
 
 

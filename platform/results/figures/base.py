@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.relations.cells import members
+from driftlab.platform.results.relations.base import members
 from driftlab.platform.results.relations.sharing import USUAL_ALPHA, swept
+from driftlab.platform.results.stats import means
 from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.systems import Slot
 
@@ -78,6 +79,9 @@ class GridCell:
     strong: bool = False
 
 
+NO_CELL = GridCell("–")  # nothing was measured
+
+
 @dataclass(frozen=True)
 class Grid:
     """Numbers that a reader wants to compare one by one: a title, names of columns, and rows by name."""
@@ -123,6 +127,30 @@ def common(names: Sequence[str]) -> str:
     """Name a group by what its names begin with."""
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return re.sub(r"[-_ ]+[\d.]*$", "", "".join(letters[0] for letters in same)) or names[0]
+
+
+def means_by_setting(rows: pd.DataFrame, value: str) -> dict[Any, pd.Series]:
+    """Average a column over seeds by system, in each `setting` and in `all`: a row of `means` for each pair of both."""
+    found = [means(rows, ["system", by], value).set_index(["system", by]) for by in ("setting", "all")]
+    return {key: mean for table in found for key, mean in table.iterrows()}
+
+
+def mean_cell(found: pd.Series | None, text: str, half: str, factor: float = 1.0, *, strong: bool = False) -> GridCell:
+    """Write a mean with half of its interval in the formats given; a dash where there is none."""
+    if found is None:
+        return NO_CELL
+    return GridCell(text.format(factor * found["mean"]), half_of(found, half, factor), strong)
+
+
+def number_cell(value: float | None) -> GridCell:
+    """Write a number with three digits; a dash where there is none."""
+    return NO_CELL if value is None or value != value else GridCell(plots.short(value))
+
+
+def half_of(found: pd.Series, form: str, factor: float = 1.0) -> str:
+    """Write half of an interval in a format; nothing where one value has none."""
+    half = factor * (found["mean"] - found["low"])
+    return "" if half != half else f"± {half:{form}}"
 
 
 def untold(found: pd.Series, nothing: float = 0.0) -> str:

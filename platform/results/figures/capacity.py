@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.sharing import memory_of_all, networks, over_draws, unscaled
+from driftlab.platform.results.figures.base import NO_CELL, Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.networks import memory_of_all, networks, over_draws, unscaled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.Looks) -> Gr
 
 def _entry(accuracy: float, work: float, best: float) -> GridCell:
     if accuracy != accuracy:
-        return GridCell("–")
+        return NO_CELL
     return GridCell(f"{100 * accuracy:.1f}", "" if work != work else f"{100 * work:.0f} % of MACs", accuracy == best)
 
 
@@ -121,7 +121,7 @@ def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid
 
 def _size(held: float, against: float | None, unit: float) -> GridCell:
     if held != held:
-        return GridCell("–")
+        return NO_CELL
     note = "" if against is None or against != against else f"{plots.signed(100 * (held / against - 1), 0)} %"
     return GridCell(f"{held / unit:.1f}", note)
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, mean_cell, number_cell
 from driftlab.platform.results.relations.domains import costs, forgetting, stretches
 from driftlab.platform.results.relations.frontiers import pareto
-from driftlab.platform.results.relations.measured import means
 from driftlab.platform.results.relations.timing import stopping
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,19 +146,10 @@ def _grid(workload: str, rows: pd.DataFrame, paid: pd.DataFrame, order: list[str
     spent = paid.groupby("system")[list(PAID)].mean()
     table: dict[str, list[GridCell]] = {}
     for system in (name for name in order if name in scores["after"].index):
-        told = [_score(part.loc[system]) for part in scores.values()]
-        table[system] = [*told, *(_cost(spent.loc[system, name] * PAID[name][2]) for name in PAID)]
+        told = [mean_cell(part.loc[system], "{:.1f} %", ".1f", 100) for part in scores.values()]
+        table[system] = [*told, *(number_cell(spent.loc[system, name] * PAID[name][2]) for name in PAID)]
     titles = [f"{name}, {unit}" for name, unit, _ in PAID.values()]
     return Grid(workload, ["before", "after", *titles], table)
-
-
-def _score(found: pd.Series) -> GridCell:
-    half = "" if found["low"] != found["low"] else f"± {100 * (found['mean'] - found['low']):.1f}"
-    return GridCell(f"{100 * found['mean']:.1f} %", half)
-
-
-def _cost(value: float) -> GridCell:
-    return GridCell(plots.short(value) if value == value else "–")
 
 
 FIGURE = Figure("domains", "Domain by domain", show)

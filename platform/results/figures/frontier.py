@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, common
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

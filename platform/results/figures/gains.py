@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.cells import gains
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.figures.base import Figure, Grid, Panel, Shown, View, mean_cell, means_by_setting
+from driftlab.platform.results.relations.base import FRAME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ NOTE = (
 
 def show(view: View) -> Shown | None:
     """Pool the frames of all settings, and tell the share improved for each of them."""
-    found = frame_gains(view)
+    found = _gains(view)
     if found.empty:
         return None
     looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
@@ -31,22 +31,20 @@ def show(view: View) -> Shown | None:
     panel = Panel("gain of a frame, all settings", partial(_draw, found=found, looks=looks, measure=measure))
     improved = found.assign(better=found["gain"] > 0, all="all")
     columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
-    shares = {
-        (system, column): (share, low)
-        for by in ("setting", "all")
-        for system, column, share, low, *_ in means(improved, ["system", by], "better").itertuples(index=False)
+    shares = means_by_setting(improved, "better")
+    rows = {
+        name: [mean_cell(shares.get((name, column)), "{:.0f} %", ".0f", 100) for column in columns] for name in looks
     }
-    rows = {name: [_entry(shares.get((name, column))) for column in columns] for name in looks}
     return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
 
 
-def frame_gains(view: View) -> pd.DataFrame:
+def _gains(view: View) -> pd.DataFrame:
     """List by how much every frame of every other system is better than under the one that does nothing."""
     runs = view.runs[["cell", "system", "setting", "bound", "workload", "fleet", "seed"]]
     frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
     frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
     nothing = frames["bound"] == "do_nothing"
-    return gains(frames[~nothing], frames[nothing])
+    return stats.gains(frames[~nothing], frames[nothing], "score_frame", FRAME)
 
 
 def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
@@ -59,13 +57,6 @@ def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> 
     axis.set_xlabel(f"gain in {measure} over doing nothing")
     axis.set_ylabel("share of frames")
     plots.tidy(axis)
-
-
-def _entry(found: tuple[float, float] | None) -> GridCell:
-    if found is None:
-        return GridCell("–")
-    share, low = found
-    return GridCell(f"{100 * share:.0f} %", "" if low != low else f"± {100 * (share - low):.0f}")
 
 
 FIGURE = Figure("gains", "Gain frame by frame", show)

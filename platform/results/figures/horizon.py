@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd

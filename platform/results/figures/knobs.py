@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.scenery import swept
+from driftlab.platform.results.stats import gains, means
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-CELL = ["workload", "fleet", "seed"]
 NOTE = (
     "What every system scores more than {against}, in points, over one parameter of the streams while the others stay. "
     "Means over seeds with their 95 % intervals."
@@ -29,10 +29,8 @@ def show(view: View) -> Shown | None:
     if not knobs or len(names) < 2:
         return None
     against, *others = names
-    both = runs[runs["system"].isin(others)].merge(
-        runs[runs["system"] == against][[*CELL, "score"]], on=CELL, suffixes=("", "_against")
-    )
-    both = both.assign(points=100 * (both["score"] - both["score_against"]))
+    both = gains(runs[runs["system"].isin(others)], runs[runs["system"] == against], "score", CELL)
+    both = both.assign(points=100 * both["gain"])
     looks = {name: view.looks[name] for name in others}
     panels = []
     for knob, values in knobs.items():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.courses import score_within_windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,6 @@ SYSTEMS = 4  # the first ones and the last one
 LANE, FRAME = 34, 62  # pixels per application, and around them
 FILL = 0.9  # of a lane, by the whole device
 SEAM = 0.4  # width of the edges of bars, so that no gap shows between two of one colour
-BINS = 20  # of a window
 ANSWER, LEARN = plots.COLOURS[0], plots.COLOURS[1]
 JOBS = {"answers": plots.Style(ANSWER), "labels, tries out, trains": plots.Style(LEARN)}
 
@@ -36,21 +36,11 @@ def show(view: View) -> Shown | None:
     most = learns.groupby("setting")["app"].nunique().idxmax()
     drawn = names if len(names) <= SYSTEMS else [*names[: SYSTEMS - 1], names[-1]]
     panels = [_panel(name, rows[(rows["setting"] == most) & (rows["system"] == name)]) for name in drawn]
-    points = by_window(view)
+    points = score_within_windows(view.named("frames"), float(view.tables.run.spec.get("window_s", 10.0)))
     if len(points):
         draw = partial(_draw_window, points=points, looks=view.looks)
         panels.append(Panel("accuracy over a window", draw, legend=view.looks))
     return Shown(NOTE, panels, [_decisions(rows, names)])
-
-
-def by_window(view: View) -> pd.DataFrame:
-    """Average the scores of frames by the time since their window began, system by system."""
-    window_s = float(view.tables.run.spec.get("window_s", 10.0))
-    frames = view.named("frames").dropna(subset=["score_frame"])
-    bins = (frames["time_s"] % window_s * BINS / window_s + 1e-9) // 1  # rounding must not part equal times
-    return (
-        frames.assign(into_s=bins * window_s / BINS).groupby(["system", "into_s"], as_index=False)["score_frame"].mean()
-    )
 
 
 def _panel(name: str, rows: pd.DataFrame) -> Panel:

@@ -10,7 +10,9 @@ from driftlab.errors import RequestError
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.relations.loads import HORIZON, PLACE, forecast_skills, misses, stated_errors
+from driftlab.platform.results.relations.base import STREAM
+from driftlab.platform.results.relations.loads import HORIZON, misses, skills, stated_errors
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +53,9 @@ def show(view: View) -> Shown | None:
     for setting, here in rows.groupby("setting"):
         for system in _shown(view, set(here["system"])):
             own = _one_app(here[here["system"] == system])
-            place = tuple(own[PLACE].iloc[0])
-            late = missed[missed[PLACE].eq(list(place)).all(axis="columns") & missed["missed"]]
-            times_ms = networks[networks[PLACE].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
+            place = tuple(own[STREAM].iloc[0])
+            late = missed[missed[STREAM].eq(list(place)).all(axis="columns") & missed["missed"]]
+            times_ms = networks[networks[STREAM].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
             draw = partial(_draw, rows=own, missed=late, times_ms=times_ms)
             panels.append(Panel(f"{setting}: {system}", draw, HEIGHT))
     return Shown(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
@@ -113,11 +115,16 @@ def _grids(view: View) -> list[Grid]:
     """Write what forecasts are worth, and the error of those that members state."""
     grids = []
     columns = [f"{step} ahead" for step in range(1, HORIZON + 1)]
-    for fleet, kinds in forecast_skills(view.tables).items():
-        rows = {}
-        for kind, steps in kinds.items():
-            notes = ["" if kind == "persistence" else _skill(*skill[:3]) for _, skill in steps]
-            rows[str(kind)] = [GridCell(f"{error:.3f}", note) for (error, _), note in zip(steps, notes, strict=True)]
+    for fleet, own in view.tables.once(skills).groupby("fleet", sort=False):
+        errors = own.groupby(["kind", "step"], sort=False)["error"].mean().unstack("step")
+        skill = means(own, ["kind", "step"], "skill").set_index(["kind", "step"])
+        rows = {
+            str(kind): [
+                GridCell(f"{error:.3f}", "" if kind == "persistence" else _skill(skill.loc[kind, step]))
+                for step, error in each.items()
+            ]
+            for kind, each in errors.iterrows()
+        }
         grids.append(Grid(f"error of forecasts, {fleet}", columns, rows))
     stated = stated_errors(view.tables)
     if len(stated):
@@ -131,9 +138,9 @@ def _grids(view: View) -> list[Grid]:
     return grids
 
 
-def _skill(mean: float, low: float | None, high: float | None) -> str:
-    between = "" if low is None or high is None else f" ({plots.signed(100 * low)} to {plots.signed(100 * high)})"
-    return f"skill {plots.signed(100 * mean)} %{between}"
+def _skill(found: pd.Series) -> str:
+    low, high = (plots.signed(100 * found[end]) for end in ("low", "high"))
+    return f"skill {plots.signed(100 * found['mean'])} %" + ("" if found.isna()["low"] else f" ({low} to {high})")
 
 
 def save_course(load: Load, seconds: float, file: Path) -> None:

@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, mean_cell
+from driftlab.platform.results.relations.courses import moved_bytes, switching_energy
 from driftlab.platform.results.relations.sharing import allocations, switches
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,35 +47,18 @@ def _of(view: View, rows: pd.DataFrame, systems: list[str]) -> pd.DataFrame:
 
 def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plots.Looks) -> list[Panel]:
     """Draw both directions on one scale, and energy where it is known."""
-    moved = {word: _moved(rows, side) for side, word in SIDES.items()}
+    moved = {word: moved_bytes(rows, side) for side, word in SIDES.items()}
     most = max(float(curve.max()) for curves in moved.values() for curve in curves.values())
     panels = [
         Panel(f"{setting}: {word}", partial(_draw, curves=curves, looks=looks, most=most, unit="B", x="time, s"))
         for word, curves in moved.items()
     ]
-    drawn = {str(name): _drawn(own) for name, own in changed.groupby("system")}
+    drawn = {str(name): switching_energy(own) for name, own in changed.groupby("system")}
     most = max((float(curve.max()) for curve in drawn.values()), default=0.0)
     if most > 0 and max(map(len, drawn.values())) > 1:  # one switch is no curve
         more = partial(_draw, curves=drawn, looks=looks, most=most, unit="J", x="switches")
         panels.append(Panel(f"{setting}: energy of switching", more))
     return panels
-
-
-def _moved(rows: pd.DataFrame, side: str) -> Curves:
-    """Add up what each system has moved so far on a device."""
-    each = rows.assign(moved=rows[side] / rows["devices"]).groupby(["system", "time_s", "seed"])["moved"].sum()
-    return {
-        str(name): own.droplevel("system").unstack(fill_value=0.0).cumsum().mean(axis="columns")
-        for name, own in each.groupby("system")
-    }
-
-
-def _drawn(changed: pd.DataFrame) -> pd.Series:
-    """Add up what a trace's first switches have drawn, as far as all traces have so many."""
-    ordered = changed.sort_values(["time_s", "app"])
-    traces = ordered.groupby(["cell", "device"])["paging_j"]
-    sums = traces.cumsum().groupby(traces.cumcount() + 1)
-    return sums.mean()[sums.size() == sums.size().max()]
 
 
 def _draw(axis: Axes, curves: Curves, looks: plots.Looks, most: float, unit: str, x: str) -> None:
@@ -105,17 +89,12 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
         system: [
             GridCell(plots.short(often[system])),
             *(GridCell(f"{moved[key]:.1f}" if (key := (system, *kind)) in moved else "–") for kind in kinds),
-            _drawn_entry(drawn.loc[system]) if system in drawn.index else GridCell("–"),
+            mean_cell(drawn.loc[system] if system in drawn.index else None, "{:.3g}", ".2g"),
         ]
         for system in looks
     }
     columns = ["switches", *(f"{way}: {SIDES[side]}, {name}" for way, side in kinds), "J per 1 000"]
     return Grid("switching", columns, rows_of)
-
-
-def _drawn_entry(found: pd.Series) -> GridCell:
-    half = found["mean"] - found["low"]
-    return GridCell(f"{found['mean']:.3g}", "" if half != half else f"± {half:.2g}")
 
 
 FIGURE = Figure("paging", "Loading and dropping networks", show)

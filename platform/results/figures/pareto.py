@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.relations.frontiers import pareto
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,14 +51,13 @@ def show(view: View) -> Shown | None:
     return Shown(NOTE, panels, legend=looks) if panels else None
 
 
-def front(points: pd.DataFrame) -> list[str]:
-    """Name the methods that no other method beats in both, from the cheapest on."""
-    methods = points[points["method"]].sort_values(["cost", "mean"], ascending=[True, False], kind="stable")
-    return list(methods[methods["mean"] > methods["mean"].cummax().shift(fill_value=-1.0)].index)
+def front(points: pd.DataFrame) -> pd.DataFrame:
+    """Keep the methods that no other method beats in both, from the cheapest on."""
+    return pareto(points[points["method"]], "mean", "cost").drop_duplicates(["mean", "cost"])
 
 
 def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
-    best = points.loc[front(points)]
+    best = front(points)
     axis.plot(best["cost"], best["mean"], color=plots.QUIET, linewidth=1.0, drawstyle="steps-post", zorder=1)
     judged = [name for name in view.looks if name in points.index and (points.loc[name, "method"] or _idle(view, name))]
     for name in points.index.difference(judged, sort=False):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
 from driftlab.platform.results.relations import paths
-from driftlab.platform.results.relations.cells import CELL
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.relations.base import CELL
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd

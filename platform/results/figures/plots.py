@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.core.metrics import interval
+from driftlab.platform.results import stats
+from driftlab.platform.results.relations.courses import scene_changes, score_course
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +98,7 @@ def measure(runs: pd.DataFrame) -> str:
 def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     """Draw accuracy over time: a line per system, a thin one per seed, and a rule where the scene changes."""
     mark_changes(axis, frames)
-    lines = timeline(runs, frames)
+    lines = score_course(runs, frames, POINTS)
     for system, look in looks.items():
         own = lines[lines["system"] == system]
         if own.empty:
@@ -116,28 +117,6 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
     axis.grid(axis="x", visible=False)  # a vertical rule is a change of scene
 
 
-def timeline(runs: pd.DataFrame, frames: pd.DataFrame) -> pd.DataFrame:
-    """Average windowed scores over devices and applications: one row per system, seed and bin of time."""
-    known = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
-    joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
-    times = np.unique(joined["time_s"].to_numpy())
-    edges = times[:: max(1, -(-len(times) // POINTS))]
-    joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1
-    grouped = joined.groupby(["system", "seed", "bin"], as_index=False)
-    return grouped[["time_s", "score_window"]].mean()
-
-
-def scene_changes(frames: pd.DataFrame) -> pd.DataFrame:
-    """List when scenes change, and the share of streams whose scene changes then (systems see the same streams)."""
-    ordered = frames[["cell", "device", "app", "time_s", "scene"]].sort_values(["cell", "device", "app", "time_s"])
-    same = ordered["cell"].eq(ordered["cell"].shift()) & ordered["device"].eq(ordered["device"].shift())
-    same &= ordered["app"].eq(ordered["app"].shift())
-    changed = ordered[same & ordered["scene"].ne(ordered["scene"].shift())]
-    streams = max(1, len(ordered[["cell", "device", "app"]].drop_duplicates()))
-    counts = changed.groupby("time_s").size()
-    return counts.div(streams).rename("share").reset_index()
-
-
 def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
     """Rule where every stream changes; where they change at different times, tick the foot of the axis instead."""
     for time_s, share in scene_changes(frames).nlargest(MARKS, "share").sort_values("time_s").itertuples(index=False):
@@ -149,7 +128,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     """Draw each system's score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
     for row, (system, look) in enumerate(looks.items()):
         values = runs[runs["system"] == system]["score"].dropna()
-        found = interval(values)
+        found = stats.mean(values)
         if found is None:
             continue
         found = found.within(0.0, 1.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.sharing import pruned_alone
+from driftlab.platform.results.relations.networks import pruned_alone
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
-from driftlab.platform.results.relations.cells import uploads
+from driftlab.platform.results.relations.rates import uploads
 from driftlab.platform.results.relations.scenery import sceneries, stops
 
 if TYPE_CHECKING:

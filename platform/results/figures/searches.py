@@ -12,8 +12,7 @@ from driftlab.platform.core.space import Trial
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown
 from driftlab.platform.results.figures.plots import COLOURS, QUIET, RULE, Style
-from driftlab.platform.results.relations.importance import FEWEST, importance
-from driftlab.platform.results.relations.searches import DONE, FAILED, Found, HeldOut
+from driftlab.platform.results.relations.searches import DONE, FAILED, FEWEST, Found, HeldOut, importance
 from driftlab.platform.results.tables.search import METRICS
 
 if TYPE_CHECKING:

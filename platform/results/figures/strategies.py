@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, untold
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.figures.base import NO_CELL, Figure, Grid, GridCell, Panel, Shown, View, half_of, untold
+from driftlab.platform.results.stats import gains, means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,6 @@ NOTE = (
     "Score minus that of training and sending every weight, in points, street by street and seed by seed; half of the "
     "95 % interval beside it. The last row is what a device receives."
 )
-CELL = ["setting", "seed"]
 
 
 def show(view: View) -> Shown | None:
@@ -30,18 +29,17 @@ def show(view: View) -> Shown | None:
     if not everything or len({strategy for strategy, _ in parts.values()}) < 2:
         return None
     runs = view.runs
-    full = runs[runs["system"] == everything[0]][[*CELL, "score"]]
-    both = runs[runs["system"].isin(list(parts))].merge(full, on=CELL, suffixes=("", "_full"))
+    full, sparse = runs[runs["system"] == everything[0]], runs[runs["system"].isin(list(parts))]
+    both = gains(sparse, full, "score", ["setting", "seed"])
     both = both.assign(
         strategy=[parts[name][0] for name in both["system"]],
         fraction=[parts[name][1] for name in both["system"]],
-        points=100 * (both["score"] - both["score_full"]),
+        points=100 * both["gain"],
     )
     points = means(both, ["strategy", "fraction"], "points")
     looks = plots.series(dict.fromkeys(strategy for strategy, _ in parts.values()))
-    full_kbps = runs[runs["system"] == everything[0]]["downlink_kbps"].mean()
     panel = Panel("against sending every weight", partial(_draw, points=points, looks=looks))
-    return Shown(NOTE, [panel], [_grid(points, both, full_kbps, looks)], looks)
+    return Shown(NOTE, [panel], [_grid(points, both, full["downlink_kbps"].mean(), looks)], looks)
 
 
 def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: plots.Looks) -> Grid:
@@ -49,10 +47,7 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
     known = points.set_index(["strategy", "fraction"])
     rows = {
         strategy: [
-            *(
-                _entry(known.loc[key]) if (key := (strategy, part)) in known.index else GridCell("–")
-                for part in fractions
-            ),
+            *(_entry(known.loc[key]) if (key := (strategy, part)) in known.index else NO_CELL for part in fractions),
             GridCell(""),
         ]
         for strategy in looks
@@ -63,8 +58,7 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
 
 
 def _entry(found: pd.Series) -> GridCell:
-    half = "" if found.isna()["low"] else f"± {found['mean'] - found['low']:.1f}"
-    return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half, untold(found)))))
+    return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half_of(found, ".1f"), untold(found)))))
 
 
 def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

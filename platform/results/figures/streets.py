@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View
-from driftlab.platform.results.relations.measured import means
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View, mean_cell, means_by_setting
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOTE = (
     "Score in per cent as the mean over seeds, and half of its 95 % interval; strong is the best method of a column, "
@@ -18,15 +22,11 @@ def show(view: View) -> Shown | None:
     settings = sorted(set(runs["setting"]))
     if runs["fleet"].nunique() > 1 or not 1 < len(settings) <= MOST or runs["system"].nunique() < 2:
         return None
-    found = {
-        (system, column): (mean, None if low is None else mean - low)
-        for by in ("setting", "all")
-        for system, column, mean, low, _, _ in means(runs, ["system", by], "score").itertuples(index=False)
-    }
+    found = means_by_setting(runs, "score")
     columns = [*settings, "mean"]
     methods = set(runs[runs["bound"].isna()]["system"])
     best = {
-        column: max((found[system, column][0] for system in methods if (system, column) in found), default=0.0)
+        column: max((found[system, column]["mean"] for system in methods if (system, column) in found), default=0.0)
         for column in columns
     }
     rows = {
@@ -37,12 +37,9 @@ def show(view: View) -> Shown | None:
     return Shown(NOTE, grids=[Grid("", columns, rows)])
 
 
-def _entry(found: tuple[float, float | None] | None, best: float, method: bool) -> GridCell:
-    if found is None:
-        return GridCell("–")
-    mean, half = found
-    note = "" if half is None or half != half else f"± {100 * half:.1f}"
-    return GridCell(f"{100 * mean:.1f}", note, strong=method and mean == best)
+def _entry(found: pd.Series | None, best: float, method: bool) -> GridCell:
+    strong = method and found is not None and found["mean"] == best
+    return mean_cell(found, "{:.1f}", ".1f", 100, strong=strong)
 
 
 FIGURE = Figure("streets", "Side by side", show)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.sharing import APP, every_switch, joule_per_byte, of_equal_sizes
+from driftlab.platform.results.relations.networks import (
+    APP,
+    INDEPENDENT,
+    NESTED,
+    joule_per_byte,
+    of_kind,
+    switches_by_kind,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +29,7 @@ NOTE = (
     "what the devices of the run have paid for one; lines are means over applications and seeds. The tables have what "
     "a switch to a larger and to a smaller network moves: means over all pairs of an application's networks."
 )
-WAYS = {"nested": True, "independent": False}
+KINDS = (NESTED, INDEPENDENT)
 SIDES = ["loaded", "dropped"]
 SWITCHES, MARKED = 1000, (250, 500, 750, 1000)
 THIN = 5  # a line shows the sum after every so many switches
@@ -30,31 +37,20 @@ THIN = 5  # a line shows the sum after every so many switches
 
 def show(view: View) -> Shown | None:
     """Draw the applications that have as many nested as independent networks, on devices that have loaded some."""
-    pairs, byte_j = of_equal_sizes(view.tables), joule_per_byte(view.tables)
-    if not pairs or not byte_j:
+    changes, byte_j = switches_by_kind(view.tables), joule_per_byte(view.tables)
+    if changes.empty or not byte_j:
         return None
-    order = list(view.looks)
-    systems = dict(zip(WAYS, (rows["system"].iloc[0] for rows in next(iter(pairs.values()))), strict=True))
-    looks = {way: view.looks[systems[way]] for way in sorted(WAYS, key=lambda way: order.index(systems[way]))}
-    changes = _changes(pairs)
+    systems = {kind: of_kind(view.tables, kind)["system"].iloc[0] for kind in KINDS}
+    looks = {kind: look for name, look in view.looks.items() for kind in KINDS if systems[kind] == name}
+    changes = _by_place(changes)
     panel = Panel("energy of random switches", partial(_draw, curves=_drawn(changes, byte_j), looks=looks))
     return Shown(NOTE, [panel], _grids(changes), looks)
 
 
-def _changes(pairs: dict[Any, tuple[pd.DataFrame, pd.DataFrame]]) -> pd.DataFrame:
-    """List the switches of all applications in both ways; a `place` is an application."""
-    import pandas as pd
-
-    found = pd.concat(
-        [
-            every_switch(rows, nested=nested).assign(way=way, **dict(zip(APP, app, strict=True)))
-            for app, both in pairs.items()
-            for rows, (way, nested) in zip(both, WAYS.items(), strict=True)
-        ],
-        ignore_index=True,
-    )
-    alone = found.groupby("app")["workload"].transform("nunique") == 1
-    return found.assign(place=found["app"].where(alone, found["workload"] + " · " + found["app"]))
+def _by_place(changes: pd.DataFrame) -> pd.DataFrame:
+    """Name the applications: a `place` has the workload where several have an application of the name."""
+    alone = changes.groupby("app")["workload"].transform("nunique") == 1
+    return changes.assign(place=changes["app"].where(alone, changes["workload"] + " · " + changes["app"]))
 
 
 def walk(count: int, rng: np.random.Generator) -> np.ndarray:
@@ -65,12 +61,12 @@ def walk(count: int, rng: np.random.Generator) -> np.ndarray:
 
 def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
     """Add up what so many switches draw, for both ways along the same walk; average over applications."""
-    sums: dict[str, list[np.ndarray]] = {way: [] for way in WAYS}
+    sums: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
     for (draw, workload, app), own in changes.groupby(APP):
         stations = walk(int(own["before"].max()) + 1, rng_for(int(draw), "switching", workload, app))
-        for way, rows in own.groupby("way"):
+        for kind, rows in own.groupby("kind"):
             moved = rows.set_index(["before", "after"])[SIDES].sum(axis="columns").unstack().to_numpy()
-            sums[str(way)].append(np.cumsum([0.0, *moved[stations[:-1], stations[1:]]]))
+            sums[str(kind)].append(np.cumsum([0.0, *moved[stations[:-1], stations[1:]]]))
     return {way: byte_j * np.mean(each, axis=0) for way, each in sums.items()}
 
 
@@ -95,10 +91,10 @@ def _grids(changes: pd.DataFrame) -> list[Grid]:
     """Average what switches move, apart by direction."""
     factor, unit = plots.scaled(float(changes[SIDES].to_numpy().max()), "B")
     up = changes["after"] > changes["before"]
-    kinds = [(way, side) for way in WAYS for side in SIDES]
+    kinds = [(kind, side) for kind in KINDS for side in SIDES]
     grids = []
     for word, rows in (("larger", changes[up]), ("smaller", changes[~up])):
-        means = (rows.groupby(["place", "way"], sort=False)[SIDES].mean() / factor).unstack("way")
+        means = (rows.groupby(["place", "kind"], sort=False)[SIDES].mean() / factor).unstack("kind")
         each = {
             str(place): [GridCell(f"{mean[side, way]:.1f}") for way, side in kinds] for place, mean in means.iterrows()
         }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.relations.courses import join_windows
 from driftlab.platform.results.relations.sharing import allocations, once
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ def show(view: View) -> Shown | None:
     if not (several["apps"] > 1).any() and not (changing > 1).any():
         return None
     sizes = view.tables.frame("variants").groupby(["cell", "device", "app"], sort=False).size()
-    stays = {
-        f"{setting}: {system}": _stays(_one_device(own))
+    drawn = {
+        f"{setting}: {system}": join_windows(_one_device(own))
         for setting, here in rows.groupby("setting")
         for system in view.one_of_each()[:SYSTEMS]
         if len(own := here[here["system"] == system])
     }
-    highest = max(float(each["share"].max()) for each in stays.values()) or 1.0
-    panels = [_panel(title, each.assign(height=each["share"] / highest), sizes) for title, each in stays.items()]
+    highest = max(float(each["share"].max()) for each in drawn.values()) or 1.0
+    panels = [_panel(title, each.assign(height=each["share"] / highest), sizes) for title, each in drawn.items()]
     return Shown(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
 
 
@@ -51,17 +52,6 @@ def _one_device(rows: pd.DataFrame) -> pd.DataFrame:
     own = rows[rows["seed"] == rows["seed"].min()]
     own = own[own["device"] == own["device"].min()]
     return own[own["time_s"] < MOST_S]
-
-
-def _stays(rows: pd.DataFrame) -> pd.DataFrame:
-    """Join windows that follow one another with the same network on the same share."""
-    rows = rows.sort_values(["app", "time_s"]).assign(end_s=rows["time_s"] + rows["window_s"])
-    last = rows.shift()
-    goes_on = rows["app"].eq(last["app"]) & (rows["time_s"] - last["end_s"]).abs().lt(1e-6)
-    goes_on &= rows["share"].eq(last["share"]) & rows["variant"].fillna(-1).eq(last["variant"].fillna(-1))
-    by_stay = rows.groupby((~goes_on).cumsum())
-    found = by_stay[["cell", "device", "app", "time_s", "share", "variant"]].first()
-    return found.assign(end_s=by_stay["end_s"].last())
 
 
 def _panel(title: str, stays: pd.DataFrame, sizes: pd.Series) -> Panel:

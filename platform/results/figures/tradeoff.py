@@ -8,10 +8,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, common, untold
-from driftlab.platform.results.relations.cells import CELL
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.figures.base import (
+    NO_CELL,
+    Figure,
+    Grid,
+    GridCell,
+    Panel,
+    Shown,
+    View,
+    common,
+    half_of,
+    untold,
+)
+from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.sharing import beside_status_quo, crossing, knee, on_traces, swept
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,13 +185,12 @@ def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     scaled = traces.assign(value=traces["value"] * (100 if unit == POINTS else 1), all="all")
     found = means(scaled, ["all"], "value")
     if found.empty:
-        return GridCell("–")
-    mean, low, seeds = found.loc[0, ["mean", "low", "n"]]
-    half = "" if low != low else f"± {mean - low:.2g}"
-    missing = "" if traces["value"].notna().all() else f"{seeds:.0f} of {len(traces)} traces"
-    text = f"{mean:.2f} ×" if unit == TIMES else plots.signed(mean)
-    unsure = untold(found.loc[0], 1.0 if unit == TIMES else 0.0)
-    return GridCell(text, ", ".join(part for part in (half, unsure, missing) if part))
+        return NO_CELL
+    mean = found.loc[0]
+    missing = "" if traces["value"].notna().all() else f"{mean['n']:.0f} of {len(traces)} traces"
+    text = f"{mean['mean']:.2f} ×" if unit == TIMES else plots.signed(mean["mean"])
+    unsure = untold(mean, 1.0 if unit == TIMES else 0.0)
+    return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), unsure, missing))))
 
 
 FIGURE = Figure("tradeoff", "Accuracy against frame rate", show)

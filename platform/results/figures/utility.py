@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
-from driftlab.platform.results.relations.measured import means
+from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, number_cell
 from driftlab.platform.results.relations.timing import budgets, paces, rank_agreement, utilities
+from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,12 +158,8 @@ def _paid(view: View, looks: plots.Looks, fleet: str) -> Grid:
         "memory, kB": devices["peak_memory_bytes"].mean() / 1000,
         "samples accepted, %": 100 * lessons["accepted"].mean(),
     }
-    rows = {name: [_number(part.get(name)) for part in parts.values()] for name in looks}
+    rows = {name: [number_cell(part.get(name)) for part in parts.values()] for name in looks}
     return Grid(f"what each pays on fleet {fleet}", list(parts), rows)
-
-
-def _number(value: float | None) -> GridCell:
-    return GridCell("–" if value is None or value != value else plots.short(value))
 
 
 def _entry(value: float, best: float) -> GridCell:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from driftlab.platform.results.relations.cells import done, labels_of, members, of_kinds
+from driftlab.platform.results.relations.base import (
+    STREAM,
+    Kinds,
+    done,
+    labels_of,
+    learners,
+    members,
+    noted,
+    nothing,
+    of_kinds,
+    sides,
+    single,
+)
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -14,11 +27,13 @@ if TYPE_CHECKING:
 
     from driftlab.platform.results.tables.systems import Slot
 
-STREAM = ["cell", "device", "app"]
 COSTS = ("phase_s", "phase_j", "memory_bytes", "latency_ms", "frame_j")  # columns of `costs`
 STATISTICS = ("adabn", "onda", "tent")  # members that tune batch norms alone
 SMALL = {"scaling": "independent"}  # a network of the surrogate's size that was pruned offline
 WHOLE = {"scaling": "fixed"}
+FRAMES = 1000  # answered in each domain where energies are added up
+Whose = Literal["small", "whole"]  # networks of the surrogate's size, or the one that it was cut from
+Which = Literal["all", "statistics", "others"]  # of the baselines: those that tune batch norms alone, or that do more
 
 
 def stretches(tables: Tables) -> pd.DataFrame:
@@ -72,7 +87,7 @@ def forgetting(tables: Tables) -> pd.DataFrame:
     return rows[rows["round"] > 0]
 
 
-def rivals(tables: Tables, *, small: bool, statistics: bool = True) -> dict[str, Slot]:
+def baselines(tables: Tables, *, small: bool, statistics: bool = True) -> dict[str, Slot]:
     """Name the systems that adapt a network of the surrogate's size, or the whole one, and what adapts it."""
     kind = SMALL if small else WHOLE
     found = members(tables, "adaptation")
@@ -87,7 +102,7 @@ def usual_surrogates(tables: Tables) -> list[str]:
 
 
 def factor_over(rows: pd.DataFrame, ours: str, theirs: list[str], column: str) -> pd.Series:
-    """Divide what rivals pay by what one system pays, averaged over rivals as factors are: by seed."""
+    """Divide what baselines pay by what one system pays, as a geometric mean over baselines."""
     wide = rows.pivot_table(column, ["workload", "seed"], "system")
     known = [name for name in theirs if name in wide and wide[name].notna().all() and (wide[name] > 0).all()]
     if ours not in wide or not known:
@@ -95,3 +110,164 @@ def factor_over(rows: pd.DataFrame, ours: str, theirs: list[str], column: str) -
     ratios = wide[known].div(wide[ours], axis=0)
     factors: pd.Series = np.exp(np.log(ratios).mean(axis=1))
     return factors
+
+
+def gains_over_baselines(tables: Tables, whose: Whose, which: Which = "all") -> pd.DataFrame:
+    """List by how much ElasticDNN is more accurate after adapting than its baselines, as a mean over these."""
+    after, names = tables.once(after_adapting), _names(tables, whose, which)
+    if after.empty or not names:
+        return nothing()
+    gains = after[names].rsub(after["ours"], axis=0)
+    note = ", ".join(f"{name} {gain:+.3f}" for name, gain in gains.mean().sort_values().items())
+    return single(gains.mean(axis=1), note)
+
+
+def beside_the_best(tables: Tables, whose: Whose, which: Which = "others") -> pd.DataFrame:
+    """List the accuracy after adapting of ElasticDNN, and of the baseline that is best on average."""
+    after, names = tables.once(after_adapting), _names(tables, whose, which)
+    if after.empty or not names:
+        return nothing()
+    best = str(after[names].mean().idxmax())
+    return sides(after["ours"], after[best], f"the best is {best}")
+
+
+def gains_of_batch_norms(tables: Tables, whose: Whose) -> pd.DataFrame:
+    """List how much the baselines that tune batch norms alone gain over the same network as it was built."""
+    after, names = tables.once(after_adapting), _names(tables, whose, "statistics")
+    kind = {"scaling": "independent" if whose == "small" else "fixed", "adaptation": "frozen"}
+    plain = [name for name in of_kinds(tables, kind) if name in after]
+    if after.empty or not names or not plain:
+        return nothing()
+    return single(after[names].mean(axis=1) - after[plain[0]])
+
+
+def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which = "others") -> pd.DataFrame:
+    """List how many times what ElasticDNN pays its baselines pay, as a geometric mean over these.
+
+    Columns are those of `costs`, and `domain_j` for all energy of a domain.
+    """
+    ours, names = usual_surrogates(tables), _names(tables, whose, which)
+    paid = tables.once(costs)
+    paid = paid.assign(domain_j=paid["phase_j"] + FRAMES * paid["frame_j"])
+    factors = factor_over(paid, ours[0], names, column) if ours else None
+    if factors is None or factors.empty:
+        return nothing()
+    means = paid.groupby("system")[column].mean()
+    ratios = (means[names] / means[ours[0]]).sort_values()
+    return single(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
+
+
+def costs_on_the_nearest_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame:
+    """List such factors on the machine on which they are least."""
+    factors = _by_machine(tables, column, whose)
+    if factors is None:
+        return nothing()
+    note = ", ".join(f"{fleet} {ratio:.3g}" for fleet, ratio in factors.mean().sort_values().items())
+    return single(factors.min(axis=1), note)
+
+
+def costs_over_machines(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> pd.DataFrame:
+    """List the largest such factor among some machines, and the smallest."""
+    factors = _by_machine(tables, column, whose)
+    if factors is None or not set(fleets) <= set(factors):
+        return nothing()
+    return sides(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
+
+
+def _by_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
+    """Put the factors of all machines side by side, by seed; None without ElasticDNN or baselines."""
+    import pandas as pd
+
+    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+    if not ours or not names:
+        return None
+    paid = tables.once(costs)
+    return pd.DataFrame({fleet: factor_over(own, ours[0], names, column) for fleet, own in paid.groupby("fleet")})
+
+
+def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
+    """List the share of the baselines' memory that ElasticDNN does without, averaged over them."""
+    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+    wide = tables.once(costs).pivot_table("memory_bytes", ["workload", "seed"], "system")
+    if not ours or not names:
+        return nothing()
+    saved = 1 - wide[names].rdiv(wide[ours[0]], axis=0)
+    return single(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
+
+
+def costs_of_members(tables: Tables, column: str, whose: Whose, names: Sequence[str]) -> pd.DataFrame:
+    """List what members pay, a column for each that the paper tells of; columns are those of `costs`."""
+    systems = baselines(tables, small=whose == "small")
+    known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
+    wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
+    if any(known.get(name) not in wide for name in names):
+        return nothing(f"needs {', '.join(names)} on {whose} networks")
+    own = wide[[known[name] for name in names]]
+    means = ", ".join(f"{name} {value:.3g}" for name, value in own.mean().sort_values().items())
+    return noted(own.set_axis(list(names), axis=1), means)
+
+
+def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[str]) -> pd.DataFrame:
+    """List the least that some members pay, and the most that others do which train more than batch norms."""
+    systems = baselines(tables, small=whose == "small", statistics=False)
+    groups = [[name for name, one in systems.items() if (one.name in large) is wanted] for wanted in (True, False)]
+    if not all(groups):
+        return nothing()
+    wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
+    ours, theirs = (wide[group] for group in groups)
+    return sides(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
+
+
+def phases_by_size(tables: Tables, whose: Whose) -> pd.DataFrame:
+    """List the shortest phase of members that train more than batch norms, and the longest of the others."""
+    quick, slow = (_names(tables, whose, which) for which in ("statistics", "others"))
+    ours = usual_surrogates(tables)
+    if not quick or not slow or not ours:
+        return nothing()
+    wide = tables.once(costs).pivot_table("phase_s", ["workload", "seed"], "system")
+    return sides(wide[[*slow, *ours]].min(axis=1), wide[quick].max(axis=1))
+
+
+def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
+    """List the accuracy after adapting of two kinds of systems, over all systems of each."""
+    after = tables.once(after_adapting)
+    names = [[name for name in of_kinds(tables, kinds) if name in after] for kinds in (ours, theirs)]
+    if after.empty or not all(names):
+        return nothing("needs both systems through domains with frames to adapt on")
+    better, worse = (after[group].mean(axis=1) for group in names)
+    return sides(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
+
+
+def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
+    """List by how much the accuracy after adapting of two kinds of systems varies over domains, by seed."""
+    names = [next(iter(of_kinds(tables, kinds)), "") for kinds in (ours, theirs)]
+    if not all(names):
+        return nothing("needs both systems through domains")
+    spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
+    return sides(*(spread[name] for name in names))
+
+
+def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
+    """Name the baselines of ElasticDNN that were asked for."""
+    every = baselines(tables, small=whose == "small")
+    others = baselines(tables, small=whose == "small", statistics=False)
+    chosen = {"all": list(every), "others": list(others), "statistics": [name for name in every if name not in others]}
+    return chosen[which]
+
+
+def after_adapting(tables: Tables) -> pd.DataFrame:
+    """Put the accuracy after adapting of all systems side by side; ElasticDNN's is called `ours`."""
+    wide = tables.once(stretches).pivot_table("after", ["workload", "seed"], "system")
+    found = usual_surrogates(tables)
+    return wide.assign(ours=wide[found[0]]) if found and found[0] in wide else wide.iloc[:0].assign(ours=np.nan)
+
+
+def forgotten(tables: Tables) -> pd.DataFrame:
+    """List how far members that learn fall below their best so far when a domain is shown for the last time."""
+    found = forgetting(tables)
+    found = found[found["system"].isin(list(learners(tables)))]
+    if found.empty:
+        return nothing("needs domains that come back")
+    last = found[found["round"] == found["round"].max()]
+    worst = last.groupby("system")["lost"].mean().sort_values()
+    return single(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")

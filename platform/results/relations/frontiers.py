@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from driftlab.platform.results.relations.base import STREAM
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
-
-STREAM = ["cell", "device", "app"]
 
 
 def pareto(points: pd.DataFrame, gain: str, cost: str) -> pd.DataFrame:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from driftlab.platform.core.metrics import Interval, interval
-from driftlab.platform.results.relations.cells import done
+from driftlab.platform.results.relations.base import STREAM, by_seed, done, nothing, single
 from driftlab.platform.results.tables.read import Tables
-from driftlab.platform.world.forecasting import KINDS, ForecastKind, ForecastScore, score_forecasts
+from driftlab.platform.world.forecasting import ForecastKind, score_forecasts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PLACE = ["cell", "device", "app"]
 HORIZON = 3
 LEAST = 60  # readings of a load from which forecasts are judged
 
@@ -26,16 +25,16 @@ def misses(tables: Tables) -> pd.DataFrame:
     frames, shares = tables.frame("frames"), tables.frame("shares")
     goals = shares.assign(deadline_ms=(1e3 / shares["fps"]).where(
         ~(shares["latency_goal_ms"] < 1e3 / shares["fps"]), shares["latency_goal_ms"]
-    )).drop_duplicates(PLACE)[[*PLACE, "deadline_ms"]]  # fmt: skip
-    loaded = tables.frame("loads")[PLACE].drop_duplicates()
-    found = frames.merge(loaded, on=PLACE).merge(goals, on=PLACE)
+    )).drop_duplicates(STREAM)[[*STREAM, "deadline_ms"]]  # fmt: skip
+    loaded = tables.frame("loads")[STREAM].drop_duplicates()
+    found = frames.merge(loaded, on=STREAM).merge(goals, on=STREAM)
     return found.assign(missed=~(found["latency_ms"] <= found["deadline_ms"] + 1e-6))
 
 
 def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
     """Return the sensed loads by fleet and seed, a series for each device; all systems sense the same ones."""
     rows = tables.frame("loads").merge(done(tables)[["cell", "fleet", "seed"]], on="cell")
-    longest = rows.groupby(["fleet", "seed", *PLACE])["sensed_cpu"].agg(list)
+    longest = rows.groupby(["fleet", "seed", *STREAM])["sensed_cpu"].agg(list)
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for (fleet, seed, _, device, _), series in longest.items():
         known = found.setdefault((str(fleet), int(seed)), {})
@@ -45,26 +44,31 @@ def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
     return {key: ones for key, ones in enough.items() if ones}
 
 
-def skills_by_seed(tables: Tables) -> dict[tuple[str, int], Mapping[ForecastKind, ForecastScore]]:
-    """Score every kind of forecast by fleet and seed, on the loads of all devices."""
-    return {key: score_forecasts(series, HORIZON) for key, series in loads_by_fleet(tables).items()}
+def skills(tables: Tables) -> pd.DataFrame:
+    """Score forecasts on the loads of all devices: the mean absolute `error` and the `skill` by horizon `step`.
+
+    A row for each fleet, seed and `kind` of forecast.
+    """
+    import pandas as pd
+
+    rows = [
+        (fleet, seed, kind, step, one.errors[step], one.skill[step])
+        for (fleet, seed), series in loads_by_fleet(tables).items()
+        for kind, one in score_forecasts(series, HORIZON).items()
+        for step in range(HORIZON)
+    ]
+    return pd.DataFrame(rows, columns=["fleet", "seed", "kind", "step", "error", "skill"])
 
 
-def forecast_skills(tables: Tables) -> dict[str, Mapping[ForecastKind, list[tuple[float, Interval]]]]:
-    """Return for each fleet and kind of forecast, by horizon, the mean absolute error and the skill over seeds."""
-    scores: dict[str, list[Mapping[ForecastKind, ForecastScore]]] = {}
-    for (fleet, _), found in skills_by_seed(tables).items():
-        scores.setdefault(fleet, []).append(found)
-    return {
-        fleet: {kind: [_over_seeds([one[kind] for one in ones], step) for step in range(HORIZON)] for kind in KINDS}
-        for fleet, ones in scores.items()
-    }
-
-
-def _over_seeds(scores: list[ForecastScore], step: int) -> tuple[float, Interval]:
-    skill = interval(score.skill[step] for score in scores)
-    assert skill is not None
-    return sum(score.errors[step] for score in scores) / len(scores), skill
+def forecast_gains(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "ar") -> pd.DataFrame:
+    """List by how much of its error a forecast is nearer than persistence, over horizons and fleets, by seed."""
+    rows = tables.once(skills)
+    own = rows[rows["fleet"].isin(fleets) & (rows["kind"] == kind)]
+    if absent := [fleet for fleet in fleets if fleet not in set(own["fleet"])]:
+        return nothing(f"needs fleets whose devices have a load, called {', '.join(absent)}")
+    wide = own.groupby(["seed", "fleet"])["skill"].agg(fmean).unstack("fleet")[list(fleets)]
+    note = ", ".join(f"{fleet} {100 * fmean(wide[fleet].dropna()):+.1f} %" for fleet in fleets)
+    return single(by_seed([(int(seed), fmean(each)) for seed, *each in wide.dropna().itertuples()]), note)
 
 
 def stated_errors(tables: Tables) -> pd.Series:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.relations.cells import CELL, done, members
+from driftlab.platform.results import stats
+from driftlab.platform.results.relations.base import (
+    CELL,
+    STREAM,
+    Untestable,
+    done,
+    members,
+    named,
+    noted,
+    nothing,
+    of_one_network,
+    sides,
+    single,
+)
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot, every_system
 
@@ -15,6 +29,11 @@ CONDITION = ["workload", "fleet"]
 IDLE = "idle"  # a load
 FIXED, ADAPTIVE, BOUND, LIGHT = "branches", "adascale", "clairvoyant", "light"  # scaling members
 CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", BOUND)
+TRANSFORMER = "transformer"
+WHOLE = r"base(\.base)*"  # a path without operators
+LAST = 1000  # exit of a member that names none
+NOT_RUN = "needs a network that follows the load (adascale) beside fixed exits of it (branches)"
+ONE_NETWORK = "of one network"
 BESIDE = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)  # other networks, beside the paths of one
 
 
@@ -24,8 +43,8 @@ def deadlines(tables: Tables) -> pd.DataFrame:
     Columns are `accuracy` (a missed frame keeps the last answer), `missed`, `latency_ms` and `energy_j` of a frame.
     """
     cells = done(tables)[["cell", "system", *CELL, "answering_j", "frames"]]
-    goals = tables.frame("shares").groupby(["cell", "device", "app"])["latency_goal_ms"].max().reset_index()
-    frames = tables.frame("frames").merge(goals.dropna(), on=["cell", "device", "app"])
+    goals = tables.frame("shares").groupby(STREAM)["latency_goal_ms"].max().reset_index()
+    frames = tables.frame("frames").merge(goals.dropna(), on=STREAM)
     late = ~frames["processed"] | (frames["latency_ms"] > frames["latency_goal_ms"])
     frames = frames.assign(missed=late.astype(float), accuracy=frames["score_frame"])
     means = frames.groupby("cell")[["accuracy", "missed", "latency_ms"]].mean()
@@ -93,9 +112,9 @@ def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[s
 
 def whole_paths(tables: Tables) -> pd.DataFrame:
     """List the paths without operators of each network once, from the first exit on: one for each `exit`."""
-    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "seed"]], on="cell")
+    rows = named(tables, "variants")
     rows = rows[rows["system"].isin(members(tables, "scaling", FIXED, ADAPTIVE))]
-    rows = rows[rows["network"].str.fullmatch(r"base(\.base)*")]
+    rows = rows[rows["network"].str.fullmatch(WHOLE)]
     exits = rows["network"].str.count(r"\.") + 1
     key = ["app", "exit", "accuracy", "memory_bytes", "macs"]
     return rows.assign(exit=exits).drop_duplicates(key).sort_values(["seed", "app", "exit"])
@@ -125,7 +144,165 @@ def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 def light_networks(tables: Tables) -> pd.DataFrame:
     """List the light networks that run beside, each once; `network` is their structure."""
     kinds = {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
-    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "seed"]], on="cell")
+    rows = named(tables, "variants")
     rows = rows[rows["system"].isin(kinds)]
     rows = rows.assign(network=rows["system"].map(kinds))
     return rows.drop_duplicates(["app", "network", "accuracy", "memory_bytes", "macs"]).sort_values(["seed", "network"])
+
+
+def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
+    """List our accuracy beside that of the best fixed exit that misses no more deadlines, chosen for each load."""
+    rows, ours, exits = _compared(tables)
+    best = best_fixed(rows, ours, list(exits))
+    own, rest = rows.loc[ours]["accuracy"], {condition: rows.loc[name]["accuracy"] for condition, name in best.items()}
+    theirs = own.index.map(lambda place: rest[place[:2]][place]).to_series(own.index)
+    means = (own - theirs).groupby(CONDITION).mean()
+    workloads, fleets = (set(names) for names in zip(*best, strict=True))
+    notes = []
+    for (workload, fleet), name in best.items():
+        place = [workload] * (len(workloads) > 1) + [fleet] * (len(fleets) > 1 or len(workloads) == 1)
+        gain = f" ({100 * means[workload, fleet]:+.1f})" if len(best) > 1 else ""
+        notes.append(f"{name} on {' '.join(place)}{gain}")
+    return sides(own, theirs, f"beside {', '.join(notes)}")
+
+
+def latency_of_whole(tables: Tables) -> pd.DataFrame:
+    """List the latency of the paths that ran, and of the whole network; always the first exit takes less."""
+    rows, ours, exits = _compared(tables)
+    whole = max(exits, key=lambda name: exits[name] or LAST)
+    own = rows.loc[ours]["latency_ms"]
+    both = sides(own, rows.loc[whole]["latency_ms"].reindex(own.index))
+    return noted(both, _under_each_load(1 - both["ours"] / both["theirs"]))
+
+
+def loss_below_whole(tables: Tables) -> pd.DataFrame:
+    """List how much less accurate the paths that ran are than the whole network, by time, on held-out data."""
+    ours = first(tables)
+    if not ours or not fixed_exits(tables):
+        return nothing(NOT_RUN)
+    shares = named(tables, "shares", "system", *CELL)
+    shares = shares[(shares["system"] == ours) & (shares["window_s"] > 0)]
+    shares = shares[~shares["fleet"].isin(idle_fleets(tables))]
+    rows = tables.frame("variants")
+    whole = rows[rows["network"].str.fullmatch(WHOLE)].sort_values("macs").drop_duplicates(STREAM, keep="last")
+    both = shares.merge(whole[[*STREAM, "accuracy"]], on=STREAM, suffixes=("", "_whole"))
+    lost = (both["accuracy_whole"] - both["accuracy"]) * both["window_s"]
+    by = [both[name] for name in CELL]
+    means = lost.groupby(by).sum() / both["window_s"].groupby(by).sum()
+    return single(means, _under_each_load(means))
+
+
+def accuracy_by_exit(tables: Tables, late: int, early: int) -> pd.DataFrame:
+    """List the accuracy of two exits without operators on held-out data; one row if all seeds share their network."""
+    rows = whole_paths(tables)
+    if rows.empty:
+        return nothing(NOT_RUN)
+    wide = rows.pivot_table(index=["seed", "app"], columns="exit", values="accuracy")
+    if early not in wide or late not in wide:
+        raise Untestable(f"needs a network with {late} exits")
+    both = wide[[late, early]].dropna().set_axis(["ours", "theirs"], axis=1)
+    return both if tables.run.spec.get("student", {}).get("per_seed") else of_one_network(both.iloc[:1], ONE_NETWORK)
+
+
+def costs_rise(tables: Tables) -> pd.DataFrame:
+    """List for each step from one exit to the next whether latency, memory and operations all rise."""
+    rows = whole_paths(tables)
+    if rows.empty:
+        return nothing(NOT_RUN)
+    steps = rows.groupby(["cell", "app"])[["latency_ms", "memory_bytes", "macs"]].diff().dropna()
+    return single((steps > 0).all(axis=1))
+
+
+def choices(tables: Tables) -> pd.DataFrame:
+    """Count the networks that each application can choose from."""
+    ours = first(tables)
+    if not ours:
+        return nothing(NOT_RUN)
+    rows = named(tables, "variants", "system")
+    return single(rows[rows["system"] == ours].groupby(STREAM).size())
+
+
+def search_times(tables: Tables) -> pd.DataFrame:
+    """List the processor time of a choice between two windows that changed the path, in ms: the median of each cell."""
+    ours = first(tables)
+    if not ours:
+        return nothing(NOT_RUN)
+    rows = named(tables, "shares")
+    between = rows["time_s"] % tables.run.spec.get("window_s", rows["time_s"].max() + 1) > 0  # else shares are made too
+    rows = rows[(rows["system"] == ours) & between & (rows["host_schedule_seconds"] > 0)]
+    took = rows.groupby(["seed", "cell"])[["host_schedule_seconds", "latency_ms"]].median()
+    took_ms = 1000 * took["host_schedule_seconds"]
+    return single(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the time of a frame")
+
+
+def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
+    """List the mean of all exits and of the light networks without the transformer, as the paper does, by seed."""
+    exits, light = whole_paths(tables), light_networks(tables)
+    light = light[light["network"] != TRANSFORMER]
+    if exits.empty or light.empty:
+        return nothing()
+    both = sides(*(stats.over_seeds(rows.set_index("seed")[column]) for rows in (exits, light))).dropna()
+    best = light.sort_values("accuracy").iloc[-1]
+    note = f"of {len(light)} light networks, the best is {best['network']} with {100 * best['accuracy']:.1f} %"
+    return of_one_network(both, note) if len(both) == 1 else noted(both, "")
+
+
+def cost_of_light(tables: Tables, column: str) -> pd.DataFrame:
+    """List how many times what the exits take the light networks do, by seed."""
+    both = exits_and_light(tables, column)
+    factors = single(both["theirs"] / both["ours"])
+    factors.attrs = both.attrs
+    return factors
+
+
+def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame:
+    """List the accuracy of the best exit, and of the best of some light networks, by seed."""
+    exits, light = whole_paths(tables), light_networks(tables)
+    light = light[light["network"].isin(networks)]
+    if exits.empty or light.empty:
+        return nothing(f"needs exits of a network (branches) beside {', '.join(networks)} (light)")
+    both = sides(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
+    return of_one_network(both, ONE_NETWORK) if len(both) == 1 else both
+
+
+def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> pd.DataFrame:
+    """List the share of missed deadlines with the usual value of a setting of adascale, and with another one."""
+    known = by_setting(tables, setting)
+    if not {usual, other} <= set(known):
+        return nothing(f"needs adascale with {setting}: {other} beside the one with {usual}")
+    return _beside(tables, known[usual], known[other], "missed")
+
+
+def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
+    """List the accuracy of frames under a choice by the true load, and under ours."""
+    ours, bound = first(tables), first(tables, BOUND)
+    if not ours or not bound:
+        return nothing()
+    return _beside(tables, bound, ours, "accuracy")
+
+
+def _beside(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
+    found = _loaded(deadlines(tables), tables)
+    both = sides(*(found.loc[name][column] for name in (ours, theirs)))
+    return noted(both, _under_each_load(both["ours"] - both["theirs"]))
+
+
+def _under_each_load(values: pd.Series) -> str:
+    """Write the mean of each load in percent where there are several: their common mean hides where a method gains."""
+    means = values.groupby(level="fleet").mean()
+    return ", ".join(f"{fleet} {100 * mean:+.1f} %" for fleet, mean in means.items()) if len(means) > 1 else ""
+
+
+def _loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Drop devices on which nothing else runs."""
+    return found[~found.index.get_level_values("fleet").isin(idle_fleets(tables))]
+
+
+def _compared(tables: Tables) -> tuple[pd.DataFrame, str, dict[str, int | None]]:
+    ours, exits = first(tables), fixed_exits(tables)
+    if not ours or not exits:
+        raise Untestable(NOT_RUN)
+    found = _loaded(deadlines(tables), tables)
+    if found.empty:
+        raise Untestable("needs applications with deadlines, and a load")
+    return found, ours, exits

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.catalogue import label_of, scenery_of
-from driftlab.platform.results.relations.cells import labels_of
+from driftlab.platform.results.relations.base import labels_of
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.core.metrics import Interval, interval
+import numpy as np
+
 from driftlab.platform.core.space import (
     Domain,
     Objective,
@@ -21,7 +22,8 @@ from driftlab.platform.core.space import (
     constraint_of,
     leading,
 )
-from driftlab.platform.results.relations.pairing import Answer, verdict
+from driftlab.platform.results import stats
+from driftlab.platform.results.stats import ComparisonResult, Estimate, Floats, verdict
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.search import METRICS
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
+FEWEST = 10  # trials, before anything can be told of the settings
 DONE, STOPPED, FAILED = "done", "stopped", "failed"  # states of a trial
 
 
@@ -40,8 +43,8 @@ class HeldOut:
     better: str  # max or min
     best: float | None
     defaults: float | None
-    difference: Interval | None
-    answer: Answer
+    difference: Estimate | None
+    answer: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -112,14 +115,12 @@ class Found:
 
     def _compared(self, metric: str, better: str) -> HeldOut:
         rows = self.measures[self.measures["metric"] == metric]
-        place = ["workload", "fleet", "seed"]
-        sides = {stage: rows[rows["stage"] == stage].set_index(place)["value"] for stage in (BEST, DEFAULTS)}
-        both = sides[BEST].to_frame("best").join(sides[DEFAULTS].to_frame("defaults"), how="inner").reset_index()
-        seeds = both.groupby("seed")[["best", "defaults"]].mean()
-        found = interval(seeds["best"] - seeds["defaults"])
+        both = stats.pairs(rows, BEST, DEFAULTS, "value", ["workload", "fleet", "seed"], "stage")
+        difference = stats.paired_difference(both)
+        sides = {stage: rows[rows["stage"] == stage]["value"] for stage in (BEST, DEFAULTS)}
         means = {stage: float(own.mean()) if len(own) else None for stage, own in sides.items()}
-        answer = verdict(found, less_is_better=better == "min")
-        return HeldOut(metric, better, means[BEST], means[DEFAULTS], found, answer)
+        answer = verdict(difference, less_is_better=better == "min")
+        return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, answer)
 
 
 def open_search(path: str | Path) -> Found:
@@ -142,3 +143,38 @@ def _domain(part: Mapping[str, Any]) -> Domain:
 def _trial(row: Mapping[str, Any]) -> Trial:
     metrics = {name: row[name] for name in METRICS if row[name] == row[name]}  # a missing one is NaN
     return Trial(row["trial"], json.loads(row["settings"]), metrics)
+
+
+def importance(trials: Sequence[Trial], space: Space, metric: str) -> Mapping[str, float]:
+    """Compute the share of the trials' variance in a metric that each setting alone explains, the largest first.
+
+    Where values are ordered, the metric is fitted by a parabola over the position in the domain; where they are names,
+    by the mean of each. The share, from 0 to 1, is adjusted for the number of coefficients, so that noise explains
+    nothing on average. What only two settings together explain is not seen, and a searcher that settles early leaves
+    little variance to explain. With too few trials there is nothing.
+    """
+    inside = [trial for trial in trials if trial.metrics and space.positions(trial.settings) is not None]
+    values = np.array([(trial.metrics or {})[metric] for trial in inside])
+    if len(inside) < FEWEST or not np.ptp(values):
+        return {}
+    points = np.array([space.positions(trial.settings) for trial in inside])
+    shares = {path: _explained(points[:, k], domain, values) for k, (path, domain) in enumerate(space.domains.items())}
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+
+
+def _explained(positions: Floats, domain: Domain, values: Floats) -> float:
+    """Compute the adjusted coefficient of determination, 0 where it is below."""
+    terms = _terms(positions, domain)
+    count, coefficients = len(values), int(np.linalg.matrix_rank(terms))
+    if count <= coefficients:
+        return 0.0
+    fitted = terms @ np.linalg.lstsq(terms, values, rcond=None)[0]
+    left = ((values - fitted) ** 2).sum() / ((values - values.mean()) ** 2).sum()
+    return max(0.0, 1.0 - float(left) * (count - 1) / (count - coefficients))
+
+
+def _terms(positions: Floats, domain: Domain) -> Floats:
+    if isinstance(domain, OneOf) and not domain.ordered:
+        names: Floats = (positions[:, None] == np.unique(positions)[None]).astype(np.float64)
+        return names
+    return np.stack([np.ones_like(positions), positions, positions**2], axis=1)

@@ -1,148 +1,52 @@
-"""What is compared on a shared device: networks by size, allocations window by window, frontiers along alpha."""
+"""What is compared on a shared device: allocations window by window, frontiers along alpha, and decisions."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.core.metrics import interval
-from driftlab.platform.core.records import Variant
-from driftlab.platform.results.relations.cells import CELL, done, members, slot
-from driftlab.platform.results.relations.measured import Measured, Untestable, values_by_seed
+from driftlab.platform.results.relations.base import (
+    CELL,
+    STREAM,
+    Untestable,
+    members,
+    named,
+    noted,
+    nothing,
+    sides,
+    single,
+    slot,
+)
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.scheduling.costs import weigh_cost
-from driftlab.platform.world.measured import paged_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 WINDOW = [*CELL, "device", "time_s"]
-APP = ["draw", "workload", "app"]  # whose networks are compared
 USUAL_ALPHA = 0.1  # of the schedulers that weigh lateness
 ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
-
-
-def networks(tables: Tables) -> pd.DataFrame:
-    """List what every application could run, once for each system, however many cells, devices or workloads have it.
-
-    The `draw` tells apart what was trained more than once: it is the seed, if each seed has networks of its own.
-    """
-    rows = tables.frame("variants").merge(done(tables)[["cell", "system", "workload", "seed"]], on="cell")
-    rows = rows.assign(draw=rows["seed"] if tables.run.spec.get("student", {}).get("per_seed") else 0)
-    return rows.drop_duplicates(["draw", "system", "app", "variant", "network", "accuracy", "memory_bytes", "macs"])
-
-
-def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
-    """Average what networks reach that were trained more than once."""
-    place = ["system", "workload", "app", "variant"]
-    mean = rows.groupby(place)["accuracy"].transform("mean")
-    return rows.assign(accuracy=mean, draw=0).drop_duplicates([*place, "network", "memory_bytes", "macs"])
-
-
-def of_kind(tables: Tables, kind: str) -> pd.DataFrame:
-    """List the networks of the first system whose scaling is of a kind, if it prunes all layers alike."""
-    found = [name for name, member in members(tables, "scaling", kind).items() if member["only"] is None]
-    rows = tables.once(networks)
-    return rows[rows["system"].isin(found[:1])]
-
-
-def nested_and_independent(tables: Tables) -> pd.DataFrame:
-    """Put the networks of the same application and width side by side: `_nested` and `_alone`."""
-    key = [*APP, "macs"]
-    return of_kind(tables, "nested").merge(of_kind(tables, "independent"), on=key, suffixes=("_nested", "_alone"))
-
-
-def unscaled(tables: Tables) -> pd.DataFrame:
-    """List the network of each application as it was before it was scaled."""
-    return of_kind(tables, "fixed")
-
-
-def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
-    """Tell what all networks of an application need together: of nested ones the largest holds the others."""
-    sizes = rows.groupby(APP)["memory_bytes"]
-    return sizes.max() if nested else sizes.sum()
-
-
-def of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Pair the nested with the independent networks of each application that has as many of both, and several."""
-    nested, alone = (dict(list(of_kind(tables, kind).groupby(APP))) for kind in ("nested", "independent"))
-    return {app: (nested[app], alone[app]) for app in nested if len(nested[app]) == len(alone.get(app, ())) > 1}
-
-
-def every_switch(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
-    """List all switches between two of an application's networks, counted from the smallest on, and what they move.
-
-    Columns are `before`, `after`, `loaded` and `dropped`, both in bytes.
-    """
-    import pandas as pd
-
-    sizes = sorted(rows["memory_bytes"].astype(int))
-    known = [Variant("", None, size, 0.0) for size in sizes]
-    moved = [(i, j, *paged_bytes(known, i, j, nested=nested)) for i, j in permutations(range(len(known)), 2)]
-    return pd.DataFrame(moved, columns=["before", "after", "loaded", "dropped"])
-
-
-def joule_per_byte(tables: Tables) -> float | None:
-    """Tell what the devices of a run have paid for a byte that they loaded or dropped; None: they moved nothing."""
-    paid = tables.frame("shares")
-    moved_bytes = (paid["paged_in_bytes"] + paid["paged_out_bytes"]).sum()
-    return float(paid["paging_j"].sum() / moved_bytes) if moved_bytes else None
-
-
-def pruned_alone(tables: Tables) -> pd.DataFrame:
-    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`.
-
-    For a layer with fewer networks than shares it is unknown which share is missing.
-    """
-    kinds = {
-        name: member for name, member in members(tables, "scaling", "nested").items() if member["only"] is not None
-    }
-    kinds = {name: member for name, member in kinds.items() if not member["prune_epochs"] and not member["grow_epochs"]}
-    rows = tables.once(networks)
-    count = rows.groupby(["system", *APP])["variant"].transform("size")
-    rows = rows[count == rows["system"].map({name: len(member["keep"]) for name, member in kinds.items()})]
-    shares = [kinds[row.system]["keep"][::-1][row.variant] for row in rows.itertuples()]
-    ranking, layer = ({name: kinds[name][field] for name in kinds} for field in ("ranking", "only"))
-    return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
-
-
-def over_trainings(values: pd.Series, note: str = "") -> Measured | Untestable:
-    """Average over the seeds under which all was trained anew; else over applications, each with a seed of its own."""
-    by_draw, apps = values.groupby("draw").mean(), values.groupby(["workload", "app"]).ngroups
-    if len(by_draw) < 2:
-        return over_apps(values, note, "each of a seed of its own")
-    return _over(by_draw.rename_axis("seed"), note, f"over {len(by_draw)} seeds that train {apps} applications anew")
-
-
-def over_apps(values: pd.Series, note: str, what: str = "whatever they learn") -> Measured | Untestable:
-    """Average over applications: how large networks are is the same under every seed, and says nothing of its luck."""
-    by_app = values.groupby(["workload", "app"]).mean()
-    return _over(by_app, note, f"over {len(by_app)} applications, {what}")
-
-
-def _over(values: pd.Series, note: str, over: str) -> Measured | Untestable:
-    found = interval(values)
-    if found is None or found.n < 2:
-        return Untestable("needs two applications or more")
-    return Measured.of(found, f"{note}, {over}" if note else over, values_by_seed(values))
+PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
+APPS = 6
+ENOUGH = 100_000  # windows of applications: an application stays for minutes, so few windows are independent
+KNEE = "knee"
+STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
 
 
 def allocations(tables: Tables) -> pd.DataFrame:
     """List every share with its system, setting and seed; `rate` is the frames per second that there is time for."""
-    rows = tables.frame("shares").merge(done(tables)[["cell", "system", *CELL]], on="cell")
+    rows = named(tables, "shares", "system", *CELL)
     return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["share"] > 0, 0.0))
 
 
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
     """Tell which accuracy each share was asked for; without a goal the least accurate network sets it."""
-    app = ["cell", "device", "app"]
-    least = tables.frame("variants").groupby(app, as_index=False)["known_accuracy"].min()
-    known = rows[[*app, "accuracy_goal"]].merge(least, on=app, how="left").set_axis(rows.index)
+    least = tables.frame("variants").groupby(STREAM, as_index=False)["known_accuracy"].min()
+    known = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
     return known["accuracy_goal"].astype(float).fillna(known["known_accuracy"].astype(float)).fillna(0.0)
 
 
@@ -159,9 +63,8 @@ def decisions(tables: Tables) -> pd.DataFrame:
 
 def switches(tables: Tables) -> pd.DataFrame:
     """List the windows in which an application goes on with another network: `before` and `variant`."""
-    place = ["cell", "device", "app"]
-    rows = tables.once(allocations).sort_values([*place, "time_s"])
-    last = rows.groupby(place)[["variant", "time_s", "window_s"]].shift()
+    rows = tables.once(allocations).sort_values([*STREAM, "time_s"])
+    last = rows.groupby(STREAM)[["variant", "time_s", "window_s"]].shift()
     on = (last["time_s"] + last["window_s"] - rows["time_s"]).abs() < 1e-6
     changed = on & rows["variant"].notna() & last["variant"].notna() & (rows["variant"] != last["variant"])
     return rows.assign(before=last["variant"])[changed]
@@ -282,3 +185,137 @@ def knee(points: pd.DataFrame) -> pd.Series:
     (x0, y0), (x1, y1) = ends.to_numpy()
     above = (scaled["gain"] - y0) * (x1 - x0) - (scaled["speedup"] - x0) * (y1 - y0)
     return points.loc[above.idxmax()]
+
+
+def needless_bytes(tables: Tables) -> pd.DataFrame:
+    """List what each switch up drops and each switch down loads, where networks lie inside one another."""
+    found = switches(tables)
+    nested = [name for name in found["system"].unique() if slot(tables, name, "scaling").nested]
+    found = found[found["system"].isin(nested)]
+    if found.empty:
+        return nothing()
+    up = found["variant"] > found["before"]
+    why = "by construction, a switch moves only the difference"  # of one vector, in which each is a beginning
+    wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"])
+    return single(wrong, f"{up.sum()} up and {(~up).sum()} down; {why}")
+
+
+def concurrency(tables: Tables) -> pd.DataFrame:
+    """List for what percent of the windows so many applications run, and for what percent in the paper."""
+    import pandas as pd
+
+    counts = _arrivals(tables).groupby(["cell", "device", "time_s"]).size()
+    shares = 100 * counts.value_counts(normalize=True).reindex(list(PAPER_CONCURRENT), fill_value=0.0)
+    note = ", ".join(f"{number}: {share:.1f} %" for number, share in shares.items())
+    return _counted(sides(shares, pd.Series(PAPER_CONCURRENT), note), len(counts))
+
+
+def shares_of_applications(tables: Tables) -> pd.DataFrame:
+    """List the percent of all application seconds that each application has, beside an even share."""
+    rows = _arrivals(tables)
+    parts = 100 * rows["app"].value_counts(normalize=True)
+    note = f"{parts.min():.1f} to {parts.max():.1f} %"
+    return _counted(noted(parts.to_frame("ours").assign(theirs=100 / APPS), note), len(rows))
+
+
+def _counted(rows: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Give rows the number of observations that they rest on."""
+    rows.attrs["n"] = count
+    return rows
+
+
+def _arrivals(tables: Tables) -> pd.DataFrame:
+    """List the applications window by window, once for each trace, on devices that six applications come to."""
+    rows = once(tables)
+    apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
+    here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
+    changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
+    found = rows[(apps == APPS) & changes]
+    if found.empty:
+        raise Untestable("needs six applications that come and go")
+    if len(found) < ENOUGH:
+        raise Untestable(f"has {len(found)} windows of applications and needs {ENOUGH}")
+    return found
+
+
+def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) -> pd.DataFrame:
+    """Measure a frontier at its knee, or where it meets the status quo in one thing: by latency goal and trace.
+
+    The goals are the workloads; the paper does not say which ones it asked for. Loose goals leave nothing late, and a
+    frontier ends there before it meets the status quo. The traces that reach it all the same are not drawn by chance,
+    so a goal counts with all of its traces or not at all.
+    """
+    points = tables.once(frontier, objective)
+    if points.empty or points["alpha"].nunique() < 3:
+        return nothing()
+    if where == KNEE:
+        traces, what = on_traces(points, lambda each: float(knee(each)[wanted])), "the knee"
+    else:
+        traces = on_traces(points, lambda each: crossing(each, where, STATUS_QUO[where], wanted))
+        what = f"{wanted} at equal {where}"
+    goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
+    whole = goals[goals["count"] == goals["size"]]
+    ends = [f"{size - count} of {size} on {name}" for name, _, size, count in goals.itertuples() if count < size]
+    told = f"frontiers that end before {what}: {', '.join(ends)}"
+    if whole.empty:
+        raise Untestable(told)
+    counted = traces[traces["workload"].isin(whole.index)].set_index(["workload", "seed"])["value"]
+    means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
+    note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
+    return single(counted, f"{note}; {told}" if ends else note)
+
+
+def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
+    """List what the schedules in use cost above the least cost of every window, over all alphas and objectives."""
+    import pandas as pd
+
+    gaps = {}
+    for name, best in greedy_and_exact(tables).items():
+        member = slot(tables, name, "scheduling")
+        found = costs(tables, {name: member["alpha"], best: member["alpha"]}, member["objective"])
+        gaps[name] = 100 * (found[name] - found[best])
+    used = [name for name in gaps if in_use(slot(tables, name, "scheduling"))]
+    if not used:
+        return nothing()
+    told = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
+    others = ", ".join(text for name, text in told.items() if name not in used)
+    note = ", ".join(told[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
+    return single(pd.concat([gaps[name] for name in used]), note + (f"; not counted: {others}" if others else ""))
+
+
+def costs_of_walks(tables: Tables) -> pd.DataFrame:
+    """List what the best of the steepest walks costs, however fine its grid, and what lookahead does, by window."""
+    greedy = {
+        name: one for name, one in members(tables, "scheduling", "nestdnn").items() if one["objective"] == "total"
+    }
+    ahead = [name for name, one in greedy.items() if one["method"] == "lookahead" and not one["cached"]]
+    steepest = [name for name, one in greedy.items() if one["method"] == "steepest" and not one["cached"]]
+    if not ahead or not steepest:
+        return nothing()
+    found = 100 * costs(tables, dict.fromkeys([ahead[0], *steepest], greedy[ahead[0]]["alpha"]))
+    best = min(steepest, key=lambda name: float(found[name].mean()))
+    took = _decision_s(tables)
+    note = ", ".join(f"{name} {1000 * took[name].mean():.2g} ms" for name in (ahead[0], *steepest))
+    return sides(found[best], found[ahead[0]], f"a decision takes {note}")
+
+
+def decision_times(tables: Tables) -> pd.DataFrame:
+    """List how long a decision takes the steepest walk with a kept plan, and without one, by seed."""
+    greedy = members(tables, "scheduling", "nestdnn")
+    both = [
+        (name, other)
+        for name, one in greedy.items()
+        for other, two in greedy.items()
+        if one["cached"] and not two["cached"] and one.without("cached") == two.without("cached")
+        if one["method"] == "steepest"
+    ]
+    if not both:
+        return nothing()
+    kept, anew = (_decision_s(tables)[name] for name in both[0])
+    return sides(kept, anew, f"of {1000 * anew.mean():.2g} ms")
+
+
+def _decision_s(tables: Tables) -> dict[str, pd.Series]:
+    """Average how long each system's decisions took on this machine, seed by seed."""
+    by_system = decisions(tables).groupby("system")
+    return {name: part.groupby("seed")["host_schedule_seconds"].mean() for name, part in by_system}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.results.relations.cells import done, members
+from driftlab.platform.results.relations.base import done, learners, members, noted, nothing, sides, single
 from driftlab.platform.results.relations.utility import (
     Floats,
     Jobs,
@@ -22,9 +22,9 @@ from driftlab.platform.results.relations.utility import (
     continuous,
     discrete,
     overhead,
-    rank_correlation,
     relative,
 )
+from driftlab.platform.results.stats import rank_correlation
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 PLAIN = "do_nothing"  # the bound whose time is that of plain inference
 PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time between two jobs
 PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # waiting at which an answer is worth half, over the time of plain inference
+TIMED = {"discrete": PACES, "continuous": PATIENCES}
 CELL = ["system", "workload", "seed"]
 
 
@@ -206,3 +207,77 @@ def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float
     won = timed.idxmax(axis=1).rename("won").reset_index().merge(offline.reset_index(), on=["workload", "seed"])
     lost: pd.Series = (won["won"] != won["best"]).groupby(won["seed"]).mean()
     return lost
+
+
+def ranks(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
+    """List by seed how far the order of systems with time agrees with that without it, at one pressure."""
+    found = rank_agreement(tables, kind)
+    here = found[found["pressure"] == pressure]
+    return single(here.set_index("seed")["agreement"])
+
+
+def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) -> pd.DataFrame:
+    """List by seed how far orders agree under two pressures."""
+    found = rank_agreement(tables, kind)
+    if found.empty:
+        return nothing()
+    wide = found.pivot_table("agreement", "seed", "pressure")
+    return sides(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
+
+
+def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
+    """Correlate the scores of systems on the busiest fleet with those on the calmest, by seed."""
+    every = paces(tables)
+    if len(every) < 2 or every[0].missed:
+        return nothing()
+    runs = done(tables)
+    runs = runs[~runs["system"].isin(list(stopping(tables)))]
+    wide = runs.pivot_table("score_frame", ["seed", "system"], "fleet").dropna()
+    ends = wide[[every[0].fleet, every[-1].fleet]]
+    return single(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
+
+
+def lost_places(tables: Tables) -> pd.DataFrame:
+    """List by seed the share of the timed places that the system which is best without time does not win."""
+    found = tables.once(utilities)
+    return single(lost_by_the_best(found, TIMED)) if len(found) else nothing()
+
+
+def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) -> pd.DataFrame:
+    """List the utility of the best system of some members, and of the best other one that learns."""
+    found, adapting = tables.once(utilities), learners(tables)
+    here = found[(found["kind"] == kind) & (found["pressure"] == pressure) & found["system"].isin(list(adapting))]
+    wide = here.pivot_table("utility", ["workload", "seed"], "system")
+    own = [name for name in wide if adapting[name] in ours]
+    if not own or len(own) == wide.shape[1]:
+        return nothing()
+    rest = wide.drop(columns=own)
+    note = f"{wide[own].mean().idxmax()} against {rest.mean().idxmax()}"
+    return sides(wide[own].max(axis=1), rest.max(axis=1), note)
+
+
+def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
+    """List the utility of every system that learns without time, and with it."""
+    found = tables.once(utilities)
+    wide = found[found["system"].isin(list(learners(tables)))].pivot_table(
+        "utility", ["seed", "workload", "system"], ["kind", "pressure"]
+    )
+    if wide.empty:
+        return nothing()
+    both = sides(wide["offline", 0.0], wide[kind, pressure])
+    worst = (both["ours"] - both["theirs"]).groupby("system").mean().sort_values()
+    return noted(both, f"{worst.iloc[0]:.3f} {worst.index[0]} to {worst.iloc[-1]:.3f} {worst.index[-1]}")
+
+
+def scores_by_budget(tables: Tables, member: str) -> pd.DataFrame:
+    """List the score of a member that stops after its smallest budget, and of the system that does not learn."""
+    ours = sorted((steps, name) for name, (own, steps) in stopping(tables).items() if own == member)
+    plain = list(members(tables, "adaptation", "frozen"))
+    every = paces(tables)
+    if not ours or not plain or not every:
+        return nothing(f"needs {member} with a budget, and a system that does nothing")
+    runs = done(tables)
+    wide = runs[runs["fleet"] == every[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
+    gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)
+    note = ", ".join(f"{gain:+.3f} {name}" for name, gain in gains.mean().items())
+    return sides(wide[ours[0][1]], wide[plain[0]], note)

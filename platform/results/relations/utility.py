@@ -119,11 +119,3 @@ def relative(jobs: Jobs, speed: float = 1.0) -> Utility:
 def needed(wanted: float, availability: float) -> float:
     """Return the accuracy that served jobs must have to be worth as much as wanted; above 1 none can (solvency)."""
     return wanted / availability
-
-
-def rank_correlation(ours: Floats, theirs: Floats) -> float:
-    """Correlate two orders (Spearman); equal values share their rank."""
-    from scipy.stats import rankdata
-
-    ranks = np.array([rankdata(ours), rankdata(theirs)])
-    return float(np.corrcoef(ranks)[0, 1]) if (np.ptp(ranks, axis=1) > 0).all() else math.nan

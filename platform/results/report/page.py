@@ -196,6 +196,7 @@ def _render(template: str, page: Page) -> str:
     environment.filters |= {
         "dashes": _dashes,
         "shape": _shape,
+        "counted": claims.counted,
         "of_paper": claims.of_paper,
         "of_ours": claims.of_ours,
         "of_span": claims.of_span,

@@ -18,7 +18,12 @@ CELLS = (  # imported by cells; `lab` makes their settings from a request
     "platform/sim",
     "platform/lab",
 )
-MEASURES = ("platform/results/tables", "platform/results/relations", "platform/results/claims/measures")
+MEASURES = (
+    "platform/results/tables",
+    "platform/results/relations",
+    "platform/results/stats.py",
+    "platform/results/claims/statistics.py",
+)
 EXPERIMENTS, SETS = "platform/lab/experiments", "platform/lab/sets.yaml"
 
 

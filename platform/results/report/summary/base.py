@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.stats import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,16 +101,16 @@ def failed(runs: pd.DataFrame) -> int:
 
 def mean(values: Iterable[float]) -> float | None:
     """Average what was measured."""
-    found = interval(values)
+    found = stats.mean(values)
     return None if found is None else found.mean
 
 
-def score(found: Interval | None) -> str:
+def score(found: Estimate | None) -> str:
     """Write a score with three decimals and half of its interval, or a dash."""
     return DASH if found is None else f"{found.mean:.3f}{half(found)}"
 
 
-def half(found: Interval, scale: float = 1.0, digits: int = 3) -> str:
+def half(found: Estimate, scale: float = 1.0, digits: int = 3) -> str:
     """Write half of an interval to stand beside its mean, or nothing where one value has none."""
     return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
 
@@ -119,7 +120,7 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "\u2212")
 
 
-def percent(found: Interval | None) -> str:
+def percent(found: Estimate | None) -> str:
     """Write a share of the whole in per cent and half of its interval, or a dash."""
     return DASH if found is None else f"{100 * found.mean:.1f}{half(found, 100, 1)}"
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.figures.plots import measure
-from driftlab.platform.results.relations.pairing import Answer, Comparison, compare, pairs, verdict
+from driftlab.platform.results.relations.base import pairs
+from driftlab.platform.results.relations.comparison import Comparison, compare
 from driftlab.platform.results.report.summary.base import DASH, count, half, signed
+from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 
-MARKS: Mapping[Answer, str] = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
-AGAINST: Mapping[Answer, str] = {
+MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
+AGAINST: Mapping[ComparisonResult, str] = {
     "better": "Better than",
     "worse": "Worse than",
     "cannot tell": "Cannot be told from",
@@ -26,8 +28,8 @@ SHARED = "shares.accuracy"  # what schedulers are compared by where no frame was
 class Gain:
     """A mean difference over seeds, and what can be told from its interval."""
 
-    difference: Interval | None
-    answer: Answer
+    difference: Estimate | None
+    answer: ComparisonResult
 
     @property
     def text(self) -> str:
@@ -65,7 +67,8 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
             continue
         both = pairs(view.tables, system, str(against)).reset_index().merge(settings, on=["workload", "fleet"])
         for setting, part in both.groupby("setting"):
-            difference = interval((part["ours"] - part["theirs"]).groupby(part["seed"]).mean())
+            own = part.set_index("seed")
+            difference = stats.mean(stats.over_seeds(own["ours"] - own["theirs"]))
             found[str(setting), system] = Gain(difference, verdict(difference))
     return found
 
@@ -92,7 +95,7 @@ def _compared(view: View) -> list[HeadlineLine]:
     return [*found, HeadlineLine("", _basis(view, compared, name))] if found else []
 
 
-def _listed(compared: Sequence[Comparison], answer: Answer) -> str:
+def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
     """Name the systems of one answer, the largest gain first, but none that shares no seed with the reference."""
     means = {one.ours: difference.mean for one in compared if (difference := one.rows[-1].difference)}
     own = sorted(

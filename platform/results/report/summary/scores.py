@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results import stats
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.figures.plots import measure
 from driftlab.platform.results.report.summary.base import (
@@ -22,6 +22,7 @@ from driftlab.platform.results.report.summary.base import (
     score,
 )
 from driftlab.platform.results.report.summary.gains import Gain, by_setting, reference
+from driftlab.platform.results.stats import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,7 @@ class ScoreLine:
     system: str
     bound: str | None
     measure: str  # what the score is
-    score: Interval | None
+    score: Estimate | None
     gain: Gain | None  # over the system that others are compared with
     uplink_kbps: float | None
     downlink_kbps: float | None
@@ -75,7 +76,7 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> S
         system=system,
         bound=bound_of(runs),
         measure=measure(runs),
-        score=interval(done["score"]),
+        score=stats.mean(done["score"]),
         gain=gain,
         uplink_kbps=mean(done["uplink_kbps"]),
         downlink_kbps=mean(done["downlink_kbps"]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.platform.results import stats
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.relations.sharing import allocations, decisions
 from driftlab.platform.results.report.summary.base import (
@@ -22,6 +22,7 @@ from driftlab.platform.results.report.summary.base import (
     percent,
     score,
 )
+from driftlab.platform.results.stats import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +52,9 @@ class SharingLine:
     system: str
     bound: str | None
     apps: float | None  # on a device at a time
-    accuracy: Interval | None  # of what ran
-    frames: Interval | None  # share of the stream's that there is time for
-    waits: Interval | None  # share of the windows of all applications
+    accuracy: Estimate | None  # of what ran
+    frames: Estimate | None  # share of the stream's that there is time for
+    waits: Estimate | None  # share of the windows of all applications
     paged_mb: float | None  # per device
     energy_j: float | None  # per device
     decision_ms: float | None
@@ -147,9 +148,9 @@ def _line(setting: str, system: str, runs: pd.DataFrame, found: pd.DataFrame) ->
         system=system,
         bound=bound_of(runs),
         apps=mean(found["apps"]),
-        accuracy=interval(found["accuracy"]),
-        frames=interval(found["frames"]),
-        waits=interval(found["waits"]),
+        accuracy=stats.mean(found["accuracy"]),
+        frames=stats.mean(found["frames"]),
+        waits=stats.mean(found["waits"]),
         paged_mb=mean(found["paged_mb"]),
         energy_j=mean(found["drawn_j"]),
         decision_ms=mean(found["decision_ms"]),
@@ -179,5 +180,5 @@ def _in_words(here: Sequence[SharingLine]) -> str:
     return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {told}."
 
 
-def _middle(found: Interval | None) -> float:
+def _middle(found: Estimate | None) -> float:
     return -1.0 if found is None else found.mean

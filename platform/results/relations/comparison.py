@@ -1,25 +1,25 @@
-"""Compare two systems pair by pair: what one measured minus what the other measured in the same place and seed."""
+"""Compare two systems pair by pair, as `driftlab.open_run(...).compare` does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from driftlab.errors import RequestError, quoted, unknown_name
-from driftlab.platform.core.metrics import Interval, interval
+from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.results import stats
+from driftlab.platform.results.relations.base import column_of, pairs
+from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
+from driftlab.platform.results.tables import read
 from driftlab.platform.results.tables.columns import note
-from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.schema import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Answer = Literal["better", "worse", "cannot tell"]
 OVERALL = "overall"
-PLACES = ("workload", "fleet", "device", "app")  # what a pair has in common beside its seed
 LESS_IS_BETTER = frozenset({"B", "kbit/s", "J", "s", "ms", "MAC", "values", "packets"})  # units of what a system costs
 
 
@@ -30,8 +30,8 @@ class Pairing:
     place: str
     ours: float | None
     theirs: float | None
-    difference: Interval | None
-    answer: Answer
+    difference: Estimate | None
+    answer: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Comparison:
     rows: Sequence[Pairing]  # the last one is over all places
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> ComparisonResult:
         """Tell whether the first system is better, over all places."""
         return self.rows[-1].answer
 
@@ -104,7 +104,7 @@ def compare(
     answer is `better` or `worse` where the interval excludes 0. Costs (bytes, seconds, joules, work) count as better
     where they are lower, unless `less_is_better` says otherwise.
     """
-    table, name = _column(column)
+    table, name = column_of(column)
     if by not in ("workload", "fleet", "app"):
         raise unknown_name("place to compare by", by, ("workload", "fleet", "app"))
     if by == "app" and "app" not in TABLES[table].names:
@@ -123,60 +123,33 @@ def compare(
     return Comparison(ours, theirs, column, unit, by, less, rows)
 
 
-def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
-    """List `ours` and `theirs` by place and seed, wherever both systems were measured; of none there are no rows."""
-    means, key = tables.once(_means, column)
-    left, right = (means[means["system"] == system].set_index(key)["mean"] for system in (ours, theirs))
-    return left.to_frame("ours").join(right.rename("theirs"), how="inner")
-
-
-def _means(tables: Tables, column: str) -> tuple[pd.DataFrame, list[str]]:
-    """Average a column by system, place and seed, and name the places and the seed."""
-    table, name = _column(column)
-    runs = tables.frame("runs")
-    done = runs[runs["status"] == "done"]
-    identity = done[["cell", "system", "workload", "fleet", "seed"]]
-    rows = done if table == "runs" else tables.frame(table)[_own(table, name)].merge(identity, on="cell")
-    key = [place for place in PLACES if place in rows.columns] + ["seed"]
-    groups = rows.dropna(subset=[name]).astype({name: float}).groupby(["system", *key])
-    return groups[name].mean().reset_index(name="mean"), key
-
-
-def verdict(found: Interval | None, *, less_is_better: bool = False) -> Answer:
-    """Tell whether a mean difference with its interval is better, worse or cannot be told from nothing."""
-    if found is None or found.low is None or found.high is None or found.low <= 0 <= found.high:
-        return "cannot tell"
-    return "better" if (found.mean > 0) != less_is_better else "worse"
-
-
 def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:
     by_seed = both.groupby("seed")[["ours", "theirs"]].mean()
-    found = interval(by_seed["ours"] - by_seed["theirs"])
+    difference = stats.paired_difference(both)
     ours, theirs = (None if by_seed.empty else float(by_seed[side].mean()) for side in ("ours", "theirs"))
-    return Pairing(place, ours, theirs, found, verdict(found, less_is_better=less_is_better))
-
-
-def _own(table: str, name: str) -> list[str]:
-    return ["cell", *(place for place in PLACES if place in TABLES[table].names), name]
-
-
-def _column(asked: str) -> tuple[str, str]:
-    """Find a column of numbers by its name, of table `runs` unless another one stands before the dot."""
-    table, dot, name = asked.rpartition(".")
-    table = table if dot else "runs"
-    if table not in TABLES:
-        raise unknown_name("table", table, TABLES)
-    numbers = [field.name for field in TABLES[table] if _is_number(field.type) and field.name != "seed"]
-    if name not in TABLES[table].names:
-        raise unknown_name(f"column of '{table}'", name, numbers)
-    if name not in numbers:
-        raise RequestError(f"Column {quoted(asked)} holds no numbers. Those of '{table}' are: {', '.join(numbers)}.")
-    return table, name
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    return Pairing(place, ours, theirs, difference, verdict(difference, less_is_better=less_is_better))
 
 
 def _digits(value: float) -> str:
     return f"{value:.4g}".replace("-", "\u2212")
+
+
+@dataclass(frozen=True)
+class AnalysedRun(Run):
+    """A run folder that answers questions about its tables."""
+
+    def compare(
+        self, ours: str, theirs: str, column: str = "score", *, by: str = "workload", less_is_better: bool | None = None
+    ) -> Comparison:
+        """Compare two systems over the seeds that both ran: better, worse or cannot tell (see `compare`)."""
+        return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
+
+    def classes(self) -> pd.DataFrame:
+        """List how every class fared under every system; since schema 4.2, of detection none."""
+        return self.frame("class_scores")
+
+
+def open_run(path: str | Path) -> AnalysedRun:
+    """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
+    run = read.open_run(path)
+    return AnalysedRun(run.path, run.spec, run.info)

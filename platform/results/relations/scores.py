@@ -1,0 +1,178 @@
+"""How systems score, pair by pair and frame by frame, and what they receive for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftlab.platform.results import stats
+from driftlab.platform.results.relations.base import (
+    CELL,
+    FRAME,
+    Kinds,
+    Untestable,
+    done,
+    first_of,
+    named,
+    noted,
+    nothing,
+    pairs,
+    sides,
+    single,
+)
+from driftlab.platform.results.relations.scenery import sceneries, swept
+from driftlab.platform.results.tables.read import Tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMPARED = ("ams", "one_time", "just_in_time")  # AMS, Figure 5
+GUIDED = {"streaming": "ams", "streaming.values": "fp16", "streaming.mask": "gzip", "adaptation.fraction": 0.05}
+STRATEGIES = ("gradient_guided", "random", "first_last", "first", "last")  # in the order of AMS, Table 3
+SAME_FRAME = [*CELL, "device", "app", "time_s"]  # whatever system runs
+ONCE_OR_NEVER = "needs 'one_time' and 'no_custom' on the same workload and seed, with truth"
+UPDATED = ", and an update that arrived"
+
+
+def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, beside: str = "") -> pd.DataFrame:
+    """List what two systems score by place and seed; the note has the ratio of their traffic `beside` it."""
+    names = [first_of(tables, system) for system in (ours, theirs)]
+    found = pairs(tables, *names)
+    if found.empty:
+        return nothing(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
+    if beside:
+        traffic = pairs(tables, names[0], names[1], beside)
+        return noted(found, f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
+    found.attrs["ranges"] = True  # over workloads, beside the mean
+    return found
+
+
+def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> pd.DataFrame:
+    """Compare the difference of two systems at the highest value of a stream's parameter with that at the lowest."""
+    values = swept(tables).get(setting, {})
+    found = pairs(tables, ours, theirs)
+    found = found[found.index.get_level_values("workload").isin(list(values))]
+    if found.empty:
+        return nothing(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
+    gains = (found["ours"] - found["theirs"]).rename(index=values, level="workload")
+    by_value = gains.groupby(["workload", "seed"]).mean().unstack("workload")
+    lowest, *_, highest = by_value.columns
+    note = ", ".join(f"{value:g}: {mean:+.3f}" for value, mean in by_value.mean().items())
+    return sides(by_value[highest], by_value[lowest], f"by {setting} {note}")
+
+
+def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
+    """List what a system scores more than each other one that learns, by workload, fleet and seed."""
+    import pandas as pd
+
+    others = [name for name in done(tables)["system"].unique() if name not in (ours, "no_custom")]
+    parts = [pairs(tables, ours, name).reset_index().assign(other=name) for name in others]
+    if not any(map(len, parts)):
+        return nothing(f"needs '{ours}' and rivals, with truth")
+    found = pd.concat([part for part in parts if len(part)])
+    found["workload"] = found["workload"] + " with " + found["fleet"] + " against " + found["other"]
+    return found.set_index(["workload", "seed"])[["ours", "theirs"]]
+
+
+def strategies(tables: Tables) -> pd.DataFrame:
+    """List the steps down from gradient guidance over random and both ends to one end; a step is a `workload`."""
+    names = {name: first_of(tables, {**GUIDED, "adaptation.strategy": name}) for name in STRATEGIES}
+    if not all(names.values()):
+        return nothing()
+    import pandas as pd
+
+    runs = done(tables)
+    wide = runs[runs["system"].isin(list(names.values()))].pivot_table("score", ["workload", "seed"], "system").dropna()
+    guided, scattered, ends, first, last = (wide[name] for name in names.values())
+    steps = {
+        "guided − random": guided - scattered,
+        "random − both ends": scattered - ends,
+        "both ends − one end": ends - (first + last) / 2,
+    }
+    note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items()).replace("-", "−")
+    seeds = pd.DataFrame(steps).groupby("seed").mean().rename_axis(columns="workload")
+    return single(seeds.unstack(), note)
+
+
+def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
+    """List the mean size of the updates of two kinds of systems, by seed."""
+    names = [first_of(tables, kinds) for kinds in (ours, theirs)]
+    if not all(names):
+        return nothing()
+    updates = named(tables, "updates", "system", *CELL)
+    sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
+    return sides(*(sizes[name] for name in names))
+
+
+def received(tables: Tables, system: str) -> pd.DataFrame:
+    """List what a system receives by cell, in kbit/s; the note has what it sends, and bits per parameter."""
+    runs = done(tables)
+    runs = runs[runs["system"] == system]
+    if runs.empty:
+        return nothing(f"needs '{system}'")
+    bits = (runs["downlink_kbps"] * 1000 / runs["parameters"]).mean()
+    note = f"{runs['uplink_kbps'].mean():.3g} kbit/s up; {bits:.2g} bit per parameter and second down"
+    return single(runs.set_index("seed")["downlink_kbps"], note)
+
+
+def improved_frames(tables: Tables) -> pd.DataFrame:
+    """List the shares of frames that AMS and One-Time improve, by seed.
+
+    Frames count from the arrival of One-Time's update on: before it there is nothing to improve them, and a session of
+    ours is hardly longer than that takes.
+    """
+    frames = named(tables, "frames", "system", *CELL).dropna(subset="score_frame")
+    frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
+    gains = stats.gains(frames, frames[frames["system"] == "no_custom"], "score_frame", FRAME)
+    better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
+    shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
+    note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
+    return noted(sides(shares["ams"], shares["one_time"]).dropna(), note)
+
+
+def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
+    """List the gain of One-Time over whole sessions in which no stream changes its scene, nor that its light."""
+    frames = _once_and_never(tables)
+    if frames.empty:
+        return nothing(ONCE_OR_NEVER)
+    frames = frames.merge(sceneries(tables, frames["cell"])[["cell", "device", "drifts"]], on=["cell", "device"])
+    frames = frames[~frames["drifts"].eq(True)]
+    still = frames[frames.groupby(CELL)["changes"].transform("max") == 0]
+    return single(still.groupby(CELL)["gain"].mean()) if len(still) else nothing("every stream changes its scene")
+
+
+def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:
+    """List the gain of One-Time, from its update on, over frames of scenes that began after its samples were taken."""
+    gains = _gains_after_the_update(tables)
+    if False not in gains:
+        raise Untestable("no new scene after the update")
+    return single(gains[False].dropna())
+
+
+def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
+    """List the gain of One-Time, from its update on, over frames of new scenes and of those that it had seen."""
+    gains = _gains_after_the_update(tables).dropna()
+    if set(gains) != {True, False} or gains.empty:
+        raise Untestable("needs both known and new scenes after the update")
+    return sides(gains[False], gains[True])
+
+
+def _once_and_never(tables: Tables) -> pd.DataFrame:
+    """Join the frames of both systems: one row per frame with the gain and how often its stream changes scene."""
+    runs = tables.frame("runs")
+    frames = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["score_frame"])
+    once, never = (frames[frames["system"] == system] for system in ("one_time", "no_custom"))
+    both = stats.gains(once, never, "score_frame", SAME_FRAME)
+    return both.assign(changes=both.groupby([*CELL, "device", "app"])["scene"].transform("nunique") - 1)
+
+
+def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
+    """Average the gain of each cell over frames shown with the update: by whether sampling had seen their scene."""
+    frames, updates = _once_and_never(tables), tables.frame("updates")
+    first = updates[updates["version"] == 1][["cell", "device", "teach_start_s"]].dropna()
+    known = frames.merge(first, on=["cell", "device"])
+    began_s = known.groupby([*SAME_FRAME[:-1], "scene"])["time_s"].transform("min")
+    known = known.assign(familiar=began_s < known["teach_start_s"])[known["version"] > 0]
+    gains = known.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
+    if gains.empty:
+        raise Untestable(ONCE_OR_NEVER + UPDATED)
+    return gains

@@ -1,0 +1,161 @@
+"""The statistics of all results: means with their intervals, ratios, shares, slopes, ranks, pairs and verdicts.
+
+Workloads are chosen and seeds are drawn: values are averaged over the cells of each seed first, and intervals are
+Student's t at 95 % over seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+ComparisonResult = Literal["better", "worse", "cannot tell"]
+PLACES = ("workload", "fleet", "device", "app")  # what a pair has in common beside its seed
+TAIL = 0.025  # of the distribution of the mean, outside the interval on each side
+
+
+class Estimate(NamedTuple):
+    """A mean with its 95 % interval; one value has no interval (None), which differs from an interval of width 0."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def within(self, least: float = -math.inf, most: float = math.inf) -> Estimate:
+        """Cut the interval to what is possible: a time is not negative, a share not above 1."""
+        if self.low is None or self.high is None:
+            return self
+        return self._replace(low=max(self.low, least), high=min(self.high, most))
+
+    def rescaled(self, scale: Callable[[float], float]) -> Estimate:
+        """Return the mean and the ends of the interval on another scale, which must rise with this one."""
+        low, high = (None if end is None else scale(end) for end in (self.low, self.high))
+        return Estimate(scale(self.mean), low, high, self.n)
+
+    def widened(self, comparisons: int) -> Estimate:
+        """Divide the chance of a miss by the number of values that this one was chosen from (Bonferroni)."""
+        if self.low is None:
+            return self
+        from scipy.special import stdtrit
+
+        wider = float(stdtrit(self.n - 1, 1 - TAIL / comparisons) / stdtrit(self.n - 1, 1 - TAIL))
+        half = (self.mean - self.low) * wider
+        return self._replace(low=self.mean - half, high=self.mean + half)
+
+
+def mean(values: Iterable[float | None]) -> Estimate | None:
+    """Average with Student's t, leaving out what was not measured (None, NaN); None if nothing was."""
+    measured = np.array([value for value in values if value is not None and math.isfinite(value)], dtype=np.float64)
+    if measured.size == 0:
+        return None
+    center = float(measured.mean())
+    if measured.size == 1:
+        return Estimate(center, None, None, 1)
+    from scipy.special import stdtrit  # 0.2 s, and only a report needs it
+
+    half = float(stdtrit(measured.size - 1, 1 - TAIL)) * float(measured.std(ddof=1)) / math.sqrt(measured.size)
+    return Estimate(center, center - half, center + half, int(measured.size))
+
+
+def ratio(logarithms: Iterable[float | None]) -> Estimate | None:
+    """Average factors as factors are averaged: by their logarithms, which are passed."""
+    found = mean(logarithms)
+    return None if found is None else found.rescaled(math.exp)
+
+
+def share(holds: Iterable[bool]) -> Estimate:
+    """Return the share of the cases in which something holds, without an interval."""
+    cases = np.array(list(holds), dtype=bool)
+    return Estimate(float(cases.mean()), None, None, len(cases))
+
+
+def slope(x: Iterable[float], y: Iterable[float]) -> float:
+    """Fit a line and return its slope; NaN where all x are the same."""
+    places, heights = (np.array(list(values), dtype=np.float64) for values in (x, y))
+    return float(np.polyfit(places, heights, 1)[0]) if len(np.unique(places)) > 1 else math.nan
+
+
+def rank_correlation(ours: Sequence[float] | Floats, theirs: Sequence[float] | Floats) -> float:
+    """Correlate two orders (Spearman); equal values share their rank, and one rank of all gives NaN."""
+    from scipy.stats import rankdata
+
+    ranks = np.array([rankdata(ours), rankdata(theirs)])
+    return float(np.corrcoef(ranks)[0, 1]) if (np.ptp(ranks, axis=1) > 0).all() else math.nan
+
+
+def over_seeds(values: pd.Series) -> pd.Series:
+    """Average over the cells of each seed."""
+    return values.groupby("seed").mean()
+
+
+def means(
+    rows: pd.DataFrame, by: Iterable[str], value: str, *, least: float = -math.inf, most: float = math.inf
+) -> pd.DataFrame:
+    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`.
+
+    Intervals end at the least and the most that is possible.
+    """
+    import pandas as pd
+
+    by = list(by)
+    seeds = rows.dropna(subset=[value]).groupby([*by, "seed"])[value].mean().reset_index()
+    found = [
+        (*key, *estimate.within(least, most)) for key, part in seeds.groupby(by) if (estimate := mean(part[value]))
+    ]
+    table = pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
+    return table.astype(dict.fromkeys(("mean", "low", "high"), float))
+
+
+def lowest(values: pd.Series, by: str, *, chosen_after: bool) -> tuple[str, Estimate, int] | None:
+    """Name the group that is lowest: by its interval's lower end if all groups have to hold; None without intervals.
+
+    Where a claim needs only one group, it is the one with the lowest mean. The worst of many is low by chance too, so
+    `chosen_after` widens its interval. The number of the groups comes last.
+    """
+    estimates = {str(name): mean(part) for name, part in values.groupby(by)}
+    known = {name: one for name, one in estimates.items() if one is not None and one.low is not None}
+    if not known:
+        return None
+    by_end = "mean" if chosen_after else "low"
+    name, found = min(known.items(), key=lambda item: float(getattr(item[1], by_end)))
+    return name, found.widened(len(known) if chosen_after else 1), len(known)
+
+
+def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequence[str], side: str) -> pd.DataFrame:
+    """List `ours` and `theirs` by place and seed, wherever both were measured: the means of a column.
+
+    The column `side` says which rows are whose. Without a common place there are no rows.
+    """
+    measured = rows.dropna(subset=[of]).astype({of: float})
+    left, right = (measured[measured[side] == name].groupby(list(by))[of].mean() for name in (ours, theirs))
+    return left.to_frame("ours").join(right.rename("theirs"), how="inner")
+
+
+def gains(rows: pd.DataFrame, reference: pd.DataFrame, of: str, by: Sequence[str]) -> pd.DataFrame:
+    """Put every row beside the one of a reference in the same place, with the difference of a column: `gain`."""
+    both = rows.merge(reference[[*by, of]], on=list(by), suffixes=("", "_reference"))
+    return both.assign(gain=both[of] - both[f"{of}_reference"])
+
+
+def paired_difference(both: pd.DataFrame) -> Estimate | None:
+    """Average `ours` minus `theirs` within seeds and then over them."""
+    sides = both.groupby("seed")[["ours", "theirs"]].mean()
+    return mean(sides["ours"] - sides["theirs"])
+
+
+def verdict(difference: Estimate | None, *, less_is_better: bool = False) -> ComparisonResult:
+    """Judge a mean difference: better or worse where its interval excludes 0."""
+    if difference is None or difference.low is None or difference.high is None:
+        return "cannot tell"
+    if difference.low <= 0 <= difference.high:
+        return "cannot tell"
+    return "better" if (difference.mean > 0) != less_is_better else "worse"
