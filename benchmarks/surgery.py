@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from _options import options_of
 
+from driftlab._torchvision import import_torchvision
 from driftlab.platform.networks.pruning import surgery
 
 SIDE = 224
@@ -31,9 +32,7 @@ def seconds(step: Callable[[], object]) -> float:
 
 def measure(network: str, repeats: int) -> dict[str, float]:
     """Return the median seconds of every step on a network of torchvision."""
-    from torchvision.models import get_model
-
-    model, image = get_model(network, weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
+    model, image = import_torchvision().models.get_model(network, weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
     found = surgery.groups(model, image)
     half = {name: range(0, size, 2) for name, size in found.sizes.items()}
     order = {name: range(size - 1, -1, -1) for name, size in found.sizes.items()}
