@@ -106,7 +106,7 @@ class EvolutionSampler(SettingsSampler):
         super().__init__(problem, results)
         self._rng, self._population, self._step = rng_for(problem.seed, "search", "evolution"), population, step
         self._first = spread_settings(problem, FIRST_BATCH["evolution"], self._rng)
-        self._asked = 0
+        self._proposed = 0
         self._parents: list[Trial] = []
         self._tried = set[Any]()
         self._received = 0
@@ -118,8 +118,8 @@ class EvolutionSampler(SettingsSampler):
         self._tried |= {key(trial.settings) for trial in new}  # also the defaults, which were not proposed here
         succeeded = [trial for trial in new if trial.metrics is not None]
         self._parents = best_spread([*self._parents, *succeeded], self.problem, self._population)
-        self._asked += 1
-        if self._asked <= FIRST_BATCH["evolution"]:
+        self._proposed += 1
+        if self._proposed <= FIRST_BATCH["evolution"]:
             if not self._first:
                 raise SpaceExhaustedError
             self._tried.add(key(self._first[0]))

@@ -56,9 +56,9 @@ class TuneSession:
 
     def next(self) -> Assignment | None:
         """Give a trial to run; None while others have to end first, and when all are done."""
-        asked = self.study.ask()
-        if asked is not None:
-            return Assignment(SEARCH, *asked, self.document.seeds)
+        proposal = self.study.ask()
+        if proposal is not None:
+            return Assignment(SEARCH, *proposal, self.document.seeds)
         return self._next_held_out() if self.searched else None
 
     @property
@@ -79,7 +79,7 @@ class TuneSession:
             return
         if outcome.status == DONE:
             self._full.add(assignment.number)
-        self.study.tell(assignment.number, assignment.settings, self._told(outcome.status, outcome.metrics))
+        self.study.tell(assignment.number, assignment.settings, self._usable(outcome.status, outcome.metrics))
 
     @property
     def best(self) -> Trial | None:
@@ -87,13 +87,13 @@ class TuneSession:
         full = [trial for number, trial in sorted(self.study.history.items()) if number in self._full]
         return best_of(full, self.problem)
 
-    def _told(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
-        """Give the searcher what a trial measured; for it, a trial that lacks one of its metrics has failed."""
+    def _usable(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
+        """Return metrics for the sampler; None, a failure, where one that it needs is missing."""
         return metrics if status != FAILED and self.problem.metrics.keys() <= metrics.keys() else None
 
     def _trial(self, row: Mapping[str, Any]) -> Trial:
         metrics = {name: row[name] for name in METRICS if row[name] is not None}
-        return Trial(row["trial"], json.loads(row["settings"]), self._told(row["status"], metrics))
+        return Trial(row["trial"], json.loads(row["settings"]), self._usable(row["status"], metrics))
 
     def _stages(self) -> dict[str, Mapping[str, Any]]:
         """List what runs on held-out seeds; the best settings only where they are not the defaults."""

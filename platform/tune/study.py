@@ -96,36 +96,36 @@ class Study:
         batch: list[tuple[Settings, optuna.Trial | None]] = [] if self.proposed else [(self.defaults, None)]
         for _ in range(count):
             try:
-                asked = self._study.ask(self._distributions)
+                proposal = self._study.ask(self._distributions)
             except SpaceExhaustedError:
                 continue  # a later draw may still be new
-            batch.append((settings_of(asked.params, self.problem.space), asked))
+            batch.append((settings_of(proposal.params, self.problem.space), proposal))
         numbered = dict(enumerate(batch[: self.trials - self.proposed], self.proposed))
         self.over = not numbered
         self.proposed += len(numbered)
         self._waiting = [(number, settings) for number, (settings, _) in numbered.items()]
-        self._batch = {number: asked for number, (_, asked) in numbered.items()}
+        self._batch = {number: proposal for number, (_, proposal) in numbered.items()}
 
     def _tell_batch(self) -> None:
         """Give the sampler the results of a batch, in order of number."""
-        for number, asked in self._batch.items():
+        for number, proposal in self._batch.items():
             trial = self.history[number]
             if self.problem.space.positions(trial.settings) is None:
                 continue  # defaults outside the space
             self._results.append(trial)
             if trial.metrics is None:
-                if asked is not None:
-                    self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+                if proposal is not None:
+                    self._study.tell(proposal, state=optuna.trial.TrialState.FAIL)
                 continue
             values = [trial.metrics[objective.metric] for objective in self.problem.objectives]
             constraints = {
                 f"{one.metric} {one.relation} {one.bound}": one.violation(trial.metrics)
                 for one in self.problem.constraints
             }
-            if asked is not None:
+            if proposal is not None:
                 for name, violation in constraints.items():
-                    asked.set_constraint(name, violation)
-                self._study.tell(asked, values)
+                    proposal.set_constraint(name, violation)
+                self._study.tell(proposal, values)
                 continue
             params = params_of(trial.settings, self.problem.space)
             self._study.add_trial(
