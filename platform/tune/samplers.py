@@ -98,6 +98,7 @@ class EvolutionSampler(SettingsSampler):
     Of parents and their children the best `population` are the next parents, by rank and then by the room around them
     (the selection of NSGA-II). A child takes each setting from one of two parents, and some of its settings change: to
     a value nearby where values are ordered, to any other value where they are names. No settings are tried twice.
+    Optuna's NSGA-II (`nsga2`) tries some twice and needs more trials: `python benchmarks/tune.py function`.
     """
 
     def __init__(
