@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ from driftlab.platform.lab.read import Choice as Narrowed
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.tune.trial import experiment_of
 
 FIRST_SEED = 100  # seeds below are those of evaluations
 TRIED = 12  # values of a choice that are tried on the experiment, each of the first ones
@@ -283,6 +283,16 @@ def _check_stopping(document: SpaceDocument) -> None:
     for settings in ({}, *of_ends):
         if reason := reads_end(experiment_of(document.experiment, settings, document.seeds)):
             raise RequestError(f"{reason}; run full trials")
+
+
+def overrides_of(settings: Mapping[str, Any]) -> list[str]:
+    """Write settings as `--set` takes them."""
+    return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
+
+
+def experiment_of(document: Mapping[str, Any], settings: Mapping[str, Any], seeds: Sequence[int]) -> Experiment:
+    """Put settings and seeds into an experiment; RequestError where they do not go together."""
+    return experiments.parse({**document, "seeds": list(seeds)}, overrides_of(settings), source="settings")
 
 
 def reads_end(experiment: Experiment) -> str:

@@ -24,7 +24,7 @@ from driftlab.platform.results.relations.searches import Found, open_search
 from driftlab.platform.results.tables.read import read_spec
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.results.tables.trials import read_trials, write_trial
-from driftlab.platform.tune.document import SpaceDocument, validated
+from driftlab.platform.tune.document import SpaceDocument, experiment_of, validated
 from driftlab.platform.tune.study import Study
 from driftlab.platform.tune.trial import (
     BEST,
@@ -34,7 +34,6 @@ from driftlab.platform.tune.trial import (
     SEARCH,
     Assignment,
     TrialOutcome,
-    experiment_of,
 )
 
 BEST_FILE = "best.yaml"

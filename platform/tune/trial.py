@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -14,12 +13,13 @@ from driftlab.platform.core.records import Rows
 from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.progress import Progress
-from driftlab.platform.lab.read import Experiment, parse
+from driftlab.platform.lab.read import Experiment
 from driftlab.platform.sim.context import context_key
 from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.runner import Loop
 from driftlab.platform.sim.session import NodeId, describe, run_verb
 from driftlab.platform.sim.setting import Cell
+from driftlab.platform.tune.document import experiment_of
 from driftlab.platform.tune.measures import mean, measures_of, measures_so_far
 from driftlab.platform.tune.shared_streams import SharedStreams, SharingDevice
 
@@ -170,16 +170,6 @@ class _Running:
     def over(self) -> bool:
         """Tell whether it is at its end, which its last row says."""
         return "runs" in self.rows
-
-
-def overrides_of(settings: Mapping[str, Any]) -> list[str]:
-    """Write settings as `--set` takes them."""
-    return [f"{path}={json.dumps(value)}" for path, value in settings.items()]
-
-
-def experiment_of(document: Mapping[str, Any], settings: Mapping[str, Any], seeds: Sequence[int]) -> Experiment:
-    """Put settings and seeds into an experiment; RequestError where they do not go together."""
-    return parse({**document, "seeds": list(seeds)}, overrides_of(settings), source="settings")
 
 
 def outcomes(

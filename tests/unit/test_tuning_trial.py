@@ -12,7 +12,8 @@ from driftlab.platform.results.tables.search import METRICS, SEARCH_TABLES
 from driftlab.platform.sim.nodes.camera import stream_of
 from driftlab.platform.sim.specs import StreamSpec
 from driftlab.platform.tune import shared_streams
-from driftlab.platform.tune.trial import Assignment, WarmBackend, experiment_of, outcomes, overrides_of
+from driftlab.platform.tune.document import experiment_of, overrides_of
+from driftlab.platform.tune.trial import Assignment, WarmBackend, outcomes
 from driftlab.tune_spaces import catalogue
 
 SEEDS = (100, 103)
