@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from _shared import options_of, report, seconds
 
+from driftlab._torchvision import import_torchvision
 from driftlab.platform.networks.pruning import surgery
 
 SIDE = 224
@@ -22,9 +23,7 @@ SIDE = 224
 
 def measure(network: str, repeats: int) -> dict[str, float]:
     """Return the median seconds of every step on a network of torchvision."""
-    from torchvision.models import get_model
-
-    model, image = get_model(network, weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
+    model, image = import_torchvision().models.get_model(network, weights=None).eval(), torch.randn(1, 3, SIDE, SIDE)
     found = surgery.groups(model, image)
     half = {name: range(0, size, 2) for name, size in found.sizes.items()}
     order = {name: range(size - 1, -1, -1) for name, size in found.sizes.items()}

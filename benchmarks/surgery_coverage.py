@@ -28,6 +28,7 @@ import torch
 from _shared import options_of, report
 from torch import Tensor, nn
 
+from driftlab._torchvision import import_torchvision
 from driftlab.platform.networks.cost_counter import tensors_in
 from driftlab.platform.networks.pruning import surgery
 
@@ -81,15 +82,12 @@ def limited() -> Iterator[None]:
 
 
 def parameters_of(name: str) -> int:
-    from torchvision import models
-
-    return int(models.get_model_weights(name).DEFAULT.meta["num_params"])
+    return int(import_torchvision().models.get_model_weights(name).DEFAULT.meta["num_params"])
 
 
 def build(name: str) -> nn.Module | None:
     """Build a network in which every layer matters; None where it is too large."""
-    from torchvision import models
-
+    models = import_torchvision().models
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     if parameters_of(name) > LIMIT_PARAMETERS:
         return None
@@ -244,8 +242,7 @@ def main() -> None:
     torch.set_num_threads(1)
     names = options.networks
     if options.all:
-        from torchvision import models
-
+        models = import_torchvision().models
         names = sorted(models.list_models(module=models), key=parameters_of)
     compare = importlib.util.find_spec("torch_pruning") is not None
     rows: list[CoverageRow] = []

@@ -26,13 +26,11 @@ from _shared import options_of, report
 from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
 from driftlab.platform.results import stats
 from driftlab.platform.results.relations.searches import Found, open_search
-from driftlab.platform.tune.evolution import Evolution
-from driftlab.platform.tune.folder import begin_search
-from driftlab.platform.tune.samplers import searcher_of
-from driftlab.platform.tune.study import Search, Searcher
-from driftlab.platform.tune.trial import TrialOutcome
+from driftlab.platform.tune.session import begin_search
+from driftlab.platform.tune.study import Study
+from driftlab.platform.tune.trial import OnTrialEnd, TrialOutcome
 from driftlab.tune_spaces.catalogue import load
-from driftlab.tune_spaces.search import SearchPlace, Told, run_session
+from driftlab.tune_spaces.run import SearchPlace, run_session
 
 SEEDS, POINTS, LIMITS = 20, 10, {"evolution": 3000, "random": 10_000, "tpe": 500, "nsga2": 500}
 KNAPSACKS, ITEMS, TRIALS = 100, 12, 1000
@@ -40,14 +38,14 @@ Metrics = Mapping[str, float]
 
 
 def search(
-    searcher: Searcher,
+    sampler: str,
     problem: SearchProblem,
     trials: int,
     measure: Callable[[Any], Metrics],
     found: Callable[[Metrics], bool] = lambda metrics: False,
-) -> tuple[Search, int]:
+) -> tuple[Study, int]:
     """Search until something is found; return the search and the number of evaluations."""
-    under_way = Search(searcher, problem, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
+    under_way = Study(problem, sampler, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
     while (asked := under_way.ask()) is not None:
         number, settings = asked
         metrics = measure(settings)
@@ -89,7 +87,7 @@ def function(seeds: int) -> dict[str, Any]:
             def is_best(metrics: Metrics, bound: float = bound, best: float = best) -> bool:
                 return metrics["price"] <= bound and metrics["value"] >= best - 1e-9
 
-            counts.append(search(searcher_of(name), problem, limit, measure, is_best)[1])
+            counts.append(search(name, problem, limit, measure, is_best)[1])
         table[name] = {"median": float(np.median(counts)), "worst": max(counts), "limit": limit}
     return {"points": POINTS**4, "seeds": seeds, "evaluations": table}
 
@@ -110,7 +108,7 @@ def knapsack(seed: int, trials: int = TRIALS) -> float:
         first, second = (taken @ values.T).tolist()
         return {"first": first, "second": second, "weight": float(taken @ weights)}
 
-    found, _ = search(Evolution(), SearchProblem(space, objectives, constraints, seed), trials, measure)
+    found, _ = search("evolution", SearchProblem(space, objectives, constraints, seed), trials, measure)
     kept = [one.metrics for one in found.history.values() if one.metrics and one.metrics["weight"] <= bound]
     losses = np.array([[-one["first"], -one["second"]] for one in kept])
     return hypervolume(_front(losses), (0.0, 0.0)) / exact
@@ -137,13 +135,13 @@ def knapsacks(count: int) -> dict[str, Any]:
 
 
 def _tuned(
-    space: str, overrides: list[str], workers: int | None = None, told: Told = lambda assignment, outcome: None
+    space: str, overrides: list[str], workers: int | None = None, on_end: OnTrialEnd = lambda assignment, outcome: None
 ) -> tuple[Found, float]:
     """Run a search in a folder of its own; return what it found and the seconds it took."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         with begin_search(load(space, overrides), Path(folder) / "search") as session:
-            run_session(session, SearchPlace(workers), told)
+            run_session(session, SearchPlace(workers), on_end)
         return open_search(session.directory), time.perf_counter() - started
 
 

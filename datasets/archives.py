@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from driftlab._torchvision import import_torchvision
 from driftlab.datasets.folders import DOMAIN_FOLDER, DomainFolder
 from driftlab.datasets.labelled_set import DIGITS, LabelledSet, Pictures, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line, needed_import
@@ -112,6 +113,7 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
         f"The labelled set '{request.name}' needs torchvision",
         "Take signs/… or digits, which do not need it, or see `driftlab doctor`.",
     ):
+        import_torchvision()
         from torchvision import datasets
     folder = Path(request.folder).expanduser() / part.pop("sub", "")
     without = {} if archive.reader == "ImageFolder" else {"download": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from driftlab import _torchvision, errors
+from driftlab import errors
 
 if TYPE_CHECKING:
     from driftlab.platform.lab.seal import run
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "errors", "newest_run", "open_run", "run"]
-
-_torchvision.hook()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,8 @@
-"""Let torchvision import beside a torch it was not built for.
+"""Import torchvision beside a torch it was not built for.
 
 PyPI's Linux wheels of torchvision are CUDA builds. Beside a CPU-only torch their compiled library cannot load, and the
-import then fails at the first operator it wants to describe. Only in that case, this module defines the missing
-operators just before the import and gives non-maximum suppression a kernel. Where the library loads, where torchvision
-is absent, and until torchvision is imported, nothing happens.
+import then fails at the first operator it wants to describe. Only in that case, `import_torchvision` defines the
+missing operators just before the import and gives non-maximum suppression a kernel.
 
 What stays unavailable beside such a torch: torchvision.io's image codecs and the compiled operators without a fallback
 (deformable convolution, the other region poolings).
@@ -12,8 +11,7 @@ What stays unavailable beside such a torch: torchvision.io's image codecs and th
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -21,53 +19,35 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.library import Library
 
 _PACKAGE = "torchvision"
 _MISSING = ("nms", "qnms")  # the operators torchvision describes at import even without its library
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_DEFINED: list[Library] = []  # an operator lives as long as the library object that defined it
 
 
-def hook() -> None:
-    """Watch for the first import of torchvision; calling this again changes nothing."""
-    if _PACKAGE not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+def import_torchvision() -> ModuleType:
+    """Import torchvision, with the missing operators where its library does not load; ImportError without it."""
+    spec = None if _PACKAGE in sys.modules else find_spec(_PACKAGE)
+    if spec is None or library_loads(spec):
+        return import_module(_PACKAGE)
+    _define_operators()
+    module = import_module(_PACKAGE)
+    sys.modules["torchvision.ops.boxes"].__dict__["_assert_has_ops"] = _nothing
+    return module
 
 
-class _Finder(MetaPathFinder):
-    """Steps aside for good at the first import of torchvision, after wrapping its loader if that is needed."""
+def _define_operators() -> None:
+    import torch
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _PACKAGE:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(_PACKAGE)
-        if spec is None or spec.loader is None or library_loads(spec):
-            return spec
-        spec.loader = _Mending(spec.loader)
-        return spec
-
-
-class _Mending(Loader):
-    """The package's own loader, with the missing operators defined before it runs."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        import torch
-
-        # An operator lives as long as the library object that defined it; this loader lives as long as the package.
-        self._library = torch.library.Library(_PACKAGE, "FRAGMENT")
-        for name in _MISSING:
-            self._library.define(name + _SCHEMA)
-        self._library.impl("nms", non_maximum_suppression, "CPU")
-        self._loader.exec_module(module)
-        sys.modules["torchvision.ops.boxes"].__dict__["_assert_has_ops"] = _nothing
+    if _DEFINED:
+        return
+    library = torch.library.Library(_PACKAGE, "FRAGMENT")
+    for name in _MISSING:
+        library.define(name + _SCHEMA)
+    library.impl("nms", non_maximum_suppression, "CPU")
+    _DEFINED.append(library)
 
 
 def library_loads(spec: ModuleSpec) -> bool:
@@ -109,12 +89,11 @@ def _nothing() -> None:
 
 
 def state() -> Literal["absent", "works", "mended"]:
-    """Import torchvision and say how that went."""
+    """Import torchvision and report how that went."""
     try:
-        import torchvision
+        import_torchvision()
     except ModuleNotFoundError as error:
         if error.name != _PACKAGE:  # it is there, and something that it needs is not
             raise
         return "absent"
-    spec = torchvision.__spec__
-    return "mended" if spec is not None and isinstance(spec.loader, _Mending) else "works"
+    return "mended" if _DEFINED else "works"

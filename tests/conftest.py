@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -103,6 +104,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("slow tests without the mark")
     for seconds, name in late:
         terminalreporter.write_line(f"{seconds:5.1f} s  {name}")
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> ModuleType:
+    """torchvision, with operators in place of those that its library lacks; a test that needs it is skipped without."""
+    from driftlab._torchvision import import_torchvision
+
+    try:
+        return import_torchvision()
+    except Exception as error:
+        pytest.skip(f"torchvision cannot be imported: {error}")
 
 
 @pytest.fixture(autouse=True)

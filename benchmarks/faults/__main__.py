@@ -34,7 +34,7 @@ from driftlab.platform.lab.seal import create_run, execute, resume
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.sim.inline import InlineBackend
-from driftlab.platform.tune.samplers import SEARCHERS
+from driftlab.platform.tune.samplers import SAMPLERS
 
 FAULTS_PER_RUN, RAY_RUNS = 8, 2
 
@@ -162,7 +162,7 @@ def main() -> int:
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     campaign = Campaign(options.seed, options.ray or options.searches, options.keep, options.searches)
-    known = list(SEARCHERS) if options.searches else grids.names()
+    known = list(SAMPLERS) if options.searches else grids.names()
     order = random.Random(options.seed).sample(known, len(known))
     with tempfile.TemporaryDirectory(prefix="driftlab-faults-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"

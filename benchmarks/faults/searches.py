@@ -20,9 +20,8 @@ from benchmarks.faults.on_ray import RUN_S, Say, clean_failure, driven, end_driv
 from driftlab.actors import faults
 from driftlab.platform.results.tables.trials import read_trials
 from driftlab.platform.tune.document import SpaceDocument, parse
-from driftlab.platform.tune.evaluation import WarmBackend
-from driftlab.platform.tune.folder import begin_search
-from driftlab.platform.tune.trial import outcomes
+from driftlab.platform.tune.session import begin_search
+from driftlab.platform.tune.trial import WarmBackend, outcomes
 
 KILLS, TRIALS, MOST_NEW = 10, 60, 3  # at most so many trials end between two kills
 MOMENT_S = 0.5  # about half a trial: a kill falls anywhere in it

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import cv2
 import numpy as np
 
-from driftlab.datasets.city.palette import COUNTS, CityLook, Ink
+from driftlab.datasets.city.palette import COUNTS, Ink
 from driftlab.datasets.city.render import Light
-from driftlab.datasets.streets.look import Floats
+from driftlab.datasets.streets.look import Floats, Look
 
 _FOG, _OVERCAST, _WHITE = (
     np.array(c, np.float32) for c in ((0.74, 0.75, 0.76), (0.60, 0.62, 0.65), (0.90, 0.91, 0.94))
@@ -50,7 +50,7 @@ def _by_slot(shares: Mapping[Ink, float]) -> Floats:
 _SNOW_COVER, _WETNESS = _by_slot(_SNOWED), _by_slot(_WETTED)
 
 
-def light_of(look: CityLook, now: Mapping[str, float], brightness: float) -> Light:
+def light_of(look: Look, now: Mapping[str, float], brightness: float) -> Light:
     """Weather and light a scene's colours."""
     rain, fog, snow, night = (now[name] for name in ("rain", "fog", "snow", "night"))
     overcast = 1 - (1 - 0.95 * fog) * (1 - 0.85 * rain) * (1 - 0.85 * snow)

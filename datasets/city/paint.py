@@ -12,33 +12,28 @@ from driftlab.datasets.city.scene import CityScene, Finish, Front, StreetFigure
 from driftlab.datasets.city.textures import Swatch
 from driftlab.datasets.streets.look import Material
 from driftlab.datasets.streets.paint import (
+    BUMPS,
+    CLOUD_M,
     CROWN,
     DETAIL_PX,
     DISC,
-    HEAD,
-    LEGS,
+    NEAR_M,
     NEAREST_THING_M,
-    REAR_BODY,
-    REAR_GLASS,
-    REAR_TYRES,
-    SIDE_BODY,
-    SIDE_GLASS,
-    SIDE_TYRES,
+    SKYLINE_M,
     STEM,
-    TORSO,
     Easel,
+    fill_car,
+    fill_person,
     fill_skyline,
-    hand_height,
-    limbs,
+    lots_in_view,
     place_thing,
     shape,
 )
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
-from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Points
+from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera
 from driftlab.datasets.streets.scene import LOTS_M, Lot
 
-_NEAR_M, _FAR_M, _SIGHT_M = 0.6, 200.0, 66.0
-_SKYLINE_M, _CLOUD_M, _BUMPS = 150.0, 6.0, 0.25
+_FAR_M, _SIGHT_M = 200.0, 66.0
 _BANDS_M = 28.0  # farther away a shop front, a roof's edge and a crossing are less than a pixel
 _EAVES_M, _PITCH = 3.0, 0.7  # from the front to the ridge, and how steep a roof is
 _SHOP_M, _CORNICE_M, _KERB_M, _LAMP_M, _LAMPS_M = 3.1, 0.5, 0.3, 4.5, 18.0
@@ -85,13 +80,13 @@ def paint(canvas: CityCanvas, preset: StreetPreset, scene: CityScene, time_s: fl
 def _paint_sky(canvas: CityCanvas, scene: CityScene, time_s: float) -> None:
     camera, place = canvas.camera, scene.place
     drift = (camera.centre - 0.01 * camera.width * time_s, 0.0)
-    canvas.surfaces[:] = canvas.face(_SKY, SKY, depth_m=_CLOUD_M, anchor=drift)
+    canvas.surfaces[:] = canvas.face(_SKY, SKY, depth_m=CLOUD_M, anchor=drift)
     finish = scene.fronts[0][0].wall
     if not place.built_up:
         finish = Finish(Material.LEAVES, Ink.LEAVES, Swatch.LEAVES)
     elif finish.material != Material.HOUSE:
         finish = Finish(Material.HOUSE, Ink.HOUSE, Swatch.PLAIN)
-    band = canvas.face(finish._replace(tile=Swatch.PLAIN), FLAT, depth_m=_SKYLINE_M)
+    band = canvas.face(finish._replace(tile=Swatch.PLAIN), FLAT, depth_m=SKYLINE_M)
     fill_skyline(canvas, place, band)
 
 
@@ -145,21 +140,9 @@ def _paint_markings(canvas: CityCanvas, scene: CityScene) -> None:
 def _paint_side(
     canvas: CityCanvas, scene: CityScene, side: int, lots: tuple[Lot, ...], fronts: tuple[Front, ...]
 ) -> None:
-    """Paint the lots from far to near; a front behind a lot at least as high is hidden and left out."""
-    along_m = canvas.camera.along_m
-    placed = [
-        ((lot.start_m - along_m + lot.length_m) % LOTS_M - lot.length_m, lot, front)
-        for lot, front in zip(lots, fronts, strict=True)
-    ]
-    near_first = sorted((item for item in placed if item[0] < _SIGHT_M), key=lambda item: item[0])
-    shown: list[tuple[float, Lot, Front, bool]] = []
-    hidden_m = 0.0
-    for near_m, lot, front in near_first:
-        if near_m + lot.length_m > _NEAR_M:
-            shown.append((near_m, lot, front, near_m > _NEAR_M and lot.height_m > hidden_m))
-            hidden_m = lot.height_m * (1 - _BUMPS if lot.green else 1.0)
-    for near_m, lot, front, has_front in reversed(shown):
-        _paint_lot(canvas, scene, (near_m, side), lot, front, has_front)
+    """Paint the lots from far to near."""
+    for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _SIGHT_M):
+        _paint_lot(canvas, scene, (near_m, side), lots[number], fronts[number], has_front)
 
 
 def _paint_lot(
@@ -175,7 +158,7 @@ def _paint_lot(
         face = canvas.face(front.wall, FLAT, depth_m=near_m, anchor=(column, foot), shade=0.88)
         canvas.quad(face, column, foot, outer, foot, outer, top, column, top)
     shade = 1 - 0.22 * scene.look.sun * side
-    near_m = max(near_m, _NEAR_M)
+    near_m = max(near_m, NEAR_M)
     span = (near_m, far_m, wall_m)
     if lot.green:
         _paint_green(canvas, lot, span, canvas.face(front.wall, WALL, shade=shade))
@@ -230,7 +213,7 @@ def _paint_roof(
         *(camera.column(ridge_m, far_m), camera.row(up_m, far_m)),
         *(camera.column(ridge_m, near_m), camera.row(up_m, near_m)),
     )
-    if near_m > _NEAR_M:
+    if near_m > NEAR_M:
         eaves, back = camera.column(wall_m, near_m), camera.column(2 * ridge_m - wall_m, near_m)
         low, top = camera.row(height_m, near_m), camera.row(up_m, near_m)
         canvas.quad(gable, eaves, low, camera.column(ridge_m, near_m), top, back, low, back, low)
@@ -240,7 +223,7 @@ def _paint_green(canvas: CityCanvas, lot: Lot, span: tuple[float, float, float],
     """Paint greenery whose top goes up and down."""
     camera, (near_m, far_m, wall_m) = canvas.camera, span
     depths = [near_m + (far_m - near_m) * step / 6 for step in range(7)]
-    tops = [lot.height_m * (1 + _BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m)) for z in depths]
+    tops = [lot.height_m * (1 + BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m)) for z in depths]
     outline = [(camera.column(wall_m, z), camera.row(up_m, z)) for z, up_m in zip(depths, tops, strict=True)]
     feet = [(camera.column(wall_m, z), camera.row(0, z)) for z in (far_m, near_m)]
     canvas.fill(surface, shape(*outline, *feet))
@@ -305,7 +288,7 @@ def _cast_shadows(canvas: CityCanvas, scene: CityScene, placed: list[tuple[float
     reach *= np.array([[figure.thing.size_m] for *_, figure in placed])
     depth_m = np.array([[item[0]] for item in placed]) + reach[:, :1] * 0.8 * _SHADOW[:, 1]
     across_m = np.array([[item[1]] for item in placed]) - scene.look.sun * reach[:, 1:] + reach[:, :1] * _SHADOW[:, 0]
-    depth_m = np.maximum(depth_m, _NEAR_M)
+    depth_m = np.maximum(depth_m, NEAR_M)
     columns = camera.centre + camera.focal * (across_m - camera.across_m) / depth_m
     canvas.shadows += list(np.stack([columns, camera.horizon + camera.focal * camera.eye_m / depth_m], axis=2))
 
@@ -326,25 +309,13 @@ def hang_lamps(canvas: CityCanvas, preset: StreetPreset, scene: CityScene) -> No
         canvas.lamps.append((column, camera.row(_LAMP_M, depth_m), 0.5 * scale))
 
 
-class _CityEasel(Easel):
-    """Paints outlines in a thing's own units and colours."""
+class _CityEasel(Easel[CityCanvas]):
+    """Paints in the colours of finishes."""
 
-    canvas: CityCanvas
-
-    def fill(self, surface: int, *outlines: Points, aside: float = 0.0, convex: bool = True) -> None:
-        column, row = self.foot
-        place = (self.scale, -self.scale, column + aside * self.scale, row)
-        for outline in outlines:
-            self.canvas.fill(surface, outline, place, convex=convex)
+    CONVEX = True
 
     def face(self, finish: Finish, shade: float = 1.0) -> int:
         return self.canvas.face(finish, FLAT, depth_m=self.depth_m, anchor=self.foot, owner=self.owner, shade=shade)
-
-    def quad(self, surface: int, *corners: float) -> None:
-        """Fill four corners; every other number is a height."""
-        (column, row), scale = self.foot, self.scale
-        placed = (row - scale * value if at % 2 else column + scale * value for at, value in enumerate(corners))
-        self.canvas.quad(surface, *placed)
 
 
 def _paint_tree(easel: _CityEasel, figure: StreetFigure, scene: CityScene, time_s: float, preset: StreetPreset) -> None:
@@ -359,38 +330,20 @@ def _paint_tree(easel: _CityEasel, figure: StreetFigure, scene: CityScene, time_
 
 
 def _paint_car(easel: _CityEasel, figure: StreetFigure, scene: CityScene, time_s: float, preset: StreetPreset) -> None:
-    """Paint the rear of a car down the street, its front where it comes, its side across."""
-    along = preset.view == "along"
-    tyre = easel.face(_TYRE)
-    if along:
-        easel.fill(tyre, *REAR_TYRES)
-    easel.fill(easel.face(figure.finishes[0]), REAR_BODY if along else SIDE_BODY, convex=False)
-    easel.fill(easel.face(_GLASS), REAR_GLASS if along else SIDE_GLASS)
-    if not along:
-        easel.fill(tyre, *SIDE_TYRES)
+    """Paint a car with its lights: red behind, white where it comes."""
+    fill_car(easel, preset, (easel.face(_TYRE), easel.face(figure.finishes[0]), easel.face(_GLASS)))
     if easel.scale > 0.5 * DETAIL_PX:
         light = easel.face(_WHITE if figure.thing.speed_mps < 0 else _RED)
-        easel.fill(light, *(_REAR_LIGHTS if along else (_SIDE_LIGHT,)))
+        easel.fill(light, *(_REAR_LIGHTS if preset.view == "along" else (_SIDE_LIGHT,)))
 
 
 def _paint_person(
     easel: _CityEasel, figure: StreetFigure, scene: CityScene, time_s: float, preset: StreetPreset
 ) -> None:
-    """Paint legs that stride, arms that swing, a torso, a face and hair."""
-    thing = figure.thing
-    beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
-    lean = 0.02 * preset.liveliness * math.sin(1.3 * time_s + thing.phase)
+    """Paint a person with hair."""
     legs, coat, skin, hair = [easel.face(finish) for finish in figure.finishes]
-    if easel.scale < DETAIL_PX:
-        easel.fill(legs, LEGS)
-    else:
-        raised = hand_height(preset, beat)
-        for sign, hip, foot, hand in limbs(thing, preset, beat):
-            easel.quad(legs, hip - 0.06, 0.48, hip + 0.06, 0.48, foot + 0.045, 0, foot - 0.045, 0)
-            easel.quad(coat, sign * 0.1, 0.83, sign * 0.16, 0.78, hand + 0.03, raised, hand - 0.03, raised - 0.05)
-    easel.fill(coat, TORSO, aside=lean)
-    easel.fill(skin, HEAD, aside=1.5 * lean)
-    easel.fill(hair, _HAIR, aside=1.5 * lean)
+    aside = fill_person(easel, figure.thing, time_s, preset, (legs, coat, skin))
+    easel.fill(hair, _HAIR, aside=aside)
 
 
 _PAINTERS = {PERSON: _paint_person, CAR: _paint_car, VEGETATION: _paint_tree}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.streets.look import Floats
+from driftlab.datasets.streets.look import Look
 
 Colours = npt.NDArray[np.float64]
 
@@ -144,17 +144,6 @@ class City:
     strays: Colours  # [slot, 3]
 
 
-@dataclass(frozen=True, eq=False)
-class CityLook:
-    """Colours and light of a scene; blended where one look moves on to the next."""
-
-    colours: Floats  # [slot, 3] in 0..1
-    haze: Floats  # [3] the sky above the horizon, and what the far fades into
-    gain: float
-    visibility_m: float
-    sun: float  # where the light comes from, -1 left to 1 right
-
-
 def draw_city(rng: np.random.Generator, variety: float) -> City:
     """Draw what a stream's scenes share; the less variety, the fewer kinds a city has."""
     warm = float(rng.normal(0, _WHITE_BALANCE)) * variety
@@ -181,7 +170,7 @@ def _draw_strays(rng: np.random.Generator, variety: float, grey: float, hue: flo
     return variety * (rng.normal(0, grey, (rows, 1)) + rng.normal(0, hue, (rows, 3)))
 
 
-def draw_look(city: City, rng: np.random.Generator, variety: float) -> CityLook:
+def draw_look(city: City, rng: np.random.Generator, variety: float) -> Look:
     """Draw how one scene of a city looks."""
     sky = rng.choice(len(SKIES), p=city.skies / city.skies.sum())
     usual = _draw_usual(city, rng)
@@ -189,7 +178,7 @@ def draw_look(city: City, rng: np.random.Generator, variety: float) -> CityLook:
     strays = _bounded(city.strays + _draw_strays(rng, variety, _GREY_SCENE, _HUE_SCENE))
     strays[Ink.RED : Ink.WARM + 1] = 0
     strays[Ink.SKY] *= 0.6
-    return CityLook(
+    return Look(
         colours=np.clip((usual + strays) * city.tint, 0.02, 0.98).astype(np.float32),
         haze=np.clip(_HORIZONS[sky] * city.tint, 0, 1).astype(np.float32),
         gain=city.gain * float(np.exp(rng.normal(0, 0.08 * min(1.0, variety)))),
@@ -220,18 +209,3 @@ def _bounded(strays: Colours) -> Colours:
         bounds[slot] = bound
     grey = strays.mean(axis=1, keepdims=True)
     return np.asarray(grey + np.clip(strays - grey, -bounds, bounds))
-
-
-def blend_looks(first: CityLook, second: CityLook, weight: float) -> CityLook:
-    """Move from the first look (weight 0) to the second (weight 1)."""
-    share = np.float32(weight)
-
-    def mix(name: str) -> float:
-        return (1 - weight) * float(getattr(first, name)) + weight * float(getattr(second, name))
-
-    return replace(
-        first,
-        colours=(1 - share) * first.colours + share * second.colours,
-        haze=(1 - share) * first.haze + share * second.haze,
-        **{name: mix(name) for name in ("gain", "visibility_m", "sun")},
-    )

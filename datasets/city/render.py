@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -14,17 +12,12 @@ from driftlab.datasets.city.palette import Ink
 from driftlab.datasets.city.scene import Finish
 from driftlab.datasets.city.textures import Textures
 from driftlab.datasets.streets.look import TEXELS_PER_M, TILE, Floats
-from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points
+from driftlab.datasets.streets.render import FACTS, GROUND, SUBPIXEL, SUBPIXEL_BITS, WALL, Camera, Canvas, Points
 
 SKY = 3.0  # how a surface lies: behind everything
 _MARKS = (Ink.GLASS, Ink.FRAME, Ink.WARM)  # rows that marks of a texture stand for; a lit window is the last
-_CRISP_M, _MARKED_M, _FAR_M = 22.0, 70.0, 200.0
-_SUBPIXEL = 16.0
+_CRISP_M, _MARKED_M = 22.0, 70.0
 _SHADOW_DEPTH = 0.62
-_MOST_SURFACES = 255 - len(_MARKS)  # numbers are bytes
-_FACTS = 9  # of a surface: material, how it lies, depth, texels a pixel, anchor, owner, shade, first texel
-_ANY, _CONVEX, _QUAD = range(3)
-_NEUTRAL = (1.0, 1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +36,13 @@ class Light:
 class CityCanvas(Canvas):
     """A map of surfaces with colours of their own, and of the shadows on the ground."""
 
+    MAX_SURFACES = 255 - len(_MARKS)
+
     def __init__(self, camera: Camera) -> None:
         super().__init__(camera)
-        self._flat = array("f")  # a row of _FACTS for each surface; filling it is faster than making it from tuples
         self._slots: list[int] = []
         self._texels_per_px_m = TEXELS_PER_M / camera.focal
-        self._quads = array("d")
-        self._order: list[tuple[int, int]] = []  # surface, and how to fill it
-        self.shadows: list[npt.NDArray[np.float64]] = []  # outlines on the ground
+        self.shadows: list[Points] = []  # outlines on the ground
         self.lamps: list[tuple[float, float, float]] = []  # column, row and radius
 
     def face(
@@ -66,63 +58,18 @@ class CityCanvas(Canvas):
         """Describe a surface by its finish and return its number."""
         material, slot, tile = finish
         texels = depth_m * self._texels_per_px_m
-        place = (lies, depth_m, texels, anchor[0] * texels, anchor[1] * texels)
-        self._flat.extend((material, *place, owner, shade, tile * (TILE * TILE)))
         self._slots.append(slot)
-        number = len(self._slots) - 1
-        if number >= _MOST_SURFACES:
-            raise AssertionError(f"more than {_MOST_SURFACES} surfaces in one frame")
-        return number
-
-    def fill(
-        self,
-        surface: int,
-        outline: Points,
-        place: tuple[float, float, float, float] = _NEUTRAL,
-        *,
-        convex: bool = False,
-    ) -> None:
-        """Fill any polygon later; convex ones are faster."""
-        self._order.append((surface, _CONVEX if convex else _ANY))
-        super().fill(surface, outline, place)
-
-    def quad(self, surface: int, *corners: float) -> None:
-        """Fill a convex polygon of four corners later: column, row, column, row and so on."""
-        self._order.append((surface, _QUAD))
-        self._quads.extend(corners)
-
-    def rasterise(self) -> None:
-        """Fill what was asked for, in that order; all corners are placed at once, for speed."""
-        lengths = [len(outline) for _, outline, _ in self._queue]
-        fixed = np.empty((0, 2), np.int32)
-        if lengths:
-            places = np.repeat(np.array([place for _, _, place in self._queue]), lengths, axis=0)
-            corners = np.concatenate([outline for _, outline, _ in self._queue]) * places[:, :2] + places[:, 2:]
-            fixed = (corners * _SUBPIXEL).astype(np.int32)
-        quads = list((np.array(self._quads).reshape(-1, 4, 2).clip(-2e4, 2e4) * _SUBPIXEL).astype(np.int32))
-        start = quad = number = 0
-        for surface, way in self._order:
-            if way == _QUAD:
-                cv2.fillConvexPoly(self.surfaces, quads[quad], surface, lineType=8, shift=4)
-                quad += 1
-                continue
-            stop = start + lengths[number]
-            if way == _CONVEX:
-                cv2.fillConvexPoly(self.surfaces, fixed[start:stop], surface, lineType=8, shift=4)
-            else:
-                cv2.fillPoly(self.surfaces, [fixed[start:stop]], surface, lineType=8, shift=4)
-            start, number = stop, number + 1
-        self._queue.clear()
-
-    def _column(self, number: int) -> Sequence[float]:
-        return self._flat[number::_FACTS]
+        first = tile * (TILE * TILE)
+        return self.describe(
+            material, lies, depth_m, texels, anchor[0] * texels, anchor[1] * texels, owner, shade, first
+        )
 
     def picture(self, light: Light, textures: Textures) -> Floats:
         """Colour the surfaces: texture, windows, shadow and haze; [height, width, 3] in 0..255, not rounded.
 
         Planes and look-up tables instead of pixels of three channels: that is several times as fast.
         """
-        table = np.array(self._flat).reshape(-1, _FACTS)
+        table = np.array(self._facts).reshape(-1, FACTS)
         lies = _look_up(self.surfaces, table[:, 1])
         texel, depth_m = self._texels(table, lies)
         weight = textures.tones.take(texel)
@@ -163,8 +110,8 @@ class CityCanvas(Canvas):
         """Darken the ground where shadows lie on it."""
         bright = np.ones(self.surfaces.shape, np.float32)
         dark = 1 - _SHADOW_DEPTH * depth
-        for outline in (np.stack(self.shadows).clip(-2e4, 2e4) * _SUBPIXEL).astype(np.int32):
-            cv2.fillConvexPoly(bright, outline, dark, lineType=8, shift=4)
+        for outline in (np.stack(self.shadows).clip(-2e4, 2e4) * SUBPIXEL).astype(np.int32):
+            cv2.fillConvexPoly(bright, outline, dark, lineType=8, shift=SUBPIXEL_BITS)
         bright[lies != GROUND] = 1
         return bright
 
@@ -182,17 +129,9 @@ class CityCanvas(Canvas):
     def _texels(self, table: Floats, lies: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
         """Find for every pixel its place in the textures, and how far away it is."""
         camera = self.camera
-        rows = np.arange(camera.height, dtype=np.float32)[:, None] - np.float32(camera.horizon)
         columns = np.arange(camera.width, dtype=np.float32)[None, :]
+        rows, aside, ground_m, wall_m, come = camera.distances()
         reach, per_m, eye = (np.float32(value) for value in (camera.focal, TEXELS_PER_M, camera.eye_m))
-        ground_m = np.minimum(reach * eye / np.maximum(rows, np.float32(1e-3)), np.float32(_FAR_M))
-        aside = columns - np.float32(camera.centre)
-        left, right = camera.walls_m[0] - camera.across_m, camera.walls_m[1] - camera.across_m
-        gap = np.where(aside < 0, np.minimum(aside, -1e-3) / left, np.maximum(aside, 1e-3) / right)
-        wall_m = np.minimum(reach / gap, _FAR_M).astype(np.float32)
-        # Textures repeat every TILE texels, so the way that the camera has come is taken modulo that first:
-        # single precision would lose the texel on a long drive.
-        come = np.float32(camera.along_m * TEXELS_PER_M % TILE)
         scale, anchor_u, anchor_v, depth_m, tile = (_look_up(self.surfaces, table[:, key]) for key in (3, 4, 5, 2, 8))
         under, beside = lies == GROUND, lies == WALL
         u = columns * scale - anchor_u
@@ -219,6 +158,3 @@ def _look_up(surfaces: npt.NDArray[np.uint8], values: Floats) -> Floats:
     table = np.zeros(256, np.float32)
     table[: len(values)] = values
     return np.asarray(cv2.LUT(surfaces, table), np.float32)
-
-
-__all__ = ["FLAT", "GROUND", "SKY", "WALL", "CityCanvas", "Light"]

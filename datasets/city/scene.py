@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from driftlab.datasets.city.palette import COUNTS, City, CityLook, Ink, draw_look
+from driftlab.datasets.city.palette import COUNTS, City, Ink, draw_look
 from driftlab.datasets.city.textures import WALLS, Swatch, Textures, draw_textures
-from driftlab.datasets.streets.look import Material
+from driftlab.datasets.streets.look import Look, Material
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 from driftlab.datasets.streets.scene import Lot, Place, draw_place, scene_rng
 from driftlab.datasets.streets.things import Thing
@@ -54,7 +54,7 @@ class CityScene:
     """All that stays the same while a scene is shown."""
 
     place: Place
-    look: CityLook
+    look: Look
     textures: Textures = field(repr=False)
     fronts: tuple[tuple[Front, ...], tuple[Front, ...]]  # left, right: one for each lot
     figures: tuple[StreetFigure, ...]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -78,15 +79,24 @@ TEXELS_PER_M = 8.0
 
 
 @dataclass(frozen=True, eq=False)
-class StreetLook:
-    """Colours, light and weather; blended while a look moves on to the next."""
+class Look:
+    """Colours and light of a scene; blended while a look moves on to the next."""
 
-    colours: Floats  # [material, 3] in 0..1
+    colours: Floats  # [row, 3] in 0..1
     haze: Floats  # [3] colour of distant surfaces
     gain: float
     visibility_m: float
-    noise: float
     sun: float  # direction of the light, -1 left to 1 right
+
+
+AnyLook = TypeVar("AnyLook", bound=Look)
+
+
+@dataclass(frozen=True, eq=False)
+class StreetLook(Look):
+    """A look with a colour for each material, and the noise of the sensor."""
+
+    noise: float
 
 
 def draw_look(rng: np.random.Generator) -> StreetLook:
@@ -105,22 +115,15 @@ def draw_look(rng: np.random.Generator) -> StreetLook:
     )
 
 
-def blend_looks(first: StreetLook, second: StreetLook, weight: float) -> StreetLook:
-    """Blend the first look (weight 0) into the second (weight 1)."""
+def blend_looks(first: AnyLook, second: AnyLook, weight: float) -> AnyLook:
+    """Blend every field of the first look (weight 0) into that of the second (weight 1)."""
 
-    def mix(a: float, b: float) -> float:
-        return (1 - weight) * a + weight * b
+    def blend(a: Any, b: Any) -> Any:
+        share = np.float32(weight) if isinstance(a, np.ndarray) else weight
+        return (1 - share) * a + share * b
 
-    share = np.float32(weight)
-    return replace(
-        first,
-        colours=(1 - share) * first.colours + share * second.colours,
-        haze=(1 - share) * first.haze + share * second.haze,
-        gain=mix(first.gain, second.gain),
-        visibility_m=mix(first.visibility_m, second.visibility_m),
-        noise=mix(first.noise, second.noise),
-        sun=mix(first.sun, second.sun),
-    )
+    names = [field.name for field in fields(first)]
+    return replace(first, **{name: blend(getattr(first, name), getattr(second, name)) for name in names})
 
 
 def draw_tiles(rng: np.random.Generator) -> Floats:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from driftlab.datasets.streets.look import Material
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
-from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points
+from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points, StreetCanvas
 from driftlab.datasets.streets.scene import LOTS_M, Lot, Place, Scene
 from driftlab.datasets.streets.things import Thing
 
-_NEAR_M = 0.6
+NEAR_M = 0.6
 NEAREST_THING_M = 1.2
 _SIGHT_M = 90.0
-_BUMPS = 0.25  # amplitude of the tops of greenery
-_SKYLINE_M = 150.0
-_CLOUD_M = 6.0  # distance of a wall whose texture is as coarse as the clouds
+BUMPS = 0.25  # amplitude of the tops of greenery
+SKYLINE_M = 150.0
+CLOUD_M = 6.0  # distance of a wall whose texture is as coarse as the clouds
 _ROUND = np.linspace(0, 2 * np.pi, 20, endpoint=False)
 DISC = np.stack([np.cos(_ROUND), np.sin(_ROUND)], axis=1)[::2]
+
+
+AnyCanvas = TypeVar("AnyCanvas", bound=Canvas)
 
 
 def shape(*corners: tuple[float, float]) -> Points:
@@ -49,7 +53,7 @@ DETAIL_PX = 14.0  # below this height limbs are less than a pixel wide
 STEM = shape((-0.035, 0), (-0.025, 0.5), (0.025, 0.5), (0.035, 0))
 
 
-def paint(canvas: Canvas, preset: StreetPreset, scene: Scene, time_s: float) -> None:
+def paint(canvas: StreetCanvas, preset: StreetPreset, scene: Scene, time_s: float) -> None:
     """Paint everything that the camera sees at this time."""
     along = preset.view == "along"
     _paint_sky(canvas, scene, time_s)
@@ -58,7 +62,7 @@ def paint(canvas: Canvas, preset: StreetPreset, scene: Scene, time_s: float) -> 
     for depth_m, across_m, thing in sorted(placed, key=lambda item: -item[0]):
         if depth_m < NEAREST_THING_M:
             continue
-        easel = Easel(canvas, thing, across_m, depth_m)
+        easel = _StreetEasel(canvas, thing, across_m, depth_m)
         if easel.seen:
             _PAINTERS[thing.kind](easel, thing, time_s, preset)
     canvas.rasterise()
@@ -74,12 +78,12 @@ def place_thing(thing: Thing, camera: Camera, time_s: float, along: bool) -> tup
     return thing.along_m, (thing.across_m + thing.speed_mps * time_s + half_m) % thing.window_m - half_m
 
 
-def _paint_sky(canvas: Canvas, scene: Scene, time_s: float) -> None:
+def _paint_sky(canvas: StreetCanvas, scene: Scene, time_s: float) -> None:
     camera = canvas.camera
     drift = (camera.centre - 0.01 * camera.width * time_s, 0.0)
-    _fill_below(canvas, canvas.surface(Material.SKY, FLAT, depth_m=_CLOUD_M, anchor=drift), -1.0)
+    _fill_below(canvas, canvas.surface(Material.SKY, FLAT, depth_m=CLOUD_M, anchor=drift), -1.0)
     material = Material.HOUSE if scene.built_up else Material.LEAVES
-    band = canvas.surface(material, FLAT, depth_m=_SKYLINE_M, anchor=(camera.centre, camera.horizon))
+    band = canvas.surface(material, FLAT, depth_m=SKYLINE_M, anchor=(camera.centre, camera.horizon))
     fill_skyline(canvas, scene, band)
 
 
@@ -94,12 +98,12 @@ def fill_skyline(canvas: Canvas, place: Place, surface: int) -> None:
     canvas.fill(surface, np.concatenate([np.stack([columns, tops], axis=1), ground]))
 
 
-def _fill_below(canvas: Canvas, surface: int, top: float) -> None:
+def _fill_below(canvas: StreetCanvas, surface: int, top: float) -> None:
     right, bottom = canvas.camera.width, canvas.camera.height
     canvas.fill(surface, shape((-1, top), (right, top), (right, bottom), (-1, bottom)))
 
 
-def _paint_street(canvas: Canvas, scene: Scene) -> None:
+def _paint_street(canvas: StreetCanvas, scene: Scene) -> None:
     """Paint the ground and, on either side, the lots from far to near."""
     camera = canvas.camera
     verge = Material.GRASS if any(scene.terrain_m) else Material.PAVING
@@ -118,19 +122,26 @@ def _paint_street(canvas: Canvas, scene: Scene) -> None:
         _paint_side(canvas, scene, side, lots)
 
 
-def _paint_side(canvas: Canvas, scene: Scene, side: int, lots: tuple[Lot, ...]) -> None:
-    """Paint the lots from far to near; a front behind a lot at least as high is hidden and left out."""
-    along_m = canvas.camera.along_m
-    placed = [((lot.start_m - along_m + lot.length_m) % LOTS_M - lot.length_m, lot) for lot in lots]
-    near_first = sorted((place for place in placed if place[0] < _SIGHT_M), key=lambda place: place[0])
-    shown: list[tuple[float, Lot, bool]] = []
+def _paint_side(canvas: StreetCanvas, scene: Scene, side: int, lots: tuple[Lot, ...]) -> None:
+    """Paint the lots from far to near."""
+    for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _SIGHT_M):
+        _paint_lot(canvas, scene, near_m, side, lots[number], has_front)
+
+
+def lots_in_view(lots: Sequence[Lot], along_m: float, sight_m: float) -> list[tuple[int, float, bool]]:
+    """List the number of each lot, its distance and whether it shows a front, from far to near.
+
+    A front behind a lot at least as high is hidden.
+    """
+    distances_m = [(lot.start_m - along_m + lot.length_m) % LOTS_M - lot.length_m for lot in lots]
+    shown: list[tuple[int, float, bool]] = []
     hidden_m = 0.0
-    for near_m, lot in near_first:
-        if near_m + lot.length_m > _NEAR_M:
-            shown.append((near_m, lot, near_m > _NEAR_M and lot.height_m > hidden_m))
-            hidden_m = lot.height_m * (1 - _BUMPS if lot.green else 1.0)
-    for near_m, lot, has_front in reversed(shown):
-        _paint_lot(canvas, scene, near_m, side, lot, has_front)
+    for number in sorted(range(len(lots)), key=distances_m.__getitem__):
+        lot, near_m = lots[number], distances_m[number]
+        if near_m < sight_m and near_m + lot.length_m > NEAR_M:
+            shown.append((number, near_m, near_m > NEAR_M and lot.height_m > hidden_m))
+            hidden_m = lot.height_m * (1 - BUMPS if lot.green else 1.0)
+    return shown[::-1]
 
 
 def _on_ground(camera: Camera, half_m: float, near_m: float, far_m: float) -> Points:
@@ -144,7 +155,7 @@ def _on_ground(camera: Camera, half_m: float, near_m: float, far_m: float) -> Po
     )
 
 
-def _paint_lot(canvas: Canvas, scene: Scene, near_m: float, side: int, lot: Lot, has_front: bool) -> None:
+def _paint_lot(canvas: StreetCanvas, scene: Scene, near_m: float, side: int, lot: Lot, has_front: bool) -> None:
     """Paint the face towards the camera and the face along the street."""
     camera = canvas.camera
     wall_m = camera.walls_m[0] if side < 0 else camera.walls_m[1]
@@ -155,18 +166,18 @@ def _paint_lot(canvas: Canvas, scene: Scene, near_m: float, side: int, lot: Lot,
         outer = camera.column(wall_m + side * 14, near_m)
         canvas.fill(front, shape((column, foot), (outer, foot), (outer, top), (column, top)))
     beside = canvas.surface(lot.material, WALL, shade=1 - 0.3 * scene.look.sun * side)
-    near_m = max(near_m, _NEAR_M)
+    near_m = max(near_m, NEAR_M)
     tops = [(near_m, lot.height_m), (far_m, lot.height_m)]
     if lot.green:
         step_m = (far_m - near_m) / 6
         depths = [near_m + step_m * i for i in range(7)]
-        tops = [(z, lot.height_m * (1 + _BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
+        tops = [(z, lot.height_m * (1 + BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
     outline = [(camera.column(wall_m, depth_m), camera.row(up_m, depth_m)) for depth_m, up_m in tops]
     feet = [(camera.column(wall_m, depth_m), camera.row(0, depth_m)) for depth_m in (far_m, near_m)]
     canvas.fill(beside, shape(*outline, *feet))
 
 
-def _paint_square(canvas: Canvas, scene: Scene) -> None:
+def _paint_square(canvas: StreetCanvas, scene: Scene) -> None:
     """Paint ground in bands and a row of houses behind it."""
     camera, depth_m = canvas.camera, scene.wall_m
     kerb_m = depth_m - 3.0
@@ -191,10 +202,12 @@ def _paint_square(canvas: Canvas, scene: Scene) -> None:
         canvas.fill(face, shape((left, foot), *zip(columns, tops, strict=True), (right, foot)))
 
 
-class Easel:
+class Easel(Generic[AnyCanvas]):
     """Fills outlines given in a thing's own units, at the thing's position."""
 
-    def __init__(self, canvas: Canvas, thing: Thing, across_m: float, depth_m: float) -> None:
+    CONVEX = False  # whether outlines are filled as convex ones, unless a call says otherwise
+
+    def __init__(self, canvas: AnyCanvas, thing: Thing, across_m: float, depth_m: float) -> None:
         camera = canvas.camera
         self.canvas, self.depth_m = canvas, depth_m
         self.foot = (camera.column(across_m, depth_m), camera.row(0, depth_m))
@@ -203,61 +216,82 @@ class Easel:
         self.seen = -reach < self.foot[0] < camera.width + reach and self.scale > 2.0
         self.owner = canvas.add_object(thing.kind) if self.seen and thing.kind in (PERSON, CAR) else 0
 
+    def fill(self, surface: int, *outlines: Points, aside: float = 0.0, convex: bool | None = None) -> None:
+        column, row = self.foot
+        place = (self.scale, -self.scale, column + aside * self.scale, row)
+        for outline in outlines:
+            self.canvas.fill(surface, outline, place, convex=self.CONVEX if convex is None else convex)
+
+    def quad(self, surface: int, *corners: float) -> None:
+        """Fill four corners; every other number is a height."""
+        if not self.CONVEX:
+            self.fill(surface, np.array(corners).reshape(4, 2))
+            return
+        (column, row), scale = self.foot, self.scale
+        placed = (row - scale * value if at % 2 else column + scale * value for at, value in enumerate(corners))
+        self.canvas.quad(surface, *placed)
+
+
+class _StreetEasel(Easel[StreetCanvas]):
+    """Paints in the colours of materials."""
+
     def surface(self, material: int) -> int:
         return self.canvas.surface(material, FLAT, depth_m=self.depth_m, anchor=self.foot, owner=self.owner)
 
-    def fill(self, surface: int, *outlines: Points) -> None:
-        for outline in outlines:
-            self.canvas.fill(surface, outline, (self.scale, -self.scale, *self.foot))
 
-
-def _paint_tree(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+def _paint_tree(easel: _StreetEasel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     easel.fill(easel.surface(Material.TRUNK), STEM)
     wide = 0.22 + 0.002 * (thing.variant % 40)
     sway = 0.01 * math.sin(0.8 * time_s + thing.phase)
     easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), CROWN * (wide, 0.3) + (sway, 0.7))
 
 
-def _paint_car(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
-    """Paint the rear of a car down the street, its side across it."""
-    along = preset.view == "along"
-    tyre = easel.surface(Material.TYRE)
-    if along:
+def _paint_car(easel: _StreetEasel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+    tyre, body, glass = (
+        easel.surface(material) for material in (Material.TYRE, Material.BODY + thing.variant % 2, Material.GLASS)
+    )
+    fill_car(easel, preset, (tyre, body, glass))
+
+
+def fill_car(easel: Easel[AnyCanvas], preset: StreetPreset, surfaces: tuple[int, int, int]) -> None:
+    """Fill tyres, body and glass: the rear of a car down the street, its side across it."""
+    tyre, body, glass = surfaces
+    if preset.view == "along":
         easel.fill(tyre, *REAR_TYRES)
-    easel.fill(easel.surface(Material.BODY + thing.variant % 2), REAR_BODY if along else SIDE_BODY)
-    easel.fill(easel.surface(Material.GLASS), REAR_GLASS if along else SIDE_GLASS)
-    if not along:
+        easel.fill(body, REAR_BODY, convex=False)
+        easel.fill(glass, REAR_GLASS)
+    else:
+        easel.fill(body, SIDE_BODY, convex=False)
+        easel.fill(glass, SIDE_GLASS)
         easel.fill(tyre, *SIDE_TYRES)
 
 
-def limbs(thing: Thing, preset: StreetPreset, beat: float) -> Iterator[tuple[int, float, float, float]]:
-    """Give the side, and where hip, foot and hand are, of each half of a person at this beat of the stride."""
-    stride = (0.13 if thing.speed_mps else 0.04 * preset.liveliness) * beat
-    for sign in (-1, 1):
-        yield sign, sign * 0.05, sign * (0.06 + stride), sign * (0.19 + 0.06 * preset.liveliness * abs(beat))
-
-
-def hand_height(preset: StreetPreset, beat: float) -> float:
-    return 0.55 + 0.35 * abs(beat) * max(0.0, preset.liveliness - 1)
-
-
-def _paint_person(easel: Easel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
-    """Paint legs that stride, arms that swing, a torso and a head."""
-    beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
-    lean = 0.02 * preset.liveliness * math.sin(1.3 * time_s + thing.phase)
+def _paint_person(easel: _StreetEasel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
     legs = easel.surface(Material.TROUSERS + thing.variant % 2)
     coat = easel.surface(Material.COAT + thing.variant // 2 % 2)
+    fill_person(easel, thing, time_s, preset, (legs, coat, easel.surface(Material.HEAD)))
+
+
+def fill_person(
+    easel: Easel[AnyCanvas], thing: Thing, time_s: float, preset: StreetPreset, surfaces: tuple[int, int, int]
+) -> float:
+    """Fill legs that stride, arms that swing, a torso and a head; return how far the head leans aside."""
+    legs, coat, head = surfaces
+    lively = preset.liveliness
+    beat = math.sin(2 * math.pi * thing.stride_hz * time_s + thing.phase)
+    lean = 0.02 * lively * math.sin(1.3 * time_s + thing.phase)
     if easel.scale < DETAIL_PX:
         easel.fill(legs, LEGS)
     else:
-        raised = hand_height(preset, beat)
-        for sign, hip, foot, hand in limbs(thing, preset, beat):
-            easel.fill(legs, shape((hip - 0.06, 0.48), (hip + 0.06, 0.48), (foot + 0.045, 0), (foot - 0.045, 0)))
-            arm = ((sign * 0.10, 0.83), (sign * 0.16, 0.78), (hand + 0.03, raised), (hand - 0.03, raised - 0.05))
-            easel.fill(coat, shape(*arm))
-    torso, head = np.array((lean, 0.0)), np.array((1.5 * lean, 0.0))
-    easel.fill(coat, TORSO + torso)
-    easel.fill(easel.surface(Material.HEAD), HEAD + head)
+        stride = (0.13 if thing.speed_mps else 0.04 * lively) * beat
+        raised = 0.55 + 0.35 * abs(beat) * max(0.0, lively - 1)
+        for sign in (-1, 1):
+            hip, foot, hand = sign * 0.05, sign * (0.06 + stride), sign * (0.19 + 0.06 * lively * abs(beat))
+            easel.quad(legs, hip - 0.06, 0.48, hip + 0.06, 0.48, foot + 0.045, 0, foot - 0.045, 0)
+            easel.quad(coat, sign * 0.1, 0.83, sign * 0.16, 0.78, hand + 0.03, raised, hand - 0.03, raised - 0.05)
+    easel.fill(coat, TORSO, aside=lean)
+    easel.fill(head, HEAD, aside=1.5 * lean)
+    return 1.5 * lean
 
 
 _PAINTERS = {PERSON: _paint_person, CAR: _paint_car, VEGETATION: _paint_tree}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -13,8 +15,12 @@ from driftlab.datasets.streets.look import MATERIAL_CLASS, TEXELS_PER_M, TILE, F
 
 Points = npt.NDArray[np.float64]
 FLAT, GROUND, WALL = 0.0, 1.0, 2.0  # orientation of a surface: facing the camera, horizontal, along the street
-_AS_IT_IS = (1.0, 1.0, 0.0, 0.0)
-_SUBPIXEL_BITS = 4
+Placing = tuple[float, float, float, float]  # of an outline: two factors, two shifts
+AS_IT_IS: Placing = (1.0, 1.0, 0.0, 0.0)
+FACTS = 9  # of a surface: material, how it lies, depth, texels a pixel, anchor, owner, shade, first texel
+SUBPIXEL_BITS = 4
+SUBPIXEL = float(1 << SUBPIXEL_BITS)
+_ANY, _CONVEX, _QUAD = range(3)
 _FAR_M = 200.0
 _CRISP_M = 14.0  # textures fade beyond this distance, where they would flicker
 
@@ -39,15 +45,43 @@ class Camera:
     def row(self, up_m: float, depth_m: float) -> float:
         return self.horizon + self.focal * (self.eye_m - up_m) / depth_m
 
+    def distances(self) -> Distances:
+        """Measure for every pixel how far away the ground and the walls are, as if nothing stood before them."""
+        rows = np.arange(self.height, dtype=np.float32)[:, None] - np.float32(self.horizon)
+        aside = np.arange(self.width, dtype=np.float32)[None, :] - np.float32(self.centre)
+        reach = np.float32(self.focal)
+        ground_m = np.minimum(reach * np.float32(self.eye_m) / np.maximum(rows, np.float32(1e-3)), np.float32(_FAR_M))
+        left, right = self.walls_m[0] - self.across_m, self.walls_m[1] - self.across_m
+        gap = np.where(aside < 0, np.minimum(aside, -1e-3) / left, np.maximum(aside, 1e-3) / right)
+        wall_m = np.minimum(reach / gap, _FAR_M).astype(np.float32)
+        # Textures repeat every TILE texels, so the way that the camera has come is taken modulo that first:
+        # single precision would lose the texel on a long drive.
+        come = np.float32(self.along_m * TEXELS_PER_M % TILE)
+        return Distances(rows, aside, ground_m, wall_m, come)
+
+
+class Distances(NamedTuple):
+    """For every pixel: rows below the horizon, columns from the centre, and metres to the ground and the wall there."""
+
+    rows: Floats  # [height, 1]
+    aside: Floats  # [1, width]
+    ground_m: Floats  # [height, 1]
+    wall_m: Floats  # [1, width]
+    come: np.float32  # texels that the camera has come along the street, modulo a tile
+
 
 class Canvas:
-    """A map of surface numbers, with the material and orientation of each number."""
+    """A map of surface numbers, with the facts of each number; a subclass colours it."""
+
+    MAX_SURFACES = 255  # numbers are bytes
 
     def __init__(self, camera: Camera) -> None:
         self.camera = camera
         self.surfaces = np.zeros((camera.height, camera.width), np.uint8)
-        self._queue: list[tuple[int, Points, tuple[float, float, float, float]]] = []
-        self._rows: list[tuple[float, ...]] = []
+        self._facts = array("f")  # a row of FACTS for each surface; filling it is faster than making it from tuples
+        self._outlines: list[tuple[Points, Placing]] = []
+        self._quads = array("d")
+        self._order: list[tuple[int, int]] = []  # surface, and how to fill it
         self._objects: list[int] = [0]  # class of each object; number 0 is no object
 
     def add_object(self, kind: int) -> int:
@@ -55,39 +89,48 @@ class Canvas:
         self._objects.append(kind)
         return len(self._objects) - 1
 
-    def surface(
-        self,
-        material: int,
-        lies: float,
-        *,
-        depth_m: float = 0.0,
-        anchor: tuple[float, float] = (0, 0),
-        owner: int = 0,
-        shade: float = 1.0,
-    ) -> int:
-        """Describe a surface and return its number; the anchor is the pixel its texture hangs on."""
-        texels = depth_m / self.camera.focal * TEXELS_PER_M
-        self._rows.append((material, lies, depth_m, texels, anchor[0] * texels, anchor[1] * texels, owner, shade))
-        if len(self._rows) > 255:
-            raise AssertionError("more than 255 surfaces in one frame")
-        return len(self._rows) - 1
+    def describe(self, *facts: float) -> int:
+        """Add a surface and return its number; facts are those that FACTS counts."""
+        self._facts.extend(facts)
+        number = len(self._facts) // FACTS
+        if number > self.MAX_SURFACES:
+            raise AssertionError(f"more than {self.MAX_SURFACES} surfaces in one frame")
+        return number - 1
 
-    def fill(self, surface: int, outline: Points, place: tuple[float, float, float, float] = _AS_IT_IS) -> None:
-        """Queue a polygon to fill; place maps its corners to (column, row): two factors, two shifts."""
-        self._queue.append((surface, outline, place))
+    def fill(self, surface: int, outline: Points, place: Placing = AS_IT_IS, *, convex: bool = False) -> None:
+        """Queue a polygon to fill; place maps its corners to (column, row). Convex ones differ at edges."""
+        self._order.append((surface, _CONVEX if convex else _ANY))
+        self._outlines.append((outline, place))
+
+    def quad(self, surface: int, *corners: float) -> None:
+        """Queue a convex polygon of four corners: column, row, column, row and so on."""
+        self._order.append((surface, _QUAD))
+        self._quads.extend(corners)
 
     def rasterise(self) -> None:
         """Fill the queued polygons in order; all corners are computed at once, for speed."""
-        lengths = [len(outline) for _, outline, _ in self._queue]
-        places = np.repeat(np.array([place for _, _, place in self._queue]), lengths, axis=0)
-        corners = np.concatenate([outline for _, outline, _ in self._queue]) * places[:, :2] + places[:, 2:]
-        fixed = (corners * (1 << _SUBPIXEL_BITS)).astype(np.int32)
-        start = 0
-        for (surface, _, _), length in zip(self._queue, lengths, strict=True):
-            polygon = fixed[start : start + length]
-            cv2.fillPoly(self.surfaces, [polygon], surface, lineType=8, shift=_SUBPIXEL_BITS)
-            start += length
-        self._queue.clear()
+        lengths = [len(outline) for outline, _ in self._outlines]
+        fixed = np.empty((0, 2), np.int32)
+        if lengths:
+            places = np.repeat(np.array([place for _, place in self._outlines]), lengths, axis=0)
+            corners = np.concatenate([outline for outline, _ in self._outlines]) * places[:, :2] + places[:, 2:]
+            fixed = (corners * SUBPIXEL).astype(np.int32)
+        quads = list((np.array(self._quads).reshape(-1, 4, 2).clip(-2e4, 2e4) * SUBPIXEL).astype(np.int32))
+        start = quad = number = 0
+        for surface, way in self._order:
+            if way == _QUAD:
+                cv2.fillConvexPoly(self.surfaces, quads[quad], surface, lineType=8, shift=SUBPIXEL_BITS)
+                quad += 1
+                continue
+            stop = start + lengths[number]
+            if way == _CONVEX:
+                cv2.fillConvexPoly(self.surfaces, fixed[start:stop], surface, lineType=8, shift=SUBPIXEL_BITS)
+            else:
+                cv2.fillPoly(self.surfaces, [fixed[start:stop]], surface, lineType=8, shift=SUBPIXEL_BITS)
+            start, number = stop, number + 1
+        self._order.clear()
+        self._outlines.clear()
+        del self._quads[:]
 
     def labels(self) -> npt.NDArray[np.uint8]:
         """Return the class of every pixel."""
@@ -108,12 +151,29 @@ class Canvas:
         return np.array(found, np.float32).reshape(-1, 5)
 
     def _column(self, number: int) -> Sequence[float]:
-        """Return one column of the surfaces."""
-        return [row[number] for row in self._rows]
+        return self._facts[number::FACTS]
+
+
+class StreetCanvas(Canvas):
+    """A canvas of surfaces that have the colour of their material."""
+
+    def surface(
+        self,
+        material: int,
+        lies: float,
+        *,
+        depth_m: float = 0.0,
+        anchor: tuple[float, float] = (0, 0),
+        owner: int = 0,
+        shade: float = 1.0,
+    ) -> int:
+        """Describe a surface and return its number; the anchor is the pixel its texture hangs on."""
+        texels = depth_m / self.camera.focal * TEXELS_PER_M
+        return self.describe(material, lies, depth_m, texels, anchor[0] * texels, anchor[1] * texels, owner, shade, 0)
 
     def image(self, look: StreetLook, tiles: Floats, light: float, noise: Floats) -> npt.NDArray[np.uint8]:
         """Colour the surfaces: texture, shade, haze and light, then the lens and the sensor."""
-        table = np.array(self._rows, np.float32)
+        table = np.array(self._facts).reshape(-1, FACTS)
         which = self.surfaces.astype(np.intp)
         material = table[:, 0].astype(np.intp)
         u, v, depth_m = self._texture_places(table, which)
@@ -132,25 +192,16 @@ class Canvas:
     def _texture_places(self, table: Floats, which: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
         """Return for every pixel its position on its surface's texture, and its distance."""
         camera = self.camera
-        columns = np.arange(camera.width, dtype=np.float32)[None, :]
         rows = np.arange(camera.height, dtype=np.float32)[:, None]
-        reach = np.float32(camera.focal)
-        drop = np.maximum(rows - np.float32(camera.horizon), np.float32(1e-3))
-        ground_m = np.minimum(reach * np.float32(camera.eye_m) / drop, _FAR_M)
-        aside = columns - np.float32(camera.centre)
-        left, right = camera.walls_m[0] - camera.across_m, camera.walls_m[1] - camera.across_m
-        gap = np.where(aside < 0, np.minimum(aside, -1e-3) / left, np.maximum(aside, 1e-3) / right)
-        wall_m = np.minimum(reach / gap, _FAR_M).astype(np.float32)
+        columns = np.arange(camera.width, dtype=np.float32)[None, :]
+        below, aside, ground_m, wall_m, come = camera.distances()
         lies, texels = table[:, 1].take(which), table[:, 3].take(which)
         under, beside = lies == GROUND, lies == WALL
         depth_m = np.where(under, ground_m, np.where(beside, wall_m, table[:, 2].take(which)))
-        # Texture repeats every TILE texels, so the way that the camera has come is taken modulo that first:
-        # single precision would lose the texel on a long drive.
-        come = np.float32(camera.along_m * TEXELS_PER_M % TILE)
-        per_m = np.float32(TEXELS_PER_M)
+        reach, per_m = np.float32(camera.focal), np.float32(TEXELS_PER_M)
         away = depth_m * per_m + come
         over = depth_m * (aside * (per_m / reach)) + np.float32(camera.across_m * TEXELS_PER_M)
-        up = depth_m * ((rows - np.float32(camera.horizon)) * (per_m / reach))
+        up = depth_m * (below * (per_m / reach))
         u = np.where(under, over, np.where(beside, away, columns * texels - table[:, 4].take(which)))
         v = np.where(under, away, np.where(beside, up, rows * texels - table[:, 5].take(which)))
         return u + np.float32(TILE * 1024), v + np.float32(TILE * 1024), depth_m

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +16,15 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames, Times, frame_number
 from driftlab.datasets.procedural import AnyRequest, Procedural, ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
-from driftlab.datasets.streets.look import Floats, StreetLook, blend_looks, draw_look
+from driftlab.datasets.streets.look import AnyLook, Floats, StreetLook, blend_looks, draw_look
 from driftlab.datasets.streets.paint import paint
 from driftlab.datasets.streets.presets import CLASSES, PRESETS, StreetPreset
-from driftlab.datasets.streets.render import Camera, Canvas
+from driftlab.datasets.streets.render import Camera, Canvas, StreetCanvas
 from driftlab.datasets.streets.scene import Place, Scene, draw_scene
 from driftlab.datasets.streets.travel import Travel, draw_travel
 
 Pixels = npt.NDArray[np.uint8]
+AnyScene = TypeVar("AnyScene")
 _GLANCE_S = 4.3
 _UNIFORM_TO_STD = math.sqrt(12)  # uniform noise is drawn four times as fast as normal noise
 
@@ -34,8 +37,15 @@ class StreetRequest(ProceduralRequest):
     noise: float = 1.0
 
 
-class RenderedStreet(Procedural[AnyRequest], ABC):
-    """A street that is rendered frame by frame; a subclass says how it renders one."""
+class RenderedStreet(Procedural[AnyRequest], ABC, Generic[AnyRequest, AnyScene, AnyLook]):
+    """A street that is rendered frame by frame; a subclass draws scenes and looks, and renders frames of them."""
+
+    def __init__(self, request: AnyRequest) -> None:
+        self._preset = PRESETS[request.preset]
+        super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
+        self._travel = draw_travel(self._preset, request.seed)
+        self._scenes: OrderedDict[int, AnyScene] = OrderedDict()
+        self._looks: OrderedDict[int, AnyLook] = OrderedDict()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -54,53 +64,60 @@ class RenderedStreet(Procedural[AnyRequest], ABC):
             boxes.append(found)
         return Frames(times_s=times, images=images, scenes=scenes, labels=labels, boxes=tuple(boxes))
 
-    @abstractmethod
     def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
         """Render the image, the labels and the boxes shown at a time, and number the scene."""
+        index = frame_number(self, time_s)
+        shown_s = index / self.fps
+        number = self._script.scene_at(shown_s)
+        scene = draw_cached(self._scenes, number, partial(self._draw_scene, number))
+        rng = np.random.Generator(np.random.SFC64([self._request.seed, 11, index]))
+        image, canvas = self._render(scene, shown_s, rng)
+        return image, canvas.labels(), canvas.boxes(), number
+
+    @abstractmethod
+    def _draw_scene(self, number: int) -> AnyScene:
+        """Draw everything that a scene keeps, whenever it is shown."""
+
+    @abstractmethod
+    def _render(self, scene: AnyScene, shown_s: float, rng: np.random.Generator) -> tuple[Pixels, Canvas]:
+        """Render a frame of a scene, with the canvas that its truth is read from."""
+
+    @abstractmethod
+    def _draw_look(self, number: int) -> AnyLook:
+        """Draw one of the looks that a drifting scene passes through."""
+
+    def _look(self, of_scene: AnyLook, time_s: float) -> AnyLook:
+        """Return the look of a scene; of a drifting scene, the mixture of the two looks that it is between."""
+        if not self._preset.drift_s:
+            return of_scene
+        passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
+        first, second = (
+            draw_cached(self._looks, number, partial(self._draw_look, number))
+            for number in (int(passed), int(passed) + 1)
+        )
+        return blend_looks(first, second, weight)
 
 
-class StreetStream(RenderedStreet[StreetRequest]):
+class StreetStream(RenderedStreet[StreetRequest, Scene, StreetLook]):
     """A procedural street."""
 
     family = "streets"
 
-    def __init__(self, request: StreetRequest) -> None:
-        self._preset = PRESETS[request.preset]
-        super().__init__(request, draw_script(self._preset.visits, self._preset.fresh, request.seed, request.pace))
-        self._travel = draw_travel(self._preset, request.seed)
-        self._scenes: OrderedDict[int, Scene] = OrderedDict()
-        self._looks: OrderedDict[int, StreetLook] = OrderedDict()
-
-    def _frame(self, time_s: float) -> tuple[Pixels, Pixels, Floats, int]:
-        index = frame_number(self, time_s)
-        shown_s = index / self.fps
-        number = self._script.scene_at(shown_s)
-        scene = self._scene(number)
-        rng = np.random.Generator(np.random.SFC64([self._request.seed, 11, index]))
+    def _render(self, scene: Scene, shown_s: float, rng: np.random.Generator) -> tuple[Pixels, Canvas]:
         view = CameraView(self.size, self._preset, scene, self._travel)
-        canvas = Canvas(camera_of(view, shown_s, rng.standard_normal(2)))
+        canvas = StreetCanvas(camera_of(view, shown_s, rng.standard_normal(2)))
         paint(canvas, self._preset, scene, shown_s)
         grain = (rng.random((*self.size, 3), np.float32) - np.float32(0.5)) * np.float32(
             _UNIFORM_TO_STD * self._request.noise
         )
         light = 1 + self._preset.light_swing * math.sin(2 * math.pi * shown_s / 40 + scene.phase)
-        image = canvas.image(self._look(scene, shown_s), scene.tiles, light, grain)
-        return image, canvas.labels(), canvas.boxes(), number
+        return canvas.image(self._look(scene.look, shown_s), scene.tiles, light, grain), canvas
 
-    def _scene(self, number: int) -> Scene:
-        request = self._request
-        return draw_cached(self._scenes, number, lambda: draw_scene(self._preset, request.seed, number, request.crowd))
+    def _draw_scene(self, number: int) -> Scene:
+        return draw_scene(self._preset, self._request.seed, number, self._request.crowd)
 
-    def _look(self, scene: Scene, time_s: float) -> StreetLook:
-        """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
-        if not self._preset.drift_s:
-            return scene.look
-        passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
-        return blend_looks(self._drawn_look(int(passed)), self._drawn_look(int(passed) + 1), weight)
-
-    def _drawn_look(self, number: int) -> StreetLook:
-        seeds = [self._request.seed, 12, number]
-        return draw_cached(self._looks, number, lambda: draw_look(np.random.default_rng(seeds)))
+    def _draw_look(self, number: int) -> StreetLook:
+        return draw_look(np.random.default_rng([self._request.seed, 12, number]))
 
 
 @dataclass(frozen=True)

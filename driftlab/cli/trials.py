@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,11 @@ from driftlab.cli.output import remark
 
 if TYPE_CHECKING:
     from driftlab.platform.tune.session import TuneSession
-    from driftlab.platform.tune.trial import Assignment, TrialOutcome
-
-Told = Callable[["Assignment", "TrialOutcome"], None]
+    from driftlab.platform.tune.trial import Assignment, OnTrialEnd, TrialOutcome
 
 
 @contextmanager
-def shown_trials(session: TuneSession) -> Iterator[Told]:
+def shown_trials(session: TuneSession) -> Iterator[OnTrialEnd]:
     """Open the display that fits where the output goes."""
     lines = _Lines(session)
     if not sys.stderr.isatty():
@@ -49,7 +47,7 @@ class _Lines:
     @property
     def ended(self) -> int:
         """How many trials of the search have ended."""
-        return len(self._session.search.history)
+        return len(self._session.study.history)
 
     def tell(self, assignment: Assignment, outcome: TrialOutcome) -> None:
         """Print the line."""

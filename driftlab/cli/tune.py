@@ -67,11 +67,11 @@ def tune(
     given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
     overrides += ["compute.portable=true"] if portable else []
-    place = _Place(workers, address, tuple(log or ()))
+    runner = _TrialRunner(workers, address, tuple(log or ()))
     if resume is not None:
         if space or overrides or out:
             raise RequestError("--resume continues a search as it was asked for; give it alone.")
-        _resume(resume, place, as_json)
+        _resume(resume, runner, as_json)
         return
     if space is None:
         raise RequestError("Name a space, such as `driftlab tune ams`, or a search to continue with --resume DIR.")
@@ -81,11 +81,11 @@ def tune(
     if dry_run:
         _plan(document, as_json)
     else:
-        _start(document, out, place, as_json)
+        _start(document, out, runner, as_json)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _TrialRunner:
     """Where trials run, as the command line asks for it."""
 
     workers: int | None
@@ -93,40 +93,40 @@ class _Place:
     log: tuple[str, ...]
 
 
-def _start(document: SpaceDocument, out: Path | None, place: _Place, as_json: bool) -> None:
+def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_json: bool) -> None:
     from driftlab.platform.sim.portable import restart
-    from driftlab.platform.tune.folder import begin_search
+    from driftlab.platform.tune.session import begin_search
     from driftlab.tune_spaces.loggers import check_loggers
 
-    check_loggers(place.log)
+    check_loggers(runner.log)
     restart(document.portable)
     with begin_search(document, out) as session:
-        _work(session, place)
+        _work(session, runner)
     _conclude(session.directory, as_json)
 
 
-def _resume(path: Path, place: _Place, as_json: bool) -> None:
+def _resume(path: Path, runner: _TrialRunner, as_json: bool) -> None:
     from driftlab.platform.sim.portable import restart
-    from driftlab.platform.tune.folder import continue_search
+    from driftlab.platform.tune.session import continue_search
 
     with continue_search(path) as session:
         restart(session.document.portable)
-        _work(session, place)
+        _work(session, runner)
     _conclude(session.directory, as_json)
 
 
-def _work(session: TuneSession, place: _Place) -> None:
+def _work(session: TuneSession, runner: _TrialRunner) -> None:
     """Run what is left, and name the way back where it is interrupted."""
     from driftlab.cli.trials import shown_trials
     from driftlab.platform.sim.host import in_batch
     from driftlab.tune_spaces.loggers import loggers_of
-    from driftlab.tune_spaces.search import SearchPlace, run_session
+    from driftlab.tune_spaces.run import SearchPlace, run_session
 
-    callbacks = loggers_of(place.log, session.directory)
+    callbacks = loggers_of(runner.log, session.directory)
     go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', session.directory)}"
     try:
-        with shown_trials(session) as told, in_batch():
-            run_session(session, SearchPlace(place.workers, place.address, go_on), told, callbacks)
+        with shown_trials(session) as on_end, in_batch():
+            run_session(session, SearchPlace(runner.workers, runner.address, go_on), on_end, callbacks)
     except (RequestError, BackendLost):  # which says it itself
         raise
     except BaseException:
@@ -153,7 +153,7 @@ def _conclude(directory: Path, as_json: bool) -> None:
     """End with the trials that lead, how the best one does on held-out seeds, and the paths."""
     from driftlab.platform.results.relations.searches import open_search
     from driftlab.platform.results.report.page import write_report
-    from driftlab.platform.tune.folder import write_best
+    from driftlab.platform.tune.session import write_best
 
     best, report, found = write_best(directory), write_report(directory), open_search(directory)
     if as_json:

@@ -7,19 +7,36 @@ on held-out seeds. A session that is opened on a folder with trials goes on wher
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from driftlab.errors import DataError, as_typed
+from driftlab.platform.core.files import remove_drafts, write_atomically
 from driftlab.platform.core.space import Trial, best_of, key
+from driftlab.platform.lab import paths
+from driftlab.platform.lab.cells import check_files
+from driftlab.platform.lab.seal import provenance
+from driftlab.platform.results.relations.searches import Found, open_search
+from driftlab.platform.results.tables.read import read_spec
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.results.tables.trials import read_trials, write_trial
-from driftlab.platform.tune.document import SpaceDocument
-from driftlab.platform.tune.samplers import searcher_of
-from driftlab.platform.tune.study import Search
-from driftlab.platform.tune.trial import DONE, FAILED, Assignment, TrialOutcome
+from driftlab.platform.tune.document import SpaceDocument, experiment_of, validated
+from driftlab.platform.tune.study import Study
+from driftlab.platform.tune.trial import (
+    BEST,
+    DEFAULTS,
+    DONE,
+    FAILED,
+    SEARCH,
+    Assignment,
+    TrialOutcome,
+)
 
-SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
+BEST_FILE = "best.yaml"
 
 
 class TuneSession:
@@ -28,25 +45,25 @@ class TuneSession:
     def __init__(self, document: SpaceDocument, directory: Path) -> None:
         self.document, self.directory, self.problem = document, directory, document.problem
         self.defaults = document.defaults()
-        self.search = Search(searcher_of(document.searcher), self.problem, document.trials, self.defaults)
+        self.study = Study(self.problem, document.searcher, document.trials, self.defaults)
         rows = read_trials(directory).to_pylist()
         past = [self._trial(row) for row in rows if row["stage"] == SEARCH]
         self._held_out = {row["stage"] for row in rows if row["stage"] != SEARCH}
         self._given = set(self._held_out)
         self._full = {row["trial"] for row in rows if row["stage"] == SEARCH and row["status"] == DONE}
-        self.search.replay(past)
+        self.study.replay(past)
 
     def next(self) -> Assignment | None:
         """Give a trial to run; None while others have to end first, and when all are done."""
-        asked = self.search.ask()
-        if asked is not None:
-            return Assignment(SEARCH, *asked, self.document.seeds)
+        proposal = self.study.ask()
+        if proposal is not None:
+            return Assignment(SEARCH, *proposal, self.document.seeds)
         return self._next_held_out() if self.searched else None
 
     @property
     def searched(self) -> bool:
         """Tell whether every trial of the search has ended."""
-        return self.search.over and len(self.search.history) == self.search.asked
+        return self.study.over and len(self.study.history) == self.study.proposed
 
     @property
     def over(self) -> bool:
@@ -61,21 +78,21 @@ class TuneSession:
             return
         if outcome.status == DONE:
             self._full.add(assignment.number)
-        self.search.tell(assignment.number, assignment.settings, self._told(outcome.status, outcome.metrics))
+        self.study.tell(assignment.number, assignment.settings, self._usable(outcome.status, outcome.metrics))
 
     @property
     def best(self) -> Trial | None:
         """Give the best trial so far that ran to its end."""
-        full = [trial for number, trial in sorted(self.search.history.items()) if number in self._full]
+        full = [trial for number, trial in sorted(self.study.history.items()) if number in self._full]
         return best_of(full, self.problem)
 
-    def _told(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
-        """Give the searcher what a trial measured; for it, a trial that lacks one of its metrics has failed."""
+    def _usable(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
+        """Return metrics for the sampler; None, a failure, where one that it needs is missing."""
         return metrics if status != FAILED and self.problem.metrics.keys() <= metrics.keys() else None
 
     def _trial(self, row: Mapping[str, Any]) -> Trial:
         metrics = {name: row[name] for name in METRICS if row[name] is not None}
-        return Trial(row["trial"], json.loads(row["settings"]), self._told(row["status"], metrics))
+        return Trial(row["trial"], json.loads(row["settings"]), self._usable(row["status"], metrics))
 
     def _stages(self) -> dict[str, Mapping[str, Any]]:
         """List what runs on held-out seeds; the best settings only where they are not the defaults."""
@@ -123,3 +140,62 @@ def _rows(assignment: Assignment, outcome: TrialOutcome) -> dict[str, list[dict[
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@contextmanager
+def begin_search(document: SpaceDocument, out: Path | None) -> Iterator[TuneSession]:
+    """Make and lock the folder of a new search."""
+    path = paths.fresh(f"tune-{document.name}") if out is None else out
+    with paths.begin_run(path, document.model_dump(mode="json")) as directory:
+        yield _session(document, directory)
+
+
+@contextmanager
+def continue_search(path: Path) -> Iterator[TuneSession]:
+    """Open and lock the folder of a search that was begun before."""
+    spec = dict(read_spec(path))
+    if "space" not in spec:
+        again = as_typed("driftlab", "run", "--resume", path)
+        raise DataError(f"'{path}' is no search but a run: continue it with `{again}`.")
+    document = validated(spec, str(path / paths.SPEC))
+    with paths.locked(path):
+        yield _session(document, path.resolve())
+
+
+def _session(document: SpaceDocument, directory: Path) -> TuneSession:
+    remove_drafts(directory)
+    paths.keep_info(directory, provenance)
+    session = TuneSession(document, directory)
+    if not session.over:
+        check_files(experiment_of(document.experiment, {}, document.seeds))
+    return session
+
+
+def write_best(directory: Path) -> Path | None:
+    """Write the settings that a search recommends, with what they were chosen on; nothing where no trial ended well."""
+    found = open_search(directory)
+    if found.best is None:
+        return None
+    text = yaml.safe_dump(_best(found), sort_keys=False, allow_unicode=True)
+    head = "# What a search recommends. Take it with: driftlab run EXPERIMENT --tuned FILE\n"
+    write_atomically(directory / BEST_FILE, head + text)
+    return directory / BEST_FILE
+
+
+def _best(found: Found) -> dict[str, Any]:
+    best, spec, budget = found.best, found.spec, found.budget
+    assert best is not None
+    held_out = {
+        one.metric: {"best": one.best, "defaults": one.defaults, "answer": one.answer} for one in found.held_out()
+    }
+    return {
+        "space": spec["name"],
+        "system": spec["system"],
+        "settings": dict(best.settings),
+        "trial": best.number,
+        "keeps_constraints": found.feasible,
+        "measured": dict(best.metrics or {}),
+        "held_out": held_out,
+        "budget": {"trials": budget.trials, "streamed_s": budget.streamed_s, "searcher": spec["searcher"]},
+        "seeds": [*spec["seeds"], *spec["held_out"]],
+    }

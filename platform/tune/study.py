@@ -1,60 +1,52 @@
-"""A search: a searcher proposes settings in batches, and hears what came of a batch before it proposes the next.
+"""A search: an Optuna study proposes settings in batches, and receives the results of a batch before the next one.
 
-What a searcher proposes depends on its seed and on what the trials before the batch gave, never on which of them ended
-first. So one worker and many see the same trials, and a search is continued by telling a new searcher what the old one
-was told.
+Proposals depend on the seed and on the results of earlier batches, never on which trial ended first. So one worker and
+many run the same trials, and a search is continued by giving a new study the results of the old one.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+
+import optuna
 
 from driftlab.errors import RunError
 from driftlab.platform.core.space import SearchProblem, Settings, Trial, key
+from driftlab.platform.tune.samplers import (
+    BATCH,
+    FIRST_BATCH,
+    SAMPLERS,
+    SpaceExhaustedError,
+    distributions_of,
+    params_of,
+    settings_of,
+)
 
-Batches = Generator[Sequence[Settings], Sequence[Trial], None]
-
-
-class Searcher(ABC):
-    """Base of the family; a member is a frozen dataclass."""
-
-    def faults(self, problem: SearchProblem) -> list[str]:
-        """Name what this searcher cannot search."""
-        return []
-
-    @abstractmethod
-    def batches(self, problem: SearchProblem) -> Batches:
-        """Yield batches of settings; each `yield` gives the trials of the batch before, in order of their numbers."""
+DIRECTIONS = {"max": optuna.study.StudyDirection.MAXIMIZE, "min": optuna.study.StudyDirection.MINIMIZE}
 
 
-@dataclass
-class Search:
-    """A search under way: which trials are to do, and what is known of the others.
+class Study:
+    """Trials that are to do, and the results of the others.
 
-    Trial 0 runs with the defaults and counts for the searcher where they lie in its space.
+    Trial 0 runs with the defaults and counts for the sampler where they lie in the space.
     """
 
-    searcher: Searcher
-    problem: SearchProblem
-    trials: int  # in all
-    defaults: Settings = field(default_factory=dict)
-    history: dict[int, Trial] = field(default_factory=dict)  # by number
-    over: bool = False
-
-    def __post_init__(self) -> None:
-        self._batches = self.searcher.batches(self.problem)
+    def __init__(self, problem: SearchProblem, sampler: str, trials: int, defaults: Settings) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.problem, self.trials, self.defaults = problem, trials, defaults
+        self.history: dict[int, Trial] = {}  # by number
+        self.over = False
+        self.proposed = 0
+        self._results: list[Trial] = []  # that the sampler has received
+        self._study = optuna.create_study(
+            sampler=SAMPLERS[sampler](problem, self._results),
+            directions=[DIRECTIONS[objective.better] for objective in problem.objectives],
+        )
+        self._distributions = distributions_of(problem.space)
         self._waiting: list[tuple[int, Settings]] = []  # proposed, and not given out
-        self._batch: list[int] = []  # numbers of the batch that is under way
+        self._batch: dict[int, optuna.Trial | None] = {}  # under way, by number; the defaults are no proposal
         self._past: dict[int, Trial] = {}  # that an earlier search has run
-        self._next = 0
-        self._propose(next(self._batches, []))
-
-    @property
-    def asked(self) -> int:
-        """How many trials were proposed so far."""
-        return self._next
+        self._propose(FIRST_BATCH.get(sampler, BATCH))
 
     def ask(self) -> tuple[int, Settings] | None:
         """Give the next trial to run; None while a batch has trials under way, and when the search is over."""
@@ -62,28 +54,32 @@ class Search:
         return self._waiting.pop(0) if self._waiting else None
 
     def tell(self, number: int, settings: Settings, metrics: Mapping[str, float] | None) -> None:
-        """Take down what came of a trial; without metrics it failed."""
+        """Record the result of a trial; without metrics it failed."""
         self.history[number] = Trial(number, settings, metrics)
 
     def replay(self, past: Iterable[Trial]) -> None:
-        """Tell what an earlier search found, in whatever order; trials that it lacks are asked for again.
+        """Take over the results of an earlier search, in any order; trials that it lacks are proposed again.
 
-        RunError where this searcher would have proposed other settings.
+        RunError where this study proposes other settings.
         """
         self._past = {trial.number: trial for trial in past}
         self._advance()
 
     def _advance(self) -> None:
-        """Propose the next batch once the one before is known, and pass over trials that were run before."""
+        """Propose the next batch once the one before has ended, and skip trials that were run before."""
         while True:
             self._waiting = [
-                (number, settings) for number, settings in self._waiting if not self._knew(number, settings)
+                (number, settings) for number, settings in self._waiting if not self._replayed(number, settings)
             ]
-            if self._waiting or self.over or not all(number in self.history for number in self._batch):
+            if self._waiting or self.over or not self._batch.keys() <= self.history.keys():
                 return
-            self._propose_next()
+            if self.proposed >= self.trials:
+                self.over = True
+                return
+            self._tell_batch()
+            self._propose(BATCH)
 
-    def _knew(self, number: int, settings: Settings) -> bool:
+    def _replayed(self, number: int, settings: Settings) -> bool:
         trial = self._past.pop(number, None)
         if trial is None:
             return False
@@ -95,22 +91,45 @@ class Search:
         self.tell(number, settings, trial.metrics)
         return True
 
-    def _propose_next(self) -> None:
-        """Tell the searcher of its batch and take the next one; a batch that was cut short is the last."""
-        if self._next >= self.trials:
-            self.over = True
-            return
-        told = [self.history[number] for number in self._batch]
-        inside = [one for one in told if self.problem.space.positions(one.settings) is not None]
-        try:
-            self._propose(self._batches.send(inside))
-        except StopIteration:
-            self.over = True
-
-    def _propose(self, batch: Sequence[Settings]) -> None:
-        if self._next == 0:
-            batch = [self.defaults, *batch]
-        numbered = list(enumerate(batch, self._next))[: max(0, self.trials - self._next)]
+    def _propose(self, count: int) -> None:
+        """Number the next batch; without one the search is over."""
+        batch: list[tuple[Settings, optuna.Trial | None]] = [] if self.proposed else [(self.defaults, None)]
+        for _ in range(count):
+            try:
+                proposal = self._study.ask(self._distributions)
+            except SpaceExhaustedError:
+                continue  # a later draw may still be new
+            batch.append((settings_of(proposal.params, self.problem.space), proposal))
+        numbered = dict(enumerate(batch[: self.trials - self.proposed], self.proposed))
         self.over = not numbered
-        self._next += len(numbered)
-        self._waiting, self._batch = numbered, [number for number, _ in numbered]
+        self.proposed += len(numbered)
+        self._waiting = [(number, settings) for number, (settings, _) in numbered.items()]
+        self._batch = {number: proposal for number, (_, proposal) in numbered.items()}
+
+    def _tell_batch(self) -> None:
+        """Give the sampler the results of a batch, in order of number."""
+        for number, proposal in self._batch.items():
+            trial = self.history[number]
+            if self.problem.space.positions(trial.settings) is None:
+                continue  # defaults outside the space
+            self._results.append(trial)
+            if trial.metrics is None:
+                if proposal is not None:
+                    self._study.tell(proposal, state=optuna.trial.TrialState.FAIL)
+                continue
+            values = [trial.metrics[objective.metric] for objective in self.problem.objectives]
+            constraints = {
+                f"{one.metric} {one.relation} {one.bound}": one.violation(trial.metrics)
+                for one in self.problem.constraints
+            }
+            if proposal is not None:
+                for name, violation in constraints.items():
+                    proposal.set_constraint(name, violation)
+                self._study.tell(proposal, values)
+                continue
+            params = params_of(trial.settings, self.problem.space)
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=params, distributions=self._distributions, values=values, constraints=constraints
+                )
+            )

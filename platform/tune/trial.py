@@ -1,19 +1,30 @@
-"""One trial as it runs: what comes of it after every window, or why it failed."""
+"""A trial: settings of an experiment, run cell by cell in this process and advanced together, window by window."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from driftlab.errors import DriftlabError
-from driftlab.platform.sim.session import describe
-from driftlab.platform.tune.evaluation import Evaluation, WarmBackend, experiment_of
-from driftlab.platform.tune.measures import mean
+from driftlab.platform.core.records import Rows
+from driftlab.platform.lab.builds import settings_of
+from driftlab.platform.lab.cells import cells_of
+from driftlab.platform.lab.progress import Progress
+from driftlab.platform.lab.read import Experiment
+from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
+from driftlab.platform.sim.runner import Runner
+from driftlab.platform.sim.session import NodeId, describe, run_verb
+from driftlab.platform.sim.setting import Cell, setup_key
+from driftlab.platform.tune.document import experiment_of
+from driftlab.platform.tune.measures import mean, measures_of, measures_so_far
+from driftlab.platform.tune.shared_streams import SharedStreams, SharingCamera
 
+SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
 RUNNING, DONE, STOPPED, FAILED = "running", "done", "stopped", "failed"
+NETWORKS_KEPT = 16  # in a process, from trial to trial: more than the workloads and sizes of one search
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,125 @@ class TrialOutcome:
     host_seconds: float = 0.0
     host_overhead_seconds: float = 0.0
     host_worker: str | None = None
+
+
+OnTrialEnd = Callable[[Assignment, TrialOutcome], None]
+
+
+class WarmBackend(InlineBackend):
+    """Keeps the networks and the frames of a trial, so that the next one in this process finds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._built: dict[str, InlineJob] = {}
+        self._streams = SharedStreams()
+
+    def open(self, session: str) -> InlineSession:
+        """Open a session; the one that networks are built in remembers them."""
+        return _Building(built=self._built) if session == "artefacts" else _Watching(self._streams)
+
+
+class _Building(InlineSession):
+    """Makes each artefact once."""
+
+    def __init__(self, built: dict[str, InlineJob]) -> None:
+        super().__init__()
+        self._built = built
+
+    def call(self, node: NodeId, verb: str, *args: Any) -> InlineJob:
+        name = f"{verb} {args[0].key()}"
+        if name not in self._built:
+            made = super().call(node, verb, *args)
+            while len(self._built) >= NETWORKS_KEPT:
+                del self._built[next(iter(self._built))]
+            self._built[name] = made
+        return self._built[name]
+
+
+class _Watching(InlineSession):
+    """Opens the streams of devices from those that trials share."""
+
+    def __init__(self, streams: SharedStreams) -> None:
+        super().__init__()
+        self._streams = streams
+
+    def place(self, node: NodeId, *args: Any) -> None:
+        if node.kind == "device":
+            self.nodes[node] = run_verb(node, "start", SharingCamera, [*args, self._streams])
+        else:
+            super().place(node, *args)
+
+
+class Evaluation:
+    """The cells of one trial; iterate over `windows` and ask for `measures` at any time."""
+
+    def __init__(self, experiment: Experiment, backend: WarmBackend) -> None:
+        self.experiment = experiment
+        contexts = settings_of(experiment, backend, Progress())
+        self._running = [
+            _Running(cell, contexts[setup_key(cell.workload, cell.system.scaling, cell.seed)], backend)
+            for cell in cells_of(experiment)
+        ]
+
+    @property
+    def streamed_s(self) -> float:
+        """Add up how much video the devices have seen."""
+        return sum(one.time_s * len(one.cell.devices) for one in self._running)
+
+    def windows(self) -> Iterator[float]:
+        """Advance all cells by a window and yield the time, until all are at their end."""
+        while sum(one.advance() for one in self._running):  # each has to move
+            yield max(one.time_s for one in self._running)
+
+    @property
+    def over(self) -> bool:
+        """Tell whether all cells are at their end."""
+        return all(one.over for one in self._running)
+
+    def measures(self) -> list[dict[str, Any]]:
+        """Measure every cell, as far as it has come."""
+        return [
+            {
+                "workload": one.cell.workload,
+                "fleet": one.cell.fleet,
+                "seed": one.cell.seed,
+                "metrics": measures_of(one.rows) if one.over else measures_so_far(one.loop, one.time_s),
+            }
+            for one in self._running
+        ]
+
+    def close(self) -> None:
+        """Let go of the nodes of cells that were not run to their end."""
+        for one in self._running:
+            one.session.close()
+
+
+class _Running:
+    """One cell while it runs."""
+
+    def __init__(self, cell: Cell, context: Any, backend: WarmBackend) -> None:
+        self.cell, self.session = cell, backend.open(cell.id)
+        self.runner = Runner(cell, context, self.session)
+        self.time_s = 0.0
+        self._windows = self.runner.windows()
+
+    def advance(self) -> bool:
+        """Run one window more; tell whether there was one."""
+        progress = next(self._windows, None)
+        if progress is None:
+            self.session.close()
+            return False
+        self.time_s = progress.time_s
+        return True
+
+    @property
+    def rows(self) -> Rows:
+        return self.runner.ledger.rows
+
+    @property
+    def over(self) -> bool:
+        """Tell whether it is at its end, which its last row says."""
+        return "runs" in self.rows
 
 
 def outcomes(

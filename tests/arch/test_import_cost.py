@@ -19,6 +19,7 @@ HEAVY = {
     "av",
     "matplotlib",
     "duckdb",
+    "optuna",
     "scipy.stats",
     "sklearn",
 }

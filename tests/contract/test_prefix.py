@@ -9,8 +9,8 @@ from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.streaming.base import StreamFacts
-from driftlab.platform.tune.defaults import host_of
-from driftlab.platform.tune.prefix import reads_end
+from driftlab.platform.tune.document import reads_end
+from driftlab.tune_spaces.catalogue import host_of
 
 SHORT_S, LONG_S = 5.0, 8.0
 STREET = {"name": "streets/running", "fps": 2, "height": 32, "width": 48}

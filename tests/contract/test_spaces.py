@@ -9,9 +9,9 @@ import pytest
 from driftlab.platform.core.parameters import parameters_of
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.core.space import OneOf
-from driftlab.platform.tune.defaults import space_of
 from driftlab.platform.tune.document import FIRST_SEED
 from driftlab.tune_spaces import catalogue
+from driftlab.tune_spaces.catalogue import space_of
 
 MEMBERS = [Member(family, name) for family, names in FAMILIES.items() for name in names]
 

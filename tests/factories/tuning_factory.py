@@ -74,12 +74,12 @@ def play(session: Any, most: int | None = None, **how: Any) -> list[Assignment]:
 
 def settings_by_number(session: Any) -> dict[int, str]:
     """List the settings of every trial of a search."""
-    return {number: json.dumps(dict(one.settings)) for number, one in sorted(session.search.history.items())}
+    return {number: json.dumps(dict(one.settings)) for number, one in sorted(session.study.history.items())}
 
 
 def make_search(folder: Any, trials: int = 24, **how: Any) -> Any:
     """Make the folder of a search whose trials are made up."""
-    from driftlab.platform.tune.folder import begin_search
+    from driftlab.platform.tune.session import begin_search
 
     with begin_search(document(f"trials={trials}"), folder) as session:
         play(session, **how)

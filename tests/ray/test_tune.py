@@ -17,11 +17,10 @@ import yaml
 
 from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.tune.evaluation import WarmBackend
-from driftlab.platform.tune.folder import begin_search, continue_search
-from driftlab.platform.tune.trial import outcomes
+from driftlab.platform.tune.session import begin_search, continue_search
+from driftlab.platform.tune.trial import WarmBackend, outcomes
 from driftlab.tune_spaces.loggers import loggers_of
-from driftlab.tune_spaces.search import SearchPlace, run_session
+from driftlab.tune_spaces.run import SearchPlace, run_session
 
 pytestmark = pytest.mark.ray
 LIMIT_S = 200

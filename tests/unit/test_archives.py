@@ -20,8 +20,8 @@ NAMES = ("aeroplane", "bird", "cat")
 
 
 @pytest.fixture(scope="module")
-def torchvision_datasets():
-    return pytest.importorskip("torchvision.datasets", exc_type=Exception)
+def torchvision_datasets(torchvision):
+    return torchvision.datasets
 
 
 def pictures(n, seed=0):

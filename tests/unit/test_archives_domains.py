@@ -18,8 +18,8 @@ NAMES = ("aeroplane", "bird", "cat")
 
 
 @pytest.fixture(scope="module")
-def torchvision_datasets():
-    return pytest.importorskip("torchvision.datasets", exc_type=Exception)
+def torchvision_datasets(torchvision):
+    return torchvision.datasets
 
 
 def pictures(n: int, side: int = 32, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -92,7 +92,7 @@ def test_colours_stray_with_variety():
 @pytest.mark.parametrize("name", ["walking_ny", "street_comedian"])
 def test_everybody_wears_a_coat_of_their_own(name):
     for seed in range(3):
-        scene = city(name, seed, passers=2.0)._scene(0)
+        scene = city(name, seed, passers=2.0)._draw_scene(0)
         people = [figure for figure in scene.figures if figure.thing.kind == PERSON]
         regulars = Counter(figure.finishes[1].slot for figure in people if figure.passer < 0)
         assert len(people) > 10 and max(regulars.values()) == 1

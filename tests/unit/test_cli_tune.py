@@ -12,7 +12,7 @@ import yaml
 
 from driftlab.cli.app import main
 from driftlab.cli.tune import SearcherName
-from driftlab.platform.tune.samplers import SEARCHERS
+from driftlab.platform.tune.samplers import SAMPLERS
 from driftlab.tune_spaces import loggers
 
 
@@ -74,4 +74,4 @@ def test_mlflow_writes_a_database_as_its_folders_of_files_are_refused_by_now(tmp
 
 def test_the_command_line_offers_every_searcher():
     offered, _ = get_args(get_args(SearcherName)[0])
-    assert set(get_args(offered)) == set(SEARCHERS)
+    assert set(get_args(offered)) == set(SAMPLERS)

@@ -20,7 +20,7 @@ from PIL import Image
 from driftlab.cli.kinds import kind_of
 from driftlab.platform.lab.cells import systems_of
 from driftlab.platform.lab.read import load
-from driftlab.platform.tune.samplers import SEARCHERS
+from driftlab.platform.tune.samplers import SAMPLERS
 
 CELL = "ams/depot/one/seed-0"
 FRAMES = {"cell": [CELL] * 3, "score": [0.25, None, 1.0], "count": [1, 2, 3], "note": ["a", None, "c"]}
@@ -206,7 +206,7 @@ def test_every_member_and_sampler_is_in_the_experiments():
     systems = [one for name in plan["runs"] for one in systems_of(load(str(DEFINITIONS / f"{name}.yaml")))]
     for family in FAMILIES:
         assert {getattr(one, family).name for one in systems} == set(kind_of(family).summaries())
-    assert set(plan["searchers"]) == set(SEARCHERS)
+    assert set(plan["searchers"]) == set(SAMPLERS)
 
 
 def test_the_faulty_requests_are_many_and_each_has_one_name():

@@ -77,8 +77,7 @@ def test_a_class_crosses_the_link_and_one_below_256_takes_a_byte(kind):
 
 
 @pytest.mark.slow
-def test_slides_of_many_classes_are_shown_and_a_teacher_names_them(tmp_path):
-    pytest.importorskip("torchvision")
+def test_slides_of_many_classes_are_shown_and_a_teacher_names_them(tmp_path, torchvision):
     for part in ("train", "test"):
         for kind in range(CLASSES):
             (tmp_path / part / f"{kind:03}").mkdir(parents=True)

@@ -51,8 +51,7 @@ def test_a_task_reads_an_answer_for_every_frame(name, height, width):
     assert task.counts(answers, answers, 7).shape[0] == 3 and np.all(task.score(task.counts(answers, answers, 7)) == 1)
 
 
-def test_deeplab_gives_logits_at_the_size_of_the_input():
-    pytest.importorskip("torchvision", reason="torchvision cannot be imported", exc_type=Exception)
+def test_deeplab_gives_logits_at_the_size_of_the_input(torchvision):
     with torch.inference_mode():
         assert build("deeplabv3_mobilenet", 5, seed=0).eval()(torch.zeros(1, 3, 64, 96)).shape == (1, 5, 64, 96)
 

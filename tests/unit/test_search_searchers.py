@@ -24,10 +24,8 @@ from driftlab.platform.core.space import (
     leading,
     ranks,
 )
-from driftlab.platform.tune.evolution import Evolution
-from driftlab.platform.tune.reinforce import rewards
-from driftlab.platform.tune.samplers import SEARCHERS, searcher_of
-from driftlab.platform.tune.study import Search
+from driftlab.platform.tune.samplers import SAMPLERS, EvolutionSampler, rewards, sampler_faults
+from driftlab.platform.tune.study import Study
 
 NUMBERS = Space({"a": Range(0.001, 1.0, log=True), "b": Range(-3, 3, integer=True), "c": Range(0.0, 1.0)})
 MIXED = Space({"a": Range(0.001, 1.0, log=True), "b": OneOf((1, 2, 4, 8), ordered=True), "c": OneOf(("x", "y", "z"))})
@@ -62,10 +60,10 @@ def problem_for(name, seed=0):
 
 def search_of(name, trials=30, seed=0):
     problem = problem_for(name, seed)
-    return Search(searcher_of(name), problem, trials, problem.space.at([0.5] * 3))
+    return Study(problem, name, trials, problem.space.at([0.5] * 3))
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_proposals_do_not_depend_on_how_many_run_at_once(name):
     one, three = search_of(name), search_of(name)
     drive(one)
@@ -74,7 +72,7 @@ def test_proposals_do_not_depend_on_how_many_run_at_once(name):
     assert proposals(one) == proposals(three)
 
 
-@pytest.mark.parametrize("name", [name for name in SEARCHERS if name != "grid"])
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "grid"])
 def test_another_seed_proposes_others(name):
     one, other = search_of(name), search_of(name, seed=1)
     drive(one)
@@ -83,7 +81,7 @@ def test_another_seed_proposes_others(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_a_search_that_is_interrupted_ten_times_runs_every_trial_once(name):
     whole = search_of(name)
     drive(whole)
@@ -121,7 +119,7 @@ def test_a_trial_that_is_missing_in_the_middle_is_asked_for_alone():
     assert proposals(search) == proposals(whole)
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_the_defaults_are_the_first_trial(name):
     search = search_of(name, trials=1)
     assert search.ask() == (0, search.defaults)
@@ -133,7 +131,7 @@ def test_the_defaults_are_the_first_trial(name):
 def test_random_and_grid_end_with_a_small_space():
     space = Space({"a": OneOf((1, 2)), "b": OneOf(("x", "y", "z"))})
     for name in ("random", "grid"):
-        search = Search(searcher_of(name), SearchProblem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
+        search = Study(SearchProblem(space, (OBJECTIVE,)), name, 100, {"a": 1, "b": "x"})
         while (asked := search.ask()) is not None:
             search.tell(*asked, {"v": 0.0})
         assert len({key(one.settings) for one in search.history.values()}) == 6
@@ -142,7 +140,7 @@ def test_random_and_grid_end_with_a_small_space():
 
 def test_evolution_tries_nothing_twice_and_ends():
     space = Space({"a": OneOf((1, 2, 3)), "b": OneOf(("x", "y"))})
-    search = Search(Evolution(), SearchProblem(space, (OBJECTIVE,)), 100, {"a": 1, "b": "x"})
+    search = Study(SearchProblem(space, (OBJECTIVE,)), "evolution", 100, {"a": 1, "b": "x"})
     while (asked := search.ask()) is not None:
         search.tell(*asked, {"v": float(asked[1]["a"])})
     tried = [key(one.settings) for one in search.history.values()]
@@ -153,7 +151,7 @@ def test_evolution_tries_nothing_twice_and_ends():
 @pytest.mark.parametrize("name", ["evolution", "tpe", "nsga2", "reinforce"])
 def test_a_bound_is_kept(name):
     problem = SearchProblem(MIXED, (Objective("w"),), (Constraint("w", "<=", 4.0),))
-    search = Search(searcher_of(name), problem, 60, MIXED.at([0.5] * 3))
+    search = Study(problem, name, 60, MIXED.at([0.5] * 3))
     drive(search)
     late = [one for one in search.history.values() if one.number >= 40 and one.metrics]
     assert sum(one.metrics["w"] <= 4 for one in late) > len(late) / 2
@@ -165,7 +163,7 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
     found = []
     for seed in range(7):
         best = np.random.default_rng(seed).integers(0, 10, 4)
-        search = Search(Evolution(), SearchProblem(space, (OBJECTIVE,), seed=seed), 500, dict.fromkeys("abcd", 0))
+        search = Study(SearchProblem(space, (OBJECTIVE,), seed=seed), "evolution", 500, dict.fromkeys("abcd", 0))
         while (asked := search.ask()) is not None:
             distance = sum(abs(asked[1][name] - at) for name, at in zip("abcd", best, strict=True))
             search.tell(*asked, {"v": -float(distance)})
@@ -177,11 +175,13 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
 
 def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
     problem = SearchProblem(Space({"x": Range(0.0, 1.0)}), (Objective("v"), Objective("w")))
-    batches = Evolution(population=4, batch=100, step=1e-4).batches(problem)
-    next(batches)
+    results = []
+    sampler = EvolutionSampler(problem, results, population=4, step=1e-4)
+    for _ in range(10):
+        sampler.propose()  # the first batch
     crowded, roomy = (0.5, 0.51, 0.52), (0.0, 0.25, 0.75, 1.0)
-    told = [Trial(k, {"x": x}, {"v": x, "w": 1 - x}) for k, x in enumerate((*crowded, *roomy))]
-    children = [one["x"] for one in batches.send(told)]
+    results += [Trial(k, {"x": x}, {"v": x, "w": 1 - x}) for k, x in enumerate((*crowded, *roomy))]
+    children = [sampler.propose()["x"] for _ in range(100)]
     nearest = {min((*crowded, *roomy), key=lambda x: abs(x - child)) for child in children}
     assert nearest == set(roomy)
 
@@ -194,7 +194,7 @@ def test_reinforce_learns_which_options_are_good():
         found = []
         for seed in range(2):
             worth = np.random.default_rng(seed).random((6, 6))
-            search = Search(searcher_of(name), SearchProblem(space, (OBJECTIVE,), seed=seed), 40, space.at([0.0] * 6))
+            search = Study(SearchProblem(space, (OBJECTIVE,), seed=seed), name, 40, space.at([0.0] * 6))
             while (asked := search.ask()) is not None:
                 values = [worth["abcdef".index(key), "uvwxyz".index(value)] for key, value in asked[1].items()]
                 search.tell(*asked, {"v": float(sum(values))})
@@ -213,13 +213,13 @@ def test_a_reward_is_the_share_of_trials_that_are_beaten():
 
 def test_cmaes_says_what_it_cannot_search():
     problem = SearchProblem(MIXED, (OBJECTIVE, Objective("w", "min")), (Constraint("w", "<=", 1.0),))
-    assert len(searcher_of("cmaes").faults(problem)) == 4
-    assert searcher_of("cmaes").faults(problem_for("cmaes")) == []
+    assert len(sampler_faults("cmaes", problem)) == 4
+    assert sampler_faults("cmaes", problem_for("cmaes")) == []
 
 
 def test_an_unknown_searcher_is_refused():
     with pytest.raises(RequestError, match="evolution"):
-        searcher_of("evolutoin")
+        sampler_faults("evolutoin", problem_for("evolution"))
 
 
 @pytest.mark.parametrize("text", ["v", "v < 3", "v <= three", "<= 3", "v <= 3 <= 4"])

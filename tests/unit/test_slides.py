@@ -87,15 +87,13 @@ def test_nested_networks_are_built_on_digits_and_graded_on_others(tmp_path: Path
     assert found.frame("frames")["score_frame"].mean() > 0.6
 
 
-def test_a_set_that_is_not_there_names_the_folder_and_a_wrong_name_what_was_meant(tmp_path: Path):
+def test_a_set_that_is_not_there_names_the_folder_and_a_wrong_name_what_was_meant(tmp_path: Path, torchvision):
     assert "Unknown workload 'set:digit'. Did you mean 'set:digits'?" in refusal("set:digit")
-    pytest.importorskip("torchvision.datasets", exc_type=Exception)
     for name in ("set:gtsrb", f"set:gtsrb:{tmp_path}"):
         assert "FOLDER holds gtsrb/GTSRB/Training" in refusal(name)
 
 
-def test_networks_are_kept_apart_by_what_lies_in_the_folder(tmp_path: Path):
-    pytest.importorskip("torchvision.datasets", exc_type=Exception)
+def test_networks_are_kept_apart_by_what_lies_in_the_folder(tmp_path: Path, torchvision):
     for part in ("train", "test"):
         for kind in ("cat", "dog"):
             (tmp_path / part / kind).mkdir(parents=True)

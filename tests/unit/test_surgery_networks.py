@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from driftlab._torchvision import import_torchvision
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.pruning.surgery import (
@@ -122,8 +123,7 @@ TORCHVISION = {  # and how many groups it has
 
 
 def torchvision_model(name: str) -> nn.Module:
-    import torchvision  # driftlab, imported above, has made sure that this works
-
+    torchvision = import_torchvision()
     backbone = {"weights_backbone": None} if "deeplab" in name else {}
     model = torchvision.models.get_model(name, weights=None, **backbone)
     if name == "vgg16":  # with 64 instead of 4096 neurons behind its features, which a test has no time for

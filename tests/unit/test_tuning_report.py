@@ -21,7 +21,7 @@ from driftlab.platform.results.relations.tuned import origins, unequal_budgets
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.tune.folder import begin_search, write_best
+from driftlab.platform.tune.session import begin_search, write_best
 
 
 @pytest.fixture(scope="module")

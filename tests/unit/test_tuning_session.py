@@ -12,8 +12,8 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.trials import read_trials
-from driftlab.platform.tune.folder import begin_search, continue_search, write_best
-from driftlab.platform.tune.samplers import SEARCHERS
+from driftlab.platform.tune.samplers import SAMPLERS
+from driftlab.platform.tune.session import begin_search, continue_search, write_best
 
 RATE, BATCH = factory.RATE, factory.BATCH
 
@@ -71,7 +71,7 @@ def test_a_trial_that_fails_is_a_row_with_its_reason_and_the_search_goes_on(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("searcher", [name for name in SEARCHERS if name != "cmaes"])
+@pytest.mark.parametrize("searcher", [name for name in SAMPLERS if name != "cmaes"])
 def test_a_search_that_is_killed_again_and_again_has_the_same_trials(tmp_path, searcher):
     document = factory.document(searcher=searcher, trials=14)
     whole = run_whole(tmp_path / "whole", document)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from driftlab._torchvision import import_torchvision
 from driftlab.errors import needed_import
 from driftlab.platform.networks.zoo import ZOO, Input
 
@@ -24,6 +25,7 @@ def models() -> Any:
         "Install torch and torchvision from the same index (see `driftlab doctor`), or take another network: "
         "`driftlab list networks`.",
     ):
+        import_torchvision()
         import torchvision.models
         import torchvision.models.segmentation
     return torchvision.models

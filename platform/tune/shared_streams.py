@@ -20,32 +20,32 @@ class SharedStreams:
 
     def __init__(self) -> None:
         self.left_bytes = KEPT_BYTES
-        self._films: dict[str, Stream] = {}
+        self._streams: dict[str, Stream] = {}
 
-    def film(self, spec: StreamSpec, scale: int) -> Stream:
+    def open(self, spec: StreamSpec, scale: int) -> Stream:
         """Open a stream, or give the one that was opened before."""
         name = f"{spec} at {scale}"
-        if name not in self._films:
-            self._films[name] = SharedStream(stream_of(spec, scale), self)
-        return self._films[name]
+        if name not in self._streams:
+            self._streams[name] = SharedStream(stream_of(spec, scale), self)
+        return self._streams[name]
 
 
-class FilmedDevice(CameraNode):
+class SharingCamera(CameraNode):
     """A device that watches a shared stream."""
 
-    def __init__(self, spec: StreamSpec, films: SharedStreams) -> None:
+    def __init__(self, spec: StreamSpec, streams: SharedStreams) -> None:
         super().__init__(spec)
-        self._films = films
+        self._shared = streams
 
     def _open(self, scale: int) -> Stream:
-        return self._films.film(self._spec, scale)
+        return self._shared.open(self._spec, scale)
 
 
 class SharedStream:
     """A stream that keeps the frames it has shown."""
 
-    def __init__(self, stream: Stream, films: SharedStreams) -> None:
-        self._stream, self._films = stream, films
+    def __init__(self, stream: Stream, streams: SharedStreams) -> None:
+        self._stream, self._shared = stream, streams
         self._frames: dict[float, Frames] = {}  # by time, one each
 
     def __getattr__(self, name: str) -> Any:
@@ -67,8 +67,8 @@ class SharedStream:
 
     def _keep(self, time_s: float, frame: Frames) -> None:
         size = frame.images.nbytes + (0 if frame.labels is None else frame.labels.nbytes)
-        if size <= self._films.left_bytes:
-            self._films.left_bytes -= size
+        if size <= self._shared.left_bytes:
+            self._shared.left_bytes -= size
             self._frames[time_s] = frame
 
 

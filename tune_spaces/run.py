@@ -1,0 +1,213 @@
+"""Run a session with Ray Tune: on this machine or a cluster, quietly, until every trial has its row."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from driftlab.actors.cluster import Cluster, ClusterConfig, connect
+from driftlab.platform.sim import portable
+from driftlab.platform.tune.trial import (
+    FAILED,
+    RUNNING,
+    SEARCH,
+    STOPPED,
+    Assignment,
+    OnTrialEnd,
+    TrialOutcome,
+    WarmBackend,
+    outcomes,
+)
+
+if TYPE_CHECKING:  # Optuna, which the processes of trials do without
+    from driftlab.platform.tune.session import TuneSession
+
+OUTCOME = "outcome"  # where a result holds everything that the ledger takes
+ATTEMPTS = 3  # at a trial whose process is killed
+LOST = f"its process ended {ATTEMPTS} times: it was killed, memory was short, or a library crashed"
+REDUCTION = 4  # ASHA keeps one of so many trials at each rung
+FIRST_RUNG = 1 / REDUCTION**2  # of the session; the next one is a quarter of it
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a score is not there before the first frames were compared
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # nothing is restored from there
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+@dataclass(frozen=True)
+class SearchPlace:
+    """Where trials run, and how many at once."""
+
+    workers: int | None = None
+    address: str | None = None
+    go_on: str = ""
+
+
+def run_session(
+    session: TuneSession, place: SearchPlace, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback] = ()
+) -> None:
+    """Run what is left of a session; Ray is started for it and ends with it."""
+    if session.over:
+        return
+    portable.check(session.document.portable)
+    os.environ.update(QUIET)
+    cluster = connect(ClusterConfig(address=place.address, workers=place.workers, go_on=place.go_on))
+    try:
+        cluster.run(lambda: _fit(session, cluster, place, on_end, callbacks))
+    finally:
+        cluster.close()
+
+
+def _fit(
+    session: TuneSession, cluster: Cluster, place: SearchPlace, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback]
+) -> None:
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial that fails is a row
+    workers = min(place.workers or cluster.cpus, cluster.cpus)
+    trainable = tune.with_parameters(TrialTrainable, experiment=session.document.experiment)
+    tune.Tuner(
+        tune.with_resources(trainable, {"cpu": 1}),
+        tune_config=tune.TuneConfig(
+            search_alg=SessionSearcher(session, on_end),
+            scheduler=_scheduler(session),
+            num_samples=-1,
+            max_concurrent_trials=workers,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="search",
+            storage_path=str(_storage(session, cluster, callbacks)),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # a trial is short, and its row is kept
+            callbacks=list(callbacks),
+            verbose=0,
+        ),
+    ).fit()
+
+
+def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:
+    """Let Tune write where it is cleared away; where a user's logger writes, beside the tables."""
+    folder = session.directory if callbacks or cluster.folder is None else cluster.folder
+    return folder / "tune"
+
+
+def _scheduler(session: TuneSession) -> tune.schedulers.TrialScheduler | None:
+    """Stop trials that fall behind at a rung, by virtual time, where that was asked for."""
+    if not session.document.early_stopping:
+        return None
+    length_s: Any = max(workload["duration_s"] or 0.0 for workload in session.document.experiment["workloads"])
+    first = session.problem.objectives[0]
+    return tune.schedulers.ASHAScheduler(
+        time_attr="time_s",
+        metric=first.metric,
+        mode=first.better,
+        max_t=length_s,
+        grace_period=length_s * FIRST_RUNG,
+        reduction_factor=REDUCTION,
+    )
+
+
+class SessionSearcher(Searcher):
+    """The searcher of Ray Tune that gives out the trials of a session, and records each when it ends."""
+
+    def __init__(self, session: TuneSession, on_end: OnTrialEnd) -> None:
+        super().__init__()
+        self._session, self._on_end = session, on_end
+        self._under_way: dict[str, Assignment] = {}
+        self._again: list[Assignment] = []  # trials whose process was lost
+        self._lost: Counter[tuple[str, int]] = Counter()  # how often, by stage and number
+
+    def suggest(self, trial_id: str) -> Any:
+        """Give a trial its configuration; None while others have to end first."""
+        assignment = self._again.pop(0) if self._again else self._session.next()
+        if assignment is None:
+            return self.FINISHED if self._session.over else None
+        self._under_way[trial_id] = assignment
+        early = self._session.document.early_stopping and assignment.stage == SEARCH
+        return {**asdict(assignment), "every_window": early}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Wait for the end."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Record a trial that has ended; one that was running was stopped by the scheduler."""
+        assignment = self._under_way.pop(trial_id, None)
+        if assignment is None:
+            return
+        lost = error or not result or OUTCOME not in result
+        if lost and self._try_again(assignment):
+            return
+        outcome = TrialOutcome(FAILED, LOST) if lost or not result else outcome_of(result)
+        if outcome.status == RUNNING:
+            outcome = replace(outcome, status=STOPPED)
+        self._session.ended(assignment, outcome)
+        self._on_end(assignment, outcome)
+
+    def _try_again(self, assignment: Assignment) -> bool:
+        """Take a trial up again whose process was lost, in another one and from its beginning; not for ever.
+
+        Tune would do so for trials that run, but not for one that has just been given to a process.
+        """
+        name = (assignment.stage, assignment.number)
+        self._lost[name] += 1
+        if self._lost[name] >= ATTEMPTS:
+            return False
+        self._again.append(assignment)
+        return True
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing here: the tables of the session are its state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Read nothing here: a session goes on from its tables."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the session out of what Tune pickles: it lives in this process and is not restored from there."""
+        return {}
+
+
+class TrialTrainable(tune.Trainable):
+    """One trial after another in one process, which keeps the networks that it has loaded."""
+
+    def setup(self, config: dict[str, Any], **shared: Any) -> None:
+        """Begin the first trial of this process; what all trials share is no part of what loggers receive of each."""
+        self._backend, self._experiment = WarmBackend(), shared["experiment"]
+        self._outcomes = self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begin the next trial here; the one before may have been stopped."""
+        self._outcomes.close()
+        self._outcomes = self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Run to the next report: one after each window where trials may be stopped, else the end."""
+        outcome = next(self._outcomes)
+        record = asdict(outcome) | {"host_worker": f"{socket.gethostname()}:{os.getpid()}"}
+        return {**outcome.metrics, "time_s": outcome.time_s, OUTCOME: [record], "done": outcome.status != RUNNING}
+
+    def cleanup(self) -> None:
+        """Let go of the cells of a trial that was stopped."""
+        self._outcomes.close()
+
+    def _begin(self, config: dict[str, Any]) -> Any:
+        assignment = Assignment(**{field.name: config[field.name] for field in fields(Assignment)})
+        return outcomes(self._experiment, assignment, self._backend, every_window=config["every_window"])
+
+
+def outcome_of(result: dict[str, Any]) -> TrialOutcome:
+    """Read the outcome out of a result."""
+    (record,) = result[OUTCOME]  # in a list: Tune flattens mappings
+    return TrialOutcome(**record)
