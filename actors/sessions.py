@@ -16,7 +16,7 @@ from driftlab.actors.actors import ONE_THREAD
 from driftlab.actors.pool import CPUS_PER_ACTOR
 from driftlab.errors import RunError
 from driftlab.platform.field.request import SessionAsked
-from driftlab.platform.field.session_rounds import RoundReply, RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker
 
 MOST_TRIES = 3  # of a round that its process did not survive
 

@@ -21,7 +21,7 @@ from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
 from driftlab.platform.field.request import SessionAsked
-from driftlab.platform.field.session_rounds import (
+from driftlab.platform.field.rounds import (
     KEPT_RESULTS,
     RESULTS,
     UPLOADS,

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import RequestError
-from driftlab.platform.field.session_rounds import NewestSample
+from driftlab.platform.field.rounds import NewestSample
 
 MOST_PIXELS = 16 * 2**20  # of an image in a request
 

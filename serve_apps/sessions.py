@@ -18,7 +18,7 @@ from typing import Any
 from driftlab.errors import RunError
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.request import SessionAsked, read_asked
-from driftlab.platform.field.session_rounds import RoundsWorker, Worker
+from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import Turns
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session

@@ -22,12 +22,11 @@ from driftlab.platform.core.records import Receipt, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
 from driftlab.platform.field.network_cache import KeptNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
-from driftlab.platform.field.sending import Receiver, Sender, Traffic
+from driftlab.platform.field.sending import LocalLearner, Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.results.tables.shapes import shape_fault
 from driftlab.platform.sim.device import DeviceRun

@@ -1,15 +1,152 @@
-"""Training rounds in real time: the work itself takes the time."""
+"""Training rounds of a server's sessions: the lab's nodes and rounds, driven by uploads that lie on disk.
+
+A request for a round may be repeated: what it needs is in the session's folder, and so is what it made before it
+returns. A process that was killed in the middle begins the same round again. The pickle of the nodes never leaves the
+folder.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import logging
+import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-from driftlab.platform.sim.deliveries import Delivery
-from driftlab.platform.sim.rounds import Await, Step, Steps
-from driftlab.platform.sim.session import Session
+import numpy as np
 
+from driftlab.errors import RunError
+from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.records import Received
+from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMessage, decode_samples, dump_state
+from driftlab.platform.field.opening import FieldCell, open_on_server
+from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.sim.app import RoundGain
+from driftlab.platform.sim.deliveries import Delivery, LabelDelivery, UpdateDelivery
+from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.messages import Upload
+from driftlab.platform.sim.placing import place_app, place_learner, place_teachers
+from driftlab.platform.sim.rounds import Await, Step, Steps, WeightRounds
+from driftlab.platform.sim.rows import update_row
+from driftlab.platform.sim.session import Job, NodeId, Session
+
+log = logging.getLogger(__name__)
+NODES, UPLOADS, RESULTS, LOCK = "nodes.pickle", "uploads", "results", "rounds.lock"
+KEPT_RESULTS = 1000  # messages a device may be behind
+LOCK_S, LOOK_S = 30.0, 0.05  # for a killed process to be gone, and between two looks
 POLL_S = 0.01
+TRUTH = NodeId("device", "truth")  # plays the workload for an oracle
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """A training round, for the device's tables and for the page."""
+
+    number: int
+    time_s: float
+    row: Mapping[str, Any]
+    score: float | None  # of the network before the round, on the teacher's labels of the newest sample
+
+
+@dataclass(frozen=True, eq=False)
+class NewestSample:
+    """The newest sample, for the page."""
+
+    time_s: float
+    frame: Any
+    answer: Any
+    truth: Any
+
+
+@dataclass
+class SessionState:
+    """What survives the processes of the server."""
+
+    nodes: dict[NodeId, Any] = field(default_factory=dict)
+    server_state: Any = None
+    has_learner: bool = False
+    trains: int | None = None
+    runs: int | None = None
+    used: int = 0  # number of the newest upload that a round has used
+    number: int = 0  # of the newest result
+    rounds: list[RoundFacts] = field(default_factory=list)
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """What a worker is asked for: a round on every upload until a number, or every weight again."""
+
+    folder: Path
+    asked: SessionAsked
+    until: int  # number of the newest upload to use
+    now_s: float  # by the device's clock
+    known: int  # number of the newest result that the asking process has
+    resend: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RoundReply:
+    """What has become of a session's state, and the rounds after the known ones."""
+
+    used: int = 0
+    number: int = 0
+    runs: int | None = None
+    rounds: Sequence[RoundFacts] = ()
+    down_bytes: int = 0
+    shown: NewestSample | None = None
+    gained: RoundGain | None = None  # for the scheduler of the server
+    fault: str = ""
+
+
+class Worker(Protocol):
+    """Where rounds run: in this process, or in one of their own."""
+
+    def build(self, asked: SessionAsked) -> None:
+        """Put the networks of a session into this machine's store."""
+
+    def work(self, request: RoundRequest) -> RoundReply:
+        """Run a round and wait for it."""
+
+    def drop(self, folder: Path) -> None:
+        """Forget a session."""
+
+
+class RoundsWorker:
+    """Runs rounds in this process; a session is opened from its folder when it is first asked for."""
+
+    def __init__(self) -> None:
+        use_one_thread()
+        keep_freed_memory()
+        self._sessions: dict[Path, SessionRounds] = {}
+
+    def build(self, asked: SessionAsked) -> None:
+        open_on_server(asked, InlineSession())
+
+    def work(self, request: RoundRequest) -> RoundReply:
+        try:
+            session = self._sessions.get(request.folder)
+            if session is None:
+                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked)
+            return session.work(request)
+        except Exception as error:  # the session has failed; the others go on
+            log.warning("session in %s failed", request.folder, exc_info=True)
+            self.drop(request.folder)
+            return RoundReply(fault=f"{type(error).__name__}: {error}")
+
+    def drop(self, folder: Path) -> None:
+        session = self._sessions.pop(folder, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        for folder in list(self._sessions):
+            self.drop(folder)
 
 
 def drive(
@@ -28,3 +165,181 @@ def drive(
     except StopIteration as end:
         deliveries: Sequence[Delivery] = end.value
         return deliveries
+
+
+class SessionRounds:
+    """The nodes of one session, and what is kept of them."""
+
+    def __init__(self, folder: Path, asked: SessionAsked) -> None:
+        self.folder, self._lock = folder, _locked(folder / LOCK)
+        self._session = InlineSession()
+        self.cell: FieldCell = open_on_server(asked, self._session)
+        self.app = self.cell.app
+        self.progress = SessionState(server_state=self.app.server_state)
+        self._shown: NewestSample | None = None
+        self._clock = (0.0, time.monotonic())  # the device's time, and when it was told
+        place_teachers(self.cell.loop.parts)
+        place_app(self.cell.loop.parts, self.app)
+        self._session.place(TRUTH, self.app.wish.stream)
+        self._restore()
+
+    def close(self) -> None:
+        """Let another process work on this session."""
+        self._lock.close()
+
+    def work(self, request: RoundRequest) -> RoundReply:
+        """Run a round on the uploads that no round has used, or send every weight."""
+        self._clock = (request.now_s, time.monotonic())
+        if request.resend:
+            self._resend()
+        elif uploads := self._uploads(request.until):
+            self._round(uploads)
+        self._keep()
+        told = self.progress
+        rounds = [one for one in told.rounds if one.number > request.known]
+        return RoundReply(told.used, told.number, self.app.runs, rounds, told.down_bytes, self._shown, self.app.gained)
+
+    # A round --------------------------------------------------------------------------------------------------------
+
+    def _uploads(self, until: int) -> list[SampleMessage]:
+        """Read the uploads that no round has used."""
+        found = (file for file in upload_files(self.folder) if self.progress.used < int(file.name) <= until)
+        return [decode_samples(file.read_bytes(), self.app.facts.fps) for file in found]
+
+    def _round(self, messages: Sequence[SampleMessage]) -> None:
+        if not self.app.has_learner and isinstance(self._rounds, WeightRounds):
+            place_learner(self.cell.loop.parts, self.app)
+        self._follow(messages[-1].runs)
+        uploads = [upload for message in messages if (upload := self._received(message)) is not None]
+        score = self._look(messages[-1], uploads[-1]) if uploads else None
+        if uploads:
+            steps = self._rounds.round(self.app, uploads, self.cell.loop.parts.context.server, self._now_s())
+            for delivery in drive(steps, self._session, self._now_s):
+                self._deliver(delivery, score)
+        self.progress.used = messages[-1].number
+        self.progress.up_bytes += sum(len(message.payload) for message in messages)
+
+    def _follow(self, runs: int | None) -> None:
+        """Run the network that the device runs; its learner follows with the next phase."""
+        if runs is not None and runs != self.app.runs:
+            self._session.call(self.app.node("application"), "switch", runs)
+            self.app.runs = runs
+
+    def _received(self, message: SampleMessage) -> Upload | None:
+        """Decode an upload on the node that the round reads it from; None if its bytes are not what they claim."""
+        session, sampling = self._session, message.sampling
+        frames = session.call(self._rounds.receiver(self.app), "receive", message.payload, sampling, self.app.size)
+        received: Received = frames.reply.facts
+        if received.refused:
+            log.warning("upload %s in %s: %s", message.number, self.folder, received.refused)
+            return None
+        oracle = self.cell.loop.parts.cell.system.uses_teacher and self.app.context.teacher is None
+        truth = session.call(TRUTH, "reveal", sampling.times_s) if oracle else frames
+        stamp_s = self._now_s() if sampling.stamp == "receipt" else None
+        return Upload(message.facts, sampling, frames, truth, stamp_s)
+
+    def _look(self, message: SampleMessage, upload: Upload) -> float | None:
+        """Score the network on the newest sample, and keep both for the page."""
+        frame = payload_of(upload.frames).images[-1:]
+        answers = self._session.call(self.app.node("application"), "answer", frame).reply.payload
+        labels, score = None, None
+        if self.cell.loop.parts.cell.system.uses_teacher:
+            labels = self._session.call(self.app.teacher, "label", upload.truth).reply.payload[-1:]
+            task = self.app.context.task
+            score = float(np.nan_to_num(task.score(task.counts(answers, labels, self.app.context.classes).sum(axis=0))))
+        truth = None if labels is None else labels[0]
+        self._shown = NewestSample(message.sampling.times_s[-1], frame[0], answers[0], truth)
+        return score
+
+    def _resend(self) -> None:
+        if self.app.has_learner and isinstance(self._rounds, WeightRounds):
+            self._deliver(self._rounds.resent(self.app, self._rounds.resend(self.app)), None)
+
+    def _deliver(self, delivery: Delivery, score: float | None) -> None:
+        """Keep a result for the device, and apply an update to this copy of its network."""
+        plan, payload, captured_s, kind = dump_state(self.app.server_state), b"", 0.0, delivery.kind
+        if isinstance(delivery, UpdateDelivery):
+            payload = payload_of(delivery.packing)
+            self._session.call(self.app.node("application"), "apply", payload, float("-inf"))
+        elif isinstance(delivery, LabelDelivery):
+            payload, captured_s = payload_of(delivery.packed), delivery.upload.sent.newest_s
+        number = self.progress.number + 1
+        result = ResultMessage(number, _kind(kind), plan, payload, captured_s)
+        write_atomically(self.folder / RESULTS / f"{number:08d}", result.encode(self.app.facts.fps))
+        (self.folder / RESULTS / f"{number - KEPT_RESULTS:08d}").unlink(missing_ok=True)
+        row = {} if isinstance(delivery, LabelDelivery) else _row(delivery)
+        self.progress.rounds.append(RoundFacts(number, self._now_s(), row, score))
+        self.progress.down_bytes += len(payload) or len(plan)
+        self.progress.number = number
+
+    @property
+    def _rounds(self) -> Any:
+        return self.cell.loop.teaching.rounds
+
+    def _now_s(self) -> float:
+        told_s, at = self._clock
+        return told_s + (time.monotonic() - at)
+
+    # State ----------------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Write the state of the nodes, then drop the uploads that it contains."""
+        progress = self.progress
+        progress.nodes, progress.server_state = dict(self._session.nodes), self.app.server_state
+        progress.has_learner, progress.trains, progress.runs = self.app.has_learner, self.app.trains, self.app.runs
+        write_atomically(self.folder / NODES, pickle.dumps(progress))
+        for file in upload_files(self.folder):
+            if int(file.name) <= progress.used:
+                file.unlink()
+
+    def _restore(self) -> None:
+        """Go on where the process before this one stopped."""
+        kept = read_state(self.folder)
+        if kept is not None:
+            self.progress = kept
+            self._session.nodes.update(kept.nodes)
+            self.app.server_state, self.app.has_learner = kept.server_state, kept.has_learner
+            self.app.trains, self.app.runs = kept.trains, kept.runs
+
+
+def read_state(folder: Path) -> SessionState | None:
+    """Read the state that the last round left; None before the first one."""
+    file = folder / NODES
+    if not file.exists():
+        return None
+    state: SessionState = pickle.loads(file.read_bytes())
+    return state
+
+
+def upload_files(folder: Path) -> Iterator[Path]:
+    """List the uploads that are kept, in their order."""
+    return (file for file in sorted((folder / UPLOADS).iterdir()) if file.name.isdigit())
+
+
+def payload_of(job: Job) -> Any:
+    """Return what a node of this process made."""
+    assert isinstance(job, InlineJob)
+    return job.reply.payload
+
+
+def _row(delivery: Any) -> Mapping[str, Any]:
+    row = update_row(delivery.done, delivery.done.idle, "server")
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+
+
+def _kind(name: str) -> ResultKind:
+    return name  # type: ignore[return-value]
+
+
+def _locked(path: Path) -> Any:
+    """Lock a session against a process before this one that is not quite gone."""
+    file, until_s = path.open("wb"), time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError as error:
+            if time.monotonic() > until_s:
+                file.close()
+                raise RunError(f"another process works on {path.parent}") from error
+            time.sleep(LOOK_S)

@@ -16,9 +16,14 @@ from driftlab.platform.field.camera import CameraDevice, LiveCamera
 from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
 from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
 from driftlab.platform.field.opening import FieldCell
+from driftlab.platform.field.rounds import drive
 from driftlab.platform.field.websocket import Line
-from driftlab.platform.sim.inline import InlineSession
-from driftlab.platform.sim.rows import sample_columns, transfer_row
+from driftlab.platform.sim.deliveries import Delivery
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.messages import Upload
+from driftlab.platform.sim.placing import place_learner, place_teachers
+from driftlab.platform.sim.rounds import Step
+from driftlab.platform.sim.rows import sample_columns, transfer_row, update_row
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.world.link import Transfer
@@ -166,6 +171,49 @@ class Sender:
         self.app.account.sent("up", replace(transfer, wire_bytes=sent.bytes))
         columns = sample_columns(sent, sampling)
         self.parts.ledger.row("transfers", **transfer_row(message), **columns)
+
+
+class LocalLearner(Sender):
+    """Samples as planned by the streaming member, and trains on this device."""
+
+    def _find_number(self) -> None:
+        """Do without a number: nothing is uploaded."""
+
+    def _send(self, sampling: Sampling) -> None:
+        """Train on new samples; the answering thread applies what comes out between two frames."""
+        session, app, parts = self.parts.session, self.app, self.parts
+        if not app.has_learner:
+            place_teachers(parts)
+            place_learner(parts, app)
+        frames = session.call(CAMERA, "sample", sampling)
+        sent: Uploaded = session.result(frames).facts
+        oracle = parts.cell.system.uses_teacher and app.context.teacher is None
+        truth = session.call(CAMERA, "reveal", sampling.times_s) if oracle else frames
+        stamp_s = self.traffic.now() if sampling.stamp == "receipt" else None
+        site = app.context.on_device(parts.context.server, app.spec.hardware)
+        upload = Upload(sent, sampling, frames, truth, stamp_s)
+        steps = self.traffic.cell.loop.teaching.rounds.round(app, [upload], site, self.traffic.now())
+        for delivery in drive(steps, session, self.traffic.now, self._spend):
+            self.traffic.inbox.put(lambda delivery=delivery: self._take(delivery))  # type: ignore[misc]
+
+    def _spend(self, step: Step) -> None:
+        """Count the energy of a step, as the hardware's profile says."""
+        self.traffic.inbox.put(lambda: self.app.account.spend(step.purpose, step.need.joules))
+
+    def _take(self, delivery: Delivery) -> None:
+        """Apply an update between two frames, and write its row."""
+        message = self.app.message("down", delivery.kind)
+        message.arrive_s = self.traffic.now()
+        with self.traffic.turn:
+            taking = delivery.take(message)
+        applied = None
+        if taking is not None:
+            assert isinstance(taking, InlineJob)
+            applied = taking.reply.facts
+            message.refused = applied.reason
+        row = delivery.settle(message, applied)
+        if row is not None:
+            self.parts.ledger.row("updates", **update_row(**row, site="device"))
 
 
 class Receiver:

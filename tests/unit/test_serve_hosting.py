@@ -12,11 +12,11 @@ from served_factory import ASKED, TOKEN
 
 from driftlab.errors import WireError
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field import session_rounds
+from driftlab.platform.field import rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import read_asked
-from driftlab.platform.field.session_rounds import RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundRequest, RoundsWorker
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
@@ -158,7 +158,7 @@ def test_labels_come_back_where_the_device_tracks(tmp_path):
 
 @pytest.mark.slow
 def test_results_are_dropped_in_order(session, monkeypatch):
-    for module in (hosting, session_rounds):
+    for module in (hosting, rounds):
         monkeypatch.setattr(module, "KEPT_RESULTS", 2)
     for number in (1, 2, 3):
         session.upload(upload(number))
@@ -182,7 +182,7 @@ def test_a_damaged_session_keeps_no_other_from_opening(tmp_path):
     hub = Hub(tmp_path, TOKEN)
     names = [hub.open(read_asked(ASKED))[0] for _ in range(2)]
     hub.close()
-    (tmp_path / names[0] / session_rounds.NODES).write_bytes(b"damaged")
+    (tmp_path / names[0] / rounds.NODES).write_bytes(b"damaged")
     again = Hub(tmp_path, TOKEN)
     assert list(again.sessions) == names[1:]
     again.close()
@@ -214,7 +214,7 @@ def test_a_round_that_is_asked_for_again_is_not_done_again(session, tmp_path):
 
 
 def test_a_session_has_one_worker_at_a_time(session, tmp_path, monkeypatch):
-    monkeypatch.setattr(session_rounds, "LOCK_S", 0.1)
+    monkeypatch.setattr(rounds, "LOCK_S", 0.1)
     request = RoundRequest(tmp_path, session.asked, until=0, now_s=1.0, known=0)
     first, second = RoundsWorker(), RoundsWorker()
     assert first.work(request).fault == ""
