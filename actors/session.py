@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import exceptions
 
-from driftlab.actors.losses import is_loss, is_lost_object, reason
 from driftlab.actors.pool import ActorSlot
-from driftlab.actors.rack import Failure
+from driftlab.actors.rack import Failure, OutOfStep
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Reply
 from driftlab.platform.sim.session import Job, NodeId
@@ -35,6 +34,15 @@ CHECKPOINT_CALLS_PER_NODE = 20
 SETTLE_CALLS = 50  # interval of checks whether a checkpoint is complete
 MAX_RECOVERIES = 6  # recoveries for one answer; a call that kills its process every time is given up
 MAX_SHARED_RECOVERIES = 2  # of these on shared actors, whose loss would affect other sessions
+LOST_PROCESS = (
+    OutOfStep,
+    exceptions.RayActorError,
+    exceptions.ObjectLostError,
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.LocalRayletDiedError,
+    exceptions.OutOfMemoryError,
+)
 
 
 @dataclass(eq=False)
@@ -295,3 +303,27 @@ def _blame(job: RayJob, error: BaseException, lives: int) -> str:
     lost = f": its process, or one it needs, was lost {lives + 1} times in a row" if is_loss(error) else ""
     hint = "; its code may crash or memory may be short" if lost else ""
     return f"{job.node.kind} {job.node.name} cannot {job.verb}{lost}: {reason(error)}{hint}"
+
+
+def is_loss(error: BaseException) -> bool:
+    """Tell whether the same call may succeed when repeated."""
+    return any(isinstance(one, LOST_PROCESS) for one in _chain(error))
+
+
+def is_lost_object(error: BaseException) -> bool:
+    """Tell whether a payload was lost with its machine."""
+    return any(isinstance(one, exceptions.ObjectLostError) for one in _chain(error))
+
+
+def reason(error: BaseException) -> str:
+    """Return one line on an error; Ray puts the cause last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error of Ray and its causes in other processes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "cause", None)
