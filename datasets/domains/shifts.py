@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.domains import blurs, digital, noise, weather
 from driftlab.datasets.domains.canvas import Floats, plasmas
-from driftlab.datasets.domains.constants import BACKGROUND, Row, constants_of
+from driftlab.datasets.domains.constants import BACKGROUND, constants_of
+from driftlab.datasets.domains.corruptions import CORRUPTIONS
 from driftlab.datasets.domains.names import ANGLES, shift_of
 from driftlab.datasets.domains.orders import Domain
 
 Pixels = npt.NDArray[np.uint8]
-# Of an RGB picture of values from 0 to 1, constants, and a generator that each frame has of its own.
-Corruption = Callable[[Floats, Row, np.random.Generator], Floats]
 _CLOUD_DECAY = 1.7
-
-CORRUPTIONS: Mapping[str, Corruption] = MappingProxyType(
-    {
-        one.__name__: one
-        for one in (
-            noise.gaussian_noise,
-            noise.shot_noise,
-            noise.impulse_noise,
-            noise.speckle_noise,
-            blurs.defocus_blur,
-            blurs.glass_blur,
-            blurs.motion_blur,
-            blurs.zoom_blur,
-            blurs.gaussian_blur,
-            weather.snow,
-            weather.frost,
-            weather.fog,
-            weather.brightness,
-            weather.spatter,
-            digital.contrast,
-            digital.elastic_transform,
-            digital.pixelate,
-            digital.jpeg_compression,
-            digital.saturate,
-        )
-    }
-)
 
 
 def shifted(picture: Pixels, domain: Domain, rng: np.random.Generator) -> Pixels:

@@ -15,9 +15,10 @@ from scipy import ndimage
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.domains.canvas import enlarge, plasma, streak
 from driftlab.datasets.domains.constants import constants_of
+from driftlab.datasets.domains.corruptions import CORRUPTIONS
 from driftlab.datasets.domains.names import SHIFTS
 from driftlab.datasets.domains.orders import Domain
-from driftlab.datasets.domains.shifts import CORRUPTIONS, shifted
+from driftlab.datasets.domains.shifts import shifted
 
 EVERY = [shift for shift in SHIFTS.values() if shift.name != "clean" and not shift.picks]
 
