@@ -1,8 +1,8 @@
-"""Training rounds of a server's sessions: the lab's nodes and rounds, driven by uploads that lie on disk.
+"""Training rounds in real time: the simulator's rounds on the uploads in a session's folder.
 
-A request for a round may be repeated: what it needs is in the session's folder, and so is what it made before it
-returns. A process that was killed in the middle begins the same round again. The pickle of the nodes never leaves the
-folder.
+The request for a round may be repeated: its inputs are in the session's folder, and its results are written there
+before it returns. If the process is killed during a round, the next process runs the same round again. The pickle of
+the nodes is read from the folder only, never from a message.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from driftlab.platform.sim.session import Job, NodeId, Session
 
 log = logging.getLogger(__name__)
 NODES, UPLOADS, RESULTS, LOCK = "nodes.pickle", "uploads", "results", "rounds.lock"
-KEPT_RESULTS = 1000  # messages a device may be behind
-LOCK_S, LOOK_S = 30.0, 0.05  # for a killed process to be gone, and between two looks
-POLL_S = 0.01
-TRUTH = NodeId("device", "truth")  # plays the workload for an oracle
+KEPT_RESULTS = 1000  # newest messages on disk; a device further behind must request all weights
+LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 30.0, 0.05  # for a killed process to release the session's lock
+JOB_INTERVAL_S = 0.01  # between checks whether a call has returned
+TRUTH = NodeId("device", "truth")  # renders the workload for an oracle teacher
 
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """A training round, for the device's tables and for the page."""
+    """A training round, for the tables of the device and the live page."""
 
     number: int
     time_s: float
     row: Mapping[str, Any]
-    score: float | None  # of the network before the round, on the teacher's labels of the newest sample
+    score: float | None  # before the round, on the teacher's labels of the newest sample
 
 
 @dataclass(frozen=True, eq=False)
 class NewestSample:
-    """The newest sample, for the page."""
+    """The newest sample with its prediction and labels, for the live page."""
 
     time_s: float
     frame: Any
@@ -64,7 +64,7 @@ class NewestSample:
 
 @dataclass
 class SessionState:
-    """What survives the processes of the server."""
+    """The state of a session that is stored between rounds."""
 
     nodes: dict[NodeId, Any] = field(default_factory=dict)
     server_state: Any = None
@@ -72,7 +72,7 @@ class SessionState:
     trains: int | None = None
     runs: int | None = None
     used: int = 0  # number of the newest upload that a round has used
-    number: int = 0  # of the newest result
+    number: int = 0  # number of the newest result
     rounds: list[RoundFacts] = field(default_factory=list)
     up_bytes: int = 0
     down_bytes: int = 0
@@ -80,19 +80,19 @@ class SessionState:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """What a worker is asked for: a round on every upload until a number, or every weight again."""
+    """A request to a worker: a round on all uploads up to a number, or a message with all weights."""
 
     folder: Path
     asked: SessionAsked
     until: int  # number of the newest upload to use
-    now_s: float  # by the device's clock
-    known: int  # number of the newest result that the asking process has
+    now_s: float  # on the device's clock
+    known: int  # number of the newest result that the requesting process has
     resend: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class RoundReply:
-    """What has become of a session's state, and the rounds after the known ones."""
+    """The state of a session after a round, and the rounds after `RoundRequest.known`."""
 
     used: int = 0
     number: int = 0
@@ -100,25 +100,25 @@ class RoundReply:
     rounds: Sequence[RoundFacts] = ()
     down_bytes: int = 0
     shown: NewestSample | None = None
-    gained: RoundGain | None = None  # for the scheduler of the server
+    gained: RoundGain | None = None  # for the server's scheduler
     fault: str = ""
 
 
 class Worker(Protocol):
-    """Where rounds run: in this process, or in one of their own."""
+    """Runs training rounds, in this process or in another one."""
 
     def build(self, asked: SessionAsked) -> None:
-        """Put the networks of a session into this machine's store."""
+        """Train the networks of a session that are not cached on this computer."""
 
     def work(self, request: RoundRequest) -> RoundReply:
-        """Run a round and wait for it."""
+        """Run a round and return when it is finished."""
 
     def drop(self, folder: Path) -> None:
-        """Forget a session."""
+        """Release the memory and the lock of a session."""
 
 
 class RoundsWorker:
-    """Runs rounds in this process; a session is opened from its folder when it is first asked for."""
+    """Runs rounds in this process; a session is opened from its folder at its first round."""
 
     def __init__(self) -> None:
         use_one_thread()
@@ -134,7 +134,7 @@ class RoundsWorker:
             if session is None:
                 session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked)
             return session.work(request)
-        except Exception as error:  # the session has failed; the others go on
+        except Exception as error:  # reported in the reply: other sessions must continue
             log.warning("session in %s failed", request.folder, exc_info=True)
             self.drop(request.folder)
             return RoundReply(fault=f"{type(error).__name__}: {error}")
@@ -152,12 +152,12 @@ class RoundsWorker:
 def drive(
     steps: Steps, session: Session, now: Callable[[], float], done: Callable[[Step], None] = lambda step: None
 ) -> Sequence[Delivery]:
-    """Run the steps of a round, and tell of each; ways that it offers are chosen as `app.way` says."""
+    """Run a round to its end, calling `done` after each step, and return its deliveries."""
     try:
         step = next(steps)
         while True:
             if isinstance(step, Await) and not session.ready(step.job):
-                time.sleep(POLL_S)
+                time.sleep(JOB_INTERVAL_S)
                 continue
             if isinstance(step, Step):
                 done(step)
@@ -168,50 +168,51 @@ def drive(
 
 
 class SessionRounds:
-    """The nodes of one session, and what is kept of them."""
+    """The nodes of one session and their state on disk."""
 
     def __init__(self, folder: Path, asked: SessionAsked) -> None:
-        self.folder, self._lock = folder, _locked(folder / LOCK)
+        self.folder, self._lock = folder, _take_lock(folder / LOCK)
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
         self.app = self.cell.app
         self.progress = SessionState(server_state=self.app.server_state)
         self._shown: NewestSample | None = None
-        self._clock = (0.0, time.monotonic())  # the device's time, and when it was told
+        self._clock = (0.0, time.monotonic())  # the device's time, and this computer's when it was received
         place_teachers(self.cell.loop.parts)
         place_app(self.cell.loop.parts, self.app)
         self._session.place(TRUTH, self.app.wish.stream)
         self._restore()
 
     def close(self) -> None:
-        """Let another process work on this session."""
+        """Release the lock, so that another process can open this session."""
         self._lock.close()
 
     def work(self, request: RoundRequest) -> RoundReply:
-        """Run a round on the uploads that no round has used, or send every weight."""
+        """Run a round on the unused uploads, or write a message with all weights; then store the state."""
         self._clock = (request.now_s, time.monotonic())
         if request.resend:
             self._resend()
-        elif uploads := self._uploads(request.until):
-            self._round(uploads)
-        self._keep()
-        told = self.progress
-        rounds = [one for one in told.rounds if one.number > request.known]
-        return RoundReply(told.used, told.number, self.app.runs, rounds, told.down_bytes, self._shown, self.app.gained)
+        elif uploads := self._unused_uploads(request.until):
+            self._run_round(uploads)
+        self._store_state()
+        progress, app = self.progress, self.app
+        rounds = [one for one in progress.rounds if one.number > request.known]
+        return RoundReply(
+            progress.used, progress.number, app.runs, rounds, progress.down_bytes, self._shown, app.gained
+        )
 
     # A round --------------------------------------------------------------------------------------------------------
 
-    def _uploads(self, until: int) -> list[SampleMessage]:
-        """Read the uploads that no round has used."""
-        found = (file for file in upload_files(self.folder) if self.progress.used < int(file.name) <= until)
-        return [decode_samples(file.read_bytes(), self.app.facts.fps) for file in found]
+    def _unused_uploads(self, until: int) -> list[SampleMessage]:
+        files = (file for file in upload_files(self.folder) if self.progress.used < int(file.name) <= until)
+        return [decode_samples(file.read_bytes(), self.app.facts.fps) for file in files]
 
-    def _round(self, messages: Sequence[SampleMessage]) -> None:
+    def _run_round(self, messages: Sequence[SampleMessage]) -> None:
         if not self.app.has_learner and isinstance(self._rounds, WeightRounds):
             place_learner(self.cell.loop.parts, self.app)
-        self._follow(messages[-1].runs)
-        uploads = [upload for message in messages if (upload := self._received(message)) is not None]
-        score = self._look(messages[-1], uploads[-1]) if uploads else None
+        self._switch_network(messages[-1].runs)
+        uploads = [upload for message in messages if (upload := self._decode(message)) is not None]
+        score = self._score(messages[-1], uploads[-1]) if uploads else None
         if uploads:
             steps = self._rounds.round(self.app, uploads, self.cell.loop.parts.context.server, self._now_s())
             for delivery in drive(steps, self._session, self._now_s):
@@ -219,14 +220,14 @@ class SessionRounds:
         self.progress.used = messages[-1].number
         self.progress.up_bytes += sum(len(message.payload) for message in messages)
 
-    def _follow(self, runs: int | None) -> None:
-        """Run the network that the device runs; its learner follows with the next phase."""
+    def _switch_network(self, runs: int | None) -> None:
+        """Run the network that the device runs; the learner switches to it in the next phase."""
         if runs is not None and runs != self.app.runs:
             self._session.call(self.app.node("application"), "switch", runs)
             self.app.runs = runs
 
-    def _received(self, message: SampleMessage) -> Upload | None:
-        """Decode an upload on the node that the round reads it from; None if its bytes are not what they claim."""
+    def _decode(self, message: SampleMessage) -> Upload | None:
+        """Decode an upload on the node that the round reads it from; None if its payload is invalid."""
         session, sampling = self._session, message.sampling
         frames = session.call(self._rounds.receiver(self.app), "receive", message.payload, sampling, self.app.size)
         received: Received = frames.reply.facts
@@ -238,17 +239,18 @@ class SessionRounds:
         stamp_s = self._now_s() if sampling.stamp == "receipt" else None
         return Upload(message.facts, sampling, frames, truth, stamp_s)
 
-    def _look(self, message: SampleMessage, upload: Upload) -> float | None:
-        """Score the network on the newest sample, and keep both for the page."""
+    def _score(self, message: SampleMessage, upload: Upload) -> float | None:
+        """Return the score on the newest sample, None without a teacher; store the sample for the page."""
         frame = payload_of(upload.frames).images[-1:]
-        answers = self._session.call(self.app.node("application"), "answer", frame).reply.payload
+        predictions = self._session.call(self.app.node("application"), "answer", frame).reply.payload
         labels, score = None, None
         if self.cell.loop.parts.cell.system.uses_teacher:
             labels = self._session.call(self.app.teacher, "label", upload.truth).reply.payload[-1:]
             task = self.app.context.task
-            score = float(np.nan_to_num(task.score(task.counts(answers, labels, self.app.context.classes).sum(axis=0))))
+            counts = task.counts(predictions, labels, self.app.context.classes).sum(axis=0)
+            score = float(np.nan_to_num(task.score(counts)))
         truth = None if labels is None else labels[0]
-        self._shown = NewestSample(message.sampling.times_s[-1], frame[0], answers[0], truth)
+        self._shown = NewestSample(message.sampling.times_s[-1], frame[0], predictions[0], truth)
         return score
 
     def _resend(self) -> None:
@@ -256,7 +258,7 @@ class SessionRounds:
             self._deliver(self._rounds.resent(self.app, self._rounds.resend(self.app)), None)
 
     def _deliver(self, delivery: Delivery, score: float | None) -> None:
-        """Keep a result for the device, and apply an update to this copy of its network."""
+        """Store a result for the device, and apply an update to the server's copy of its network."""
         plan, payload, captured_s, kind = dump_state(self.app.server_state), b"", 0.0, delivery.kind
         if isinstance(delivery, UpdateDelivery):
             payload = payload_of(delivery.packing)
@@ -277,13 +279,13 @@ class SessionRounds:
         return self.cell.loop.teaching.rounds
 
     def _now_s(self) -> float:
-        told_s, at = self._clock
-        return told_s + (time.monotonic() - at)
+        device_s, received_s = self._clock
+        return device_s + (time.monotonic() - received_s)
 
     # State ----------------------------------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
-        """Write the state of the nodes, then drop the uploads that it contains."""
+    def _store_state(self) -> None:
+        """Write the state, then delete the uploads that it includes: a crash in between only repeats a round."""
         progress = self.progress
         progress.nodes, progress.server_state = dict(self._session.nodes), self.app.server_state
         progress.has_learner, progress.trains, progress.runs = self.app.has_learner, self.app.trains, self.app.runs
@@ -293,17 +295,17 @@ class SessionRounds:
                 file.unlink()
 
     def _restore(self) -> None:
-        """Go on where the process before this one stopped."""
-        kept = read_state(self.folder)
-        if kept is not None:
-            self.progress = kept
-            self._session.nodes.update(kept.nodes)
-            self.app.server_state, self.app.has_learner = kept.server_state, kept.has_learner
-            self.app.trains, self.app.runs = kept.trains, kept.runs
+        """Load the state that the previous process stored."""
+        state = read_state(self.folder)
+        if state is not None:
+            self.progress = state
+            self._session.nodes.update(state.nodes)
+            self.app.server_state, self.app.has_learner = state.server_state, state.has_learner
+            self.app.trains, self.app.runs = state.trains, state.runs
 
 
 def read_state(folder: Path) -> SessionState | None:
-    """Read the state that the last round left; None before the first one."""
+    """Return the state that the last round stored; None before the first one."""
     file = folder / NODES
     if not file.exists():
         return None
@@ -312,12 +314,12 @@ def read_state(folder: Path) -> SessionState | None:
 
 
 def upload_files(folder: Path) -> Iterator[Path]:
-    """List the uploads that are kept, in their order."""
+    """Return the stored uploads in order of their numbers."""
     return (file for file in sorted((folder / UPLOADS).iterdir()) if file.name.isdigit())
 
 
 def payload_of(job: Job) -> Any:
-    """Return what a node of this process made."""
+    """Return the payload of a call to a node in this process."""
     assert isinstance(job, InlineJob)
     return job.reply.payload
 
@@ -331,9 +333,9 @@ def _kind(name: str) -> ResultKind:
     return name  # type: ignore[return-value]
 
 
-def _locked(path: Path) -> Any:
-    """Lock a session against a process before this one that is not quite gone."""
-    file, until_s = path.open("wb"), time.monotonic() + LOCK_S
+def _take_lock(path: Path) -> Any:
+    """Return the locked file of a session; wait for a killed process that still holds the lock."""
+    file, until_s = path.open("wb"), time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -341,5 +343,5 @@ def _locked(path: Path) -> Any:
         except BlockingIOError as error:
             if time.monotonic() > until_s:
                 file.close()
-                raise RunError(f"another process works on {path.parent}") from error
-            time.sleep(LOOK_S)
+                raise RunError(f"another process has locked {path.parent}; stop it, or use another folder") from error
+            time.sleep(LOCK_INTERVAL_S)
