@@ -12,7 +12,7 @@ from PIL import Image
 
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.domains.orders import ORDERS, Domain, Order, spread
-from driftlab.datasets.domains.stream import remembered, turned_boxes, turned_labels
+from driftlab.datasets.domains.stream import shift_cached, turned_boxes, turned_labels
 from driftlab.datasets.frames import IGNORE, NO_CLASS
 from driftlab.errors import RequestError
 
@@ -83,17 +83,17 @@ class TestStream:
     def test_a_frame_depends_on_seed_and_number_alone(self, name):
         stream, again = opened(name), pickle.loads(pickle.dumps(opened(name)))
         frames = stream.at([1.0, 20.0, 41.25])
-        remembered.cache_clear()  # so that the second stream draws what the first one drew
+        shift_cached.cache_clear()  # so that the second stream draws what the first one drew
         one = again.at([20.0])
         assert np.array_equal(frames.images[1], one.images[0]) and frames.scenes[1] == one.scenes[0]
         assert not np.array_equal(opened(name, seed=4).at([20.0]).images, one.images)
 
     @pytest.mark.slow
     def test_small_pictures_are_drawn_once_for_all_streams_of_a_seed(self):
-        remembered.cache_clear()
+        shift_cached.cache_clear()
         first, again = (opened("domains:set:digits").at([1.0, 20.0]) for _ in range(2))
         assert np.array_equal(first.images, again.images)
-        assert (remembered.cache_info().misses, remembered.cache_info().hits) == (2, 2)
+        assert (shift_cached.cache_info().misses, shift_cached.cache_info().hits) == (2, 2)
 
     @pytest.mark.slow
     def test_a_longer_stream_begins_like_a_shorter_one(self):
