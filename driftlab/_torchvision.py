@@ -1,11 +1,10 @@
-"""Let torchvision import beside a torch it was not built for.
+"""Make torchvision importable with a torch that it was not built for.
 
-PyPI's Linux wheels of torchvision are CUDA builds. Beside a CPU-only torch their compiled library cannot load, and the
-import then fails at the first operator it wants to describe. Only in that case, this module defines the missing
-operators just before the import and gives non-maximum suppression a kernel. Where the library loads, where torchvision
-is absent, and until torchvision is imported, nothing happens.
+PyPI's Linux wheels of torchvision are CUDA builds. With a CPU-only torch their compiled library does not load, and the
+import fails at the first operator that it registers. Only in that case this module defines the missing operators before
+the import, and a CPU kernel of non-maximum suppression. It has no effect before the first import of torchvision.
 
-What stays unavailable beside such a torch: torchvision.io's image codecs and the compiled operators without a fallback
+Unavailable with such a torch: the image codecs of torchvision.io and the compiled operators without a fallback
 (deformable convolution, the other region poolings).
 """
 
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PACKAGE = "torchvision"
-_MISSING = ("nms", "qnms")  # the operators torchvision describes at import even without its library
+_MISSING = ("nms", "qnms")  # operators that torchvision registers at import even without its library
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def hook() -> None:
-    """Watch for the first import of torchvision; calling this again changes nothing."""
+    """Install the import hook for torchvision; a second call has no effect."""
     if _PACKAGE not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder):
-    """Steps aside for good at the first import of torchvision, after wrapping its loader if that is needed."""
+    """Finds torchvision once, and wraps its loader if the compiled library does not load."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -45,12 +44,12 @@ class _Finder(MetaPathFinder):
         spec = find_spec(_PACKAGE)
         if spec is None or spec.loader is None or library_loads(spec):
             return spec
-        spec.loader = _Mending(spec.loader)
+        spec.loader = _FallbackLoader(spec.loader)
         return spec
 
 
-class _Mending(Loader):
-    """The package's own loader, with the missing operators defined before it runs."""
+class _FallbackLoader(Loader):
+    """torchvision's loader, which first defines the missing operators."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -61,33 +60,33 @@ class _Mending(Loader):
     def exec_module(self, module: ModuleType) -> None:
         import torch
 
-        # An operator lives as long as the library object that defined it; this loader lives as long as the package.
+        # Operators are removed with their library object, so it is stored in this loader, which the package references.
         self._library = torch.library.Library(_PACKAGE, "FRAGMENT")
         for name in _MISSING:
             self._library.define(name + _SCHEMA)
         self._library.impl("nms", non_maximum_suppression, "CPU")
         self._loader.exec_module(module)
-        sys.modules["torchvision.ops.boxes"].__dict__["_assert_has_ops"] = _nothing
+        sys.modules["torchvision.ops.boxes"].__dict__["_assert_has_ops"] = _skip_check
 
 
 def library_loads(spec: ModuleSpec) -> bool:
-    """Say whether torchvision's compiled library is there and loads beside this torch."""
+    """Return whether torchvision's compiled library exists and loads with this torch."""
     folders = spec.submodule_search_locations or ()
     suffixes = (ExtensionFileLoader, EXTENSION_SUFFIXES)
-    found = [lib for folder in folders if (lib := FileFinder(folder, suffixes).find_spec("_C")) is not None]
-    if not found or found[0].origin is None:
+    libraries = [lib for folder in folders if (lib := FileFinder(folder, suffixes).find_spec("_C")) is not None]
+    if not libraries or libraries[0].origin is None:
         return False
     import torch
 
     try:
-        torch.ops.load_library(found[0].origin)
+        torch.ops.load_library(libraries[0].origin)
     except OSError:
         return False
     return True
 
 
 def non_maximum_suppression(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Keep, best score first, every box that overlaps no kept box by more than the threshold."""
+    """Return the rows of boxes to keep, best first: those that overlap no better one above the threshold."""
     import torch
 
     left, top, right, bottom = dets.unbind(1)
@@ -104,17 +103,17 @@ def non_maximum_suppression(dets: Tensor, scores: Tensor, iou_threshold: float) 
     return torch.stack(kept) if kept else rest
 
 
-def _nothing() -> None:
-    """Stand in for the check that the compiled library is loaded."""
+def _skip_check() -> None:
+    """Replace torchvision's check that its compiled library is loaded."""
 
 
 def state() -> Literal["absent", "works", "mended"]:
-    """Import torchvision and say how that went."""
+    """Import torchvision and return the outcome; `mended`: with the operators of this module."""
     try:
         import torchvision
     except ModuleNotFoundError as error:
-        if error.name != _PACKAGE:  # it is there, and something that it needs is not
+        if error.name != _PACKAGE:  # torchvision exists, but a package that it imports is missing
             raise
         return "absent"
     spec = torchvision.__spec__
-    return "mended" if spec is not None and isinstance(spec.loader, _Mending) else "works"
+    return "mended" if spec is not None and isinstance(spec.loader, _FallbackLoader) else "works"

@@ -211,6 +211,6 @@ def test_a_stopped_server_prints_two_lines(served):
     below = psutil.Process(server.pid).children(recursive=True)
     server.terminate()
     assert server.wait(START_S) == 128 + signal.SIGTERM
-    assert said.read_text().endswith("Stopping: ending what was started; what is finished is kept.\nInterrupted.\n")
+    assert said.read_text().endswith("Stopping: ending all processes; finished results are kept.\nInterrupted.\n")
     assert "SIGTERM" not in said.read_text()
     assert not psutil.wait_procs(below, timeout=10)[1]
