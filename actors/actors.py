@@ -1,4 +1,4 @@
-"""The actors: a rack for each kind of node, in its own process, under a readable name in the Ray dashboard."""
+"""The Ray actors: one class per kind of node, since the Ray dashboard shows an actor by its class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from driftlab.actors.rack import Failure, Head, Rack
+from driftlab.actors.node_host import Failure, Head, NodeHost
 from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim import portable
@@ -18,69 +18,69 @@ from driftlab.platform.sim.session import Kind, NodeId
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENCV_FOR_THREADS_NUM": "1"}
 
 
-class RackActor:
-    """Passes every call on to its rack."""
+class NodeHostActor:
+    """A node host in a process of Ray."""
 
     def __init__(self, name: str, classes: Mapping[Kind, str]) -> None:
-        os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across nodes, not inside an operator
+        os.environ.update(ONE_THREAD)  # before torch and OpenCV: nodes run in parallel, operators on one thread
         portable.settle()
         keep_freed_memory()
-        plugins.install_finder()  # users' member files are importable by name here as well
+        plugins.install_finder()  # makes the files of users' members importable by name
         self._name = name
-        self._rack = Rack(classes)
+        self._host = NodeHost(classes)
         for path in classes.values():
-            import_class(path)  # now, while the other actors import too, rather than at the first call
+            import_class(path)  # at the start, in parallel with other actors, not at the first call
 
     def __repr__(self) -> str:
         return self._name
 
     @ray.method(max_task_retries=-1)
     def ready(self, *payloads: Any) -> str:
-        """Answer when the process and these payloads are available, however often the process has to be started."""
+        """Return the actor's name once its process and these payloads exist; Ray retries without limit."""
         return self._name
 
     def place(self, address: tuple[str, int, NodeId], *args: Any) -> None:
-        self._rack.place(*address, *args)
+        self._host.place(*address, *args)
 
     @ray.method(num_returns=2)
     def call(self, address: tuple[str, int, int, NodeId, str], *args: Any) -> tuple[Head | Failure, Any]:
-        return self._rack.call(*address, *args)  # the address in one piece: Ray packs every argument by itself
+        return self._host.call(*address, *args)  # the address is one argument: Ray serialises each separately
 
     @ray.method(num_returns=2)
     def checkpoint(self, session: str, epoch: int, steps: Mapping[NodeId, int]) -> tuple[int, bytes]:
-        state = self._rack.checkpoint(session, epoch, steps)
+        state = self._host.checkpoint(session, epoch, steps)
         return len(state), state
 
     def restore(self, session: str, epoch: int, state: bytes | None) -> None:
-        self._rack.restore(session, epoch, state)
+        self._host.restore(session, epoch, state)
 
     def drop(self, session: str) -> None:
-        self._rack.drop(session)
+        self._host.drop(session)
 
 
 @ray.remote
-class EdgeDevice(RackActor):
-    """Hosts devices."""
+class EdgeDevice(NodeHostActor):
+    """The actor of devices."""
 
 
 @ray.remote
-class Application(RackActor):
-    """Hosts applications and their models."""
+class Application(NodeHostActor):
+    """The actor of applications and their models."""
 
 
 @ray.remote
-class Teacher(RackActor):
-    """Hosts teachers."""
+class Teacher(NodeHostActor):
+    """The actor of teachers."""
 
 
 @ray.remote
-class Learner(RackActor):
-    """Hosts learners, and builds the networks that a run needs."""
+class Learner(NodeHostActor):
+    """The actor of learners, and of the builders that train a run's networks."""
 
 
 @ray.remote
-class Recorder(RackActor):
-    """Hosts the node that writes tables."""
+class Recorder(NodeHostActor):
+    """The actor of the node that writes tables."""
 
 
 ACTORS: Mapping[Kind, Any] = {

@@ -1,4 +1,4 @@
-"""The Ray backend: the same sessions as in one process, on several processes and machines."""
+"""The Ray backend: runs the nodes of sessions in several processes, on one or several computers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from driftlab.errors import RunError
 from driftlab.platform.sim.inline import NODE_CLASSES
 from driftlab.platform.sim.session import Kind
 
-LOOK_S = 0.5  # interval at which a wait checks whether it still makes sense
-CELL_BYTES = 2**30  # a fleet of 200 devices with applications and learners
-LEAVE_S = 5.0  # for the cells' threads to notice the end of the run
+POLL_INTERVAL_S = 0.5  # between checks of a waiting call whether Ray and the actor still exist
+CELL_BYTES = 2**30  # memory of a cell: a fleet of 200 devices with applications and learners
+CLOSE_TIMEOUT_S = 5.0  # for the threads of cells to return from Ray
 
 
 class RayBackend:
-    """Owns Ray during a run; each of its sessions may be used from one thread."""
+    """The connection to Ray of a run; each of its sessions may be used by one thread."""
 
     name = "ray"
 
@@ -45,27 +45,27 @@ class RayBackend:
 
     @property
     def concurrency(self) -> int:
-        """Return two cells per worker, while memory lasts: while the nodes of one wait, those of the other work."""
+        """Return two cells per worker, within the free memory; one computes while the other waits."""
         return max(2, min(2 * self.pool.workers, self._cluster.memory_bytes // CELL_BYTES))
 
     @property
     def dashboard_url(self) -> str | None:
-        """Return the dashboard's address, if the dashboard was requested."""
+        """Return the address of the dashboard; None if it was not requested."""
         return self._cluster.dashboard_url
 
     def open(self, session: str) -> RaySession:
         return RaySession(self, f"{session}#{next(self._numbers)}")
 
     def close(self) -> None:
-        """End all sessions and Ray; threads that still wait for an answer get an error instead."""
+        """End all sessions and Ray; a thread that still waits for a result gets a RunError."""
         with self._gate:
             self._closed = True
-            self._gate.wait_for(lambda: self._users == 0, timeout=LEAVE_S)
+            self._gate.wait_for(lambda: self._users == 0, timeout=CLOSE_TIMEOUT_S)
         self._cluster.close()
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
-        """Hold Ray during a call: a call after the end of Ray would start another one."""
+        """Keep Ray running during a call: a call after its shutdown would start another Ray."""
         self._cluster.check()
         with self._gate:
             if self._closed:
@@ -79,14 +79,14 @@ class RayBackend:
                 self._gate.notify_all()
 
     def get(self, reference: Any, slot: ActorSlot | None) -> Any:
-        """Wait for a value while the run lasts and its actor can be expected to start."""
+        """Wait for a value; raise RunError if the run has ended or its actor lacks resources to start."""
         while True:
             with self.using():
                 try:
-                    return ray.get(reference, timeout=LOOK_S)
+                    return ray.get(reference, timeout=POLL_INTERVAL_S)
                 except exceptions.GetTimeoutError:
                     if slot is not None:
                         self.pool.check(slot)
                 except exceptions.RayError:
-                    self._cluster.check()  # the loss of Ray itself cannot be repaired by repeating calls
+                    self._cluster.check()  # if Ray itself is lost, repeating calls cannot help
                     raise

@@ -1,4 +1,4 @@
-"""Fault injection: kill a run's actors at random moments; results must not change."""
+"""Fault injection: kill actors of a run at random times. The results of the run must not change."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ EVERY_KIND = ("EdgeDevice", "Application", "Teacher", "Learner", "Recorder")
 
 
 def actor_processes(labels: Sequence[str] = EVERY_KIND) -> list[psutil.Process]:
-    """Find the processes of this run's actors: descendants of this process with an actor's class in their title."""
-    found = []
+    """Return the descendants of this process whose title has the class of an actor."""
+    matching = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, IndexError):
             if kind_in(process.cmdline()[0]) in labels:
-                found.append(process)
-    return found
+                matching.append(process)
+    return matching
 
 
 def kind_in(title: str) -> str:
-    """Return the actor's class from a process title such as `ray::Learner.call`."""
+    """Return the class of the actor in a process title such as `ray::Learner.call`."""
     return title.removeprefix("ray::").partition(".")[0]
 
 
 def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | None:
-    """Kill an actor's process with SIGKILL, kinds being equally likely; return its title's call."""
+    """Kill one actor's process with SIGKILL and return its title; each kind is equally likely.
+
+    Return None if there is no such process, or it ended before it was killed.
+    """
     by_label: dict[str, list[psutil.Process]] = {}
     for process in actor_processes(labels):
         with contextlib.suppress(psutil.NoSuchProcess, IndexError):
@@ -45,15 +48,15 @@ def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | No
 
 @contextlib.contextmanager
 def kill_repeatedly(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
-    """Kill `kills` actors while the block runs, one after each random pause; yields the growing list of calls.
+    """Kill `kills` actors while the block runs, at random intervals; yield the list of killed titles as it grows.
 
-    Kinds take turns: a kind is killed again only after all others.
+    A kind is killed again only after every other kind.
     """
     rng = random.Random(seed)
     over = threading.Event()
     killed: list[str] = []
 
-    def rage() -> None:
+    def kill_all() -> None:
         due = list(labels)
         while len(killed) < kills and not over.wait(rng.uniform(0, 2 * every_s)):
             title = kill_one(rng, due)
@@ -62,7 +65,7 @@ def kill_repeatedly(kills: int, every_s: float, seed: int, labels: Sequence[str]
                 due.remove(kind_in(title))
                 due = due or list(labels)
 
-    thread = threading.Thread(target=rage, name="storm", daemon=True)
+    thread = threading.Thread(target=kill_all, name="faults", daemon=True)
     thread.start()
     try:
         yield killed

@@ -1,8 +1,8 @@
-"""A session on Ray: calls between actors, and a log of them that survives the loss of processes.
+"""A session on Ray: sends calls to actors, and repeats them from a log after the loss of a process.
 
-Every call is logged. When a process is lost, the complete session returns to its last checkpoint, or to its start,
-and repeats the calls made since: nodes are deterministic, so the owner of a job gets the same answer. The log
-keeps no payload of a call that it can repeat; memory is bounded by the payloads that the loop still holds.
+When a process is lost, the whole session returns to its last checkpoint, or to its start, and repeats the calls since.
+Nodes are deterministic, so every job gets the same reply. The log holds no payload of a call that it can repeat; memory
+is bounded by the payloads that the simulator still references.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import exceptions
 
-from driftlab.actors.losses import is_loss, is_lost_object, reason
+from driftlab.actors.node_host import Failure, StaleCall
 from driftlab.actors.pool import ActorSlot
-from driftlab.actors.rack import Failure
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Reply
 from driftlab.platform.sim.session import Job, NodeId
@@ -29,17 +28,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACE = ""  # in the log: the construction of a node
-CHECKPOINT_CALLS = 200  # and so many per node, whichever is more: states are larger than the cost of repeating
-CHECKPOINT_CALLS_PER_NODE = 20
-SETTLE_CALLS = 50  # interval of checks whether a checkpoint is complete
-MAX_RECOVERIES = 6  # recoveries for one answer; a call that kills its process every time is given up
-MAX_SHARED_RECOVERIES = 2  # of these on shared actors, whose loss would affect other sessions
+PLACE = ""  # verb of the log entry of a node's construction
+CHECKPOINT_CALLS = 200  # minimum of calls between checkpoints: repeating fewer is cheaper than storing all states
+CHECKPOINT_CALLS_PER_NODE = 20  # the minimum with many nodes
+SETTLE_CALLS = 50  # calls between checks whether a checkpoint is complete
+MAX_RECOVERIES = 6  # for one reply; a call may kill its process every time
+MAX_SHARED_RECOVERIES = 2  # then on separate actors, so that other sessions are not affected
+LOST_PROCESS = (
+    StaleCall,
+    exceptions.RayActorError,
+    exceptions.ObjectLostError,
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.LocalRayletDiedError,
+    exceptions.OutOfMemoryError,
+)
 
 
 @dataclass(eq=False)
 class LoggedCall:
-    """A line of the log. Its arguments refer to earlier calls that a replay repeats, and hold all other jobs."""
+    """An entry of the log; its arguments are jobs, or log entries for calls that a replay repeats."""
 
     node: NodeId
     verb: str
@@ -50,7 +58,7 @@ class LoggedCall:
 
 @dataclass(eq=False)
 class RayJob:
-    """A started call; its references are replaced when the call is repeated."""
+    """A started call; its Ray references are replaced when the call is repeated."""
 
     session: RaySession
     call: LoggedCall
@@ -68,7 +76,7 @@ class RayJob:
 
 @dataclass
 class Checkpoint:
-    """A checkpoint: its position in the log, and the nodes' states, which stay in the object store."""
+    """A position in the log and references to the nodes' states, which stay in Ray's object store."""
 
     index: int = 0
     steps: dict[NodeId, int] = field(default_factory=dict)
@@ -77,14 +85,14 @@ class Checkpoint:
 
 
 class RaySession:
-    """The nodes of one cell, on any actors."""
+    """The nodes of one cell, on shared or separate actors."""
 
     def __init__(self, backend: RayBackend, key: str) -> None:
         self._backend, self._key = backend, key
-        self._lock = threading.RLock()  # a session that has lost a payload of this one recovers it from its own thread
+        self._lock = threading.RLock()  # another session may recover a payload of this one from its own thread
         self._slots: dict[NodeId, ActorSlot] = {}
-        self._twins: dict[ActorSlot, ActorSlot] = {}  # shared actor -> the one of this session only
-        self._alone = False
+        self._twins: dict[ActorSlot, ActorSlot] = {}  # shared actor -> the separate one of this session
+        self._separate = False
         self._steps: dict[NodeId, int] = {}
         self._epoch = 0
         self._log: list[LoggedCall] = []
@@ -92,12 +100,12 @@ class RaySession:
         self._pending: Checkpoint | None = None
         self._due = CHECKPOINT_CALLS
 
-    # Interface of the loop ---------------------------------------------------------------------------------------
+    # Interface of the simulator ----------------------------------------------------------------------------------
 
     def place(self, node: NodeId, *args: Any) -> None:
         with self._backend.using(), self._lock:
             slot = self._backend.pool.take(node.kind)
-            self._slots[node] = self._twin(slot) if self._alone else slot
+            self._slots[node] = self._twin(slot) if self._separate else slot
             self._issue(self._record(node, PLACE, args), {})
 
     def call(self, node: NodeId, verb: str, *args: Any) -> RayJob:
@@ -110,23 +118,23 @@ class RaySession:
 
     def result(self, job: Job) -> Reply:
         assert isinstance(job, RayJob)
-        for life in range(MAX_RECOVERIES + 1):
+        for attempt in range(MAX_RECOVERIES + 1):
             with self._lock:
                 epoch, head = self._epoch, job.head
             try:
-                answer = self._backend.get(head, self._slots.get(job.node))
+                reply = self._backend.get(head, self._slots.get(job.node))
             except exceptions.RayError as error:
-                if not is_loss(error) or life == MAX_RECOVERIES:
-                    raise RunError(_blame(job, error, life)) from error
+                if not is_loss(error) or attempt == MAX_RECOVERIES:
+                    raise RunError(_describe_loss(job, error, attempt)) from error
                 log.debug("%s: lost %s of %s, %s", self._key, job.verb, job.node, reason(error))
-                self._recover(job, epoch, life, error)
+                self._recover(job, epoch, attempt, error)
                 continue
-            if isinstance(answer, Failure):
-                log.debug("%s", answer.trace)
-                raise answer.error
-            facts, rows = answer
+            if isinstance(reply, Failure):
+                log.debug("%s", reply.trace)
+                raise reply.error
+            facts, rows = reply
             return Reply(facts, rows)
-        raise AssertionError("the last life ends in an answer or an error")
+        raise AssertionError("the last attempt returns or raises")
 
     def ready(self, job: Job) -> bool:
         assert isinstance(job, RayJob)
@@ -158,15 +166,15 @@ class RaySession:
     # The log -----------------------------------------------------------------------------------------------------
 
     def _record(self, node: NodeId, verb: str, args: Sequence[Any]) -> LoggedCall:
-        """Log a call. Arguments from calls that no replay would repeat are held by the call itself."""
+        """Log a call; it holds those arguments whose calls a replay would not repeat."""
         horizon = (self._pending or self._cut).index
-        kept = [arg.call if self._owns(arg) and arg.call.index >= horizon else arg for arg in args]
-        call = LoggedCall(node, verb, tuple(kept), len(self._log))
+        logged = [arg.call if self._owns(arg) and arg.call.index >= horizon else arg for arg in args]
+        call = LoggedCall(node, verb, tuple(logged), len(self._log))
         self._log.append(call)
         return call
 
     def _issue(self, call: LoggedCall, fresh: Mapping[LoggedCall, Any]) -> tuple[Any, Any]:
-        """Send a call to its node's actor."""
+        """Send a call to its node's actor; return references of head and payload."""
         actor = self._slots[call.node].actor
         args = [_reference(arg, fresh) for arg in call.args]
         if call.verb == PLACE:
@@ -175,7 +183,7 @@ class RaySession:
         step = self._steps[call.node]
         self._steps[call.node] = step + 1
         method = actor.call
-        if self._backend.watched:  # the dashboard lists tasks: each by its run, cell, device and verb
+        if self._backend.watched:  # the dashboard lists tasks by this name: run, cell, device and verb
             method = method.options(name=f"{self._backend.run}/{self._key}/{call.node.name}.{call.verb}")
         head, payload = method.remote((self._key, self._epoch, step, call.node, call.verb), *args)
         return head, payload
@@ -191,7 +199,7 @@ class RaySession:
             self.checkpoint()
 
     def _settle(self, pending: Checkpoint) -> None:
-        """Truncate the log at a checkpoint as soon as every actor has delivered its part."""
+        """Truncate the log at a checkpoint if every actor has delivered its part."""
         if len(ray.wait(pending.sizes, num_returns=len(pending.sizes), timeout=0)[0]) < len(pending.sizes):
             return
         self._pending = None
@@ -199,7 +207,7 @@ class RaySession:
             size = sum(ray.get(pending.sizes))
         except exceptions.RayError as error:
             level = logging.DEBUG if is_loss(error) else logging.WARNING
-            log.log(level, "%s: no checkpoint, the last one stays: %s", self._key, reason(error))
+            log.log(level, "%s: the checkpoint failed, the previous one is kept: %s", self._key, reason(error))
             return
         for call in self._log[self._cut.index : pending.index]:
             call.args = tuple(arg.call if self._owns(arg) else arg for arg in call.args)
@@ -208,20 +216,23 @@ class RaySession:
 
     # After a loss ------------------------------------------------------------------------------------------------
 
-    def _recover(self, job: RayJob, epoch: int, life: int, error: BaseException) -> None:
-        """Go back and repeat; further back, and on separate actors, the more attempts have failed."""
+    def _recover(self, job: RayJob, epoch: int, attempt: int, error: BaseException) -> None:
+        """Return to the last checkpoint and repeat the calls since.
+
+        After a failed attempt they are repeated from the start, after more of them on separate actors.
+        """
         with self._backend.using(), self._lock:
             if self._epoch != epoch:
-                return  # another thread has recovered it
-            if is_lost_object(error) or life > 0 or job.call.index < self._cut.index:
+                return  # another thread has recovered this session
+            if is_lost_object(error) or attempt > 0 or job.call.index < self._cut.index:
                 self._cut = Checkpoint()
-            if life >= MAX_SHARED_RECOVERIES:
+            if attempt >= MAX_SHARED_RECOVERIES:
                 self._move_away()
             self._revive_others()
             self._rewind()
 
     def _revive_others(self) -> None:
-        """Let the sessions of the payloads used here repeat those that were lost with their machine."""
+        """Recover the other sessions whose payloads are used here and were lost with their computer."""
         others = {arg for call in self._log for arg in call.args if isinstance(arg, RayJob) and arg.session is not self}
         slot = next(iter(self._slots.values()))
         for job in others:
@@ -236,8 +247,8 @@ class RaySession:
                         session._rewind()
 
     def _move_away(self) -> None:
-        """Leave the shared actors, so that the cause of the losses does not hit other sessions again."""
-        self._alone = True
+        """Move all nodes to separate actors, so that further losses do not affect other sessions."""
+        self._separate = True
         self._slots = {node: self._twin(slot) for node, slot in self._slots.items()}
 
     def _twin(self, slot: ActorSlot) -> ActorSlot:
@@ -271,15 +282,15 @@ class RaySession:
                     fresh.pop(arg, None)
 
     def _await(self, slot: ActorSlot) -> None:
-        """Wait until an actor is back: calls during its restart would be refused."""
+        """Wait until an actor has restarted: it would refuse calls before."""
         try:
             self._backend.get(slot.actor.ready.remote(), None)
         except exceptions.RayError as error:
-            raise RunError(f"Actor {slot.name} does not come back: {reason(error)}") from error
+            raise RunError(f"Actor {slot.name} does not restart: {reason(error)}") from error
 
 
 def _reference(arg: Any, fresh: Mapping[LoggedCall, Any]) -> Any:
-    """Return the payload of an argument."""
+    """Return the payload reference of an argument, the repeated one if its call was repeated."""
     if isinstance(arg, RayJob):
         return arg.payload
     if not isinstance(arg, LoggedCall):
@@ -287,11 +298,35 @@ def _reference(arg: Any, fresh: Mapping[LoggedCall, Any]) -> Any:
     if arg in fresh:
         return fresh[arg]
     job = arg.job() if arg.job else None
-    assert job is not None, "a call in the log outlived the payload it needs"
+    assert job is not None, "a logged call refers to a payload that was released"
     return job.payload
 
 
-def _blame(job: RayJob, error: BaseException, lives: int) -> str:
-    lost = f": its process, or one it needs, was lost {lives + 1} times in a row" if is_loss(error) else ""
-    hint = "; its code may crash or memory may be short" if lost else ""
+def _describe_loss(job: RayJob, error: BaseException, attempts: int) -> str:
+    lost = f": its process, or one it needs, was lost {attempts + 1} times in a row" if is_loss(error) else ""
+    hint = "; the code of a member may crash, or memory may be short" if lost else ""
     return f"{job.node.kind} {job.node.name} cannot {job.verb}{lost}: {reason(error)}{hint}"
+
+
+def is_loss(error: BaseException) -> bool:
+    """Return whether a process was lost, so that the same call may succeed when repeated."""
+    return any(isinstance(cause, LOST_PROCESS) for cause in _chain(error))
+
+
+def is_lost_object(error: BaseException) -> bool:
+    """Return whether a payload was lost with its computer."""
+    return any(isinstance(cause, exceptions.ObjectLostError) for cause in _chain(error))
+
+
+def reason(error: BaseException) -> str:
+    """Return the last line of an error, where Ray writes the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error of Ray and its causes in other processes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "cause", None)

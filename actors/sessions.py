@@ -1,4 +1,4 @@
-"""The actors of a server with real devices: each hosts the teachers and learners of some sessions."""
+"""Actors of a server for real devices: each hosts the teachers and learners of several sessions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from driftlab.actors.actors import ONE_THREAD
 from driftlab.actors.pool import CPUS_PER_ACTOR
 from driftlab.errors import RunError
 from driftlab.platform.field.request import SessionAsked
-from driftlab.platform.field.session_rounds import RoundReply, RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker
 
-MOST_TRIES = 3  # of a round that its process did not survive
+MAX_RETRIES = 3  # of a round whose process was lost
 
 
 @ray.remote
 class SessionRack:
-    """Passes every call on to its worker; a call may be repeated."""
+    """A worker in a process of Ray; Ray may repeat its calls."""
 
     def __init__(self, name: str) -> None:
-        os.environ.update(ONE_THREAD)  # before torch or OpenCV: parallelism is across sessions
+        os.environ.update(ONE_THREAD)  # before torch and OpenCV: sessions run in parallel, operators on one thread
         self._name, self._worker = name, RoundsWorker()
 
     def __repr__(self) -> str:
@@ -42,8 +42,8 @@ class SessionRack:
         self._worker.drop(folder)
 
 
-class RackWorker:
-    """Runs the rounds of some sessions in an actor, and builds networks in another one meanwhile."""
+class ActorWorker:
+    """Runs the rounds of several sessions in one actor, and trains new networks in another one."""
 
     def __init__(self, rack: Any, builder: Callable[[], Any]) -> None:
         self._rack, self._builder = rack, builder
@@ -59,25 +59,25 @@ class RackWorker:
         _wait(self._rack.drop.remote(folder))
 
 
-def start_workers(count: int) -> list[RackWorker]:
-    """Start actors on this node, on whose disk the sessions are; they end with this process."""
+def start_workers(count: int) -> list[ActorWorker]:
+    """Start actors on this computer, whose disk holds the sessions; they end with this process."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {
         "num_cpus": CPUS_PER_ACTOR,
         "max_restarts": -1,
-        "max_task_retries": MOST_TRIES,
+        "max_task_retries": MAX_RETRIES,
         "scheduling_strategy": here,
     }
     rack: Any = SessionRack.options(**options)  # type: ignore[attr-defined]
-    builder = cache(lambda: rack.remote("Builder"))  # started when a session is opened first
-    return [RackWorker(rack.remote(f"Sessions-{number}"), builder) for number in range(count)]
+    builder = cache(lambda: rack.remote("Builder"))  # started when the first session is opened
+    return [ActorWorker(rack.remote(f"Sessions-{number}"), builder) for number in range(count)]
 
 
 def _wait(reference: Any) -> Any:
-    """Return a result; an error of the code in the actor is raised as it was there."""
+    """Return a result, or raise the error that the code in the actor raised."""
     try:
         return ray.get(reference)
     except exceptions.RayTaskError as error:
         raise error.cause from error
     except exceptions.RayActorError as error:
-        raise RunError(f"the process of a session was lost {MOST_TRIES + 1} times") from error
+        raise RunError(f"the process of a session was lost {MAX_RETRIES + 1} times") from error

@@ -1,4 +1,4 @@
-"""A thread for Ray's blocking calls, so that their callers can be interrupted or give up."""
+"""A thread for Ray's blocking calls, so that the caller can be interrupted or time out."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LOOK_S = 0.2  # interval at which a wait checks whether it still makes sense
-OFTEN_S = 0.02  # interval of what is done beside a wait
-ABANDONED = "ray, abandoned"  # name of a thread that did not return
+POLL_INTERVAL_S = 0.2  # between checks of a waiting caller whether Ray still runs
+MEANWHILE_INTERVAL_S = 0.02  # between calls of `meanwhile`
+ABANDONED = "ray, abandoned"  # name of a thread whose call did not return
 
 
 class RayThread:
-    """Runs calls one after another while the connection lasts.
+    """Runs calls sequentially in one thread for as long as the connection exists.
 
-    Ray's processes end with the thread that has started them, and Ray takes over the signals of the main thread.
+    Ray's processes end with the thread that started them, and Ray replaces the signal handlers of the main thread.
     """
 
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look  # raises where waiting no longer makes sense
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check  # raises if Ray has ended, so that a caller stops waiting
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self.busy = False
         self._thread = threading.Thread(target=self._serve, name="ray", daemon=True)
         self._thread.start()
 
     def run(
-        self, function: Callable[[], T], within_s: float = float("inf"), beside: Callable[[], object] | None = None
+        self, function: Callable[[], T], within_s: float = float("inf"), meanwhile: Callable[[], object] | None = None
     ) -> T:
-        """Return the result of a call; TimeoutError if it takes too long. Meanwhile `beside` is called often."""
-        answer, deadline = self.begin(function), time.monotonic() + within_s
-        while not _wait(answer, beside):
-            self._look()
+        """Return the result of a call, or raise TimeoutError; call `meanwhile` repeatedly while waiting."""
+        future, deadline = self.begin(function), time.monotonic() + within_s
+        while not _wait(future, meanwhile):
+            self._check()
             if not self._thread.is_alive():
                 raise RuntimeError("this connection to Ray is closed")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no answer within {within_s:g} s")
-        return answer.result()
+        return future.result()
 
     def begin(self, function: Callable[[], T]) -> Future[T]:
-        """Queue a call."""
-        answer: Future[T] = Future()
-        self._calls.put((answer, function))
-        return answer
+        """Queue a call and return its future."""
+        future: Future[T] = Future()
+        self._calls.put((future, function))
+        return future
 
     def end(self, within_s: float) -> bool:
-        """Stop after the queued calls; tell whether they returned in time."""
+        """Stop after the queued calls; return whether they returned in time."""
         self._calls.put(None)
         self._thread.join(within_s)
         if self._thread.is_alive():
@@ -57,20 +57,20 @@ class RayThread:
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            answer, function = call
+            future, function = call
             self.busy = True
             try:
-                answer.set_result(function())
-            except BaseException as error:  # it is raised in the thread that waits for it
-                answer.set_exception(error)
+                future.set_result(function())
+            except BaseException as error:  # raised again in the thread that waits for the result
+                future.set_exception(error)
             self.busy = False
 
 
-def _wait(answer: Future[Any], beside: Callable[[], object] | None) -> bool:
-    """Wait for a while; tell whether the answer is there."""
-    if beside is None:
-        return bool(wait([answer], LOOK_S).done)
-    until = time.monotonic() + LOOK_S
-    while not (done := bool(wait([answer], OFTEN_S).done)) and time.monotonic() < until:
-        beside()
+def _wait(future: Future[Any], meanwhile: Callable[[], object] | None) -> bool:
+    """Wait up to `POLL_INTERVAL_S`; return whether the future is done."""
+    if meanwhile is None:
+        return bool(wait([future], POLL_INTERVAL_S).done)
+    until = time.monotonic() + POLL_INTERVAL_S
+    while not (done := bool(wait([future], MEANWHILE_INTERVAL_S).done)) and time.monotonic() < until:
+        meanwhile()
     return done

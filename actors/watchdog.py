@@ -1,7 +1,7 @@
-"""Ends the processes of a Ray whose driver has ended, by whatever cause.
+"""End the processes of a local Ray when its driver has ended for any reason.
 
-It runs as a separate process that holds a pipe to the driver, and therefore imports nothing of driftlab. The driver
-writes lines: the watchdog prints the last one when the pipe ends, unless it is empty.
+The watchdog is a separate process at the end of a pipe from the driver; it imports nothing of driftlab, to start fast.
+The driver writes lines to the pipe. When the pipe closes, the watchdog prints the last line, unless it is empty.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ import time
 
 import psutil
 
-MARKER = "driftlab-session"  # a file in the folder of a session, locked while its driver lives
-MARK = "DRIFTLAB_RAY_SESSION"  # in the environment of every process of a session: the folder of that session
+MARKER = "driftlab-session"  # file in the folder of a session, locked while its driver runs
+MARK = "DRIFTLAB_RAY_SESSION"  # environment variable of every process of a session: the session's folder
 LEAVE_S = 2.0  # for processes to end by themselves
-END_S = 10.0  # for new processes to stop appearing
+END_TIMEOUT_S = 10.0  # for all processes of a session to end
 
 
 def processes_of(folder: str) -> list[psutil.Process]:
-    """Find the processes of a session, except the current one: a driver has its own log files open."""
+    """Return the processes of a session, except the current one, which may have its log files open."""
     return [each for each in psutil.process_iter() if each.pid != os.getpid() and _belongs(each, folder)]
 
 
 def end_processes(folder: str, leave_s: float = LEAVE_S) -> None:
-    """Let a session's processes end, and kill those that do not, until none is left."""
-    deadline = time.monotonic() + END_S
-    while (left := processes_of(folder)) and time.monotonic() < deadline:
-        for process in psutil.wait_procs(left, timeout=leave_s)[1]:
+    """Wait `leave_s` for a session's processes to end, then kill the others, until none is left."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while (running := processes_of(folder)) and time.monotonic() < deadline:
+        for process in psutil.wait_procs(running, timeout=leave_s)[1]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        leave_s = 0.1  # later ones have just been started
+        leave_s = 0.1  # the remaining ones were started meanwhile
 
 
 def _belongs(process: psutil.Process, folder: str) -> bool:
-    """Look for the mark, or for a log file of the session: Ray's agents overwrite their environment.
+    """Return whether a process has the mark of a session, or a log file of it open.
 
-    The marker is no log file: a process that removes the folder, or checks the lock, has it open.
+    Ray's agents overwrite their environment, so the mark is not enough. An open marker does not count: any process that
+    checks the lock or deletes the folder opens it.
     """
     try:
         environment = process.environ()
@@ -50,12 +51,12 @@ def _belongs(process: psutil.Process, folder: str) -> bool:
 
 
 def main(folder: str) -> None:
-    """Wait for the end of the driver, then end the processes."""
-    said = sys.stdin.buffer.read().splitlines()  # bytes, as it may name paths of any encoding
+    """Wait until the driver ends, then end the processes and print its last line."""
+    lines = sys.stdin.buffer.read().splitlines()  # bytes: paths may have any encoding
     end_processes(folder)
-    if said and said[-1]:
+    if lines and lines[-1]:
         with contextlib.suppress(OSError):
-            os.write(2, said[-1] + b"\n")
+            os.write(2, lines[-1] + b"\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Labelled sets on this machine: archives in torchvision's layout, and scikit-learn's digits.
+"""Labelled sets on disk: archives in torchvision's layout, domain folders, and scikit-learn's digits.
 
-Nothing is downloaded. Only the requested pictures of an archive are decoded; they are resized to one size.
+Archives are never downloaded. Only the requested images are decoded; all are resized to one size.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,21 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab._torchvision import import_torchvision
-from driftlab.datasets.folders import DOMAIN_FOLDER, DomainFolder
-from driftlab.datasets.labelled_set import DIGITS, LabelledSet, Pictures, SetRequest, files_in, memory_faults
+from driftlab.datasets.labelled_set import DIGITS, LabelledImages, LabelledSet, SetRequest, files_in, memory_faults
 from driftlab.errors import DataError, RequestError, first_line, needed_import
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-VAL = 0.1  # share of an archive's training pictures that becomes the validation part
+VAL_SHARE = 0.1  # of an archive's training images, which become the validation part
+DOMAIN_FOLDER = "DomainFolder"
+SUFFIXES = (".jpg", ".jpeg", ".png")
+_TRAIN_SHARE = 0.8  # of the images of a class in a domain folder without lists
 _SPLITS = ({"train": True}, {"train": False})
 _NAMED_SPLITS = ({"split": "train"}, {"split": "test"})
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive: torchvision's class for it, the files it needs, and the arguments that select each part."""
+    """An archive: torchvision's class, the required files, and the arguments of both parts."""
 
     reader: str
     layout: str
@@ -56,59 +59,59 @@ ARCHIVES = {
 
 
 def open_archive(request: SetRequest) -> LabelledSet:
-    """Read an archive; a share of its training pictures becomes the validation part."""
+    """Read an archive; a share of its training images becomes the validation part."""
     archive, folder = ARCHIVES[request.name.partition(":")[0]], Path(request.folder).expanduser()
     if request.folder and folder.is_dir():
         files_in(folder)
-    learned, judged = (_part(request, archive, dict(part)) for part in archive.parts)
-    order = np.random.default_rng([request.seed, 31]).permutation(len(learned))
-    val_count = request.counts[1] if request.counts else max(1, round(VAL * len(learned)))
-    train_count = request.counts[0] if request.counts else len(learned) - val_count
-    _check_counts(request, {"train and val": (train_count + val_count, len(learned))})
-    tested = np.random.default_rng([request.seed, 32]).permutation(len(judged))
-    asked = [train_count, val_count, request.counts[2] if request.counts else len(judged)]
-    decoded = sum(min(count, request.at_most or count) for count in asked)
+    training, testing = (_open_part(request, archive, dict(part)) for part in archive.parts)
+    order = np.random.default_rng([request.seed, 31]).permutation(len(training))
+    val_count = request.counts[1] if request.counts else max(1, round(VAL_SHARE * len(training)))
+    train_count = request.counts[0] if request.counts else len(training) - val_count
+    _check_counts(request, {"train and val": (train_count + val_count, len(training))})
+    test_order = np.random.default_rng([request.seed, 32]).permutation(len(testing))
+    counts = [train_count, val_count, request.counts[2] if request.counts else len(testing)]
+    decoded = sum(min(count, request.at_most or count) for count in counts)
     if faults := memory_faults(decoded, request.size[0] * request.size[1]):
         raise RequestError(f"Labelled set '{request.name}' is too large: {faults[0]}.")
     if request.counts:
-        _check_counts(request, {"test": (request.counts[2], len(judged))})
-        tested = tested[: request.counts[2]]
+        _check_counts(request, {"test": (request.counts[2], len(testing))})
+        test_order = test_order[: request.counts[2]]
     return LabelledSet(
         request.name,
-        _names(learned),
-        train=_decoded(request, learned, order[val_count : val_count + train_count]),
-        val=_decoded(request, learned, order[:val_count]),
-        test=_decoded(request, judged, tested),
+        _class_names(training),
+        train=_decode(request, training, order[val_count : val_count + train_count]),
+        val=_decode(request, training, order[:val_count]),
+        test=_decode(request, testing, test_order),
     )
 
 
 def open_digits(request: SetRequest) -> LabelledSet:
-    """Open scikit-learn's 1 797 handwritten digits of 8 by 8 pixels."""
-    pictures, kinds = _digits()
-    order = np.random.default_rng([request.seed, 31]).permutation(len(pictures))
+    """Split scikit-learn's 1 797 handwritten digits of 8 by 8 pixels, resized to the requested size."""
+    images, kinds = _digits()
+    order = np.random.default_rng([request.seed, 31]).permutation(len(images))
     counts = request.counts or (1077, 360, 360)
-    _check_counts(request, {"all parts": (sum(counts), len(pictures))})
+    _check_counts(request, {"all parts": (sum(counts), len(images))})
     parts = np.split(order[: sum(counts)], np.cumsum(counts)[:2])
     train, val, test = (
-        Pictures(_sized(pictures[rows], request.size), kinds[rows])
+        LabelledImages(_resize_all(images[rows], request.size), kinds[rows])
         for rows in (part[: request.at_most] for part in parts)
     )
     return LabelledSet(request.name, DIGITS, train, val, test)
 
 
 @lru_cache(maxsize=1)
-def _digits() -> Pictures:
-    """Read all digits once: scikit-learn parses a text file, which takes a second."""
+def _digits() -> LabelledImages:
+    """Return all digits; cached, since scikit-learn parses a text file for a second."""
     with needed_import(
         "The labelled set 'digits' needs scikit-learn", "Install it with: make setup, or pip install 'driftlab[data]'."
     ):
         from sklearn.datasets import load_digits
-    found = load_digits()
-    return Pictures(np.rint(found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64))
+    digits = load_digits()
+    return LabelledImages(np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target.astype(np.int64))
 
 
-def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
-    """Open one part with torchvision's own reader."""
+def _open_part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
+    """Open one part with torchvision's reader."""
     with needed_import(
         f"The labelled set '{request.name}' needs torchvision",
         "Take signs/… or digits, which do not need it, or see `driftlab doctor`.",
@@ -116,60 +119,108 @@ def _part(request: SetRequest, archive: Archive, part: dict[str, Any]) -> Any:
         import_torchvision()
         from torchvision import datasets
     folder = Path(request.folder).expanduser() / part.pop("sub", "")
-    without = {} if archive.reader == "ImageFolder" else {"download": False}
+    offline = {} if archive.reader == "ImageFolder" else {"download": False}
     try:
         if not request.folder:
             raise FileNotFoundError("no folder was given")
         if archive.reader == DOMAIN_FOLDER:
             return DomainFolder(folder, **part)
-        return getattr(datasets, archive.reader)(str(folder), **part, **without)
-    except Exception as error:  # whatever a damaged archive makes its reader raise
+        return getattr(datasets, archive.reader)(str(folder), **part, **offline)
+    except Exception as error:  # the readers raise various classes for damaged archives
         name = request.name.partition(":")[0]
-        reason = first_line(error).partition(". You can use")[0]  # download=True, which driftlab never does
+        reason = first_line(error).partition(". You can use")[0]  # without the advice to use download=True
         raise DataError(
             f"Labelled set '{name}' cannot be read from '{request.folder}': {reason}. "
             f"In '{name}:FOLDER' FOLDER holds {archive.layout}."
         ) from error
 
 
-def _names(part: Any) -> tuple[str, ...]:
-    """Return the class names of the archive, or class numbers where it has no names."""
+def _class_names(part: Any) -> tuple[str, ...]:
+    """Return the class names of an archive, or the class numbers if it has no names."""
     if names := getattr(part, "classes", None):
         return tuple(names)
-    known = next((name for name in ("labels", "targets") if hasattr(part, name)), "")  # of SVHN and USPS
-    numbers = getattr(part, known) if known else [label for _, label in part._samples]  # of GTSRB
+    attribute = next((name for name in ("labels", "targets") if hasattr(part, name)), "")  # of SVHN and USPS
+    numbers = getattr(part, attribute) if attribute else [label for _, label in part._samples]  # of GTSRB
     return tuple(str(number) for number in range(int(max(numbers)) + 1))
 
 
-def _decoded(request: SetRequest, part: Any, order: npt.NDArray[np.intp]) -> Pictures:
+def _decode(request: SetRequest, part: Any, order: npt.NDArray[np.intp]) -> LabelledImages:
     rows = order[: request.at_most]
     images = np.empty((len(rows), *request.size, 3), np.uint8)
     classes = np.empty(len(rows), np.int64)
     for place, row in enumerate(rows):
         try:
-            picture, classes[place] = part[int(row)]
-            images[place] = _brought_to(request.size, picture)
-        except Exception as error:  # whatever a damaged picture makes its reader raise
-            what = getattr(part, "imgs", {}) and part.imgs[int(row)][0]
+            image, classes[place] = part[int(row)]
+            images[place] = _resize(request.size, image)
+        except Exception as error:  # the readers raise various classes for damaged images
+            file = getattr(part, "imgs", {}) and part.imgs[int(row)][0]
             raise DataError(
-                f"Labelled set '{request.name}': picture {what or int(row)} cannot be read: {first_line(error)}. "
+                f"Labelled set '{request.name}': picture {file or int(row)} cannot be read: {first_line(error)}. "
                 "Write it again, or take it out."
             ) from error
-    return Pictures(images, classes)
+    return LabelledImages(images, classes)
 
 
-def _brought_to(size: tuple[int, int], picture: Image) -> npt.NDArray[np.uint8]:
-    colours, (height, width) = picture.convert("RGB"), size
+def _resize(size: tuple[int, int], image: Image) -> npt.NDArray[np.uint8]:
+    colours, (height, width) = image.convert("RGB"), size
     return np.asarray(colours if colours.size == (width, height) else colours.resize((width, height)), dtype=np.uint8)
 
 
-def _sized(pictures: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def _resize_all(images: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     from PIL import Image
 
-    return np.stack([_brought_to(size, Image.fromarray(picture)) for picture in pictures])
+    return np.stack([_resize(size, Image.fromarray(image)) for image in images])
 
 
-def _check_counts(request: SetRequest, wanted: dict[str, tuple[int, int]]) -> None:
-    faults = [f"{what}: {asked} asked for, {there} there" for what, (asked, there) in wanted.items() if asked > there]
+def _check_counts(request: SetRequest, counts: dict[str, tuple[int, int]]) -> None:
+    faults = [f"{part}: {asked} asked for, {there} there" for part, (asked, there) in counts.items() if asked > there]
     if faults:
         raise DataError(f"Labelled set '{request.name}' has too few pictures ({'; '.join(faults)}).")
+
+
+class DomainFolder:
+    """The training or test images of one domain, with one folder per class, as in DomainNet and PACS.
+
+    DOMAIN_train.txt and DOMAIN_test.txt next to the folder list the parts, with a path and a number per line. Without
+    them the part of an image depends only on a digest of its class and name, so further images do not change it.
+    """
+
+    def __init__(self, folder: Path, *, train: bool) -> None:
+        self.classes = tuple(sorted(part.name for part in folder.iterdir() if part.is_dir()))
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        listed = folder.parent / f"{folder.name}_{'train' if train else 'test'}.txt"
+        paths = _read_list(folder, listed) if listed.is_file() else _split(folder, train=train)
+        self.imgs = [(str(path), numbers[path.parent.name]) for path in paths]
+        if not self.imgs:
+            raise FileNotFoundError(f"there is no picture to {'learn from' if train else 'judge by'}")
+
+    def __len__(self) -> int:
+        return len(self.imgs)
+
+    def __getitem__(self, number: int) -> tuple[Image, int]:
+        from PIL import Image
+
+        path, kind = self.imgs[number]
+        with Image.open(path) as image:
+            return image.convert("RGB"), kind
+
+
+def _read_list(folder: Path, listed: Path) -> list[Path]:
+    """Return the paths in a list file; they begin with the folder's name."""
+    lines = listed.read_text(encoding="utf-8").splitlines()
+    paths = [folder.parent / line.rpartition(" ")[0] for line in lines if line.strip()]
+    for path in paths:
+        if path.parent.parent != folder or not path.is_file():
+            raise FileNotFoundError(f"{listed.name} lists '{path.relative_to(folder.parent)}', which is not there")
+    return paths
+
+
+def _split(folder: Path, *, train: bool) -> list[Path]:
+    paths = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in SUFFIXES)
+    return [path for path in paths if (_uniform(path) < _TRAIN_SHARE) == train]
+
+
+def _uniform(path: Path) -> float:
+    """Return a number from 0 to 1 that is a function of an image's class and name."""
+    digest = hashlib.sha256(f"{path.parent.name}/{path.name}".encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48

@@ -1,4 +1,4 @@
-"""Checks of values; each returns a list of faults, which is empty for a valid value."""
+"""Checks of values; each returns a list of faults, empty for a valid value."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from driftlab.errors import quoted
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> list[str]:
-    """Check for an integer within limits."""
+    """Check that a value is an integer from `low` to `high`."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return []
     return [f"{name} is {quoted(value)}, allowed are whole numbers from {low} to {high}"]
 
 
 def check_number(name: str, value: object, low: float, high: float) -> list[str]:
-    """Check for a finite number within limits."""
+    """Check that a value is a finite number from `low` to `high`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and math.isfinite(value) and low <= value <= high:  # type: ignore[arg-type, operator]
         return []

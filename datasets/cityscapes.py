@@ -1,4 +1,4 @@
-"""Folders laid out like Cityscapes as streams: the validation pictures of each city, one per frame, with label maps."""
+"""Folders in the layout of Cityscapes as streams: validation images with label maps, city by city."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
-PICTURES, LABELS = ("leftImg8bit", "_leftImg8bit.png"), ("gtFine", "_gtFine_labelIds.png")
+IMAGES, LABELS = ("leftImg8bit", "_leftImg8bit.png"), ("gtFine", "_gtFine_labelIds.png")
 _PART = "val"
-_CLASS_OF = {  # by Cityscapes' number; what the streets do not have is ignored
+_CLASS_OF = {  # by the number in Cityscapes; its other classes are ignored
     7: "road",
     8: "sidewalk",
     11: "building",
@@ -36,7 +36,7 @@ _CLASS_OF = {  # by Cityscapes' number; what the streets do not have is ignored
 
 
 def _table() -> Pixels:
-    """Map Cityscapes' numbers to the classes of the streets."""
+    """Return the class in the street workloads for each number in Cityscapes."""
     table = np.full(256, IGNORE, np.uint8)
     for number, name in _CLASS_OF.items():
         table[number] = CLASSES.index(name)
@@ -45,7 +45,7 @@ def _table() -> Pixels:
 
 @dataclass(frozen=True)
 class CityscapesStream:
-    """The pictures of a folder at a given size and rate; after the last one the first follows."""
+    """The images of a folder at a given size and rate, repeated from the first after the last."""
 
     name: str
     folder: Path
@@ -55,7 +55,7 @@ class CityscapesStream:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the classes of the streets, so that networks of the streets fit."""
+        """Return the classes of the street workloads, so that their networks can be used."""
         return CLASSES
 
     @property
@@ -64,25 +64,25 @@ class CityscapesStream:
 
     @cached_property
     def pictures(self) -> tuple[tuple[Path, Path, int], ...]:
-        """List each picture with its label map and the number of its city; one without a label map is refused."""
-        root = self.folder / PICTURES[0] / _PART
+        """Return each image with its label map and the number of its city."""
+        root = self.folder / IMAGES[0] / _PART
         cities = sorted(part for part in root.iterdir() if part.is_dir()) if root.is_dir() else []
-        found = []
+        listed = []
         for number, city in enumerate(cities):
-            for picture in sorted(city.glob(f"*{PICTURES[1]}")):
-                stem = picture.name.removesuffix(PICTURES[1])
-                found.append((picture, self.folder / LABELS[0] / _PART / city.name / f"{stem}{LABELS[1]}", number))
-        missing = [labels for _, labels, _ in found if not labels.is_file()]
-        if missing or not found:
+            for image in sorted(city.glob(f"*{IMAGES[1]}")):
+                stem = image.name.removesuffix(IMAGES[1])
+                listed.append((image, self.folder / LABELS[0] / _PART / city.name / f"{stem}{LABELS[1]}", number))
+        missing = [labels for _, labels, _ in listed if not labels.is_file()]
+        if missing or not listed:
             raise DataError(
                 f"Workload '{self.name}' cannot be read: there is no {missing[0] if missing else root / 'CITY'}. In "
-                f"'cityscapes:FOLDER' FOLDER holds {PICTURES[0]}/{_PART}/CITY/NAME{PICTURES[1]} and "
+                f"'cityscapes:FOLDER' FOLDER holds {IMAGES[0]}/{_PART}/CITY/NAME{IMAGES[1]} and "
                 f"{LABELS[0]}/{_PART}/CITY/NAME{LABELS[1]}."
             )
-        return tuple(found)
+        return tuple(listed)
 
     def changes_s(self) -> tuple[float, ...]:
-        """Return the times at which another city begins."""
+        """Return the times at which the city changes."""
         cities = [city for _, _, city in self.pictures]
         frames = int(np.ceil(self.duration_s * self.fps - 1e-9))
         starts = (k for k in range(1, frames) if cities[k % len(cities)] != cities[(k - 1) % len(cities)])
@@ -94,13 +94,13 @@ class CityscapesStream:
         shown = [self.pictures[frame_number(self, float(time_s)) % len(self.pictures)] for time_s in times]
         images = np.empty((len(times), *self.size, 3), np.uint8)
         labels = np.empty((len(times), *self.size), np.uint8)
-        for row, (picture, truth, _) in enumerate(shown):
-            images[row] = self._read(picture, cv2.IMREAD_COLOR_RGB, cv2.INTER_AREA)
+        for row, (image, truth, _) in enumerate(shown):
+            images[row] = self._read(image, cv2.IMREAD_COLOR_RGB, cv2.INTER_AREA)
             labels[row] = _table()[self._read(truth, cv2.IMREAD_GRAYSCALE, cv2.INTER_NEAREST)]
         return Frames(times, images, np.array([city for _, _, city in shown], np.int32), labels)
 
     def _read(self, path: Path, mode: int, interpolation: int) -> Pixels:
-        found = cv2.imdecode(np.fromfile(path, np.uint8), mode) if path.stat().st_size else None
-        if found is None:
+        image = cv2.imdecode(np.fromfile(path, np.uint8), mode) if path.stat().st_size else None
+        if image is None:
             raise DataError(f"Workload '{self.name}': picture {path} cannot be read. Write it again, or take it out.")
-        return np.asarray(cv2.resize(found, self.size[::-1], interpolation=interpolation), np.uint8)
+        return np.asarray(cv2.resize(image, self.size[::-1], interpolation=interpolation), np.uint8)

@@ -1,4 +1,4 @@
-"""Frames with truth, and the protocol of every stream."""
+"""Frames with ground truth, and the protocol of streams."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from driftlab.errors import RequestError
 
 Times = npt.NDArray[np.float64]
 Index = int | slice | npt.NDArray[np.intp] | npt.NDArray[np.bool_]
-IGNORE = 255  # a pixel's label that counts neither in a loss nor in a score
-MAX_PIXEL_CLASSES = (
-    IGNORE - 1
-)  # of pixels: label maps have a byte per pixel; frames and boxes may have any number of classes
-NO_CLASS = -1  # the class of a frame whose class is unknown
+IGNORE = 255  # label of pixels that are left out of losses and scores
+MAX_PIXEL_CLASSES = IGNORE - 1  # label maps have one byte per pixel; frames and boxes may have any number of classes
+NO_CLASS = -1  # class of a frame without ground truth
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """A batch of frames as arrays of equal length; truth that the stream does not have is None."""
+    """A batch of frames as arrays of equal length; ground truth that the stream lacks is None."""
 
     times_s: Times  # [n]
     images: npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
-    scenes: npt.NDArray[np.int32]  # [n] number of the scene shown; a recurring scene keeps its number
+    scenes: npt.NDArray[np.int32]  # [n] number of the scene; a recurring scene has the same number
     labels: npt.NDArray[np.uint8] | None = None  # [n, height, width] class per pixel, IGNORE where unknown
     boxes: tuple[npt.NDArray[np.float32], ...] | None = None  # per frame [m, 5]: class, x0, y0, x1, y1 in pixels
     classes: npt.NDArray[np.int64] | None = None  # [n] class of the whole frame, NO_CLASS where unknown
@@ -50,7 +48,7 @@ class Frames:
 
 @runtime_checkable
 class Stream(Protocol):
-    """A camera's view of a world: frames of a fixed size at any time, the same for the same seed."""
+    """Frames of a fixed size at any time, a deterministic function of the seed."""
 
     @property
     def name(self) -> str: ...
@@ -65,18 +63,18 @@ class Stream(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the name of each class, in the order of the label values."""
+        """Return the class names in order of the label values."""
         ...
 
     @property
     def has_truth(self) -> bool: ...
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Render or read the frames shown at these times."""
+        """Render or read the frames at these times."""
         ...
 
     def changes_s(self) -> tuple[float, ...]:
-        """Return the times at which the scene changes, for the marks in a plot."""
+        """Return the times at which the scene changes, as far as they are known."""
         ...
 
 
@@ -85,12 +83,12 @@ class FileStream(Stream, Protocol):
     """A stream that is read from files, which may be damaged."""
 
     def check(self) -> None:
-        """Read all that the stream shows; DataError for the first file that cannot be used."""
+        """Read all frames of the stream; raise DataError at the first unusable file."""
         ...
 
 
 def frame_number(stream: Stream, time_s: float) -> int:
-    """Return the number of the frame at a time; frame k is shown from k / fps on, none at or after the stream's end."""
+    """Return the number of the frame at a time, which starts at number / fps; raise after the end."""
     if not 0 <= time_s < stream.duration_s:
         raise RequestError(
             f"Stream '{stream.name}' has no frame at {time_s:g} s: "
@@ -100,7 +98,7 @@ def frame_number(stream: Stream, time_s: float) -> int:
 
 
 def frame_times(stream: Stream, start_s: float, stop_s: float) -> Times:
-    """Return the times of the frames in [start, stop): frame k is at k / fps, none at or after the stream's end."""
+    """Return the times of the stream's frames in [start, stop); frame k starts at k / fps."""
     first = math.ceil(start_s * stream.fps - 1e-9)
     last = math.ceil(min(stop_s, stream.duration_s) * stream.fps - 1e-9)
     return np.arange(first, max(first, last), dtype=np.float64) / stream.fps

@@ -1,4 +1,4 @@
-"""Labelled sets by name: pictures with one class each, in a training, a validation and a test part."""
+"""Labelled sets by name: images with one class each, in a training, a validation and a test part."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from pathlib import Path
 from types import MappingProxyType
 
 from driftlab.datasets import checks
-from driftlab.datasets.labelled_set import DIGITS, Counts, LabelledSet, Pictures, SetRequest, files_in, memory_faults
+from driftlab.datasets.labelled_set import (
+    DIGITS,
+    Counts,
+    LabelledImages,
+    LabelledSet,
+    SetRequest,
+    files_in,
+    memory_faults,
+)
 from driftlab.datasets.signs.presets import SETS as SIGNS
 from driftlab.datasets.signs.presets import Problem
 from driftlab.errors import RequestError, unknown_name
 
-SIDES = (8, 512)  # of a picture, in pixels
+SIDES = (8, 512)  # allowed height and width of an image, in pixels
 
 
 @dataclass(frozen=True)
@@ -24,13 +32,13 @@ class SetSource:
 
     summary: str
     opener: Callable[[SetRequest], LabelledSet] = field(repr=False)
-    problem: Problem | None = None  # of a procedural set: its classes and difficulty, which a request may change
+    problem: Problem | None = None  # of a rendered set: default classes and difficulty
     counts: Counts | None = None
-    classes: tuple[str, ...] = ()  # names that are known without its pictures
+    classes: tuple[str, ...] = ()  # names that are known without opening the set
 
     @property
     def in_folder(self) -> bool:
-        """Tell whether the set is read from a folder that its name gives."""
+        """Return whether the name of the set includes its folder."""
         return self.opener is _open_archive
 
 
@@ -58,17 +66,17 @@ SETS: Mapping[str, SetSource] = MappingProxyType(
             f"signs/{problem.name}": SetSource(problem.summary, _draw_signs, problem, (4000, 1000, 1000))
             for problem in SIGNS.values()
         },
-        "digits": SetSource("1 797 handwritten digits that come with scikit-learn", _open_digits, classes=DIGITS),
-        "cifar10": SetSource("10 classes of things and animals, 60 000 pictures on this machine", _open_archive),
-        "cifar100": SetSource("100 classes of things and animals, 60 000 pictures on this machine", _open_archive),
-        "mnist": SetSource("handwritten digits, 70 000 pictures on this machine", _open_archive),
-        "fashion_mnist": SetSource("10 classes of clothes, 70 000 pictures on this machine", _open_archive),
-        "svhn": SetSource("house numbers, 99 000 pictures on this machine", _open_archive),
-        "stl10": SetSource("10 classes of things and animals, 13 000 pictures on this machine", _open_archive),
-        "usps": SetSource("handwritten digits from letters, 9 298 pictures on this machine", _open_archive),
-        "gtsrb": SetSource("43 classes of German traffic signs, 39 000 pictures on this machine", _open_archive),
-        "images": SetSource("any pictures on this machine, in one folder per class", _open_archive),
-        "domain": SetSource("one of several folders of the same classes, as DomainNet has them", _open_archive),
+        "digits": SetSource("1 797 handwritten digits included in scikit-learn", _open_digits, classes=DIGITS),
+        "cifar10": SetSource("10 classes of objects and animals, 60 000 images from a folder", _open_archive),
+        "cifar100": SetSource("100 classes of objects and animals, 60 000 images from a folder", _open_archive),
+        "mnist": SetSource("handwritten digits, 70 000 images from a folder", _open_archive),
+        "fashion_mnist": SetSource("10 classes of clothes, 70 000 images from a folder", _open_archive),
+        "svhn": SetSource("house numbers, 99 000 images from a folder", _open_archive),
+        "stl10": SetSource("10 classes of objects and animals, 13 000 images from a folder", _open_archive),
+        "usps": SetSource("handwritten digits on envelopes, 9 298 images from a folder", _open_archive),
+        "gtsrb": SetSource("43 classes of German traffic signs, 39 000 images from a folder", _open_archive),
+        "images": SetSource("any images, in one folder per class", _open_archive),
+        "domain": SetSource("one domain of several with the same classes, as in DomainNet", _open_archive),
     }
 )
 
@@ -82,29 +90,30 @@ def open_set(
     classes: int | None = None,
     difficulty: float | None = None,
 ) -> LabelledSet:
-    """Open a labelled set; the same arguments give the same arrays. `cifar10:FOLDER` reads an archive from a folder.
+    """Return a labelled set; the same arguments give the same arrays.
 
-    `counts` gives the pictures in the training, validation and test part; one number is the maximum for each part.
+    `counts` has the numbers of images in the training, validation and test part, or one maximum for each part.
+    `cifar10:FOLDER` reads an archive from a folder.
     """
     source, request = _checked(name, seed, size, counts, classes, difficulty)
     return source.opener(request)
 
 
-def open_test(name: str, *, size: int | tuple[int, int] = 32, at_most: int) -> Pictures:
-    """Open the test part alone; callers must not write to it, since that of a set without a folder is kept."""
-    source = SETS.get(name)  # the name of an archive says its folder too, whose files may change
+def open_test(name: str, *, size: int | tuple[int, int] = 32, at_most: int) -> LabelledImages:
+    """Return the test part only; callers must not write to it, as the part of a built-in set is cached."""
+    source = SETS.get(name)  # None for an archive with its folder, whose files may change
     if source is None or source.counts is None:
         return open_set(name, size=size, counts=at_most).test
     return _drawn_test(name, size, min(at_most, source.counts[2]))
 
 
 @lru_cache(maxsize=4)
-def _drawn_test(name: str, size: int | tuple[int, int], count: int) -> Pictures:
+def _drawn_test(name: str, size: int | tuple[int, int], count: int) -> LabelledImages:
     return open_set(name, size=size, counts=(1, 1, count)).test
 
 
 def class_names(name: str, *, size: int | tuple[int, int] = 32) -> tuple[str, ...]:
-    """Name the classes of a labelled set; no picture of a built-in set is drawn or read for it."""
+    """Return the class names of a labelled set, without rendering or reading the images of a built-in set."""
     from driftlab.datasets.signs.alphabet import names_of
 
     source, request = _checked(name, 0, size, 1, None, None)
@@ -121,7 +130,7 @@ def _checked(
     classes: int | None,
     difficulty: float | None,
 ) -> tuple[SetSource, SetRequest]:
-    """Find a set and check what is asked of it; all faults are named at once."""
+    """Return a set and its checked request; raise RequestError with all faults."""
     key, _, folder = name.partition(":")
     if key not in SETS:
         raise unknown_name("labelled set", key, SETS)
@@ -133,19 +142,19 @@ def _checked(
     faults += [] if faults else _memory_faults(counts or source.counts, height * width)
     if faults:
         raise RequestError(f"Labelled set '{name}' cannot be opened: {'; '.join(faults)}.")
-    known = source.problem or Problem("", "", 2, 1.0)
+    default = source.problem or Problem("", "", 2, 1.0)
     problem = Problem(
-        known.name,
-        known.summary,
-        known.classes if classes is None else classes,
-        known.difficulty if difficulty is None else float(difficulty),
+        default.name,
+        default.summary,
+        default.classes if classes is None else classes,
+        default.difficulty if difficulty is None else float(difficulty),
     )
     exact, at_most = (source.counts, counts) if isinstance(counts, int) else (counts or source.counts, None)
     return source, SetRequest(name, folder, seed, (height, width), exact, at_most, problem)
 
 
 def folder_digest(name: str) -> str:
-    """Hash names and sizes of the files in an archive's folder; empty for a set without a folder."""
+    """Return a hash of the file names and sizes in an archive's folder; empty without a folder."""
     folder = Path(name.partition(":")[2]).expanduser()
     if ":" not in name or not folder.is_dir():
         return ""
@@ -165,7 +174,7 @@ def _count_faults(counts: object) -> list[str]:
 
 
 def _memory_faults(counts: Counts | int | None, pixels: int) -> list[str]:
-    """Refuse numbers of pictures that would not fit into memory."""
+    """Return a fault if the images would exceed the limit of memory."""
     return memory_faults(sum(counts) if isinstance(counts, tuple | list) else 0, pixels)
 
 

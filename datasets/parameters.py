@@ -1,4 +1,4 @@
-"""Parameters of workloads: what each means, its limits, and how given values are checked and read."""
+"""Parameters of workloads: their types, limits and defaults, and functions that check and read values."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ Given = float | str | Sequence[Choice] | Mapping[str, object]
 
 @dataclass(frozen=True)
 class StreamParameter:
-    """A numeric parameter of a workload besides size, rate, length and seed."""
+    """A numeric parameter of a workload."""
 
-    default: float | None  # None: that of the kind of stream which the seed chooses
+    default: float | None  # None: the default of the stream that the seed selects
     low: float
     high: float
     summary: str
     whole: bool = False
-    neutral: float | None = None  # of a condition, which may also come and go over time: where it is absent
+    neutral: float | None = None  # value at which a condition is absent; its severity may then vary over time
 
 
 @dataclass(frozen=True)
 class ChoiceParameter:
-    """A parameter of a workload that is one of several values or, if `many`, a list of them without repetition."""
+    """A parameter that is one of several values or, if `many`, a list of different ones."""
 
     default: tuple[Choice, ...]
     allowed: tuple[Choice, ...]
     summary: str
     many: bool = True
-    prefix: str = ""  # values that begin with it are allowed too, and checked where they are used
+    prefix: str = ""  # values with this prefix are allowed too; they are checked when they are used
 
 
 AnyParameter = StreamParameter | ChoiceParameter
 
 
 def read_values(known: Mapping[str, AnyParameter], params: Mapping[str, Given]) -> dict[str, Value]:
-    """Read the given parameters, and take the default of every other that has one."""
-    found: dict[str, Value] = {}
+    """Return the values of all parameters: the given ones, else the defaults."""
+    values: dict[str, Value] = {}
     for key, one in known.items():
         value = params.get(key, one.default)
         if isinstance(one, ChoiceParameter):
-            found[key] = _listed(value)
+            values[key] = _as_tuple(value)
         elif value is not None and one.neutral is not None:
-            found[key] = severity.read(value, one.neutral)  # type: ignore[arg-type]
+            values[key] = severity.read(value, one.neutral)  # type: ignore[arg-type]
         elif value is not None:
-            found[key] = float(value)  # type: ignore[arg-type]
-    return found
+            values[key] = float(value)  # type: ignore[arg-type]
+    return values
 
 
 def parameter_faults(known: Mapping[str, AnyParameter], params: Mapping[str, object]) -> list[str]:
-    """Check given parameters against those that a workload has."""
+    """Return the faults of given values: unknown names, and values outside the limits."""
     faults: list[str] = []
     for key, value in params.items():
         if key not in known:
@@ -77,7 +77,7 @@ def _number_faults(key: str, value: object, known: StreamParameter) -> list[str]
 
 
 def _choice_faults(key: str, value: object, known: ChoiceParameter) -> list[str]:
-    listed = _listed(value)
+    listed = _as_tuple(value)
     if not listed or (len(listed) > 1 and not known.many):
         return [f"{key} is {quoted(value)}, allowed {'is a list' if known.many else 'is one'} of {_names(known)}"]
     faults = [f"{key} holds {quoted(one)} twice" for one in dict.fromkeys(listed) if listed.count(one) > 1]
@@ -86,7 +86,7 @@ def _choice_faults(key: str, value: object, known: ChoiceParameter) -> list[str]
     return faults + [str(unknown_name(f"value of {key}", one.strip("'"), _texts(known))).rstrip(".") for one in unknown]
 
 
-def _listed(value: object) -> tuple[Choice, ...]:
+def _as_tuple(value: object) -> tuple[Choice, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""The base of procedural streams: a request, a script, and frame k as a pure function of both and k."""
+"""Base of rendered streams: frame k is a pure function of the request, the script of scenes, and k."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import ClassVar, Generic, TypeVar
 from driftlab.datasets.script import Script
 
 Drawn = TypeVar("Drawn")
-_KEPT = 2  # frames; a process may hold a thousand streams
+_CACHED = 2  # values per stream; a process may have a thousand streams
 
 
 @dataclass(frozen=True)
 class ProceduralRequest:
-    """The arguments that a frame depends on besides its time; each kind of stream adds parameters of its own."""
+    """The arguments of a stream on which its frames depend; each kind of stream adds parameters."""
 
     preset: str
     seed: int
@@ -30,9 +30,9 @@ AnyRequest = TypeVar("AnyRequest", bound=ProceduralRequest)
 
 
 class Procedural(Generic[AnyRequest]):
-    """A procedural stream. Subclasses draw a frame; everything else follows from the request and the script."""
+    """A rendered stream; subclasses render the frames."""
 
-    family: ClassVar[str]  # the first part of its name
+    family: ClassVar[str]  # first part of the workload's name
 
     def __init__(self, request: AnyRequest, script: Script) -> None:
         self._request = request
@@ -65,10 +65,10 @@ class Procedural(Generic[AnyRequest]):
         return self._script.changes_s(self.duration_s)
 
 
-def draw_cached(kept: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
-    """Return the cached frame, or draw it and drop the oldest cached one."""
-    if number not in kept:
-        kept[number] = draw()
-        if len(kept) > _KEPT:
-            kept.popitem(last=False)
-    return kept[number]
+def draw_cached(cache: OrderedDict[int, Drawn], number: int, draw: Callable[[], Drawn]) -> Drawn:
+    """Return a value from the cache, or draw it and drop the oldest one."""
+    if number not in cache:
+        cache[number] = draw()
+        if len(cache) > _CACHED:
+            cache.popitem(last=False)
+    return cache[number]

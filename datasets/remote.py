@@ -1,4 +1,4 @@
-"""The stream of a real device: its length, size and rate are known here, its frames only on the device."""
+"""The camera of a real device as a stream with known length, size and rate, but without frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.errors import RequestError
 
 @dataclass(frozen=True)
 class RemoteStream:
-    """Knows everything of a camera's stream but its frames."""
+    """A camera's stream without its frames."""
 
     name: str
     size: tuple[int, int]
@@ -29,7 +29,7 @@ class RemoteStream:
         return ()
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Return no frames for no times; a camera shows others only in real time, on its device."""
+        """Return an empty batch for no times; raise RequestError for any time."""
         if len(times_s):
             raise RequestError(
                 f"Workload '{self.name}' is a camera, which shows its frames in real time on a device only: "

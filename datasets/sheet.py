@@ -1,4 +1,4 @@
-"""Contact sheets: frames above, truth below, in the colours of all reports."""
+"""Contact sheets: frames with their ground truth below, in the colours of the reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAPER, _INK = 255, (30, 30, 30)
 
 
 def _build_palette() -> Pixels:
-    """Give the first classes fixed colours, the others distant hues, and the ignored label black."""
+    """Return fixed colours for the first classes, distinct hues for the others, and black for IGNORE."""
     numbers = np.arange(256)
     hues = (numbers * 0.618034) % 1 * 180
     hsv = np.stack([hues, 140 + 90 * (numbers % 2), 230 - 40 * (numbers % 3)], axis=1).astype(np.uint8)
@@ -46,13 +46,13 @@ PALETTE: Pixels = _build_palette()  # [256, 3] RGB of each label value
 
 
 def colour_of(kind: int) -> Pixels:
-    """Return the colour of a class; colours repeat beyond 255 classes, and an unknown class is black."""
+    """Return the colour of a class; colours repeat after 255 classes, and an unknown class is black."""
     colour: Pixels = PALETTE[kind % IGNORE if kind >= 0 else IGNORE]
     return colour
 
 
 def contact_sheet(stream: Stream, times_s: Times | Sequence[float]) -> Pixels:
-    """Draw the frames at these times with their truth, and the names of the classes."""
+    """Return an image of the frames at these times, their ground truth, and a legend of the classes."""
     frames = stream.at(times_s)
     if not len(frames):
         raise RequestError("A contact sheet needs at least one time.")
@@ -102,7 +102,7 @@ def _legend(classes: Sequence[str], width: int) -> Pixels:
 
 
 def save_png(picture: Pixels, path: str | Path) -> Path:
-    """Write an RGB array as a PNG file and return its path."""
+    """Write an RGB array to a PNG file and return its path."""
     target, buffer = Path(path), io.BytesIO()
     Image.fromarray(picture).save(buffer, format="PNG")
     try:

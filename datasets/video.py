@@ -1,4 +1,4 @@
-"""Video files as streams: any frame at any time, truth from label maps beside the file."""
+"""Video files as streams: random access to frames, and ground truth from label maps next to the file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 Pixels = npt.NDArray[np.uint8]
-_FRAMES_KEPT = 8
+_CACHED_FRAMES = 8
 MAX_CLASSES_BYTES = 100_000
-MAX_FILM_BYTES, MAX_FRAME_PX = 2**34, 2**26
+MAX_VIDEO_BYTES, MAX_FRAME_PX = 2**34, 2**26
 MAX_LENGTH_S = 1e7
-ROUNDING_S = 1e-6  # of times as floating-point numbers
-UNSTAMPED_CODECS = ("h264", "hevc", "vvc")  # FFmpeg derives presentation times from decoding times for others alone
-UNREADABLE = (av.FFmpegError, ValueError, OverflowError, MemoryError)  # what damaged files make PyAV raise
+ROUNDING_S = 1e-6  # rounding error of times as floating-point numbers
+UNSTAMPED_CODECS = ("h264", "hevc", "vvc")  # for other codecs FFmpeg derives presentation times from decoding times
+UNREADABLE = (av.FFmpegError, ValueError, OverflowError, MemoryError)  # raised by PyAV for damaged files
 
 
 @dataclass(frozen=True)
@@ -44,26 +44,26 @@ class _Index:
     stamps: tuple[int, ...]  # presentation time in units of the file's time base
     decoded: tuple[int, ...]  # decoding time in these units
     starts_s: tuple[float, ...]  # since the first frame
-    keys: tuple[int, ...]  # frame numbers at which decoding can begin
-    tolerance_s: float  # by which a container that rounds times may have put frames later
+    keys: tuple[int, ...]  # numbers of the frames at which decoding can begin
+    tolerance_s: float  # by which the container's rounding may delay a frame
     length_s: float
-    counted: bool  # the stamps are no presentation times: frames are counted as the decoder gives them
+    counted: bool  # stamps are decoding times, so frames are counted in the order of the decoder
 
 
 class VideoStream:
-    """A file that PyAV decodes, shown at a given size and rate."""
+    """A video file that PyAV decodes, at a given size and rate."""
 
     def __init__(self, path: str, size: tuple[int, int], fps: float, duration_s: float) -> None:
         self._arguments = (path, size, fps, duration_s)
         self._path = Path(path)
         self._decoded: OrderedDict[int, Pixels] = OrderedDict()
         self._frames: Iterator[VideoFrame] | None = None
-        self._next = 0  # number of the frame that the decoder gives next
+        self._next = 0  # number of the decoder's next frame
         self._container = self._open()
         self._labels = _find_labels(self._path)
         self._classes = _read_classes(self._path)
         self._length_s = duration_s or self._index.length_s
-        self._image(0)  # refuse a file that cannot be decoded here, not in the middle of a run
+        self._image(0)  # raises for a file that cannot be decoded, before a run starts
 
     def __reduce__(self) -> tuple[type[VideoStream], tuple[str, tuple[int, int], float, float]]:
         return type(self), self._arguments
@@ -86,7 +86,7 @@ class VideoStream:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names from classes.txt beside the label maps or the file, else those of the streets."""
+        """Return the names in classes.txt next to the label maps or the file, else those of the streets."""
         return self._classes
 
     @property
@@ -98,7 +98,7 @@ class VideoStream:
         return ()
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Read the frames shown at these times; the last frame repeats after the end of the file."""
+        """Read the frames at these times; the last frame repeats after the end of the file."""
         times = np.asarray(times_s, np.float64)
         numbers = [self._number_at(float(time_s)) for time_s in times]
         images = np.empty((len(times), *self.size, 3), np.uint8)
@@ -112,7 +112,7 @@ class VideoStream:
         return Frames(times_s=times, images=images, scenes=np.zeros(len(times), np.int32), labels=labels)
 
     def check(self) -> None:
-        """Read the label maps of the frames that are shown, which is quick, then the frames; each once."""
+        """Read all label maps, which is fast, then all frames; raise DataError at an unusable one."""
         times = frame_times(self, 0, min(self.duration_s, self._index.length_s))
         numbers = sorted({self._number_at(float(time_s)) for time_s in times})
         if self._labels is not None:
@@ -128,8 +128,8 @@ class VideoStream:
     def _open(self) -> InputContainer:
         if not self._path.is_file():
             raise DataError(f"There is no video file '{self._path}'. Give the path of a file, as in video:clips/a.mp4.")
-        if (size := self._path.stat().st_size) > MAX_FILM_BYTES:
-            raise self._unreadable(f"it has {size:,} bytes, allowed are {MAX_FILM_BYTES:,}")
+        if (size := self._path.stat().st_size) > MAX_VIDEO_BYTES:
+            raise self._unreadable(f"it has {size:,} bytes, allowed are {MAX_VIDEO_BYTES:,}")
         try:
             container = av.open(str(self._path), metadata_errors="replace")  # titles may be in any encoding
         except UNREADABLE as error:
@@ -141,7 +141,7 @@ class VideoStream:
             raise self._unreadable(
                 f"its frames have {context.width} x {context.height} pixels, allowed are {MAX_FRAME_PX:,}"
             )
-        context.thread_count = 1  # parallelism is across streams, not inside one
+        context.thread_count = 1  # streams run in parallel, each decoder on one thread
         return container
 
     def _unreadable(self, reason: str) -> DataError:
@@ -152,7 +152,7 @@ class VideoStream:
 
     @cached_property
     def _index(self) -> _Index:
-        """Index the frames by reading packets, without decoding."""
+        """Return the index of all frames, from packets without decoding."""
         packets: list[tuple[int, int, bool]] = []
         with self._open() as container:
             stream = container.streams.video[0]
@@ -168,7 +168,7 @@ class VideoStream:
                 raise self._unreadable(str(error)) from error
         if not packets:
             raise self._unreadable("it holds no frame")
-        # Presentation times of B-frames are out of order in the file; times in order are decoding times.
+        # In a file with B-frames, presentation times are not in order: times in order are decoding times.
         counted = counted and all(before[0] < after[0] for before, after in pairwise(packets))
         packets.sort()
         starts_s = tuple((stamp - packets[0][0]) * base_s for stamp, *_ in packets)
@@ -187,7 +187,7 @@ class VideoStream:
         )
 
     def _image(self, number: int) -> Pixels:
-        """Decode a frame; decoding continues from the last frame unless a key frame lies between."""
+        """Return a decoded frame; decoding continues after the last one unless a key frame is between."""
         if number not in self._decoded:
             key = self._index.keys[max(0, bisect_right(self._index.keys, number) - 1)]
             height, width = self.size
@@ -195,17 +195,17 @@ class VideoStream:
                 if self._frames is None or not key <= self._next <= number:
                     self._seek(key)
                 frame = self._decode_to(number)
-                picture = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
+                image = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="AREA")
             except UNREADABLE as error:
                 self._frames = None
                 raise self._unreadable(f"frame {number}: {error}") from error
-            self._decoded[number] = picture.astype(np.uint8, copy=False)
-            if len(self._decoded) > _FRAMES_KEPT:
+            self._decoded[number] = image.astype(np.uint8, copy=False)
+            if len(self._decoded) > _CACHED_FRAMES:
                 self._decoded.popitem(last=False)
         return self._decoded[number]
 
     def _seek(self, key: int) -> None:
-        """Begin to decode at a key frame or before it; containers such as AVI seek by decoding times."""
+        """Seek to a key frame or before it; tries several times, as some containers seek by decoding times."""
         stream, index = self._container.streams.video[0], self._index
         first_packet = min(index.decoded)
         for target in (first_packet,) if index.counted else (index.stamps[key], index.decoded[key], first_packet):
@@ -222,26 +222,26 @@ class VideoStream:
         assert self._frames is not None
         for frame in self._frames:
             if index.counted:
-                found = self._next == number
+                reached = self._next == number
                 self._next += 1
             else:
                 shown = _shown_at(frame)
-                found = shown is not None and shown >= index.stamps[number]
-            if found:
+                reached = shown is not None and shown >= index.stamps[number]
+            if reached:
                 self._next = number + 1
                 return frame
         self._frames = None
         raise self._unreadable(f"frame {number} of {len(index.stamps)} is missing")
 
     def _label(self, folder: Path, number: int) -> Pixels:
-        """Read a frame's label map; a frame without a map is IGNORE everywhere."""
+        """Return a frame's label map; a frame without one is IGNORE everywhere."""
         height, width = self.size
         path = folder / f"gt_{number:06d}.png"
         if not path.is_file():
             return np.full((height, width), IGNORE, np.uint8)
         try:
-            with Image.open(path) as picture:
-                values = np.asarray(picture)
+            with Image.open(path) as image:
+                values = np.asarray(image)
         except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
             raise DataError(f"Label map '{path}' cannot be read: {error}. Write it again as an 8-bit PNG.") from error
         if values.ndim != 2 or values.dtype != np.uint8:
@@ -258,18 +258,18 @@ class VideoStream:
 
 
 def _shown_at(frame: VideoFrame) -> int | None:
-    """Return a frame's presentation time, else its decoding time."""
+    """Return a frame's presentation time; its decoding time if it has none."""
     return frame.dts if frame.pts is None else frame.pts
 
 
 def _rounding_ticks(stamps: Sequence[int]) -> int:
-    """Return by how many ticks rounding may move a frame against the first: 1 where short ticks make unequal gaps."""
+    """Return the ticks by which rounding may move a frame: 1 for unequal gaps in a fine time base, else 0."""
     gaps = [after - before for before, after in pairwise(stamps)]
     return int(len(set(gaps)) > 1 and median(gaps) > 2)
 
 
 def _find_labels(path: Path) -> Path | None:
-    """Find the folder of the label maps: PATH.labels, or the file's own."""
+    """Return the folder of the label maps: PATH.labels, or the folder of the file; None without maps."""
     for folder in (path.with_name(f"{path.name}.labels"), path.parent):
         if next(folder.glob("gt_*.png"), None) is not None:
             return folder

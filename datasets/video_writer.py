@@ -1,4 +1,4 @@
-"""Streams as films of one's own: an H.264 file, and the label maps beside it that `video:FILE` reads."""
+"""Write streams as videos: an H.264 file and label maps, which `video:FILE` reads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from PIL import Image
 from driftlab.datasets.frames import Stream, frame_times
 from driftlab.errors import RequestError
 
-QUALITY = 18  # x264's constant rate factor: a camera's, hardly to be told from the original
-MAX_RATE_DENOMINATOR = 100_000  # 30000/1001 as a floating-point number becomes that fraction again
-CHUNK = 64  # frames drawn at a time
+QUALITY = 18  # constant rate factor of x264: visually lossless, as a camera records
+MAX_RATE_DENOMINATOR = 100_000  # converts the floating-point number of 30000/1001 back to this fraction
+CHUNK = 64  # frames rendered at a time
 KINDS = (".mp4", ".mkv", ".avi")
 
 
-def save_film(stream: Stream, path: Path) -> Path:
-    """Write all frames of a stream as a film, and their maps and names of classes into the folder FILE.labels.
+def save_video(stream: Stream, path: Path) -> Path:
+    """Write a stream to a video file, and label maps and class names to the folder FILE.labels.
 
-    Both are moved into place at the end: a film that is broken off leaves nothing.
+    Both are moved into place at the end, so an interrupted call leaves no files.
     """
-    check_film(stream, path)
+    check_video(stream, path)
     labels = _labels_of(path)
     try:
         with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
@@ -39,28 +39,29 @@ def save_film(stream: Stream, path: Path) -> Path:
                 raise
     except (OSError, av.FFmpegError) as error:
         raise RequestError(
-            f"Cannot write the film '{path}': {error.strerror or error}. Give a path in a folder you own."
+            f"Cannot write the video '{path}': {error.strerror or error}. Use a path in a writable folder."
         ) from error
     return path
 
 
-def check_film(stream: Stream, path: Path) -> None:
-    """Refuse a stream that no film can hold, and a path where none can be written."""
+def check_video(stream: Stream, path: Path) -> None:
+    """Raise RequestError for a stream that cannot be written as a video, and for an unusable path."""
     if path.suffix not in KINDS:
-        raise RequestError(f"'{path}' is no name of a film. Let it end in {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
+        kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise RequestError(f"'{path}' is not the name of a video file. Use a name that ends in {kinds}.")
     for place in (path, _labels_of(path)):
         if place.exists():
-            raise RequestError(f"'{place}' exists. Give a film another name, or remove it first.")
+            raise RequestError(f"'{place}' exists already. Use another name, or delete it.")
     if not path.parent.is_dir():
-        raise RequestError(f"Cannot write the film '{path}': there is no folder '{path.parent}'. Make it first.")
+        raise RequestError(f"Cannot write the video '{path}': folder '{path.parent}' does not exist. Create it.")
     height, width = stream.size
     if height % 2 or width % 2:
         raise RequestError(
-            f"'{stream.name}' has frames of {height} x {width} pixels, and H.264 needs even numbers. "
-            f"Show it with height={height + height % 2} and width={width + width % 2}."
+            f"'{stream.name}' has frames of {height} x {width} pixels, but H.264 requires even numbers. "
+            f"Use height={height + height % 2} and width={width + width % 2}."
         )
     if stream.at([0.0]).labels is None:
-        raise RequestError(f"'{stream.name}' has no class for each pixel, and a film can hold no other truth.")
+        raise RequestError(f"'{stream.name}' has no label maps, which videos require. Use a street workload.")
 
 
 def _labels_of(path: Path) -> Path:
@@ -75,7 +76,7 @@ def _write(stream: Stream, path: Path) -> None:
     with av.open(str(path), "w") as container:
         options = {"crf": str(QUALITY), "threads": "1"}
         if path.suffix == ".avi":
-            options["bf"] = "0"  # AVI has no place for the presentation times of B-frames
+            options["bf"] = "0"  # AVI cannot store the presentation times of B-frames
         rate = Fraction(stream.fps).limit_denominator(MAX_RATE_DENOMINATOR)
         track = container.add_stream("libx264", rate=rate, options=options)
         track.height, track.width = stream.size
@@ -83,8 +84,8 @@ def _write(stream: Stream, path: Path) -> None:
         for start in range(0, len(times_s), CHUNK):
             frames = stream.at(times_s[start : start + CHUNK])
             assert frames.labels is not None
-            for row, (picture, truth) in enumerate(zip(frames.images, frames.labels, strict=True)):
-                shown = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-                container.mux(track.encode(shown))
+            for row, (image, truth) in enumerate(zip(frames.images, frames.labels, strict=True)):
+                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+                container.mux(track.encode(frame))
                 Image.fromarray(truth).save(labels / f"gt_{start + row:06d}.png")
         container.mux(track.encode())

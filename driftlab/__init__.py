@@ -1,4 +1,4 @@
-"""driftlab: vision models on edge devices whose world drifts, every way of coping side by side."""
+"""driftlab: simulate vision models on edge devices under distribution shift and varying load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["__version__", "errors", "newest_run", "open_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is behind a public name when it is first asked for: importing driftlab alone stays cheap."""
+    """Import the object of a public name at its first use, so that `import driftlab` is fast."""
     if name == "newest_run":
         from driftlab.platform.results.tables.read import newest_run
 

@@ -4,7 +4,7 @@ PyPI's Linux wheels of torchvision are CUDA builds. Beside a CPU-only torch thei
 import then fails at the first operator it wants to describe. Only in that case, `import_torchvision` defines the
 missing operators just before the import and gives non-maximum suppression a kernel.
 
-What stays unavailable beside such a torch: torchvision.io's image codecs and the compiled operators without a fallback
+Unavailable with such a torch: the image codecs of torchvision.io and the compiled operators without a fallback
 (deformable convolution, the other region poolings).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.library import Library
 
 _PACKAGE = "torchvision"
-_MISSING = ("nms", "qnms")  # the operators torchvision describes at import even without its library
+_MISSING = ("nms", "qnms")  # operators that torchvision registers at import even without its library
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _DEFINED: list[Library] = []  # an operator lives as long as the library object that defined it
 
@@ -34,7 +34,7 @@ def import_torchvision() -> ModuleType:
         return import_module(_PACKAGE)
     _define_operators()
     module = import_module(_PACKAGE)
-    sys.modules["torchvision.ops.boxes"].__dict__["_assert_has_ops"] = _nothing
+    sys.modules["torchvision.ops.boxes"].__dict__["_assert_has_ops"] = _skip_check
     return module
 
 
@@ -51,23 +51,23 @@ def _define_operators() -> None:
 
 
 def library_loads(spec: ModuleSpec) -> bool:
-    """Say whether torchvision's compiled library is there and loads beside this torch."""
+    """Return whether torchvision's compiled library exists and loads with this torch."""
     folders = spec.submodule_search_locations or ()
     suffixes = (ExtensionFileLoader, EXTENSION_SUFFIXES)
-    found = [lib for folder in folders if (lib := FileFinder(folder, suffixes).find_spec("_C")) is not None]
-    if not found or found[0].origin is None:
+    libraries = [lib for folder in folders if (lib := FileFinder(folder, suffixes).find_spec("_C")) is not None]
+    if not libraries or libraries[0].origin is None:
         return False
     import torch
 
     try:
-        torch.ops.load_library(found[0].origin)
+        torch.ops.load_library(libraries[0].origin)
     except OSError:
         return False
     return True
 
 
 def non_maximum_suppression(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Keep, best score first, every box that overlaps no kept box by more than the threshold."""
+    """Return the rows of boxes to keep, best first: those that overlap no better one above the threshold."""
     import torch
 
     left, top, right, bottom = dets.unbind(1)
@@ -84,16 +84,16 @@ def non_maximum_suppression(dets: Tensor, scores: Tensor, iou_threshold: float) 
     return torch.stack(kept) if kept else rest
 
 
-def _nothing() -> None:
-    """Stand in for the check that the compiled library is loaded."""
+def _skip_check() -> None:
+    """Replace torchvision's check that its compiled library is loaded."""
 
 
 def state() -> Literal["absent", "works", "mended"]:
-    """Import torchvision and report how that went."""
+    """Import torchvision and return the outcome; `mended`: with the operators of this module."""
     try:
         import_torchvision()
     except ModuleNotFoundError as error:
-        if error.name != _PACKAGE:  # it is there, and something that it needs is not
+        if error.name != _PACKAGE:  # torchvision exists, but a package that it imports is missing
             raise
         return "absent"
     return "mended" if _DEFINED else "works"

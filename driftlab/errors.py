@@ -1,6 +1,6 @@
-"""The errors driftlab raises on purpose: one root, so a caller can catch them all.
+"""The errors that driftlab raises for its users, and helpers that write their messages.
 
-This module is the only one that every layer may import; it imports nothing from driftlab.
+Every module may import this one; it imports no module of driftlab.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ MOST_LINE = 400  # characters of another library's message
 
 
 class DriftlabError(Exception):
-    """Root of every error that driftlab raises on purpose."""
+    """Base class of all errors of driftlab; its message is for the user."""
 
 
 class RequestError(DriftlabError):
-    """The request is wrong: the message says what was given, what is allowed and what to do (exit code 2)."""
+    """The request is invalid: the message has the value, the allowed values and the fix (exit code 2)."""
 
 
 class DataError(RequestError):
-    """A stream, a file or a run folder cannot be read as what it claims to be."""
+    """A stream, a file or a run folder is missing, damaged or of another format."""
 
 
 class RunError(DriftlabError):
-    """The request was right and the run failed all the same (exit code 1)."""
+    """A valid request failed while it ran (exit code 1)."""
 
 
 class BackendLost(RunError):
-    """What the nodes run on has gone: no cell of this run can go on, though another run can continue it."""
+    """The processes that host the nodes have ended: this run stops, but can be resumed."""
 
 
 class WireError(DriftlabError):
-    """A message between nodes is torn, stale, replayed or foreign, and was refused."""
+    """A message between nodes was refused: incomplete, stale, repeated or foreign."""
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
-    """Say that a name is not known, what was probably meant, and what is allowed."""
+    """Return the error for an unknown name, with the most similar name and all allowed ones."""
     names = sorted(allowed)
     close = difflib.get_close_matches(given[:MOST_QUOTED], names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
@@ -49,7 +49,7 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
 
 @contextmanager
 def needed_import(need: str, cure: str, kind: type[DriftlabError] = RequestError) -> Iterator[None]:
-    """Say of an import that fails what needs it, and what to do."""
+    """Convert an import error in the block to an error with the feature that needs it, and the fix."""
     try:
         yield
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision was built for another torch
@@ -57,28 +57,28 @@ def needed_import(need: str, cure: str, kind: type[DriftlabError] = RequestError
 
 
 def first_line(error: BaseException) -> str:
-    """Cut an error down to what it says first; one that says nothing has at least a name."""
+    """Return the first line of an error's message without a final full stop; its class if empty."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return shortened(line, MOST_LINE)
 
 
 def quoted(value: object) -> str:
-    """Write a value as Python does, shortened where it is long, deep or a number of too many digits."""
+    """Return the repr of a value, shortened if it is long, deeply nested or a number of many digits."""
     return shortened(_QUOTER.repr(value))
 
 
 def as_typed(*words: object) -> str:
-    """Write words of a command so that a shell takes each as one, whatever characters a path has."""
+    """Join the words of a command, quoted for a shell."""
     return shlex.join(map(str, words))
 
 
 def shortened(text: str, most: int = MOST_QUOTED) -> str:
-    """Cut a text to what a message has room for."""
+    """Cut a text to a length, with an ellipsis as its last character."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class _Quoter(reprlib.Repr):
-    """Writes so much of a value as a message has room for, however large the value is."""
+    """A repr of limited length for values of any size."""
 
     def repr_int(self, value: int, level: int) -> str:
         return f"a whole number of {value.bit_length()} bits" if value.bit_length() > MOST_QUOTED else repr(value)

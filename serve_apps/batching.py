@@ -1,7 +1,7 @@
-"""Answers of images that come at the same time, in one pass of each session's network.
+"""Predict images in batches: images of a session that wait at the same time share a forward pass.
 
-Nothing waits for company: while a batch is computed, those that come meanwhile gather to the next one. All work on an
-image but reading its bytes is done in the thread of the batch, so that a request costs the event loop little.
+An image never waits for a batch to fill; the images that arrive during one batch form the next. Images are decoded in
+the thread of the batch, so a request takes little time of the event loop.
 """
 
 from __future__ import annotations
@@ -15,59 +15,60 @@ import numpy as np
 
 from driftlab.errors import RequestError
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.pictures import answer_document, decode_image
+from driftlab.serve_apps.pictures import decode_image, prediction_document
 
-BATCH = 32  # images
-_Asked = tuple[bytes, "asyncio.Future[bytes]"]
+MAX_BATCH = 32  # images
+_QueuedImage = tuple[bytes, "asyncio.Future[bytes]"]
 
 
 class ImageBatches:
-    """Batches the images of one event loop."""
+    """The image queue of one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[HostedSession, list[_Asked]] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="answering")
+        self._waiting: OrderedDict[HostedSession, list[_QueuedImage]] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
         self._pump: asyncio.Task[None] | None = None
 
-    async def answer(self, session: HostedSession, body: bytes) -> bytes:
-        """Return the JSON document of an image's answer."""
+    async def predict(self, session: HostedSession, body: bytes) -> bytes:
+        """Return the prediction of an image as a JSON document."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(session, []).append((body, future))
         if self._pump is None:
-            self._pump = asyncio.create_task(self._answer_all())
+            self._pump = asyncio.create_task(self._predict_all())
         return await future
 
-    async def _answer_all(self) -> None:
-        """Answer batch after batch, one session after another."""
+    async def _predict_all(self) -> None:
+        """Predict batches, taking one from each session in turn, until none waits."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                session, asked = self._waiting.popitem(last=False)
-                batch, rest = asked[:BATCH], asked[BATCH:]
+                session, images = self._waiting.popitem(last=False)
+                batch, rest = images[:MAX_BATCH], images[MAX_BATCH:]
                 if rest:
                     self._waiting[session] = rest
-                replies = await loop.run_in_executor(self._thread, answer_bodies, session, [body for body, _ in batch])
+                bodies = [body for body, _ in batch]
+                replies = await loop.run_in_executor(self._thread, predict_bodies, session, bodies)
                 for (_, future), reply in zip(batch, replies, strict=True):
                     _settle(future, reply)
         finally:
             self._pump = None
 
 
-def answer_bodies(session: HostedSession, bodies: list[bytes]) -> list[bytes | Exception]:
-    """Decode images, answer them together, and write the documents; an image that is none gets its error."""
-    replies: list[Any] = [_decoded(body, session.app.size) for body in bodies]
+def predict_bodies(session: HostedSession, bodies: list[bytes]) -> list[bytes | Exception]:
+    """Return a document for each image, or the error of an image that cannot be decoded."""
+    replies: list[Any] = [_decode(body, session.app.size) for body in bodies]
     places = [place for place, image in enumerate(replies) if not isinstance(image, Exception)]
     try:
-        version, answers = session.answer(np.stack([replies[place] for place in places])) if places else (0, ())
+        version, predictions = session.answer(np.stack([replies[place] for place in places])) if places else (0, ())
     except Exception as error:
         return [error] * len(bodies)
     task = session.app.networks.task.name
-    for place, answer in zip(places, answers, strict=True):
-        replies[place] = answer_document(version, task, answer)
+    for place, prediction in zip(places, predictions, strict=True):
+        replies[place] = prediction_document(version, task, prediction)
     return replies
 
 
-def _decoded(body: bytes, size: tuple[int, int]) -> Any:
+def _decode(body: bytes, size: tuple[int, int]) -> Any:
     try:
         return decode_image(body, size)
     except RequestError as error:
@@ -75,7 +76,7 @@ def _decoded(body: bytes, size: tuple[int, int]) -> Any:
 
 
 def _settle(future: asyncio.Future[bytes], reply: bytes | Exception) -> None:
-    if future.done():  # its client has gone
+    if future.done():  # the client has disconnected
         return
     if isinstance(reply, Exception):
         future.set_exception(reply)

@@ -1,4 +1,4 @@
-"""A device in a process of its own on the server's machine, for the button of the page."""
+"""A demo device on the server's computer, started by a button of the live page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import tempfile
 import threading
 from pathlib import Path
 
-STOP_S = 10.0
+STOP_TIMEOUT_S = 10.0
 WORKLOAD = "streets/walking_paris"
 
 
 class DemoDevice:
-    """At most one process, which this object started and stops."""
+    """At most one process of `driftlab device`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,10 @@ class DemoDevice:
         return self._process is not None and self._process.poll() is None
 
     def start(self, url: str, token: str, seconds: float, cert: str = "") -> bool:
-        """Start the device if it does not run; its token goes by the environment, which other users cannot read."""
+        """Start the device if none is running; return whether one is.
+
+        The token is passed in the environment, since other users can read a command line.
+        """
         with self._lock:
             if not self.running:
                 out = Path(tempfile.mkdtemp(prefix="driftlab-demo-")) / "run"
@@ -39,12 +42,12 @@ class DemoDevice:
             return self.running
 
     def stop(self) -> bool:
-        """Stop the device."""
+        """Stop the device and return False; kill it after `STOP_TIMEOUT_S`."""
         with self._lock:
             if self._process is not None and self.running:
                 self._process.terminate()
                 try:
-                    self._process.wait(STOP_S)
+                    self._process.wait(STOP_TIMEOUT_S)
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                     self._process.wait()

@@ -1,6 +1,6 @@
-"""The server on Ray Serve: one replica with all sessions, and actors with their learners.
+"""The server on Ray Serve: one replica hosts all sessions, and actors host their learners.
 
-On this machine alone, the replica listens itself. On a cluster, Ray Serve's proxies do.
+On a single computer the replica listens on the port itself. On a cluster, Ray Serve's proxies do.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from driftlab.serve_apps.sessions import Hub, Limits
 log = logging.getLogger(__name__)
 NAME = "driftlab"
 TOKEN_VARIABLE, MIN_TOKEN = "DRIFTLAB_TOKEN", 16  # characters
-LEAN = {  # fewer threads between a request and its route, none of which blocks
+LEAN = {  # no extra threads between a request and its route: no route blocks
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
-MOST_REQUESTS = 400  # at the same time: most of them are held until a result is there
-REQUEST_S = 900  # opening a session may train its network
-DRAIN_S = 5.0  # for rounds to end before the server does
-LEAVE_S, LEAVE_CLUSTER_S = 3.0, 60.0  # for Serve to shut down; a Ray that was started for it ends in any case
+MAX_REQUESTS = 400  # at the same time; most are held until there is a result
+REQUEST_TIMEOUT_S = 900  # opening a session may train its network
+DRAIN_TIMEOUT_S = 5.0  # for rounds to end before the server stops
+LOCAL_SHUTDOWN_TIMEOUT_S, CLUSTER_SHUTDOWN_TIMEOUT_S = 3.0, 60.0  # of Serve; a local Ray is ended in any case
 
 
 class ServerArgs(BaseModel):
-    """The arguments of a Serve config file."""
+    """The arguments in a Serve config file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,12 +52,10 @@ class ServerArgs(BaseModel):
     )
     sessions: int = Field(64, ge=1)
     rate: float = Field(200.0, gt=0)  # requests per second of one token
-    workers: Annotated[int, Field(ge=0)] = 0  # processes with the learners of the sessions; 0: one for each processor
-    cert: str = ""  # file that the server's own demo device trusts
-    key: str = ""  # its private key, where the replica listens itself
-    port: Annotated[int, Field(ge=0)] = (
-        0  # of this machine on which the replica listens itself; 0: behind Ray Serve's proxies
-    )
+    workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
+    cert: str = ""  # certificate file, which the demo device trusts
+    key: str = ""  # its private key, if the replica listens itself
+    port: Annotated[int, Field(ge=0)] = 0  # on which the replica listens itself; 0: Ray Serve's proxies listen
 
 
 def _replica() -> Any:
@@ -65,21 +63,21 @@ def _replica() -> Any:
 
 
 def build_ingress() -> FastAPI:
-    """Build the routes in the replica, over its own hub."""
+    """Return the FastAPI application of the replica."""
     return build_app(lambda: _replica().hub)
 
 
 @serve.deployment(
     name=NAME,
     num_replicas=1,
-    max_ongoing_requests=MOST_REQUESTS,
+    max_ongoing_requests=MAX_REQUESTS,
     graceful_shutdown_timeout_s=2,
     graceful_shutdown_wait_loop_s=0.1,
     ray_actor_options={"num_cpus": 0.1},
 )
 @serve.ingress(build_ingress)
 class ModelStreaming:
-    """Holds the sessions of a server."""
+    """The replica that hosts the sessions of a server."""
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
@@ -89,14 +87,14 @@ class ModelStreaming:
         where = ServerAddress(LOOPBACK, args.port, args.cert, args.key)
         self.door = Door(build_app(lambda: self.hub), where) if args.port else None
 
-    async def drain(self, most_s: float) -> None:
-        """Take nothing more, and finish what was acknowledged."""
-        await asyncio.to_thread(self.hub.drain, most_s)
+    async def drain(self, max_s: float) -> None:
+        """Refuse new uploads and sessions, and finish rounds on acknowledged uploads within `max_s`."""
+        await asyncio.to_thread(self.hub.drain, max_s)
 
     def check_health(self) -> None:
-        """Fail where a thread has ended: Serve then starts another replica from the folder."""
+        """Raise if a thread has ended: Serve then starts another replica from the folder."""
         if not self.hub.is_working or (self.door is not None and not self.door.thread.is_alive()):
-            raise RuntimeError("the thread of the training rounds or of the port has ended")
+            raise RuntimeError("a thread of the training rounds or the HTTP server has ended")
 
     def __del__(self) -> None:
         if self.door is not None:
@@ -105,10 +103,10 @@ class ModelStreaming:
 
 
 def _keep_replica_from_the_network() -> None:
-    """Let this replica listen on the loopback interface only, if its Ray does.
+    """Make this replica listen on the loopback interface only, if its Ray does.
 
-    Serve opens a port of each replica on every interface, for calls between deployments, after the replica was
-    constructed. No setting prevents that, so the function that opens the port is replaced in this process.
+    After a replica is constructed, Serve opens a port on every interface, for calls between deployments. No setting
+    prevents that, so the function that opens the port is replaced in this process.
     """
     here = ray.get_runtime_context().get_node_id()
     if [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here] != [LOOPBACK]:
@@ -116,58 +114,59 @@ def _keep_replica_from_the_network() -> None:
     name = "add_port_to_grpc_server"
     add = getattr(replica, name, None)
     if add is None:
-        log.warning("This version of Ray Serve cannot be kept from listening on the network.")
+        log.warning("This version of Ray Serve listens on all network interfaces. Use a firewall.")
     else:
         setattr(replica, name, lambda server, address: add(server, address.replace("[::]", LOOPBACK)))
 
 
 def application(args: ServerArgs | dict[str, Any]) -> Application:
-    """Build the application for `serve run` and Serve config files, whose arguments are a mapping."""
+    """Return the application for `serve run` and Serve config files, which pass a mapping."""
     return ModelStreaming.bind(ServerArgs.model_validate(args))  # type: ignore[attr-defined,no-any-return]
 
 
 @contextlib.contextmanager
 def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) -> Iterator[None]:
-    """Serve on Ray until the block ends; a Ray that was started for it ends too."""
+    """Serve on Ray until the block ends; also shut down a Ray that was started for it."""
     os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
     if address is None and "RAY_ADDRESS" not in os.environ:
         _check_free(where)
         args = args.model_copy(update={"port": where.port, "cert": where.cert, "key": where.key})
-    cluster = connect(ClusterConfig(address=address, run=NAME, go_on="Start `driftlab serve` again: sessions go on."))
+    fix = "Start `driftlab serve` again: sessions resume."
+    cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
     try:
         cluster.run(lambda: _start(args, where))
         yield
     finally:
-        with contextlib.suppress(Exception):  # Serve may be gone with its Ray, or still be starting
-            cluster.run(_drain, DRAIN_S)
+        with contextlib.suppress(Exception):  # Serve may have ended with its Ray, or still be starting
+            cluster.run(_drain, DRAIN_TIMEOUT_S)
         with contextlib.suppress(Exception):
-            cluster.run(serve.shutdown, LEAVE_S if cluster.local else LEAVE_CLUSTER_S)
+            cluster.run(serve.shutdown, LOCAL_SHUTDOWN_TIMEOUT_S if cluster.local else CLUSTER_SHUTDOWN_TIMEOUT_S)
         cluster.close()
 
 
 def _check_free(where: ServerAddress) -> None:
-    """Refuse a port that another program listens on, before Ray takes seconds to start."""
+    """Raise RequestError for a port in use, before Ray takes seconds to start."""
     try:
         listener_of(where).close()
     except OSError as error:
-        raise RequestError(f"Port {where.port} cannot be opened: {error.strerror}; choose another one.") from error
+        raise RequestError(f"Port {where.port} cannot be opened: {error.strerror}. Use another --port.") from error
 
 
 def http_options(where: ServerAddress) -> dict[str, Any]:
-    """Say to Serve where it listens, and with which certificate."""
-    options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": REQUEST_S}
+    """Return Serve's options for an address and its certificate."""
+    options: dict[str, Any] = {"host": where.host, "port": where.port, "request_timeout_s": REQUEST_TIMEOUT_S}
     return options | ({"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {})
 
 
 def _drain() -> None:
-    """Let the replica finish what it has acknowledged."""
-    serve.get_app_handle(NAME).drain.remote(DRAIN_S).result(timeout_s=DRAIN_S)
+    """Finish the rounds on acknowledged uploads."""
+    serve.get_app_handle(NAME).drain.remote(DRAIN_TIMEOUT_S).result(timeout_s=DRAIN_TIMEOUT_S)
 
 
 def _start(args: ServerArgs, where: ServerAddress) -> None:
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it tells of its own start
-    ways: dict[str, Any] = {"proxy_location": "Disabled"} if args.port else {"http_options": http_options(where)}
-    serve.start(**ways, logging_config=LoggingConfig(enable_access_log=False))
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # it logs its start at level INFO
+    options: dict[str, Any] = {"proxy_location": "Disabled"} if args.port else {"http_options": http_options(where)}
+    serve.start(**options, logging_config=LoggingConfig(enable_access_log=False))
     serve.run(application(args), name=NAME, route_prefix="/")
 
 

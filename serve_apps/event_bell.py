@@ -1,4 +1,4 @@
-"""A bell that threads ring for coroutines which wait for something new."""
+"""Wake coroutines from other threads."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import contextlib
 import threading
 
 
-class News:
-    """Counts what happened; a coroutine waits until there is more than it has seen."""
+class EventBell:
+    """A counter of events; coroutines wait until it exceeds the count that they have seen."""
 
     def __init__(self) -> None:
         self.count = 0
         self._lock = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
 
-    def tell(self) -> None:
-        """Wake all that wait; from any thread."""
+    def ring(self) -> None:
+        """Count an event and wake all waiting coroutines; may be called from any thread."""
         with self._lock:
             self.count += 1
             waiting, self._waiting = self._waiting, set()
         for loop, future in waiting:
-            with contextlib.suppress(RuntimeError):  # its loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_wake, future)
 
-    async def wait(self, seen: int, most_s: float) -> None:
-        """Wait until something happened after the seen count, or the time is over."""
+    async def wait(self, seen: int, max_s: float) -> None:
+        """Wait until the count differs from `seen`, at most `max_s`."""
         loop = asyncio.get_running_loop()
-        one = (loop, loop.create_future())
+        waiter = (loop, loop.create_future())
         with self._lock:
             if self.count != seen:
                 return
-            self._waiting.add(one)
+            self._waiting.add(waiter)
         try:
-            await asyncio.wait_for(one[1], most_s)
+            await asyncio.wait_for(waiter[1], max_s)
         except TimeoutError:
             pass
         finally:
             with self._lock:
-                self._waiting.discard(one)
+                self._waiting.discard(waiter)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
-"""Which session has its round next: in order of arrival, as on a server of the lab, unless their scheduler says more.
+"""Select the session of the next training round: first come, first served, or by a scheduler's shares.
 
-A scheduling member that shares the GPUs of a server (`joint`) gives the sessions that have it shares of a processor, by
-what the newest round of each took and gained. One round runs at a time, so a share is how often a session has its turn.
+A scheduling member that allocates the GPUs of a server (`joint`) divides a processor among the sessions that use it, by
+the time and the gain of the newest round of each. One round runs at a time, so a share is a fraction of the rounds.
 """
 
 from __future__ import annotations
@@ -18,38 +18,41 @@ from driftlab.serve_apps.hosting import HostedSession
 
 
 @dataclass
-class Turns:
-    """The turns of the sessions of one worker."""
+class FairQueue:
+    """The order of training rounds of one worker's sessions."""
 
     _credit: dict[HostedSession, float] = field(default_factory=dict)
     _states: dict[str, Any] = field(default_factory=dict)  # of scheduling members
 
     def next_of(self, ready: Sequence[HostedSession]) -> HostedSession:
-        """Return the session that waits longest, or of those under its scheduler the one with the most credit."""
+        """Return the session that has waited longest.
+
+        If its scheduler allocates the server, return the session with the most credit among those that share it.
+        """
         first = min(ready, key=lambda session: session.waits_since_s)
-        mine = [one for one in ready if one.weighs and one.scheduling == first.scheduling] if first.weighs else []
-        if len(mine) < 2:
+        same = [one for one in ready if one.weighs and one.scheduling == first.scheduling] if first.weighs else []
+        if len(same) < 2:
             return first
-        for session, share in zip(mine, self._shares(mine), strict=True):
+        for session, share in zip(same, self._shares(same), strict=True):
             self._credit[session] = self._credit.get(session, 0.0) + share
-        chosen = max(mine, key=lambda session: self._credit[session])
+        chosen = max(same, key=lambda session: self._credit[session])
         self._credit[chosen] -= 1.0
         return chosen
 
-    def forget(self, session: HostedSession) -> None:
+    def drop(self, session: HostedSession) -> None:
         self._credit.pop(session, None)
 
     def _shares(self, sessions: Sequence[HostedSession]) -> list[float]:
-        """Ask the scheduling member; equal shares where it gives none."""
+        """Return the shares of the scheduling member, which add up to 1; equal ones if it allocates none."""
         runner = sessions[0].cell.runner
-        left_s = [0.0 if one.app.learner.gained is None else one.app.learner.gained.work_s for one in sessions]
+        rounds_s = [0.0 if one.app.learner.gained is None else one.app.learner.gained.work_s for one in sessions]
         demands = [
             replace(demand_of(one.app, one.now_s(), work_s), app=one.folder.name)
-            for one, work_s in zip(sessions, left_s, strict=True)
+            for one, work_s in zip(sessions, rounds_s, strict=True)
         ]
         window = Window(
             time.monotonic(),
-            runner.setup.window_s + 2 * sum(left_s),
+            runner.setup.window_s + 2 * sum(rounds_s),
             runner.setup.server.hardware.memory_bytes,
             tuple(demands),
             self._states.get(sessions[0].scheduling),
@@ -57,6 +60,6 @@ class Turns:
         )
         allocation = runner.scheduling.allocate(window)
         self._states[sessions[0].scheduling] = allocation.state
-        wanted = [float(accelerator_share(grant.learn or 0.0)) for grant in allocation.grants]
-        total = sum(wanted)
-        return [share / total if total else 1 / len(wanted) for share in wanted]
+        shares = [float(accelerator_share(grant.learn or 0.0)) for grant in allocation.grants]
+        total = sum(shares)
+        return [share / total if total else 1 / len(shares) for share in shares]

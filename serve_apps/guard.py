@@ -1,4 +1,4 @@
-"""What every connection passes before a route: token, rate, and limits of size and time of its body."""
+"""Middleware before all routes: checks token, request rate, and size and duration of the body."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from driftlab.serve_apps.sessions import Hub
-from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
+from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
-BODY_S = 30.0  # for a body to come
+BODY_TIMEOUT_S = 30.0  # for the whole body
 RETRY_AFTER = {"Retry-After": "2"}
-GUARDS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' blob: data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-_PACKED_GUARDS = [(name.lower().encode(), value.encode()) for name, value in GUARDS.items()]
-DENIAL = "websocket.http.response"  # the extension by which a WebSocket is refused with a status
+_ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
 
 
-class Guard:
-    """Refuses connections before their route, and sets the headers of every reply."""
+class AccessMiddleware:
+    """Refuses connections before they reach a route, and adds headers to every reply."""
 
     def __init__(self, app: ASGIApp, hub: Callable[[], Hub]) -> None:
         self.app, self.hub = app, hub
@@ -41,26 +41,26 @@ class Guard:
         if scope["type"] == "websocket":
             await (self.app(scope, receive, send) if refused is None else deny(scope, receive, send, *refused))
             return
-        told = self._telling(send)
+        counted = self._counting(send)
         if refused is not None:
-            await _reply(told, *refused)
+            await _reply(counted, *refused)
         else:
-            await self.app(scope, self._limited(receive), told)
+            await self.app(scope, self._limited(receive), counted)
 
-    def _refused(self, asked: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
-        """Return status, reason and headers of a refusal."""
-        hub, token = self.hub(), token_of(asked)
+    def _refused(self, connection: HTTPConnection) -> tuple[int, str, dict[str, str]] | None:
+        """Return status, reason and headers of a refusal; None for a valid connection."""
+        hub, token = self.hub(), token_of(connection)
         if not hub.is_owner(token) and hub.session_of(token) is None:
-            return 401, "give a token", ASK_TOKEN
+            return 401, "give a token", TOKEN_REQUIRED
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate:g} requests per second", RETRY_AFTER
-        if hub.draining and asked.scope.get("method", "GET") == "POST":
-            return 503, "the server is about to stop", RETRY_AFTER
+        if hub.draining and connection.scope.get("method", "GET") == "POST":
+            return 503, "the server is stopping", RETRY_AFTER
         return None
 
     def _limited(self, receive: Receive) -> Receive:
-        """Refuse a body that is too long or comes too slowly; what follows it is no part of it."""
-        most, until_s, size, done = self.hub().limits.body_bytes, time.monotonic() + BODY_S, 0, False
+        """Return a `receive` that raises for a long or slow body; messages after the body are unchecked."""
+        max_bytes, until_s, size, done = self.hub().limits.body_bytes, time.monotonic() + BODY_TIMEOUT_S, 0, False
 
         async def limited() -> Message:
             nonlocal size, done
@@ -69,39 +69,39 @@ class Guard:
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, until_s - time.monotonic()))
             except TimeoutError as error:
-                raise HTTPException(408, f"the body did not come within {BODY_S:g} s") from error
+                raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from error
             size += len(message.get("body", b""))
             done = message["type"] != "http.request" or not message.get("more_body", False)
-            if size > most:
-                raise HTTPException(413, f"the body may have {most} bytes")
+            if size > max_bytes:
+                raise HTTPException(413, f"the body has more than {max_bytes} bytes")
             return message
 
         return limited
 
-    def _telling(self, send: Send) -> Send:
-        """Set the headers of a reply, and count it."""
+    def _counting(self, send: Send) -> Send:
+        """Return a `send` that counts the reply and adds the security headers."""
 
-        async def told(message: Message) -> None:
+        async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.hub().meters.count_reply(message["status"])
-                message = {**message, "headers": [*message.get("headers", ()), *_PACKED_GUARDS]}
+                message = {**message, "headers": [*message.get("headers", ()), *_ENCODED_HEADERS]}
             await send(message)
 
-        return told
+        return counted
 
 
 async def _reply(send: Send, status: int, reason: str, headers: dict[str, str]) -> None:
     body = json.dumps({"detail": reason}).encode()
-    given = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-    packed = [(name.lower().encode(), value.encode()) for name, value in given.items()]
-    await send({"type": "http.response.start", "status": status, "headers": packed})
+    complete = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in complete.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": body})
 
 
 async def deny(
     scope: Scope, receive: Receive, send: Send, status: int, reason: str, headers: dict[str, str] | None = None
 ) -> None:
-    """Refuse a WebSocket: with a status where the server can, else by closing it."""
+    """Refuse a WebSocket with a status if the server supports it, else by closing it."""
     if DENIAL not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": reason})
         return

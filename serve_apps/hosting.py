@@ -1,7 +1,7 @@
-"""One session on the server: its uploads and results, answers of its newest network, and its state for a person.
+"""One session on the server: stores uploads and results, predicts images, and reports its state.
 
-Everything that a client may lose is on disk before it is acknowledged: uploads until a round has used them, and results
-until the session ends. A result is told to the device once the state that it belongs to is on disk.
+An upload is on disk before it is acknowledged, and stays until a round has used it; results stay until the session
+ends. A result is sent to the device only after the state that it belongs to is on disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
 from driftlab.platform.field.request import SessionAsked
-from driftlab.platform.field.session_rounds import (
+from driftlab.platform.field.rounds import (
     KEPT_RESULTS,
     RESULTS,
     UPLOADS,
@@ -36,20 +36,20 @@ from driftlab.platform.field.session_rounds import (
     upload_files,
 )
 from driftlab.platform.sim.inline import InlineSession
-from driftlab.serve_apps.event_bell import News
+from driftlab.serve_apps.event_bell import EventBell
 
 SESSION = "session.json"
-KEPT_S = 60.0  # after its stream, a session makes room for another one
-MOST_WAITING = 8  # uploads of one session
-MOST_DECODED_BYTES = 256 * 2**20  # of one upload
+IDLE_TIMEOUT_S = 60.0  # after the end of its stream, a session may be replaced by a new one
+MAX_WAITING = 8  # uploads of one session
+MAX_DECODED_BYTES = 256 * 2**20  # of one upload
 
 
-class Busy(RunError):
-    """The session has as many uploads waiting as it may have."""
+class UploadQueueFull(RunError):
+    """The session already has the maximum number of waiting uploads."""
 
 
 class HostedSession:
-    """A session; `work` is called from one thread at a time, everything else from any thread."""
+    """A session; `work` may be called from one thread at a time, everything else from any thread."""
 
     def __init__(self, folder: Path, asked: SessionAsked, worker: Worker | None = None) -> None:
         self.folder, self.asked, self.worker = folder, asked, worker or RoundsWorker()
@@ -61,12 +61,12 @@ class HostedSession:
         self.shown: NewestSample | None = None
         self.waiting: deque[SampleMessage] = deque()
         self.ended, self.fault, self.asked_all = False, "", False
-        self.news = News()  # results, and the end
-        self.on_work: Callable[[], None] = lambda: None  # called when there is something to do
+        self.news = EventBell()  # rings at results and at the end
+        self.on_work: Callable[[], None] = lambda: None  # called when a round is due
         self._lock, self._using, self._working = threading.Lock(), threading.Lock(), threading.Lock()
         self._taken = self._up_bytes = 0
-        self.waits_since_s = 0.0  # this machine's clock when the oldest work came that no round has taken
-        self._clock = (0.0, time.monotonic())  # the device's time, and when it was told
+        self.waits_since_s = 0.0  # monotonic clock at the oldest request for a round that is still waiting
+        self._clock = (0.0, time.monotonic())  # the device's time, and this computer's when it was received
         for name in (UPLOADS, RESULTS):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.cell.runner.place_app(self.app)
@@ -75,7 +75,7 @@ class HostedSession:
     # Called by routes -----------------------------------------------------------------------------------------------
 
     def upload(self, body: bytes) -> int:
-        """Keep an upload; return its number. One that was acknowledged before is acknowledged again."""
+        """Store an upload and return its number; a repeated upload is acknowledged again and ignored."""
         message = decode_samples(body, self.app.facts.fps)
         self._check(message)
         with self._lock:
@@ -83,8 +83,8 @@ class HostedSession:
                 return message.number
             if message.number != self.received + 1:
                 raise WireError(f"upload {message.number} does not follow upload {self.received}")
-            if len(self.waiting) >= MOST_WAITING:
-                raise Busy(f"{MOST_WAITING} uploads wait already")
+            if len(self.waiting) >= MAX_WAITING:
+                raise UploadQueueFull(f"{MAX_WAITING} uploads are waiting already")
             write_atomically(self.folder / UPLOADS / f"{message.number:08d}", body)
             self._clock = (message.sent_s, time.monotonic())
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
@@ -94,7 +94,7 @@ class HostedSession:
         return message.number
 
     def ask_all(self) -> int:
-        """Send every weight with the next result; return the number of the newest result until then."""
+        """Request a result with all weights; return the number of the newest result before it."""
         with self._lock:
             self.waits_since_s = self.waits_since_s if self.has_work else time.monotonic()
             self.asked_all = True
@@ -102,9 +102,9 @@ class HostedSession:
         return self.progress.number
 
     def end(self) -> None:
-        """Take no more work, and let those go that wait for results."""
+        """Stop accepting work, and wake requests that wait for results."""
         self.ended = True
-        self.news.tell()
+        self.news.ring()
 
     @property
     def received(self) -> int:
@@ -113,11 +113,11 @@ class HostedSession:
 
     @property
     def since_upload_s(self) -> float:
-        """Return the time since the newest upload."""
+        """Return the seconds since the newest upload."""
         return time.monotonic() - self._clock[1]
 
     def results(self, after: int) -> bytes | None:
-        """Return the results after a number, none if there are none yet; None if some of them were dropped."""
+        """Return the results after a number, empty if there are none yet; None if some of them were deleted."""
         newest = self.progress.number
         if after < newest - KEPT_RESULTS or after > newest:
             return None
@@ -125,18 +125,18 @@ class HostedSession:
         return b"".join(file.read_bytes() for file in files)
 
     def answer(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
-        """Predict images with one whole version; return its number and the answers."""
+        """Predict images with one version of the network; return its number and the predictions."""
         with self._using:
             job = self._session.call(self.app.node("application"), "answer", images)
             return job.reply.facts.version, job.reply.payload
 
     def pack(self) -> bytes:
-        """Return the adaptation's summary of the source as safetensors; none for one that needs none."""
+        """Return the adaptation's source summary as safetensors; empty if it uses none."""
         job = self.app.networks.packs.get(repr(self.cell.runner.cell.system.adaptation))
         return dump_weights({} if job is None else payload_of(job))
 
     def status(self) -> dict[str, Any]:
-        """Say how the session does."""
+        """Return the state of the session as plain data."""
         progress, last = self.progress, self.progress.rounds[-1] if self.progress.rounds else None
         plan = {"rate_fps": last.row.get("rate_fps"), "interval_s": last.row.get("interval_s")} if last else {}
         workload = self.asked.workload
@@ -161,24 +161,24 @@ class HostedSession:
         }
 
     def history(self) -> list[dict[str, Any]]:
-        """List the training rounds."""
+        """Return the training rounds as plain data."""
         return [vars(one) for one in self.progress.rounds]
 
     @property
     def over(self) -> bool:
-        """Tell whether its stream has ended a while ago, and every upload was used."""
-        return self.now_s() > self.app.facts.duration_s + KEPT_S and not self.has_work
+        """Return whether the stream ended more than `IDLE_TIMEOUT_S` ago and every upload was used."""
+        return self.now_s() > self.app.facts.duration_s + IDLE_TIMEOUT_S and not self.has_work
 
     def now_s(self) -> float:
-        """Return the device's time, as far as its uploads tell it."""
-        told_s, at = self._clock
-        return told_s + (time.monotonic() - at)
+        """Return the device's time, extrapolated from its newest upload."""
+        device_s, received_s = self._clock
+        return device_s + (time.monotonic() - received_s)
 
     def idle(self) -> threading.Lock:
-        """Return the lock that a round holds."""
+        """Return the lock that is held during a round."""
         return self._working
 
-    # Called by the driver -------------------------------------------------------------------------------------------
+    # Called by the worker's thread ----------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
@@ -186,21 +186,21 @@ class HostedSession:
 
     @property
     def weighs(self) -> bool:
-        """Tell whether its scheduler shares out the server, by what rounds gain."""
+        """Return whether the scheduler allocates the server's GPUs by the gains of rounds."""
         return self.cell.runner.weighs
 
     @property
     def scheduling(self) -> str:
-        """Return the scheduling member with its parameters."""
+        """Return the scheduling member and its parameters as text."""
         return repr(self.cell.runner.cell.system.scheduling)
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether something waits or a round runs."""
+        """Return whether a round is waiting or running."""
         return self.has_work or self._working.locked()
 
     def work(self) -> None:
-        """Let the worker run one training round on every upload that waits, or send every weight."""
+        """Run one training round on all waiting uploads, or produce a result with all weights."""
         with self._working:
             with self._lock:
                 until, resend, self.asked_all = self.received, self.asked_all, False
@@ -210,25 +210,25 @@ class HostedSession:
             request = RoundRequest(self.folder, self.asked, until, self.now_s(), self.progress.number, resend)
             try:
                 self._take(self.worker.work(request))
-            except Exception as error:  # its process was lost too often; the other sessions go on
+            except Exception as error:  # the worker's process was lost too often: other sessions must continue
                 self.fault = f"{type(error).__name__}: {error}"
-        self.news.tell()
+        self.news.ring()
 
     def _take(self, reply: RoundReply) -> None:
-        """Bring this copy of the network up to date, then let devices have the results."""
+        """Update this copy of the network, then make the results available to the device."""
         if reply.fault:
             self.fault = reply.fault
             return
         with self._using:
-            self._follow(reply)
+            self._update_network(reply)
         self.shown, self.app.learner.gained = reply.shown or self.shown, reply.gained
         progress = self.progress
         progress.rounds.extend(reply.rounds)
         progress.used, progress.down_bytes = reply.used, reply.down_bytes
         progress.number = reply.number
 
-    def _follow(self, reply: RoundReply) -> None:
-        """Run the network that the device runs, and apply what the device gets."""
+    def _update_network(self, reply: RoundReply) -> None:
+        """Switch to the network that the device runs, and apply the updates that the device receives."""
         node = self.app.node("application")
         if reply.runs != self.app.choice.runs:
             self._session.call(node, "switch", reply.runs)
@@ -245,28 +245,29 @@ class HostedSession:
         return int(self._session.nodes[self.app.node("application")].version)
 
     def _check(self, message: SampleMessage) -> None:
-        """Refuse an upload that is not of this session, before it is decoded."""
+        """Raise WireError for an upload that this session cannot have sent, before it is decoded."""
         height, width = self.app.size
-        sampling, asked = message.sampling, self.cell.runner.streaming
+        sampling, streaming = message.sampling, self.cell.runner.streaming
         pixels = height * width * sampling.scale**2 * len(sampling.times_s)
-        if 3 * pixels > MOST_DECODED_BYTES:
+        if 3 * pixels > MAX_DECODED_BYTES:
             raise WireError(f"{len(sampling.times_s)} frames would decode to {3 * pixels} bytes")
         if not -1e-9 <= sampling.times_s[0] <= sampling.times_s[-1] <= self.app.facts.duration_s:
-            raise WireError("the frames lie outside the stream")
-        if asked.place == "device":
-            raise WireError("the learner of this session stands on its device")
+            raise WireError(f"frames outside the stream, which lasts {self.app.facts.duration_s:g} s")
+        if streaming.place == "device":
+            raise WireError("the learner of this session is on its device")
         if message.runs is not None and message.runs >= len(self.app.networks.student.profile):
-            raise WireError(f"the family has {len(self.app.networks.student.profile)} networks, none is {message.runs}")
-        if sampling.codec != getattr(asked, "codec", sampling.codec):
-            raise WireError(f"the codec is '{sampling.codec}', and this session's '{asked.codec}'")  # type: ignore[attr-defined]
+            raise WireError(f"network {message.runs} of a family of {len(self.app.networks.student.profile)} networks")
+        codec = getattr(streaming, "codec", sampling.codec)
+        if sampling.codec != codec:
+            raise WireError(f"the codec is '{sampling.codec}'; this session uses '{codec}'")
 
     def _restore(self) -> None:
-        """Go on where the process before this one stopped."""
-        kept, node = read_state(self.folder), self.app.node("application")
-        if kept is not None:
-            self._session.nodes[node], self.app.choice.runs = kept.nodes[node], kept.runs
-            kept.nodes = {}
-            self.progress, self._up_bytes = kept, kept.up_bytes
+        """Load the state and the unused uploads of the previous process."""
+        state, node = read_state(self.folder), self.app.node("application")
+        if state is not None:
+            self._session.nodes[node], self.app.choice.runs = state.nodes[node], state.runs
+            state.nodes = {}
+            self.progress, self._up_bytes = state, state.up_bytes
         for file in upload_files(self.folder):
             message = decode_samples(file.read_bytes(), self.app.facts.fps)
             self._clock = (message.sent_s, time.monotonic())
@@ -276,6 +277,6 @@ class HostedSession:
 
 
 def read_session(folder: Path) -> Mapping[str, Any]:
-    """Read what a session's folder says of it."""
-    found: Mapping[str, Any] = json.loads((folder / SESSION).read_text(encoding="utf-8"))
-    return found
+    """Return the description of a session in its folder."""
+    document: Mapping[str, Any] = json.loads((folder / SESSION).read_text(encoding="utf-8"))
+    return document

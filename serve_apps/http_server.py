@@ -1,7 +1,7 @@
-"""The port of a server on one machine, in the process that holds the sessions.
+"""HTTP server in the process that hosts the sessions.
 
-Ray Serve's proxy is a process more, and takes about ten times the processor time of a route: it serves where a cluster
-decides on which machine the replica runs.
+Ray Serve's proxy is an additional process and uses about ten times the processor time of a route. It is needed only on
+a cluster, where Ray decides on which computer the replica runs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEAD_S = 20.0  # for the head of a request to come
-MOST_CONNECTIONS = 4000
-TAKE_S, LOOK_S = 15.0, 0.05  # for a process before this one to leave the port, and between two looks
-START_S = 30.0
+HEADER_TIMEOUT_S = 20.0  # for all headers of a request
+MAX_CONNECTIONS = 4000
+PORT_TIMEOUT_S, PORT_INTERVAL_S = 15.0, 0.05  # for a previous process to release the port; between attempts
+START_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a server listens."""
+    """Host, port and certificate of a server."""
 
     host: str
     port: int
@@ -38,7 +38,7 @@ class ServerAddress:
 
 
 class Door:
-    """Listens in a thread until it is closed."""
+    """A server that runs in a thread until it is closed."""
 
     def __init__(self, app: ASGIApp, where: ServerAddress) -> None:
         tls: dict[str, Any] = {"ssl_certfile": where.cert, "ssl_keyfile": where.key} if where.cert else {}
@@ -46,19 +46,19 @@ class Door:
         self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
             app,
-            http=HurriedProtocol,
+            http=HeaderTimeoutProtocol,
             lifespan="off",
             log_level="error",
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
+            limit_concurrency=MAX_CONNECTIONS,
             **tls,
         )
         self._server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self._server.run, args=([listener],), name="door", daemon=True)
         self.thread.start()
-        until_s = time.monotonic() + START_S
+        until_s = time.monotonic() + START_TIMEOUT_S
         while not self._server.started and self.thread.is_alive() and time.monotonic() < until_s:
             time.sleep(0.01)
 
@@ -68,17 +68,17 @@ class Door:
         self.thread.join()
 
 
-class HurriedProtocol(HttpToolsProtocol):
-    """Leaves clients whose request's head does not come."""
+class HeaderTimeoutProtocol(HttpToolsProtocol):
+    """Closes connections whose request headers do not arrive within `HEADER_TIMEOUT_S`."""
 
-    _head: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._await_head()
+        self._await_headers()
 
     def on_message_begin(self) -> None:
-        self._await_head()
+        self._await_headers()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -89,23 +89,23 @@ class HurriedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
-        if self._head is None:
-            self._head = self.loop.call_later(HEAD_S, self.transport.close)
+    def _await_headers(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
 
     def _stop_waiting(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-        self._head = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
 
 
 def listener_of(where: ServerAddress) -> socket.socket:
-    """Take the port, which a killed process may hold for a moment."""
-    until_s = time.monotonic() + TAKE_S
+    """Return a socket on the port; retry, since a killed process may hold the port for seconds."""
+    until_s = time.monotonic() + PORT_TIMEOUT_S
     while True:
         try:
             return socket.create_server((where.host, where.port), backlog=512)
         except OSError:
             if time.monotonic() > until_s:
                 raise
-            time.sleep(LOOK_S)
+            time.sleep(PORT_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The WebSocket of a session: uploads in, acknowledgements and results out."""
+"""The WebSocket of a session: receives uploads, sends acknowledgements and results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from driftlab.platform.field.websocket import ACK, GONE, REFUSED, RESULTS
 from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.sessions import Hub
 
-LOOK_S = 20.0  # between two looks whether the session has ended
-SEND_S = 30.0  # after which a device that does not read is left
+POLL_INTERVAL_S = 20.0  # between checks whether the session has ended
+SEND_TIMEOUT_S = 30.0  # then the connection to a device that does not read is closed
 
 
 async def exchange(
     socket: WebSocket, session: HostedSession, hub: Hub, after: int, allowed: Callable[[], bool]
 ) -> None:
-    """Take uploads and send results until either side ends."""
+    """Receive uploads and send results until the connection or the session ends."""
     await socket.accept()
     tasks = [
         asyncio.create_task(_receive(socket, session, hub, allowed)),
@@ -38,7 +38,7 @@ async def exchange(
 
 
 async def _receive(socket: WebSocket, session: HostedSession, hub: Hub, allowed: Callable[[], bool]) -> None:
-    """Acknowledge uploads; what is refused ends the line, and the device hears the reason over HTTP."""
+    """Acknowledge uploads; a refused one closes the WebSocket, and HTTP then gives the device the reason."""
     while True:
         body = await socket.receive_bytes()
         if len(body) > hub.limits.body_bytes or hub.draining or not allowed():
@@ -46,19 +46,19 @@ async def _receive(socket: WebSocket, session: HostedSession, hub: Hub, allowed:
         try:
             number = await run_in_threadpool(session.upload, body)
         except DriftlabError:
-            await asyncio.wait_for(socket.send_bytes(REFUSED), SEND_S)
+            await asyncio.wait_for(socket.send_bytes(REFUSED), SEND_TIMEOUT_S)
             return
-        await asyncio.wait_for(socket.send_bytes(ACK + str(number).encode()), SEND_S)
+        await asyncio.wait_for(socket.send_bytes(ACK + str(number).encode()), SEND_TIMEOUT_S)
 
 
 async def _send(socket: WebSocket, session: HostedSession, hub: Hub, after: int) -> None:
-    """Send results as they come."""
+    """Send results as soon as there are any."""
     while not (session.ended or hub.draining):
-        seen, newest, found = session.news.count, session.progress.number, session.results(after)
-        if found is None:
-            await asyncio.wait_for(socket.send_bytes(GONE), SEND_S)
+        seen, newest, results = session.news.count, session.progress.number, session.results(after)
+        if results is None:
+            await asyncio.wait_for(socket.send_bytes(GONE), SEND_TIMEOUT_S)
             return
-        if found:
+        if results:
             after = max(after, newest)
-            await asyncio.wait_for(socket.send_bytes(RESULTS + found), SEND_S)
-        await session.news.wait(seen, LOOK_S)
+            await asyncio.wait_for(socket.send_bytes(RESULTS + results), SEND_TIMEOUT_S)
+        await session.news.wait(seen, POLL_INTERVAL_S)

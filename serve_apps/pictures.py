@@ -1,4 +1,4 @@
-"""Images in requests and on the page."""
+"""Decode the images of requests, and encode images and predictions of replies."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from PIL import Image, UnidentifiedImageError
 
 from driftlab.datasets.sheet import PALETTE
 from driftlab.errors import RequestError
-from driftlab.platform.field.session_rounds import NewestSample
+from driftlab.platform.field.rounds import NewestSample
 
-MOST_PIXELS = 16 * 2**20  # of an image in a request
+MAX_PIXELS = 16 * 2**20  # of an image in a request
 
 
 def decode_image(body: bytes, size: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """Decode a PNG or JPEG image, and resize it to the network's input."""
+    """Return a PNG or JPEG image at the size of the network's input; refuse large images before decoding."""
     data = np.frombuffer(body, dtype=np.uint8)
     try:
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) and _pixels(body) <= MOST_PIXELS else None
+        image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) and _pixels(body) <= MAX_PIXELS else None
     except cv2.error:
         image = None
     if image is None:
-        raise RequestError(f"{len(body)} bytes are no PNG or JPEG image of at most {MOST_PIXELS} pixels")
+        raise RequestError(f"{len(body)} bytes are not a PNG or JPEG image of at most {MAX_PIXELS} pixels")
     height, width = size
     if image.shape[:2] != size:
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
@@ -34,7 +34,7 @@ def decode_image(body: bytes, size: tuple[int, int]) -> np.ndarray[Any, Any]:
 
 
 def _pixels(body: bytes) -> float:
-    """Read the size of an image from its head, before anything is decoded."""
+    """Return the number of pixels from the image header; infinity for other data."""
     try:
         with Image.open(io.BytesIO(body), formats=("PNG", "JPEG")) as image:
             return float(image.width * image.height)
@@ -42,16 +42,16 @@ def _pixels(body: bytes) -> float:
         return float("inf")
 
 
-def answer_document(version: int, task: str, answer: Any) -> bytes:
-    """Write an answer as JSON: classes of pixels, boxes, or the class of the image, and the version that gave it."""
+def prediction_document(version: int, task: str, prediction: Any) -> bytes:
+    """Return a prediction (classes of pixels, boxes, or one class) and the network's version as JSON."""
     head = f'{{"version":{version},"task":"{task}","answer":'.encode()
-    found = np.asarray(answer)
-    is_map = found.ndim == 2 and found.dtype == np.uint8 and found.size > 0
-    return head + (_map_document(found) if is_map else json.dumps(found.tolist()).encode()) + b"}"
+    array = np.asarray(prediction)
+    is_map = array.ndim == 2 and array.dtype == np.uint8 and array.size > 0
+    return head + (_map_document(array) if is_map else json.dumps(array.tolist()).encode()) + b"}"
 
 
 def _map_document(labels: np.ndarray[Any, Any]) -> bytes:
-    """Write a map of labels as JSON by one look-up of all its pixels: ten times as fast as a list of numbers."""
+    """Return a label map as JSON; one table look-up for all pixels is ten times as fast as `json.dumps`."""
     rows = _words(len(str(labels.max())))[labels].view(np.uint8).reshape(len(labels), -1)[:, :-1]
     return b"[[" + b"],[".join(row.tobytes() for row in rows) + b"]]"
 
@@ -62,7 +62,7 @@ def _words(digits: int) -> np.ndarray[Any, Any]:
 
 
 def picture_of(shown: NewestSample, kind: str) -> bytes | None:
-    """Draw the newest sample, or labels in the colours of the report; None for tasks without label maps."""
+    """Return a part of the newest sample as PNG; None for an unknown part or labels that are no map."""
     image = {"frame": shown.frame, "answer": shown.answer, "truth": shown.truth}.get(kind)
     if image is None:
         return None

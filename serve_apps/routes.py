@@ -1,4 +1,4 @@
-"""The HTTP surface: routes over a hub, each behind a token."""
+"""The HTTP routes of a server; each requires a token."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.request import SessionAsked
 from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
-from driftlab.serve_apps.guard import RETRY_AFTER, Guard, deny
-from driftlab.serve_apps.hosting import Busy, HostedSession
+from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
+from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.live import exchange
 from driftlab.serve_apps.pictures import picture_of
-from driftlab.serve_apps.sessions import Full, Hub
-from driftlab.serve_apps.tokens import ASK_TOKEN, token_of
+from driftlab.serve_apps.sessions import Hub, ServerFull
+from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 PAGE = Path(__file__).parent / "page.html"
-NO_SESSION = "there is no such session"
-MOST_HOLD_S = 30.0
+NO_SESSION = "this session does not exist"
+MAX_HOLD_S = 30.0
 BINARY = "application/octet-stream"
 
 
-def hub_of(asked: HTTPConnection) -> Hub:
-    hub: Hub = asked.app.state.hub()
+def hub_of(connection: HTTPConnection) -> Hub:
+    hub: Hub = connection.app.state.hub()
     return hub
 
 
 async def any_hub(request: Request) -> Hub:
-    """Let every token pass; not a plain function, which would wait for a thread of its own."""
+    """Accept every valid token; a coroutine, since FastAPI runs a plain function in another thread."""
     return hub_of(request)
 
 
 async def owner(request: Request) -> Hub:
-    """Let the server's own token pass."""
+    """Accept the server's token only."""
     hub = hub_of(request)
     if not hub.is_owner(token_of(request)):
-        raise HTTPException(401, "give the server's token", ASK_TOKEN)
+        raise HTTPException(401, "give the server's token", TOKEN_REQUIRED)
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method != "GET":
-        raise HTTPException(403, "another site's page may not do this")
+        raise HTTPException(403, "pages of other sites must not change sessions")
     return hub
 
 
 async def session_of(request: Request, name: str) -> HostedSession:
-    """Let the session's token or the server's pass; for any other session's token this one does not exist."""
+    """Accept the session's token and the server's; any other session's token gets status 404."""
     if hub_of(request).session_of(token_of(request)) is None:
         await owner(request)
-    session = _found(request, name)
+    session = _find_session(request, name)
     if session is None:
         raise HTTPException(404, NO_SESSION)
     return session
 
 
-def _found(asked: HTTPConnection, name: str) -> HostedSession | None:
-    hub = hub_of(asked)
-    own = hub.session_of(token_of(asked))
+def _find_session(connection: HTTPConnection, name: str) -> HostedSession | None:
+    hub = hub_of(connection)
+    own = hub.session_of(token_of(connection))
     return hub.sessions.get(name) if own in (None, name) else None
 
 
@@ -73,13 +73,13 @@ Owner = Annotated[Hub, Depends(owner)]
 Session = Annotated[HostedSession, Depends(session_of)]
 
 
-async def read_body(request: Request, most_bytes: int) -> bytes:
-    """Read a body up to a limit; a longer one is not read to its end."""
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Return a body; raise at the limit without reading the rest."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > most_bytes:
-            raise HTTPException(413, f"the body may have {most_bytes} bytes")
+        if size > max_bytes:
+            raise HTTPException(413, f"the body has more than {max_bytes} bytes")
         parts.append(part)
     return b"".join(parts)
 
@@ -88,19 +88,19 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 
 
 async def healthz(hub: AnyHub) -> JSONResponse:
-    """Say that the server runs, or is about to stop, to every token."""
+    """Return whether the server is running, stopping or broken; every token may request it."""
     status = "draining" if hub.draining else "ok" if hub.is_working else "broken"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
 async def metrics(request: Request, hub: Owner) -> Response:
-    """Return what the server counts, for Prometheus."""
+    """Return the server's counters in the format of Prometheus."""
     return Response(await run_in_threadpool(hub.meters.text), media_type=CONTENT_TYPE_LATEST)
 
 
 async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] = 0) -> None:
-    """Take uploads and send results over a WebSocket."""
-    session = _found(socket, name)
+    """Receive uploads and send results over a WebSocket."""
+    session = _find_session(socket, name)
     if session is None:
         await deny(socket.scope, socket.receive, socket.send, 404, NO_SESSION)
         return
@@ -115,17 +115,17 @@ async def page(hub: Owner) -> HTMLResponse:
 
 async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
     """Return the description of all routes."""
-    described: dict[str, Any] = request.app.openapi()
-    return described
+    description: dict[str, Any] = request.app.openapi()
+    return description
 
 
 async def list_sessions(hub: Owner) -> dict[str, Any]:
-    """List the sessions with their states."""
+    """Return the state of every session by its id."""
     return {name: session.status() for name, session in list(hub.sessions.items())}
 
 
 async def open_session(hub: Owner, asked: SessionAsked) -> dict[str, str]:
-    """Open a session; its token is told here and never again. The network may have to be trained first."""
+    """Open a session and return its token, which no other reply contains; may train the network first."""
     name, token = await run_in_threadpool(hub.open, asked)
     return {"id": name, "token": token, "weights": f"/sessions/{name}/weights"}
 
@@ -141,17 +141,17 @@ async def weights(session: Session) -> Response:
 
 
 async def pack(session: Session) -> Response:
-    """Return what the adaptation needs to know of the data that the network was built on, as safetensors."""
+    """Return the statistics of the training data that the adaptation uses, as safetensors."""
     return Response(await run_in_threadpool(session.pack), media_type=BINARY)
 
 
 async def rounds(session: Session) -> list[dict[str, Any]]:
-    """List the training rounds, as in the table of updates."""
+    """Return the training rounds with the columns of the table of updates."""
     return session.history()
 
 
 async def upload(request: Request, session: Session) -> Response:
-    """Take one upload: the codec's bytes after a header with their frames."""
+    """Store one upload: a header that lists its frames, then the bytes of the codec."""
     body = await read_body(request, hub_of(request).limits.body_bytes)
     return Response(str(await run_in_threadpool(session.upload, body)), media_type="text/plain")
 
@@ -160,47 +160,47 @@ async def updates(
     hub: AnyHub,
     session: Session,
     after: Annotated[int, Query(ge=0)] = 0,
-    hold_s: Annotated[float, Query(ge=0, le=MOST_HOLD_S)] = 0.0,
+    hold_s: Annotated[float, Query(ge=0, le=MAX_HOLD_S)] = 0.0,
 ) -> Response:
-    """Return the results after a number; hold the request until there is one."""
+    """Return the results after a number; if there are none, wait for one up to `hold_s` seconds."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + hold_s
     while True:
         seen, left_s = session.news.count, until_s - loop.time()
-        found = session.results(after)
-        if found != b"" or left_s <= 0 or session.ended or hub.draining:
+        results = session.results(after)
+        if results != b"" or left_s <= 0 or session.ended or hub.draining:
             break
         await session.news.wait(seen, left_s)
-    if found is None:
-        raise HTTPException(410, "these results were dropped; ask for every weight")
-    return Response(found, media_type=BINARY)
+    if results is None:
+        raise HTTPException(410, "these results were deleted; request all weights")
+    return Response(results, media_type=BINARY)
 
 
 async def resync(session: Session) -> Response:
-    """Send every weight with the next result; return the number of the newest result until then."""
+    """Request a result with all weights; return the number of the newest result before it."""
     return Response(str(session.ask_all()), media_type="text/plain")
 
 
 async def answers(request: Request, name: str) -> Response:
-    """Answer a PNG or JPEG image with one whole version of the network, which the reply names."""
-    session, hub = await session_of(request, name), hub_of(request)  # itself: a dependency takes as long as the rest
+    """Predict a PNG or JPEG image; the reply has the version of the network."""
+    session, hub = await session_of(request, name), hub_of(request)  # no dependency: it would double the time
     body = await read_body(request, hub.limits.image_bytes)
-    answering: ImageBatches = request.app.state.answering
+    batches: ImageBatches = request.app.state.batches
     with hub.meters.answer_s.time():
-        document = await answering.answer(session, body)
+        document = await batches.predict(session, body)
     return Response(document, media_type="application/json")
 
 
 async def picture(session: Session, kind: str) -> Response:
-    """Return the newest sample, its answer or its truth as PNG."""
-    found = None if session.shown is None else await run_in_threadpool(picture_of, session.shown, kind)
-    if found is None:
-        raise HTTPException(404, "there is no such picture yet")
-    return Response(found, media_type="image/png")
+    """Return the newest sample, its prediction or its labels as PNG."""
+    image = None if session.shown is None else await run_in_threadpool(picture_of, session.shown, kind)
+    if image is None:
+        raise HTTPException(404, "this image does not exist yet")
+    return Response(image, media_type="image/png")
 
 
 async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
-    """End a session and remove what is kept of it."""
+    """End a session and delete its files."""
     await run_in_threadpool(hub_of(request).drop, name)
     return {"dropped": name}
 
@@ -208,21 +208,21 @@ async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
 async def start_demo(
     request: Request, hub: Owner, seconds: Annotated[float, Body(ge=1, le=3600, embed=True)] = 300.0
 ) -> dict[str, Any]:
-    """Start a device on this machine, in a process of its own."""
+    """Start a demo device on the server's computer."""
     demo: DemoDevice = request.app.state.demo
     scheme = "https" if hub.cert else "http"
-    url = f"{scheme}://127.0.0.1:{request.url.port}"  # never another host that the request may name
+    url = f"{scheme}://127.0.0.1:{request.url.port}"  # not the host of the request, which a client can choose
     return {"running": demo.start(url, token_of(request), seconds, hub.cert)}
 
 
 async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
-    """Stop the device on this machine."""
+    """Stop the demo device."""
     demo: DemoDevice = request.app.state.demo
     return {"running": await run_in_threadpool(demo.stop)}
 
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("POST", "/sessions/{name}/answer", answers),  # the most frequent one first: routes are tried in order
+    ("POST", "/sessions/{name}/answer", answers),  # first, as the most frequent one: routes are matched in order
     ("GET", "/healthz", healthz),
     ("GET", "/metrics", metrics),
     ("GET", "/", page),
@@ -246,37 +246,37 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/answer": ("image/png", "image/jpeg")}
 
 
-def _described(path: str) -> dict[str, Any] | None:
-    """Describe a body that is read as it is."""
+def _body_schema(path: str) -> dict[str, Any] | None:
+    """Return the OpenAPI schema of a binary body."""
     kinds = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in BODIES.get(path, ())}
     return {"requestBody": {"required": True, "content": kinds}} if kinds else None
 
 
 def build_app(hub: Callable[[], Hub]) -> FastAPI:
-    """Build the application over a hub, which need not be there yet."""
+    """Return the application; `hub` is called per request, so the hub may be created later."""
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.hub, app.state.answering, app.state.demo = hub, ImageBatches(), DemoDevice()
+    app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(), DemoDevice()
     for method, path, function in ROUTES:
-        app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_described(path))
+        app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_body_schema(path))
     for kind, code, headers in (
-        (Full, 503, RETRY_AFTER),
-        (Busy, 429, RETRY_AFTER),
+        (ServerFull, 503, RETRY_AFTER),
+        (UploadQueueFull, 429, RETRY_AFTER),
         (WireError, 422, {}),
         (RequestError, 422, {}),
         (DriftlabError, 500, {}),
     ):
-        app.add_exception_handler(kind, partial(_refused, code=code, headers=headers))
-    app.add_exception_handler(RequestValidationError, _misread)
+        app.add_exception_handler(kind, partial(_reply_refused, code=code, headers=headers))
+    app.add_exception_handler(RequestValidationError, _reply_invalid)
     app.add_api_websocket_route("/sessions/{name}/live", live)
-    app.add_middleware(Guard, hub=hub)
+    app.add_middleware(AccessMiddleware, hub=hub)
     return app
 
 
-async def _misread(request: Request, error: Any) -> JSONResponse:
-    """Say what is wrong with a request without repeating it: not everything that it may hold can be written as JSON."""
+async def _reply_invalid(request: Request, error: Any) -> JSONResponse:
+    """List the faults of a request without its values: not all of them can be written as JSON."""
     faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:8]]
     return JSONResponse({"detail": "; ".join(faults)}, 422)
 
 
-async def _refused(request: Request, error: Exception, code: int, headers: dict[str, str]) -> JSONResponse:
+async def _reply_refused(request: Request, error: Exception, code: int, headers: dict[str, str]) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, code, headers=headers)

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""The metrics of a server for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ANSWER_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 LABELS = ("session", "system", "workload")
 
 
-class Meters:
-    """The counters of a server's process."""
+class ServerMetrics:
+    """Counters and histograms of the server's process, and the states of its sessions."""
 
     def __init__(self, hub: Hub) -> None:
         self.registry = CollectorRegistry()
         self.replies = Counter("driftlab_replies", "Replies by status.", ("status",), registry=self.registry)
         self.round_s = Histogram(
-            "driftlab_round_seconds", "Length of a training round.", registry=self.registry, buckets=ROUND_S
+            "driftlab_round_seconds", "Duration of a training round.", registry=self.registry, buckets=ROUND_S
         )
         self.wait_s = Histogram(
             "driftlab_upload_wait_seconds",
@@ -34,7 +34,10 @@ class Meters:
             buckets=ROUND_S,
         )
         self.answer_s = Histogram(
-            "driftlab_answer_seconds", "Time of an answer in its batch.", registry=self.registry, buckets=ANSWER_S
+            "driftlab_answer_seconds",
+            "Time from a request to its prediction.",
+            registry=self.registry,
+            buckets=ANSWER_S,
         )
         self.registry.register(_Sessions(hub))
 
@@ -42,28 +45,28 @@ class Meters:
         self.replies.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """Write everything in Prometheus' format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 class _Sessions(Collector):
-    """Reads the sessions when it is asked."""
+    """Reads the states of the sessions at each scrape."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # nothing is read before the hub is there
+        return ()  # registration must not read the hub, which is not complete yet
 
     def collect(self) -> Iterator[Metric]:
         sessions = dict(self._hub.sessions)
-        limit = GaugeMetricFamily("driftlab_sessions_limit", "Sessions that the server may hold.")
+        limit = GaugeMetricFamily("driftlab_sessions_limit", "Maximum number of sessions.")
         limit.add_metric((), self._hub.limits.sessions)
-        held = GaugeMetricFamily("driftlab_sessions", "Sessions that the server holds.")
-        held.add_metric((), len(sessions))
+        total = GaugeMetricFamily("driftlab_sessions", "Number of sessions.")
+        total.add_metric((), len(sessions))
         failed = GaugeMetricFamily("driftlab_sessions_failed", "Sessions that have failed.")
         failed.add_metric((), sum(bool(one.fault) for one in sessions.values()))
-        yield from (limit, held, failed)
+        yield from (limit, total, failed)
         yield from _by_session(sessions)
 
 
@@ -72,7 +75,7 @@ def _by_session(sessions: dict[str, HostedSession]) -> Iterator[Metric]:
         name: GaugeMetricFamily(f"driftlab_session_{name}", text, labels=LABELS)
         for name, text in (
             ("version", "Newest version of the network."),
-            ("waiting", "Uploads that wait for a round."),
+            ("waiting", "Uploads that are waiting for a round."),
             ("score", "Score of the network on its newest sample."),
         )
     }
@@ -85,10 +88,10 @@ def _by_session(sessions: dict[str, HostedSession]) -> Iterator[Metric]:
         )
     }
     for name, session in sessions.items():
-        told = session.status()
-        labels = (name, told["system"], told["workload"])
+        status = session.status()
+        labels = (name, status["system"], status["workload"])
         for key, family in {**gauges, **counters}.items():
-            if told[key] is not None:
-                family.add_metric(labels, told[key])
+            if status[key] is not None:
+                family.add_metric(labels, status[key])
     yield from gauges.values()
     yield from counters.values()

@@ -1,4 +1,4 @@
-"""All sessions of a server: opened, found by token, worked on in turn, dropped."""
+"""The sessions of a server: open them, find them by token, run their training rounds, delete them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from typing import Any
 from driftlab.errors import RunError
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.request import SessionAsked, read_asked
-from driftlab.platform.field.session_rounds import RoundsWorker, Worker
+from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
-from driftlab.serve_apps.fair_queue import Turns
+from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
-from driftlab.serve_apps.server_metrics import Meters
+from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.tokens import TokenRates
 
 log = logging.getLogger(__name__)
-LOOK_S = 0.05  # between two looks whether all work is done
+POLL_INTERVAL_S = 0.05  # between checks whether all rounds are finished
 
 
-class Full(RunError):
-    """The server holds as many sessions as it may."""
+class ServerFull(RunError):
+    """The server already has the maximum number of sessions."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one server accepts."""
+    """The limits of one server."""
 
     sessions: int = 64
     body_bytes: int = 32 * 2**20
@@ -44,37 +44,37 @@ class Limits:
 
 
 def digest_of(token: str) -> str:
-    """Hash a token: only the hash is kept on disk."""
+    """Return the hash of a token; only hashes are written to disk."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class Desk:
-    """A worker's thread: its sessions have their rounds in turn, in order of arrival or as their scheduler says."""
+class SessionWorkerThread:
+    """The thread that runs the rounds of one worker's sessions, in the order of `FairQueue`."""
 
-    def __init__(self, worker: Worker, meters: Meters) -> None:
+    def __init__(self, worker: Worker, meters: ServerMetrics) -> None:
         self.worker, self._meters = worker, meters
         self.sessions: dict[str, HostedSession] = {}
-        self._turns = Turns()
+        self._queue = FairQueue()
         self._wake, self._stop = threading.Event(), False
         self.thread = threading.Thread(target=self._run, name="rounds", daemon=True)
         self.thread.start()
 
     def add(self, name: str, session: HostedSession) -> None:
-        """Take a session over."""
+        """Add a session to this thread."""
         session.on_work = self._wake.set
         self.sessions[name] = session
         self._wake.set()
 
     def drop(self, name: str) -> None:
-        """Forget a session; a round of it is finished first."""
+        """Remove a session and delete its folder, after its current round."""
         session = self.sessions.pop(name)
-        self._turns.forget(session)
+        self._queue.drop(session)
         with session.idle():
             self.worker.drop(session.folder)
             shutil.rmtree(session.folder, ignore_errors=True)
 
     def stop(self) -> None:
-        """End after the running round."""
+        """End the thread after the current round."""
         self._stop = True
         self._wake.set()
         self.thread.join()
@@ -84,7 +84,7 @@ class Desk:
             self._wake.clear()
             ready = [session for session in list(self.sessions.values()) if session.has_work]
             if ready:
-                session = self._turns.next_of(ready)
+                session = self._queue.next_of(ready)
                 with self._meters.round_s.time():
                     session.work()
                 self._meters.wait_s.observe(session.since_upload_s)
@@ -93,7 +93,7 @@ class Desk:
 
 
 class Hub:
-    """The sessions, shared out among the workers."""
+    """The sessions of a server, distributed over its workers."""
 
     def __init__(
         self,
@@ -106,39 +106,39 @@ class Hub:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
-        self.cert = cert  # of this server, for devices on its machine
+        self.cert = cert  # certificate file of this server, for devices on the same computer
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.opening, self.draining = 0, False
-        self.meters, self.rates = Meters(self), TokenRates(self.limits.rate)
+        self.meters, self.rates = ServerMetrics(self), TokenRates(self.limits.rate)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._own = () if workers else (RoundsWorker(),)
-        self._desks = [Desk(worker, self.meters) for worker in workers or self._own]
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # frames of devices are in it
+        self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
         self._reopen()
 
     @property
     def is_working(self) -> bool:
-        return all(desk.thread.is_alive() for desk in self._desks)
+        return all(runner.thread.is_alive() for runner in self._runners)
 
     def is_owner(self, token: str) -> bool:
-        """Tell whether a token is the server's, in constant time."""
+        """Return whether a token is the server's; takes constant time."""
         return secrets.compare_digest(digest_of(token), self.token_digest)
 
     def session_of(self, token: str) -> str | None:
-        """Return the session that a token is for; comparing hashes tells nothing of the token."""
+        """Return the id of a token's session; looked up by hash, so its duration reveals no token."""
         return self.tokens.get(digest_of(token))
 
     def open(self, asked: SessionAsked) -> tuple[str, str]:
-        """Open a session, which may take as long as its network takes to train; return its id and its token."""
+        """Open a session and return its id and its token; blocks while the network is trained."""
         with self._lock:
             full = len(self.sessions) + self.opening >= self.limits.sessions
-            over = next((name for name, one in self.sessions.items() if full and one.over), None)
-            if over is not None:
-                self.drop(over)
+            finished = next((name for name, one in self.sessions.items() if full and one.over), None)
+            if finished is not None:
+                self.drop(finished)
             elif full:
-                raise Full(f"there are {self.limits.sessions} sessions already")
+                raise ServerFull(f"the server already has {self.limits.sessions} sessions, its limit")
             self.opening += 1
         try:
             name, token = secrets.token_hex(8), secrets.token_urlsafe(24)
@@ -149,53 +149,53 @@ class Hub:
         return name, token
 
     def drop(self, name: str) -> None:
-        """End a session and remove its files."""
+        """End a session and delete its files."""
         self.sessions.pop(name).end()
         self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
-        next(desk for desk in self._desks if name in desk.sessions).drop(name)
+        next(runner for runner in self._runners if name in runner.sessions).drop(name)
 
-    def drain(self, most_s: float) -> None:
-        """Take no more uploads and sessions, and wait until every upload was used."""
-        self.draining, until_s = True, time.monotonic() + most_s
+    def drain(self, max_s: float) -> None:
+        """Refuse new uploads and sessions, and wait up to `max_s` until all rounds are finished."""
+        self.draining, until_s = True, time.monotonic() + max_s
         for session in list(self.sessions.values()):
-            session.news.tell()  # requests that wait for results go back
+            session.news.ring()  # ends requests that wait for results
         while time.monotonic() < until_s and any(one.is_busy for one in list(self.sessions.values())):
-            time.sleep(LOOK_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def close(self) -> None:
-        """Stop the work; what was acknowledged is on disk."""
-        for desk in self._desks:
-            desk.stop()
+        """Stop all threads; acknowledged uploads are on disk."""
+        for runner in self._runners:
+            runner.stop()
         for worker in self._own:
             worker.close()
         self._builder.shutdown(cancel_futures=True)
 
     def _open(self, name: str, token: str, asked: SessionAsked) -> None:
         folder = self.folder / name
-        desk = self._free_desk()
+        runner = self._free_runner()
         try:
-            desk.worker.build(asked)
-            session = HostedSession(folder, asked, desk.worker)
+            runner.worker.build(asked)
+            session = HostedSession(folder, asked, runner.worker)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._add(name, about, session, desk)
+        self._add(name, about, session, runner)
 
-    def _free_desk(self) -> Desk:
-        return min(self._desks, key=lambda desk: len(desk.sessions))
+    def _free_runner(self) -> SessionWorkerThread:
+        return min(self._runners, key=lambda runner: len(runner.sessions))
 
-    def _add(self, name: str, about: Any, session: HostedSession, desk: Desk) -> None:
+    def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
         self.sessions[name] = session
         self.tokens[about["token"]] = name
-        desk.add(name, session)
+        runner.add(name, session)
 
     def _reopen(self) -> None:
-        """Open the sessions of the process before this one."""
+        """Open the sessions of the previous process; log those that cannot be opened."""
         for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
             try:
-                about, desk = read_session(folder), self._free_desk()
-                self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"]), desk.worker), desk)
-            except Exception:  # of a folder that is damaged or of another version; the others go on
-                log.warning("session in %s cannot be opened again", folder, exc_info=True)
+                about, runner = read_session(folder), self._free_runner()
+                self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"]), runner.worker), runner)
+            except Exception:  # of a damaged folder or another version: other sessions must open
+                log.warning("the session in %s cannot be opened again", folder, exc_info=True)

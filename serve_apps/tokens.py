@@ -1,4 +1,4 @@
-"""The token of a connection, and how many requests it may make."""
+"""The token of a connection, and its request rate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
-MOST_TOKENS = 10_000  # whose rates are kept
-ASK_TOKEN = {"WWW-Authenticate": 'Basic realm="driftlab", charset="UTF-8"'}  # browsers then ask for it
+MAX_TOKENS = 10_000  # most recent ones whose rates are stored
+TOKEN_REQUIRED = {"WWW-Authenticate": 'Basic realm="driftlab", charset="UTF-8"'}  # makes browsers prompt for it
 
 
-def token_of(asked: HTTPConnection) -> str:
-    """Read the token of a connection: as a bearer's, or as the password that a browser asked for."""
-    scheme, _, rest = asked.headers.get("authorization", "").partition(" ")
+def token_of(connection: HTTPConnection) -> str:
+    """Return the bearer token or the password of a connection; empty without either."""
+    scheme, _, rest = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()
     if scheme.lower() == "basic":
@@ -30,18 +30,18 @@ def token_of(asked: HTTPConnection) -> str:
 
 @dataclass
 class TokenRates:
-    """How many requests each token may make: so many per second, in bursts of two seconds' worth."""
+    """A token bucket for each access token: `per_s` requests per second, bursts of twice as many."""
 
     per_s: float
     clock: Callable[[], float] = time.monotonic
-    left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # by token: requests, and when
+    left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # requests left and time, by token
 
     def allow(self, token: str) -> bool:
-        """Count a request; tell whether it may be made."""
-        now_s, most = self.clock(), max(1.0, 2 * self.per_s)
-        before, at = self.left.pop(token, (most, now_s))
-        left = min(most, before + (now_s - at) * self.per_s)
+        """Count a request, and return whether it is within the rate."""
+        now_s, burst = self.clock(), max(1.0, 2 * self.per_s)
+        before, before_s = self.left.pop(token, (burst, now_s))
+        left = min(burst, before + (now_s - before_s) * self.per_s)
         self.left[token] = (left - 1 if left >= 1 else left, now_s)
-        if len(self.left) > MOST_TOKENS:
+        if len(self.left) > MAX_TOKENS:
             self.left.popitem(last=False)
         return left >= 1

@@ -1,1 +1,1 @@
-"""Files that put driftlab on machines of your own, on a cloud, or on Kubernetes."""
+"""Deployment files for a cluster of own computers, a cloud, or Kubernetes."""

@@ -25,7 +25,7 @@ ANSWER_S = 10.0
 PATIENCE_S = 90.0  # before an answer is broken off
 STEPS, FRAMES, CELLS = 50, 60, 6  # what a run may cost that is run
 REFUSED, FAILED, GOOD = 2, 1, 0
-ASKED_SERVER = "Opening a session; the server trains a network that it does not know yet, for a minute or more.\n"
+ASKED_SERVER = "Opening a session. The server trains the network if it is not cached, which takes a minute or more.\n"
 WRONG = re.compile("^Error: ", re.MULTILINE)
 
 

@@ -1,1 +1,1 @@
-"""Domains: a workload whose pictures are shifted, domain after domain."""
+"""Domains: a workload under a sequence of distribution shifts."""

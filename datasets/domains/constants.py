@@ -1,7 +1,7 @@
-"""The constants of the common corruptions by severity.
+"""Constants of the common corruptions by severity, from Hendrycks and Dietterich (2019).
 
-Those of Hendrycks and Dietterich (2019): for pictures of 32 pixels as in CIFAR-10-C, for larger ones as in ImageNet-C,
-whose lengths are those of pictures of 224 pixels and are scaled to the picture's shorter side.
+Images of 32 pixels use those of CIFAR-10-C, larger images those of ImageNet-C, whose lengths are for 224 pixels and are
+scaled to the shorter side of the image.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _SMALL: Mapping[str, Rows] = MappingProxyType(
         "motion_blur": ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),  # radius, deviation
         "zoom_blur": ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),  # end, step
         "fog": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),  # weight, decay of the fractal
-        "frost": ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),  # weights of picture and ice
-        "snow": (  # mean, deviation, size of flakes, threshold, radius and deviation of streaks, weight of the picture
+        "frost": ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),  # weights of image and ice
+        "snow": (  # mean, deviation, size of flakes, threshold, radius and deviation of streaks, weight of the image
             (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
             (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
             (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
@@ -99,7 +99,7 @@ _LARGE: Mapping[str, Rows] = MappingProxyType(
         ),
     }
 )
-_LENGTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(  # places of those constants that are lengths in pixels
+_LENGTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(  # indices of the constants that are lengths in pixels
     {
         "gaussian_blur": (0,),
         "glass_blur": (0, 1),
@@ -110,11 +110,11 @@ _LENGTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(  # places of those c
         "elastic_transform": (0, 1, 2),
     }
 )
-BACKGROUND = (0.2, 0.35, 0.5, 0.65, 0.8)  # weight of the cloud by severity, our own
+BACKGROUND = (0.2, 0.35, 0.5, 0.65, 0.8)  # weight of the cloud by severity; not from the paper
 
 
 def constants_of(shift: str, severity: int, side: int) -> Row:
-    """Return the constants of a corruption for pictures of this shorter side."""
+    """Return the constants of a corruption for images with a shorter side of `side` pixels."""
     if side <= SMALL_PX:
         return _SMALL[shift][severity - 1]
     lengths, factor = _LENGTHS.get(shift, ()), side / LARGE_PX

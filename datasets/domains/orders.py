@@ -1,4 +1,4 @@
-"""Orders of domains: which domain each frame of a stream is of."""
+"""Orders of domains: the domain of each frame of a stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy.typing as npt
 INTERLEAVED, RECURRING, GRADUAL, MIXED, MARKOV = "interleaved", "recurring", "gradual", "mixed", "markov"
 ORDERS = MappingProxyType(
     {
-        INTERLEAVED: "every domain once, shuffled, a shift never twice in a row; then again, shuffled anew",
-        RECURRING: "every domain once, shuffled; then again and again in the same order",
-        GRADUAL: "shift after shift, each from its lowest severity to its highest and back",
-        MIXED: "each frame is of any domain, independently of the frame before",
-        MARKOV: "each frame is of the domain of the frame before, or (1 - rho) of any domain, by its frequency",
+        INTERLEAVED: "all domains in random order without two of one shift in succession; reshuffled each round",
+        RECURRING: "all domains in random order; the same order in each round",
+        GRADUAL: "one shift after another, each from its lowest severity to its highest and back",
+        MIXED: "an independent random domain for each frame",
+        MARKOV: "the domain of the previous frame, or with probability 1 - rho a random one by frequency",
     }
 )
 
@@ -33,18 +33,18 @@ class Domain(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """Domains over the frames of a stream, a pure function of its fields and the number of a frame."""
+    """The domain of each frame, a pure function of these fields and the number of the frame."""
 
     kind: str
     domains: tuple[Domain, ...]
-    frames: int  # of one stretch, which shows one domain
+    frames: int  # of one segment, which has one domain
     seed: int
-    rho: float = 0.0  # of a Markov chain: chance that a frame does not draw its domain anew
-    imbalance: float = 1.0  # of a Markov chain: frequency of the first domain over that of the last
+    rho: float = 0.0  # `markov`: probability that a frame has the domain of the previous frame
+    imbalance: float = 1.0  # `markov`: frequency of the first domain divided by that of the last
     _rounds: list[tuple[int, ...]] = field(default_factory=list, repr=False, compare=False)
 
     def domain_at(self, frame: int) -> int:
-        """Return the number of the domain that a frame is of, which is the same wherever the domain recurs."""
+        """Return the number of a frame's domain; a recurring domain has the same number."""
         if self.kind == MIXED:
             return int(self._rng(43, frame).integers(len(self.domains)))
         if self.kind == MARKOV:
@@ -53,13 +53,13 @@ class Order:
         return self._round(turn)[place]
 
     def changes(self, frames: int) -> tuple[int, ...]:
-        """List the frames before a number at which another domain begins; of a mixed order, none."""
+        """Return the frames before a number at which the domain changes; none for a mixed order."""
         every = 1 if self.kind == MARKOV else self.frames
         starts = () if self.kind == MIXED else range(every, frames, every)
         return tuple(start for start in starts if self.domain_at(start) != self.domain_at(start - 1))
 
     def _state(self, frame: int) -> int:
-        """Return the state of a Markov chain: what the newest frame drew that drew anew."""
+        """Return the state of the Markov chain: the domain of the newest frame that drew one."""
         while frame and self._rng(46, frame).random() < self.rho:
             frame -= 1
         rng = self._rng(46, frame)
@@ -68,14 +68,14 @@ class Order:
 
     @cached_property
     def _cumulated(self) -> npt.NDArray[np.float64]:
-        """Return the frequencies of the domains, added up to 1, which fall geometrically."""
+        """Return the cumulative frequencies of the domains, which decrease geometrically, without the last."""
         places = np.arange(len(self.domains)) / max(1, len(self.domains) - 1)
         frequencies = self.imbalance**-places
         sums: npt.NDArray[np.float64] = np.cumsum(frequencies / frequencies.sum())[:-1]
         return sums
 
     def _round(self, turn: int) -> tuple[int, ...]:
-        """Return the domains of a round; each knows how the one before ended."""
+        """Return the domains of a round; draws all previous rounds, as each depends on the one before."""
         while len(self._rounds) <= turn:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[turn]
@@ -91,7 +91,7 @@ class Order:
 
     @cached_property
     def _ramps(self) -> list[list[int]]:
-        """List the domains of each shift by severity, up and down again."""
+        """Return the domains of each shift by rising and then falling severity."""
         ramps = []
         for shift in dict.fromkeys(domain.shift for domain in self.domains):
             own = [number for number, domain in enumerate(self.domains) if domain.shift == shift]
@@ -104,15 +104,15 @@ class Order:
 
 
 def spread(kinds: Sequence[str], rng: np.random.Generator, last: str) -> list[int]:
-    """Shuffle items so that no two of one kind are neighbours, as far as possible; the first avoids the last kind."""
-    left, found = [int(number) for number in rng.permutation(len(kinds))], list[int]()
+    """Return a random order in which neighbours, `last` included, differ in kind as far as possible."""
+    left, chosen = [int(number) for number in rng.permutation(len(kinds))], list[int]()
     while left:
         counts = Counter(kinds[number] for number in left)
-        most = max(counts, key=lambda kind: (counts[kind], kind))
-        urgent = 2 * counts[most] > len(left) and most != last
-        wanted = {most} if urgent else set(counts) - {last} or {last}
-        chosen = next(number for number in left if kinds[number] in wanted)
-        left.remove(chosen)
-        found.append(chosen)
-        last = kinds[chosen]
-    return found
+        majority = max(counts, key=lambda kind: (counts[kind], kind))
+        urgent = 2 * counts[majority] > len(left) and majority != last
+        allowed = {majority} if urgent else set(counts) - {last} or {last}
+        number = next(number for number in left if kinds[number] in allowed)
+        left.remove(number)
+        chosen.append(number)
+        last = kinds[number]
+    return chosen

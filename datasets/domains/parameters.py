@@ -1,4 +1,4 @@
-"""The parameters of domains: shifts, severities, order, and what each stretch is for."""
+"""The parameters of domains: shifts, severities, order, and the frames for adaptation."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ DOMAIN_PARAMETERS: Mapping[str, AnyParameter] = MappingProxyType(
         "shifts": ChoiceParameter(
             THIRTY,
             tuple(SHIFTS),
-            "what domains do to pictures (`driftlab list shifts`), or set:NAME",
+            "shifts of the domains (`driftlab list shifts`), or set:NAME for another labelled set",
             prefix=SET_PREFIX,
         ),
-        "severities": ChoiceParameter((1, 3, 5), SEVERITIES, "how strongly; each shift at each severity is a domain"),
-        "order": ChoiceParameter((INTERLEAVED,), tuple(ORDERS), "how domains follow each other", many=False),
-        "domain_s": StreamParameter(10.0, 0.1, 1e6, "seconds that a domain is shown at a time"),
+        "severities": ChoiceParameter((1, 3, 5), SEVERITIES, "severities; each shift at each severity is a domain"),
+        "order": ChoiceParameter((INTERLEAVED,), tuple(ORDERS), "order of the domains", many=False),
+        "domain_s": StreamParameter(10.0, 0.1, 1e6, "seconds of a domain before the next one"),
         "delta": StreamParameter(
             0.0,
             0.0,
             1000.0,
-            "of the Dirichlet distribution of correlated labels: 0.1 is strong, 0 for none; of sets alone",
+            "Dirichlet concentration of correlated labels, for labelled sets: 0.1 is strong, 0 is off",
         ),
-        "before_s": StreamParameter(0.0, 0.0, 1e6, "seconds at its beginning that are judged before those to adapt on"),
-        "adapt_s": StreamParameter(0.0, 0.0, 1e6, "seconds after these to adapt on, which no score counts"),
-        "rho": StreamParameter(
-            0.9, 0.0, 0.99, "part of the frames whose domain is that of the frame before; of markov"
-        ),
+        "before_s": StreamParameter(0.0, 0.0, 1e6, "scored seconds of a domain before the adaptation frames"),
+        "adapt_s": StreamParameter(0.0, 0.0, 1e6, "seconds of adaptation frames, which are not scored"),
+        "rho": StreamParameter(0.9, 0.0, 0.99, "for markov: probability of the domain of the previous frame"),
         "imbalance": StreamParameter(
-            1.0, 1.0, 1e6, "how many times the first domain is as frequent as the last; of markov"
+            1.0, 1.0, 1e6, "for markov: frequency of the first domain divided by that of the last"
         ),
     }
 )

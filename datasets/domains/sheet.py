@@ -1,4 +1,4 @@
-"""Picture sheets of shifts: a sign and a street under each severity."""
+"""Image sheets of shifts: a sign and a street at each severity."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TILE_PX, _TEXT_PX, _TIME_S = 64, 14, 20.0
 
 
 def shift_sheet(names: Sequence[str], streams: Sequence[Stream], columns: int = 1) -> Pixels:
-    """Draw one frame of each stream under every severity of each shift, a row per shift."""
-    pictures = [stream.at([_TIME_S]).images[0] for stream in streams]
-    rows = [_row(name, pictures) for name in names if not shift_of(name).picks]
+    """Return an image with one frame of each stream at every severity, one row per shift."""
+    images = [stream.at([_TIME_S]).images[0] for stream in streams]
+    rows = [_row(name, images) for name in names if not shift_of(name).picks]
     blank = np.full_like(rows[0], 255)
     rows += [blank] * (-len(rows) % columns)
     high = len(rows) // columns
@@ -26,11 +26,11 @@ def shift_sheet(names: Sequence[str], streams: Sequence[Stream], columns: int = 
     return np.concatenate(blocks, axis=1)
 
 
-def _row(name: str, pictures: Sequence[Pixels]) -> Pixels:
+def _row(name: str, images: Sequence[Pixels]) -> Pixels:
     tiles = []
     for severity in SEVERITIES:
-        for picture in pictures:
-            drawn = shifted(picture, Domain(name, severity), np.random.default_rng([severity, 46]))
+        for image in images:
+            drawn = shifted(image, Domain(name, severity), np.random.default_rng([severity, 46]))
             tiles.append(cv2.resize(drawn, (_TILE_PX, _TILE_PX), interpolation=cv2.INTER_NEAREST))
     strip = np.concatenate(tiles, axis=1)
     text = np.full((_TEXT_PX, strip.shape[1], 3), 255, np.uint8)

@@ -1,75 +1,43 @@
-"""What each shift does to a picture."""
+"""Apply a domain's shift to an image."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.domains import blurs, digital, noise, weather
 from driftlab.datasets.domains.canvas import Floats, plasmas
-from driftlab.datasets.domains.constants import BACKGROUND, Row, constants_of
+from driftlab.datasets.domains.constants import BACKGROUND, constants_of
+from driftlab.datasets.domains.corruptions import CORRUPTIONS
 from driftlab.datasets.domains.names import ANGLES, shift_of
 from driftlab.datasets.domains.orders import Domain
 
 Pixels = npt.NDArray[np.uint8]
-# Of an RGB picture of values from 0 to 1, constants, and a generator that each frame has of its own.
-Corruption = Callable[[Floats, Row, np.random.Generator], Floats]
-_CLOUD_DECAY = 1.7
-
-CORRUPTIONS: Mapping[str, Corruption] = MappingProxyType(
-    {
-        one.__name__: one
-        for one in (
-            noise.gaussian_noise,
-            noise.shot_noise,
-            noise.impulse_noise,
-            noise.speckle_noise,
-            blurs.defocus_blur,
-            blurs.glass_blur,
-            blurs.motion_blur,
-            blurs.zoom_blur,
-            blurs.gaussian_blur,
-            weather.snow,
-            weather.frost,
-            weather.fog,
-            weather.brightness,
-            weather.spatter,
-            digital.contrast,
-            digital.elastic_transform,
-            digital.pixelate,
-            digital.jpeg_compression,
-            digital.saturate,
-        )
-    }
-)
+_CLOUD_DECAY = 1.7  # of the fractal in `background`
 
 
-def shifted(picture: Pixels, domain: Domain, rng: np.random.Generator) -> Pixels:
-    """Return a shifted picture, rounded to bytes."""
+def shifted(image: Pixels, domain: Domain, rng: np.random.Generator) -> Pixels:
+    """Return an image under a domain's shift; unchanged for `clean` and for shifts that select images."""
     if domain.shift == "clean" or shift_of(domain.shift).picks:
-        return picture
-    drawn = _drawn(picture / 255, domain, rng)
-    return np.clip(np.rint(drawn * 255), 0, 255).astype(np.uint8)
+        return image
+    changed = _apply(image / 255, domain, rng)
+    return np.clip(np.rint(changed * 255), 0, 255).astype(np.uint8)
 
 
 def turn(height: int, width: int, severity: int) -> npt.NDArray[np.float64]:
-    """Return the affine matrix of a turn about the centre, counter-clockwise."""
+    """Return the affine matrix of a counter-clockwise rotation about the centre."""
     centre = ((width - 1) / 2, (height - 1) / 2)
     return np.asarray(cv2.getRotationMatrix2D(centre, ANGLES[severity - 1], 1.0), np.float64)
 
 
-def _drawn(picture: Floats, domain: Domain, rng: np.random.Generator) -> Floats:
-    height, width = picture.shape[:2]
+def _apply(image: Floats, domain: Domain, rng: np.random.Generator) -> Floats:
+    height, width = image.shape[:2]
     if domain.shift == "inversion":
-        return 1 - picture
+        return 1 - image
     if domain.shift == "rotation":
-        return np.asarray(cv2.warpAffine(picture, turn(height, width, domain.severity), (width, height)), np.float64)
+        return np.asarray(cv2.warpAffine(image, turn(height, width, domain.severity), (width, height)), np.float64)
     if domain.shift == "background":
         clouds = plasmas(3, height, width, _CLOUD_DECAY, rng)
-        return np.asarray(np.abs(picture - BACKGROUND[domain.severity - 1] * clouds.transpose(1, 2, 0)))
+        return np.asarray(np.abs(image - BACKGROUND[domain.severity - 1] * clouds.transpose(1, 2, 0)))
     row = constants_of(domain.shift, domain.severity, min(height, width))
-    return CORRUPTIONS[domain.shift](picture, row, rng)
+    return CORRUPTIONS[domain.shift](image, row, rng)

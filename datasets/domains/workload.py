@@ -1,4 +1,4 @@
-"""Open the domains of a workload."""
+"""Open a workload under domains."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
 
 
 def open_domains(request: StreamRequest, open_base: Callable[[], Stream]) -> DomainStream:
-    """Open a workload under the shifts of a request; the pictures of a set are shown in an order of its own."""
+    """Return a workload under the shifts of a request; raise RequestError if no frames are scored."""
     base, params = open_base(), dict[str, Any](request.params)
-    stretch, first, frames = (round(params[name] * base.fps) for name in ("domain_s", "before_s", "adapt_s"))
-    stretch, adapt = max(1, stretch), range(first, first + frames)
-    if adapt.stop > stretch or frames == stretch:
+    segment, first, frames = (round(params[name] * base.fps) for name in ("domain_s", "before_s", "adapt_s"))
+    segment, adapt = max(1, segment), range(first, first + frames)
+    if adapt.stop > segment or frames == segment:
         raise RequestError(
             f"Workload '{request.name}' has no frames to judge by: before_s and adapt_s are "
             f"{params['before_s'] + params['adapt_s']:g} together, allowed is less than domain_s, which is "
             f"{params['domain_s']:g}."
         )
     domains = domains_of(params["shifts"], params["severities"])
-    order = Order(params["order"][0], domains, stretch, request.seed, params["rho"], params["imbalance"])
+    order = Order(params["order"][0], domains, segment, request.seed, params["rho"], params["imbalance"])
     return DomainStream(
         request.name, _ordered(request.name, base, order, adapt, params["delta"]), order, adapt, request.seed
     )
 
 
 def _ordered(name: str, base: Stream, order: Order, adapt: range, delta: float) -> Stream:
-    """Let domains choose the pictures of a set; another stream shows what it shows."""
+    """Return a labelled set whose images the domains select; any other stream unchanged."""
     if isinstance(base, Slides):
         plain = {one.name: getattr(base, one.name) for one in fields(base)}
         return DomainSlides(**plain, order=order, adapt=adapt, delta=delta)
     picking = [shift for shift, _ in order.domains if shift_of(shift).picks]
     if picking or delta:
-        what = f"shifts holds {picking[0]}" if picking else f"delta is {delta:g}"
+        reason = f"shifts holds {picking[0]}" if picking else f"delta is {delta:g}"
         raise RequestError(
-            f"Workload '{name}' cannot choose what it shows, and {what}; the pictures of domains:set:… can be chosen."
+            f"Workload '{name}' cannot choose what it shows, and {reason}; the pictures of domains:set:… can be chosen."
         )
     return base
 
 
 def domains_of(shifts: Sequence[str], severities: Sequence[int]) -> tuple[Domain, ...]:
-    """Return each shift at each severity; one whose severities do not differ is one domain."""
+    """Return one domain per shift and severity; one for a shift without severities."""
     return tuple(
         Domain(name, severity)
         for name in shifts

@@ -1,1 +1,1 @@
-"""Procedural signs: pictures of one class each, as drifting streams and as labelled sets."""
+"""Rendered signs: images of one class each, as drifting streams and as labelled sets."""

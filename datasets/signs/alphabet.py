@@ -1,4 +1,4 @@
-"""The classes of signs: a shape, a pattern on it and a pattern of the background behind it."""
+"""The classes of signs: combinations of a shape, a pattern on it, and a pattern of the background."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from driftlab.errors import RequestError
 
 Floats = npt.NDArray[np.float32]
-ANGLES = 360  # a shape is its radius in this many directions
+ANGLES = 360  # directions for which the radius of a shape is stored
 
 
 class SignClass(NamedTuple):
-    """A class: its index in each of the three alphabets."""
+    """A class: its indices in SHAPES, PATTERNS (sign) and PATTERNS (background)."""
 
     shape: int
     sign: int  # pattern on the sign
@@ -25,7 +25,7 @@ class SignClass(NamedTuple):
 
 
 def _ring(corners: int, turn: float, inner: float = 1.0) -> tuple[tuple[float, float], ...]:
-    """Place corners evenly on a circle, every other one closer to the middle."""
+    """Return corners at equal angles on a circle, every other one at the radius `inner`."""
     angles = [turn + 2 * math.pi * k / corners for k in range(corners)]
     radii = [1.0 if k % 2 == 0 else inner for k in range(corners)]
     return tuple(
@@ -33,8 +33,8 @@ def _ring(corners: int, turn: float, inner: float = 1.0) -> tuple[tuple[float, f
     )
 
 
-_UP = -math.pi / 2  # the y axis points down, as rows do
-# Corners of each shape around its middle, from which the full outline is visible.
+_UP = -math.pi / 2  # the y axis points down
+# Corners of each shape; every ray from the centre meets the outline once.
 SHAPES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "disc": _ring(60, 0.0),
     "triangle": _ring(3, _UP),
@@ -52,7 +52,7 @@ SHAPES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "arrow": ((0.0, -1.0), (0.9, 0.1), (0.4, 0.1), (0.4, 0.9), (-0.4, 0.9), (-0.4, 0.1), (-0.9, 0.1)),
     "hexagon": _ring(6, _UP),
 }
-# Brightness in -1..1 at a place counted in periods.
+# Brightness in -1..1 at a position in periods.
 PATTERNS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
     "bars": lambda u, v: _wave(u),
     "rows": lambda u, v: _wave(v),
@@ -65,13 +65,13 @@ MAX_CLASSES = len(SHAPES) * len(PATTERNS) ** 2
 
 
 def _wave(x: Floats) -> Floats:
-    """Return a wave of period 1 that stays near its extremes for most of the period."""
+    """Return a clipped sine wave of period 1."""
     swing: Floats = np.clip(2.5 * np.sin(np.float32(2 * np.pi) * x), -1, 1)
     return swing
 
 
 def kinds_of(classes: int) -> tuple[SignClass, ...]:
-    """Number the classes over the fewest letters of each alphabet, so that all three are needed to tell them apart."""
+    """Return the classes over as few shapes and patterns as possible, so that all three are needed."""
     if not 2 <= classes <= MAX_CLASSES:
         raise RequestError(f"Signs come in 2 to {MAX_CLASSES} classes, given {classes}.")
     limits, letters = (len(SHAPES), len(PATTERNS), len(PATTERNS)), [1, 1, 1]
@@ -84,20 +84,20 @@ def kinds_of(classes: int) -> tuple[SignClass, ...]:
 
 
 def names_of(classes: int) -> tuple[str, ...]:
-    """Name each class by its shape and patterns."""
+    """Return the name of each class from its shape and patterns."""
     shapes, patterns = tuple(SHAPES), tuple(PATTERNS)
     return tuple(f"{patterns[sign]} {shapes[shape]} on {patterns[ground]}" for shape, sign, ground in kinds_of(classes))
 
 
 @lru_cache(maxsize=1)
 def outlines() -> Floats:
-    """Measure the radius of each shape in every direction: [shapes, ANGLES], direction 0 to the right."""
+    """Return the radius of each shape in every direction: [shapes, ANGLES], direction 0 is to the right."""
     angles = 2 * np.pi * np.arange(ANGLES) / ANGLES
     return np.stack([_reach(np.array(corners), angles) for corners in SHAPES.values()]).astype(np.float32)
 
 
 def _reach(corners: npt.NDArray[np.float64], angles: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Intersect rays from the middle with every edge; the edge that a ray meets gives its length."""
+    """Return the length of rays from the centre to the edge that each meets."""
     start, edge = corners, np.roll(corners, -1, axis=0) - corners
     ray = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None]  # [angles, 1, 2]
     across = ray[..., 0] * edge[:, 1] - ray[..., 1] * edge[:, 0]

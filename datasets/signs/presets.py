@@ -1,4 +1,4 @@
-"""The sign workloads as data: labelled sets of several sizes, and streams that drift in several ways."""
+"""Presets of the sign workloads: labelled sets, and streams with several kinds of drift."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from driftlab.datasets.script import Visit
 
 @dataclass(frozen=True)
 class Problem:
-    """A labelled set; difficulties are chosen so that a network of 70 000 parameters reaches about 90 % accuracy."""
+    """A labelled set; at its difficulty a network of 70 000 parameters reaches about 90 % accuracy."""
 
     name: str
     summary: str
@@ -33,22 +33,22 @@ SETS: Mapping[str, Problem] = MappingProxyType({problem.name: problem for proble
 
 @dataclass(frozen=True)
 class SignsPreset:
-    """A world of signs: for how long each is visible, and how the place changes."""
+    """A stream of signs: the time for which each is visible, and the changes of the scene."""
 
     name: str
     summary: str
     visits: tuple[Visit, ...]
-    fresh: int  # scene numbers added for the next round of visits; fewer than the round has means recurrences
+    fresh: int  # increase of scene numbers per round; fewer than the scenes of a round: some recur
     sight_s: float  # time for which a sign is visible
-    favour: float  # how unevenly a scene shows the classes; 0 shows all equally often
-    drift_s: float = 0.0  # time in which the colours blend into the next ones; 0 keeps them
-    light_swing: float = 0.1  # slow change of the light
+    favour: float  # class imbalance of a scene; 0: all classes equally often
+    drift_s: float = 0.0  # time in which the colours change into the next ones; 0: constant colours
+    light_swing: float = 0.1  # relative amplitude of the slow change of brightness
 
 
 _PRESETS = (
     SignsPreset(
         name="depot",
-        summary="Signs on one conveyor under one lamp, for ever.",
+        summary="Signs on a conveyor in constant light; no drift.",
         visits=((0, math.inf),),
         fresh=0,
         sight_s=3.0,
@@ -57,7 +57,7 @@ _PRESETS = (
     ),
     SignsPreset(
         name="town",
-        summary="Signs along a round trip: a new quarter with colours of its own every 30 s, some seen twice.",
+        summary="Signs on a round trip: a new district with other colours every 30 s, some districts twice.",
         visits=((0, 32.0), (1, 26.0), (0, 24.0), (2, 30.0)),
         fresh=2,
         sight_s=2.0,
@@ -65,7 +65,7 @@ _PRESETS = (
     ),
     SignsPreset(
         name="motorway",
-        summary="Signs that pass fast; the country changes every quarter of a minute and does not come back.",
+        summary="Signs that pass fast; a new scene every 15 s, none recurs.",
         visits=((0, 14.0), (1, 16.0), (2, 13.0)),
         fresh=3,
         sight_s=1.0,
@@ -73,7 +73,7 @@ _PRESETS = (
     ),
     SignsPreset(
         name="seasons",
-        summary="Signs whose colours fade into others all the time, without a jump.",
+        summary="Signs whose colours change continuously.",
         visits=((0, math.inf),),
         fresh=0,
         sight_s=2.0,

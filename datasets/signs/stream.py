@@ -1,7 +1,7 @@
-"""The stream of signs: any frame, at any time, in any order, from a seed.
+"""The stream of signs, rendered from a seed at any time and in any order.
 
-A scene draws a colour for each class, so the colours of a class are useful in that scene only; shape and patterns
-are the same in all scenes and hard to see under noise.
+Each scene draws a colour for each class, so colours identify a class in that scene only. Shape and patterns are the
+same in all scenes, but hard to recognise under noise.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from driftlab.datasets.signs.presets import PRESETS
 from driftlab.datasets.signs.views import draw_grain, draw_views
 
 Pixels = npt.NDArray[np.uint8]
-_STRAY = 0.06  # standard deviation of a sign's colour around its scene's
+_COLOUR_DEVIATION = 0.06  # standard deviation of a sign's colour around the colour of its class in the scene
 
 
 @dataclass(frozen=True)
 class SignsRequest(ProceduralRequest):
-    """A world of signs: the number of classes and their difficulty."""
+    """The request of a stream of signs, with the number of classes and the difficulty."""
 
     classes: float = 8.0
     difficulty: float = 2.0
@@ -38,13 +38,13 @@ class SignsRequest(ProceduralRequest):
 class SignsLook:
     """Colours, class frequencies and light of a scene."""
 
-    colours: Floats  # [classes, 2, 3] of sign and ground
-    often: npt.NDArray[np.float64]  # [classes] how often each is shown, summing to 1
+    colours: Floats  # [classes, 2, 3] of sign and background
+    frequencies: npt.NDArray[np.float64]  # [classes] with sum 1
     gain: float
 
 
 class SignsStream(Procedural[SignsRequest]):
-    """A stream of passing signs, one at a time."""
+    """A stream of passing signs, one visible at a time."""
 
     family = "signs"
 
@@ -59,7 +59,7 @@ class SignsStream(Procedural[SignsRequest]):
         return names_of(len(self._kinds))
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Draw the frames shown at these times; frame k is shown from k / fps on."""
+        """Render the frames at these times; frame k starts at k / fps."""
         times = np.asarray(times_s, np.float64)
         images = np.empty((len(times), *self.size, 3), np.uint8)
         scenes, classes = np.empty(len(times), np.int32), np.empty(len(times), np.int64)
@@ -77,14 +77,14 @@ class SignsStream(Procedural[SignsRequest]):
         return draw(views, *self.size, grain)[0], scene, kind
 
     def _view(self, scene: int, time_s: float) -> tuple[int, Views]:
-        """Move the passing sign closer; a scene change replaces the sign."""
-        number, passed = self._sight(time_s)
+        """Return class and view of the visible sign, which comes closer; a scene change replaces the sign."""
+        number, passed = self._visible_sign(time_s)
         look = self._look(scene, time_s)
         rng = np.random.Generator(np.random.SFC64([self._request.seed, 13, scene, number]))
-        kind = int(rng.choice(len(self._kinds), p=look.often))
+        kind = int(rng.choice(len(self._kinds), p=look.frequencies))
         views = draw_views(rng, [self._kinds[kind]], self._request.difficulty)
         heading = rng.uniform(-0.08, 0.08, 2).astype(np.float32)
-        colours = look.colours[kind] + rng.uniform(-_STRAY, _STRAY, (2, 3)).astype(np.float32)
+        colours = look.colours[kind] + rng.uniform(-_COLOUR_DEVIATION, _COLOUR_DEVIATION, (2, 3)).astype(np.float32)
         swing = self._preset.light_swing * math.sin(2 * math.pi * time_s / 40)
         nearer = replace(
             views,
@@ -95,29 +95,29 @@ class SignsStream(Procedural[SignsRequest]):
         )
         return kind, nearer
 
-    def _sight(self, time_s: float) -> tuple[int, float]:
-        """Return the number of the visible sign and the share of its time that has passed; times of signs differ."""
+    def _visible_sign(self, time_s: float) -> tuple[int, float]:
+        """Return the number of the visible sign and the share of its visible time that has passed."""
         sight_s = self._preset.sight_s
         number = math.floor(time_s / sight_s)
-        if time_s < self._comes_s(number):
+        if time_s < self._start_s(number):
             number -= 1
-        start_s, stop_s = self._comes_s(number), self._comes_s(number + 1)
-        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first sign may appear before the stream begins
+        start_s, stop_s = self._start_s(number), self._start_s(number + 1)
+        return number + 1, (time_s - start_s) / (stop_s - start_s)  # the first sign may start before the stream
 
-    def _comes_s(self, number: int) -> float:
+    def _start_s(self, number: int) -> float:
         late = np.random.Generator(np.random.SFC64([self._request.seed, 14, number + 1])).random()
         return (number + 0.5 * late) * self._preset.sight_s
 
     def _look(self, scene: int, time_s: float) -> SignsLook:
-        """Return the scene's look; of a drifting scene, the mixture of the two looks that it is between."""
+        """Return the look of a scene; for a drifting stream, the mixture of two successive looks."""
         if not self._preset.drift_s:
-            return self._drawn_look(scene)
+            return self._cached_look(scene)
         passed, weight = divmod(time_s * self._request.pace / self._preset.drift_s, 1.0)
-        before, after = self._drawn_look(int(passed)), self._drawn_look(int(passed) + 1)
+        before, after = self._cached_look(int(passed)), self._cached_look(int(passed) + 1)
         mixed = np.float32(1 - weight) * before.colours + np.float32(weight) * after.colours
         return replace(before, colours=mixed, gain=(1 - weight) * before.gain + weight * after.gain)
 
-    def _drawn_look(self, number: int) -> SignsLook:
+    def _cached_look(self, number: int) -> SignsLook:
         return draw_cached(self._looks, number, lambda: self._draw_look(number))
 
     def _draw_look(self, number: int) -> SignsLook:
@@ -125,6 +125,6 @@ class SignsStream(Procedural[SignsRequest]):
         weights = np.exp(self._preset.favour * rng.standard_normal(len(self._kinds)))
         return SignsLook(
             colours=rng.uniform(0.15, 0.85, (len(self._kinds), 2, 3)).astype(np.float32),
-            often=weights / weights.sum(),
+            frequencies=weights / weights.sum(),
             gain=float(rng.uniform(0.7, 1.15)),
         )

@@ -1,4 +1,4 @@
-"""Draw the contents of pictures of signs at random; difficulty sets variation, discs and noise."""
+"""Draw random contents for images of signs; the difficulty scales variation, discs and noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRAIN = 0.08  # standard deviation of the noise at difficulty 1
 
 
 def draw_views(rng: np.random.Generator, kinds: Sequence[SignClass], difficulty: float) -> Views:
-    """Place a sign in each picture, in random colours: only shape and patterns depend on the class."""
+    """Return a sign in random colours for each image; only shape and patterns depend on the class."""
     n = len(kinds)
     sides = rng.choice([-1.0, 1.0], (n, 2))
     return Views(
@@ -32,13 +32,13 @@ def draw_views(rng: np.random.Generator, kinds: Sequence[SignClass], difficulty:
 
 
 def draw_blobs(rng: np.random.Generator, n: int, difficulty: float) -> Floats:
-    """Place some discs in front of each sign."""
+    """Return discs in front of each sign."""
     places, sizes = rng.uniform(-0.5, 0.5, (n, BLOBS, 2)), rng.uniform(0, 0.1, (n, BLOBS, 1)) * difficulty
     return _single(np.concatenate([places, sizes, rng.uniform(0.1, 0.9, (n, BLOBS, 3))], axis=2))
 
 
 def draw_grain(rng: np.random.Generator, shape: tuple[int, ...], difficulty: float) -> Floats:
-    """Draw the noise of a sensor."""
+    """Return Gaussian sensor noise."""
     grain: Floats = rng.standard_normal(shape, dtype=np.float32) * np.float32(GRAIN * difficulty)
     return grain
 

@@ -1,4 +1,4 @@
-"""The `driftlab` command: its common options, its groups of commands, and what its exit codes mean."""
+"""The `driftlab` command: common options, groups of commands, signals and exit codes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from driftlab.errors import DriftlabError, RequestError
 
 FAILED = 1  # the run failed, or the comparison differs
 WRONG_REQUEST = 2
-LEAVE_S = 1.0  # for threads to notice that a run is over
+JOIN_TIMEOUT_S = 1.0  # for threads to end after a run
 CLEAR_LINE = b"\r\x1b[2K"
-STOPPING = b"Stopping: ending what was started; what is finished is kept.\n"
+STOPPING = b"Stopping: ending all processes; finished results are kept.\n"
 
 
 def build_app() -> typer.Typer:
-    """Put the commands together; what they need is imported when they run."""
+    """Return the application with all commands; a command imports its modules when it runs."""
     app = typer.Typer(
         name="driftlab",
-        help="Vision models on edge devices whose world drifts: every way of coping, side by side.",
+        help="Simulate vision models on edge devices under distribution shift, varying load and shared processors.",
         epilog="Start with `driftlab doctor`, then `driftlab demo`.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -45,102 +45,102 @@ def build_app() -> typer.Typer:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked this process to end. No code that catches errors takes it for one, not even for a `SystemExit`."""
+    """A signal to end this process; no handler of Exception or SystemExit catches it."""
 
 
 def main() -> None:
-    """Run the command line; a wrong request is one message and exit code 2, never a traceback."""
-    _take_utf8()
+    """Run the command line; an invalid request prints one message and has exit code 2."""
+    _restart_in_utf8()
     stopped_by: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        """End as on Ctrl-C: whatever was started is stopped on the way out, after that was said."""
-        signal.alarm(0)  # Ray's handler of SIGTERM comes before this one, and would abort the process 3 s later
-        told.wait(LEAVE_S)
+        """Raise Stopped after the message, so that all `finally` blocks end their processes."""
+        signal.alarm(0)  # Ray's handler of SIGTERM runs before this one and would abort the process 3 s later
+        printed.wait(JOIN_TIMEOUT_S)
         if not stopped_by:
             _silence_libraries()
         stopped_by.append(number)
         raise Stopped
 
-    with _acknowledging() as told:
+    with _acknowledging() as printed:
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # as of a shell's background, which a Ctrl-C is not meant for
+            if handler is not signal.SIG_IGN:  # a background job of a shell ignores Ctrl-C
                 signal.signal(number, stop)
         code = _run()
         for number, handler in before.items():
             signal.signal(number, signal.SIG_IGN if stopped_by else handler)
         if stopped_by:
-            code = 128 + stopped_by[0]  # as shells count
+            code = 128 + stopped_by[0]  # the convention of shells
     if code > 128:
         remark("Interrupted.")
     if stopped_by:
-        _leave(code)  # nothing that is left of a library may change the exit code
+        _exit_now(code)  # without the exit handlers of libraries, which could change the code
     _end(code)
 
 
-def _take_utf8() -> None:
-    """Start this process again in Python's UTF-8 mode if the locale has another encoding.
+def _restart_in_utf8() -> None:
+    """Restart this process in Python's UTF-8 mode if the locale has another encoding.
 
-    Ray and Arrow encode paths in UTF-8 in every locale, and would not find files that Python named otherwise.
+    Ray and Arrow encode paths in UTF-8 in every locale, so they would not find files with names in another encoding.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
 
 
 def _silence_libraries() -> None:
-    """Let Python's own words through alone from now on: what libraries in C print while they are ended is noise."""
-    own = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    sys.stderr = own
+    """Discard further stderr output of C libraries, which print errors while they end; keep Python's."""
+    stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    sys.stderr = stderr
 
 
 @contextlib.contextmanager
 def _acknowledging() -> Iterator[threading.Event]:
-    """Say that a signal has come as soon as it has, in a thread: the main one may be deep in a library for seconds.
+    """Print a message as soon as a signal arrives; a library may block the main thread for seconds.
 
-    The event is set once that was said. On a terminal the line is cleared first: a progress bar may stand on it, which
-    is drawn again below.
+    The event is set once the message is printed. On a terminal the current line is cleared first, which may hold a
+    progress bar; the bar is drawn again below.
     """
-    told, (reading, writing) = threading.Event(), os.pipe()
+    printed, (reading, writing) = threading.Event(), os.pipe()
     terminal = os.dup(2)
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
-    def tell() -> None:
+    def print_message() -> None:
         while number := os.read(reading, 1):
             if number[0] in (signal.SIGINT, signal.SIGTERM):
                 with contextlib.suppress(OSError):
                     os.write(terminal, (CLEAR_LINE if os.isatty(terminal) else b"") + STOPPING)
-                told.set()
+                printed.set()
         os.close(reading)
         os.close(terminal)
 
-    threading.Thread(target=tell, name="acknowledging", daemon=True).start()
+    threading.Thread(target=print_message, name="acknowledging", daemon=True).start()
     try:
-        yield told
+        yield printed
     finally:
         signal.set_wakeup_fd(before)
         os.close(writing)
 
 
 def _run() -> int:
-    """Run the command that was asked for; return its exit code."""
+    """Run the command and return its exit code; print errors of driftlab as one message."""
     try:
         build_app()(prog_name="driftlab")
     except Stopped:
-        return FAILED  # the caller knows by which signal
+        return FAILED  # the caller replaces it by the code of the signal
     except RequestError as error:
         remark(f"Error: {error}")
         return WRONG_REQUEST
     except DriftlabError as error:
         remark(f"Error: {error}")
         return FAILED
-    except OSError as error:  # the disk is full, or a file is not ours to write
+    except OSError as error:  # a full disk, or missing permissions
         where = f" ('{error.filename}')" if error.filename else ""
-        remark(f"Error: {error.strerror or error}{where}; make room or give access, then go on.")
+        remark(f"Error: {error.strerror or error}{where}; free space or change permissions, then resume.")
         return FAILED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0
@@ -148,26 +148,26 @@ def _run() -> int:
 
 
 def _end(code: int) -> None:
-    """End with an exit code, which stuck threads would hold up or change."""
-    deadline = time.monotonic() + LEAVE_S
+    """Exit with a code; do not wait for threads that are stuck in a call of Ray or a cell."""
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
     stuck = [thread for thread in threading.enumerate() if thread.name.startswith(("cell", "ray, abandoned"))]
     for thread in stuck:
         thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in stuck):
-        _leave(code)
+        _exit_now(code)
     sys.exit(code)
 
 
-def _leave(code: int) -> None:
-    """End this process at once."""
+def _exit_now(code: int) -> None:
+    """Exit without running exit handlers."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(code)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         say(f"driftlab {__version__}")
         raise typer.Exit
 
@@ -176,7 +176,7 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what goes on inside.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print log messages of level DEBUG.")] = False,
 ) -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("driftlab").setLevel(logging.DEBUG if verbose else logging.WARNING)

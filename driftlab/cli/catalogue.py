@@ -1,4 +1,4 @@
-"""`driftlab list` and `driftlab show`: what there is, and what is known of it."""
+"""`driftlab list` and `driftlab show`: names by kind, and the parameters and page of one name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from driftlab.datasets.frames import Stream
     from driftlab.datasets.parameters import AnyParameter
 
-LOAD_S = 120.0  # that is drawn of a load
-SHEET_S, SHEET_FRAMES = 240.0, 12  # a contact sheet spans the first minutes of a world without end
-FILM_FPS, FILM_S = 30.0, 60.0
+LOAD_S = 120.0  # drawn length of a load
+SHEET_S, SHEET_FRAMES = 240.0, 12  # span and frames of the contact sheet of an endless stream
+VIDEO_FPS, VIDEO_S = 30.0, 60.0
 DRAWN_KINDS = ("workloads", "shifts", "loads")
 DRAWN_SIZE = {"height": 144, "width": 256}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -28,8 +28,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("list", short_help="List what has a name.")(list_names)
-    app.command(short_help="Show what is known of one name.")(show)
+    app.command("list", short_help="List systems, members, workloads, devices, experiments, claims.")(list_names)
+    app.command(short_help="Show the parameters and the page of one name.")(show)
 
 
 def list_names(
@@ -39,17 +39,17 @@ def list_names(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List everything that has a name, or the names of one kind with a line on each."""
+    """List the names of one kind, or of all kinds, with one line about each."""
     kinds = [kind] if kind is not None else list(KINDS)
     # The spaces import all methods: first, so that no docstring is read from source, which saves .06 s of `list`.
-    made = {name: kind_of(name).summaries() for name in sorted(kinds, key=lambda kind: kind != "spaces")}
-    found = {name: made[name] for name in kinds}
+    listed = {name: kind_of(name).summaries() for name in sorted(kinds, key=lambda kind: kind != "spaces")}
+    listed = {name: listed[name] for name in kinds}
     if as_json:
-        print_json({name: [{"name": n, "summary": s} for n, s in rows.items()] for name, rows in found.items()})
+        print_json({name: [{"name": n, "summary": s} for n, s in rows.items()] for name, rows in listed.items()})
     elif kind is not None:
-        print_columns(found[kind].items())
+        print_columns(listed[kind].items())
     else:
-        for name, rows in found.items():
+        for name, rows in listed.items():
             say(f"{name}:")
             print_columns(rows.items(), indent="  ")
 
@@ -64,36 +64,36 @@ def show(
     as_json: Json = False,
     image: Annotated[Path | None, typer.Option(help="Draw a workload, a shift or a load.", metavar="FILE.png")] = None,
     film: Annotated[
-        Path | None, typer.Option(help="Write a workload as a film with label maps.", metavar="FILE.mp4")
+        Path | None, typer.Option(help="Write a workload as a video with label maps.", metavar="FILE.mp4")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Length of the film.  [default: 60]", min=1, max=3600, show_default=False)
+        float | None, typer.Option(help="Length of the video.  [default: 60]", min=1, max=3600, show_default=False)
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Which of the workload's worlds to draw.  [default: 0]", min=0, show_default=False),
+        typer.Option(help="Seed of the drawn stream or load.  [default: 0]", min=0, show_default=False),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Draw a workload with this parameter.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of the drawn workload.")
     ] = None,
 ) -> None:
-    """Show what a name stands for, its parameters with their defaults, and its page."""
+    """Show the description, parameters, defaults and documentation page of one name."""
     kind, slash, rest = name.partition("/")
     if not slash or not rest:
-        raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom; the kinds are {', '.join(KINDS)}.")
+        raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. Kinds: {', '.join(KINDS)}.")
     if image is None and film is None:
         given = {"--set": set_, "--seed": seed, "--seconds": seconds}
         if extra := [option for option, value in given.items() if value not in (None, [])]:
-            raise RequestError(f"{extra[0]} changes what --image draws and --film writes; give one of them too.")
+            raise RequestError(f"{extra[0]} has an effect only with --image or --film. Add one of them.")
     if seconds is not None and film is None:
-        raise RequestError("--seconds is the length of a film; give --film FILE.mp4 too, or leave it out.")
+        raise RequestError("--seconds is the length of a video. Add --film FILE.mp4, or leave --seconds out.")
     entry = kind_of(kind).describe(rest)
     writers = []
     if image is not None:
         writers.append(_draw(entry, image, seed or 0, set_ or []))
     if film is not None:
-        writers.append(_film(entry, film, FILM_S if seconds is None else seconds, seed or 0, set_ or []))
-    for write in writers:  # only now, so that nothing is written where one of them is refused
+        writers.append(_video(entry, film, VIDEO_S if seconds is None else seconds, seed or 0, set_ or []))
+    for write in writers:  # after all checks, so that a refused request writes no file
         write()
     if as_json:
         print_json(asdict(entry))
@@ -102,14 +102,14 @@ def show(
 
 
 def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable[[], None]:
-    """Return what draws a picture, once nothing speaks against it."""
+    """Check a request for an image, and return the function that writes it."""
     if entry.kind not in DRAWN_KINDS:
-        raise RequestError(f"--image draws workloads, shifts and loads; {entry.kind}/{entry.name} has nothing to draw.")
+        raise RequestError(f"--image draws workloads, shifts and loads, but not {entry.kind}/{entry.name}.")
     if image.suffix.lower() != ".png":
-        raise RequestError(f"'{image}' is no name of a PNG file, which --image writes. Let it end in .png.")
+        raise RequestError(f"--image '{image}' is not the name of a PNG file. Use a name that ends in .png.")
     if entry.kind != "workloads" and settings:
         raise RequestError(
-            f"--set changes parameters of a workload; {entry.kind}/{entry.name} is drawn without. Leave --set out."
+            f"--set changes parameters of workloads; {entry.kind}/{entry.name} has none. Leave --set out."
         )
     if entry.kind == "loads":
         return _draw_load(entry.name, image, seed)
@@ -127,24 +127,24 @@ def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable
     return write
 
 
-def _film(entry: Entry, film: Path, seconds: float, seed: int, settings: list[str]) -> Callable[[], None]:
-    """Return what writes a film, once nothing speaks against it."""
+def _video(entry: Entry, file: Path, seconds: float, seed: int, settings: list[str]) -> Callable[[], None]:
+    """Check a request for a video, and return the function that writes it."""
     if entry.kind != "workloads":
-        raise RequestError(f"--film writes workloads; {entry.kind}/{entry.name} has no frames.")
-    from driftlab.datasets.video_writer import check_film, save_film
+        raise RequestError(f"--film writes workloads, but {entry.kind}/{entry.name} has no frames.")
+    from driftlab.datasets.video_writer import check_video, save_video
 
     stream = _stream(entry.name, seed, seconds, settings)
-    check_film(stream, film)
+    check_video(stream, file)
 
     def write() -> None:
-        save_film(stream, film)
-        remark(f"Written to {film}, its label maps to {film}.labels; as a workload it is video:{film}")
+        save_video(stream, file)
+        remark(f"Written to {file}, label maps to {file}.labels; the name of the workload is video:{file}")
 
     return write
 
 
 def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Stream:
-    """Open a workload at a camera's rate, for as long as it is or else for so many seconds."""
+    """Open a workload at a camera's frame rate: its full length, or `length_s` of an endless stream."""
     from driftlab.datasets.catalogue import find_workload, open_stream
     from driftlab.platform.lab.overrides import apply_overrides
 
@@ -153,11 +153,11 @@ def _stream(name: str, seed: int, length_s: float, settings: list[str]) -> Strea
     for key in set(params) - set(workload.parameters):
         raise unknown_name("parameter", key, workload.parameters)
     span_s = None if workload.own_length else length_s
-    return open_stream(name, seed=seed, fps=FILM_FPS, duration_s=span_s, **DRAWN_SIZE, **params)
+    return open_stream(name, seed=seed, fps=VIDEO_FPS, duration_s=span_s, **DRAWN_SIZE, **params)
 
 
 def _example(parameters: Mapping[str, AnyParameter]) -> str:
-    """Set one of the parameters to its default."""
+    """Return a setting of one parameter to its default, as an example for an error message."""
     for name, parameter in parameters.items():
         if not isinstance(parameter.default, tuple):
             return f"{name}={parameter.default:g}"
@@ -165,14 +165,14 @@ def _example(parameters: Mapping[str, AnyParameter]) -> str:
 
 
 def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
-    """Draw the load of the first device of a run with this seed."""
+    """Return the function that draws the load of the first device in a run with this seed."""
     from driftlab.platform.core.seeding import rng_for
     from driftlab.platform.results.figures.load import save_course
     from driftlab.platform.world import load, load_csv
 
     drawn = load_csv.load_of(load.find(name), LOAD_S, rng_for(seed, "load", 0))
     if drawn is None:
-        raise RequestError(f"loads/{name} has nothing to draw: nothing else runs on the device.")
+        raise RequestError(f"loads/{name} cannot be drawn: no other program runs on the device.")
 
     def write() -> None:
         save_course(drawn, LOAD_S, image)
@@ -182,14 +182,14 @@ def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
 
 
 def _draw_shift(name: str, image: Path, seed: int) -> Callable[[], None]:
-    """Draw a sign of 32 pixels and a street of 64 under each severity."""
+    """Return the function that draws a sign of 32 pixels and a street of 64 pixels at each severity."""
     from driftlab.datasets.catalogue import open_stream
     from driftlab.datasets.domains.names import shift_of
     from driftlab.datasets.domains.sheet import shift_sheet
     from driftlab.datasets.sheet import save_png
 
     if shift_of(name).picks:
-        raise RequestError(f"shifts/{name} chooses among pictures and draws none.")
+        raise RequestError(f"shifts/{name} cannot be drawn: it selects images without changing them.")
     shown = [
         open_stream(workload, seed=seed, height=side, width=side, fps=1.0, duration_s=SHEET_S)
         for workload, side in (("signs/town", 32), ("streets/driving_la", 64))

@@ -1,4 +1,4 @@
-"""`driftlab doctor`: what this machine has, what is missing, how to mend it."""
+"""`driftlab doctor`: check Python, packages, memory and disk, and print a fix for each problem."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Annotated, Literal
 import typer
 
 from driftlab import _torchvision
-from driftlab.cli.output import print_columns, print_json, say
+from driftlab.cli.output import count, print_columns, print_json, say
 from driftlab.errors import RequestError, first_line
 
 GIB = 2**30
 TIGHT_MEMORY_GIB = 4  # Ray and two workers with torch take about two
 TIGHT_DISK_GIB = 2
 INSTALL = "install driftlab again: make setup, in the checkout"
-BROKEN = (ImportError, OSError, RuntimeError, AttributeError)  # what a damaged or mismatched package raises at import
+BROKEN = (ImportError, OSError, RuntimeError, AttributeError)  # raised at import by a damaged or mismatched package
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the diagnosis; only a problem stops a run."""
+    """The result of one check; only a problem prevents runs."""
 
     name: str
     state: Literal["ok", "note", "problem"]
@@ -37,11 +37,14 @@ class Finding:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(short_help="Say what this machine has, what is missing, how to mend it.")(doctor)
+    app.command(short_help="Check this computer and print a fix for each problem.")(doctor)
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
-    """Say what this machine has, what is missing and how to mend it; exit code 1 if a run cannot work."""
+    """Check Python, packages, memory and disk, and print a fix for each problem.
+
+    The exit code is 1 if runs cannot work.
+    """
     findings = examine()
     problems = [finding for finding in findings if finding.state == "problem"]
     if as_json:
@@ -49,12 +52,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     else:
         _print_findings(findings)
         say()
-        say(f"{len(problems)} to mend before a run can work." if problems else "A run can work on this machine.")
+        say(f"{count(len(problems), 'problem')} to fix before runs can work." if problems else "Runs can work here.")
     raise typer.Exit(1 if problems else 0)
 
 
 def examine() -> list[Finding]:
-    """Look at everything a run touches."""
+    """Run all checks."""
     return [probe() for probe in PROBES]
 
 
@@ -68,21 +71,21 @@ def _print_findings(findings: list[Finding]) -> None:
 
 
 def python() -> Finding:
-    """Which Python runs this."""
+    """Return version and path of Python."""
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
     return Finding("python", "ok", text)
 
 
 def packages() -> Finding:
-    """Whether everything that driftlab asks for is installed in a version it can use."""
+    """Check that all required packages are installed in a supported version."""
     from packaging.requirements import Requirement
 
-    asked = [Requirement(line) for line in metadata.requires("driftlab") or ()]
-    needed = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
-    faults = [fault for one in needed if (fault := _package_fault(one.name, one.specifier.contains))]
+    listed = [Requirement(line) for line in metadata.requires("driftlab") or ()]
+    required = [one for one in listed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    faults = [fault for one in required if (fault := _package_fault(one.name, one.specifier.contains))]
     if faults:
         return Finding("packages", "problem", "; ".join(faults), INSTALL)
-    return Finding("packages", "ok", f"all {len(needed)} that driftlab asks for")
+    return Finding("packages", "ok", f"all {len(required)} required packages")
 
 
 def _package_fault(name: str, fits: Callable[[str, bool], bool]) -> str:
@@ -90,104 +93,104 @@ def _package_fault(name: str, fits: Callable[[str, bool], bool]) -> str:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return f"{name} is missing"
-    return "" if fits(version, True) else f"{name} {version} is outside the range driftlab supports"
+    return "" if fits(version, True) else f"{name} {version} is not a supported version"
 
 
 def cores() -> Finding:
-    """How many processors this process may use."""
+    """Return the number of CPU cores that this process may use."""
     from driftlab.platform.sim.host import usable_cores
 
     usable = usable_cores()
     if usable == 1:
-        return Finding("cores", "note", "1: cells of a grid run one after the other")
+        return Finding("cores", "note", "1: cells run sequentially")
     return Finding("cores", "ok", str(usable))
 
 
 def memory() -> Finding:
-    """How much memory is free."""
+    """Check the free memory."""
     import psutil
 
-    found = psutil.virtual_memory()
-    text = f"{found.available / GIB:.1f} GiB free of {found.total / GIB:.1f} GiB"
-    if found.available < TIGHT_MEMORY_GIB * GIB:
+    usage = psutil.virtual_memory()
+    text = f"{usage.available / GIB:.1f} GiB free of {usage.total / GIB:.1f} GiB"
+    if usage.available < TIGHT_MEMORY_GIB * GIB:
         return Finding("memory", "note", text, "run with --backend inline, or with --workers 1")
     return Finding("memory", "ok", text)
 
 
 def threads() -> Finding:
-    """How many threads torch takes inside one operator."""
+    """Return the number of threads that torch uses within an operator."""
     setting = os.environ.get("OMP_NUM_THREADS")
     if setting == "1":
-        return Finding("threads", "ok", "one inside an operator (OMP_NUM_THREADS=1)")
-    given = "OMP_NUM_THREADS is not set" if setting is None else f"OMP_NUM_THREADS={setting}"
-    cure = "export OMP_NUM_THREADS=1 for notebooks and scripts of your own"
-    return Finding("threads", "note", f"{given}; driftlab's workers use one thread each all the same", cure)
+        return Finding("threads", "ok", "one per operator (OMP_NUM_THREADS=1)")
+    current = "OMP_NUM_THREADS is not set" if setting is None else f"OMP_NUM_THREADS={setting}"
+    fix = "export OMP_NUM_THREADS=1 for notebooks and other scripts"
+    return Finding("threads", "note", f"{current}; driftlab's workers always use one thread each", fix)
 
 
 def torch() -> Finding:
-    """Whether torch imports, and what it was built for."""
+    """Check that torch can be imported; return its version and build."""
     try:
         import torch
     except BROKEN as error:
-        return Finding("torch", "problem", f"does not import: {first_line(error)}", INSTALL)
+        return Finding("torch", "problem", f"cannot be imported: {first_line(error)}", INSTALL)
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
     return Finding("torch", "ok", f"{torch.__version__}, built for {built}")
 
 
 def kernels() -> Finding:
-    """Name the instruction set of torch's kernels, and its consequence for the user's networks."""
+    """Return the instruction set of torch's kernels, and its consequence for networks outside driftlab."""
     try:
         from torch.backends.cpu import get_cpu_capability
 
         from driftlab.platform.networks.strided import NARROW
     except BROKEN as error:
-        return Finding("kernels", "note", f"cannot look: {first_line(error)}", INSTALL)
-    found = get_cpu_capability()
-    if not NARROW or (found.startswith("AVX512") and os.environ.get("ONEDNN_MAX_CPU_ISA", found).startswith("AVX512")):
-        return Finding("kernels", "ok", found)
+        return Finding("kernels", "note", f"unknown: {first_line(error)}", INSTALL)
+    isa = get_cpu_capability()
+    if not NARROW or (isa.startswith("AVX512") and os.environ.get("ONEDNN_MAX_CPU_ISA", isa).startswith("AVX512")):
+        return Finding("kernels", "ok", isa)
     text = (
-        f"{found} without AVX-512: torch writes beyond its memory when it trains a strided 1x1 convolution of fewer "
-        f"than {NARROW} channels; driftlab gives it a safe form in every network that it builds, cuts, trains or runs"
+        f"{isa} without AVX-512: torch writes out of bounds when it trains a strided 1x1 convolution of fewer "
+        f"than {NARROW} channels; driftlab replaces such convolutions by an equal safe form in all its networks"
     )
-    cure = "before a training loop of your own: driftlab.platform.networks.strided.make_safe(model)"
-    return Finding("kernels", "note", text, cure)
+    fix = "in other training loops: driftlab.platform.networks.strided.make_safe(model)"
+    return Finding("kernels", "note", text, fix)
 
 
 def torchvision() -> Finding:
-    """Whether torchvision imports, by itself or with the missing operators supplied."""
-    cure = "install the torchvision that was released with this torch"
-    without = "its own models (DeepLabV3) are unavailable, everything else works"
+    """Check that torchvision can be imported, unchanged or with operators that driftlab defines."""
+    fix = "install the torchvision that was released with this torch"
+    without = "its models (DeepLabV3) are unavailable, everything else works"
     try:
         state = _torchvision.state()
     except BROKEN as error:
-        return Finding("torchvision", "note", f"does not import ({first_line(error)}): {without}", cure)
+        return Finding("torchvision", "note", f"cannot be imported ({first_line(error)}): {without}", fix)
     if state == "absent":
-        return Finding("torchvision", "note", f"not installed: {without}", cure)
+        return Finding("torchvision", "note", f"not installed: {without}", fix)
     version = metadata.version("torchvision")
     if state == "mended":
-        text = f"{version}: its compiled library does not fit this torch, driftlab supplies the missing operators"
+        text = f"{version}: its compiled library does not load with this torch; driftlab defines the missing operators"
         return Finding("torchvision", "note", text, "none needed: driftlab reads images with Pillow, OpenCV and PyAV")
     return Finding("torchvision", "ok", version)
 
 
 def ray() -> Finding:
-    """Whether Ray is there, and whether runs would join a cluster."""
+    """Check that Ray is installed, and whether runs would join a cluster."""
     try:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
         return Finding("ray", "problem", "not installed; only --backend inline works", INSTALL)
     address = os.environ.get("RAY_ADDRESS")
     if address:
-        return Finding("ray", "note", f"{version}; RAY_ADDRESS={address}", "unset RAY_ADDRESS to stay on this machine")
+        return Finding("ray", "note", f"{version}; RAY_ADDRESS={address}", "unset RAY_ADDRESS to run on this computer")
     return Finding("ray", "ok", version)
 
 
 def gpu() -> Finding:
-    """How many NVIDIA GPUs there are, or why none is seen."""
+    """Return the NVIDIA GPUs, or the reason why none is available."""
     try:
         import pynvml
     except BROKEN as error:
-        return Finding("gpu", "note", f"cannot look: {first_line(error)}", INSTALL)
+        return Finding("gpu", "note", f"unknown: {first_line(error)}", INSTALL)
     try:
         pynvml.nvmlInit()
         names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(_gpu_count(pynvml))]
@@ -202,7 +205,7 @@ def _gpu_count(nvml: object) -> int:
 
 
 def video() -> Finding:
-    """Whether H.264 can be written, which is how frames are sent."""
+    """Check that H.264 can be encoded, the codec of uploads."""
     try:
         import av
 
@@ -213,24 +216,24 @@ def video() -> Finding:
 
 
 def opencv() -> Finding:
-    """Whether OpenCV imports, which draws the streets."""
+    """Check that OpenCV can be imported, which renders streets."""
     try:
         import cv2
     except BROKEN as error:
-        cure = "pip uninstall opencv-python; pip install --force-reinstall opencv-python-headless"
-        return Finding("opencv", "problem", f"does not import: {first_line(error)}", cure)
+        fix = "pip uninstall opencv-python; pip install --force-reinstall opencv-python-headless"
+        return Finding("opencv", "problem", f"cannot be imported: {first_line(error)}", fix)
     return Finding("opencv", "ok", str(cv2.__version__))
 
 
 def cache() -> Finding:
-    """Whether built artefacts can be kept."""
+    """Check that the cache of trained networks is writable."""
     from driftlab.platform.networks.training.artifacts import FOLDER_VARIABLE, cache_folder
 
-    return _folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a folder that can be written")
+    return _check_folder("cache", cache_folder(), f"set {FOLDER_VARIABLE} to a writable folder")
 
 
 def temporary() -> Finding:
-    """Find a place for Ray's files, by making a folder and removing it again."""
+    """Check that there is a suitable place for Ray's files, by creating and deleting a folder."""
     from driftlab.actors.folders import ADVICE, open_folder
 
     try:
@@ -244,30 +247,30 @@ def temporary() -> Finding:
 
 
 def runs() -> Finding:
-    """Whether a run can be written below the current folder."""
-    return _folder("runs", Path("runs").absolute(), "go to a folder that can be written, or give --out DIR")
+    """Check that runs can be written to the current folder."""
+    return _check_folder("runs", Path("runs").absolute(), "change to a writable folder, or use --out DIR")
 
 
 def energy() -> Finding:
-    """Whether joules can be measured."""
+    """Check whether energy can be measured."""
     counters = sorted(Path("/sys/class/powercap").glob("*/energy_uj"))
     if not counters:
-        return Finding("energy", "note", "no RAPL counters: joules are modelled, and marked so")
+        return Finding("energy", "note", "no RAPL counters: energy is estimated and marked as such")
     if not os.access(counters[0], os.R_OK):
-        text = "RAPL counters are there and only root may read them: joules are modelled, and marked so"
+        text = "only root can read the RAPL counters: energy is estimated and marked as such"
         return Finding("energy", "note", text, f"sudo chmod a+r {counters[0]}")
     return Finding("energy", "ok", f"{len(counters)} RAPL counters")
 
 
-def _folder(name: str, path: Path, cure: str) -> Finding:
-    """Judge a folder by its nearest existing parent: looking must not create anything."""
+def _check_folder(name: str, path: Path, fix: str) -> Finding:
+    """Check that a folder is writable, by its nearest existing parent: a check must not create it."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(name, "problem", f"{path} cannot be written", cure)
+        return Finding(name, "problem", f"{path} is not writable", fix)
     free = shutil.disk_usage(existing).free
     text = f"{path}, {free / GIB:.1f} GiB free"
     if free < TIGHT_DISK_GIB * GIB:
-        return Finding(name, "note", text, cure)
+        return Finding(name, "note", text, fix)
     return Finding(name, "ok", text)
 
 

@@ -1,4 +1,4 @@
-"""Everything that has a name, by kind: what there is, and what is known of one of them."""
+"""The kinds of names in `driftlab list` and `show`: how to list each kind and describe one name."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from driftlab.platform.world.link import LinkProfile
     from driftlab.platform.world.load import LoadProfile
 
-SIDES_PX = (32, 224)  # of pictures for which a shift's constants are shown
-FEW = 6  # values of a parameter, which are shown beside it
+SIDES_PX = (32, 224)  # image sizes for which the constants of a shift are shown
+MAX_LISTED = 6  # allowed values that are listed with a parameter
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What is known of one name; the rows of facts share their keys."""
+    """The description of one name; all rows of facts have the same keys."""
 
     kind: str
     name: str
@@ -42,19 +42,19 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How to list the names of a kind with a line on each, and how to describe one."""
+    """Functions that list the names of a kind with one line each, and that describe one name."""
 
     summaries: Callable[[], dict[str, str]]
     describe: Callable[[str], Entry]
 
 
 def complete_kind(incomplete: str) -> list[str]:
-    """Complete the name of a kind."""
+    """Return the kinds that begin with a text."""
     return [name for name in KINDS if name.startswith(incomplete)]
 
 
 def complete_entry(incomplete: str) -> list[str]:
-    """Complete KIND/NAME: first the kind, then what it has."""
+    """Return the completions of KIND/NAME: of the kind before the slash, of its names after it."""
     kind, slash, rest = incomplete.partition("/")
     if not slash:
         return [f"{name}/" for name in complete_kind(kind)]
@@ -62,36 +62,36 @@ def complete_entry(incomplete: str) -> list[str]:
 
 
 def complete_names(kind: str, incomplete: str) -> list[str]:
-    """Complete the last of several names that stand between commas."""
+    """Return the completions of the last name in a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in KINDS[kind].summaries() if name.startswith(last)]
 
 
 def kind_of(name: str) -> Kind:
-    """Look a kind up."""
+    """Return a kind by name."""
     if name not in KINDS:
         raise unknown_name("kind", name, KINDS)
     return KINDS[name]
 
 
-def _known(place: str) -> Mapping[str, Any]:
-    """Import a mapping by name, module:NAME, at its first use."""
+def _mapping(place: str) -> Mapping[str, Any]:
+    """Import a mapping by its place, module:NAME; only when used, as the modules are slow to import."""
     module, _, name = place.partition(":")
-    found: Mapping[str, Any] = getattr(importlib.import_module(f"driftlab.{module}"), name)
-    return found
+    mapping: Mapping[str, Any] = getattr(importlib.import_module(f"driftlab.{module}"), name)
+    return mapping
 
 
 def _lines(place: str, line: Callable[[Any], str]) -> Callable[[], dict[str, str]]:
-    return lambda: {name: line(one) for name, one in _known(place).items()}
+    return lambda: {name: line(one) for name, one in _mapping(place).items()}
 
 
 def _table(noun: str, place: str, line: Callable[[Any], str], describe: Callable[[str, Any], Entry]) -> Kind:
-    """Make a kind of a mapping by name, given a line on each value and how to describe one."""
+    """Return the kind of a mapping, given functions for the line and for the description of a value."""
 
     def described(name: str) -> Entry:
-        if name not in _known(place):
-            raise unknown_name(noun, name, _known(place))
-        return describe(name, _known(place)[name])
+        if name not in _mapping(place):
+            raise unknown_name(noun, name, _mapping(place))
+        return describe(name, _mapping(place)[name])
 
     return Kind(_lines(place, line), described)
 
@@ -119,7 +119,7 @@ def _family(family: str) -> Kind:
 
 
 def _explained(one: Parameter) -> Mapping[str, Any]:
-    """Say what a parameter of a member is, in which unit, and where it lies."""
+    """Return the row of a member's parameter: default, unit, type, range and meaning."""
     return {
         "parameter": one.name,
         "default": "required" if one.default is dataclasses.MISSING else one.default,
@@ -145,22 +145,22 @@ def _workload(name: str) -> Entry:
 
 
 def _limits(one: AnyParameter) -> dict[str, Any]:
-    """Say what a parameter of a workload is by default, and what it may be."""
+    """Return the row of a workload's parameter: default, range and meaning."""
     from driftlab.datasets.parameters import ChoiceParameter
 
     default: Any
     if isinstance(one, ChoiceParameter):
-        listed = f": {', '.join(map(str, one.allowed))}" if len(one.allowed) <= FEW else ""
+        listed = f": {', '.join(map(str, one.allowed))}" if len(one.allowed) <= MAX_LISTED else ""
         return {"default": ", ".join(map(str, one.default)), "from": "", "to": "", "meaning": f"{one.summary}{listed}"}
-    default = "the street's" if one.default is None else one.default
+    default = "set by the street" if one.default is None else one.default
     return {"default": default, "from": one.low, "to": one.high, "meaning": one.summary}
 
 
 def _file_facts(name: str) -> tuple[Mapping[str, Any], ...]:
-    """Say what a file or a set is like; one that is not there or cannot be read is refused."""
+    """Return length, ground truth and classes of a file or a set; raise an error if it cannot be read."""
     from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 
-    if name in WORKLOADS:  # files in general
+    if name in WORKLOADS:  # a kind of file, such as `video`, and no file
         return ()
     length_s = None if find_workload(name).own_length else 1.0
     stream = open_stream(name, seed=0, height=144, width=256, fps=30.0, duration_s=length_s)
@@ -196,7 +196,7 @@ def _link_line(one: LinkProfile) -> str:
 
 
 def _load_line(one: LoadProfile) -> str:
-    return "; ".join(f"{part.name} {_ends(part.cpu)}" for part in one.activities) or "nothing else runs"
+    return "; ".join(f"{part.name} {_ends(part.cpu)}" for part in one.activities) or "no other programs"
 
 
 def _ends(ends: tuple[float, float]) -> str:
@@ -210,18 +210,18 @@ def _load(name: str) -> Entry:
     profile = load.find(name)
     if profile.file is not None:
         rows = facts_of(Path(profile.file))
-        return Entry("loads", name, "A load from a file.", tuple({"field": k, "value": v} for k, v in rows.items()))
+        return Entry("loads", name, "A recorded load.", tuple({"field": k, "value": v} for k, v in rows.items()))
     activities = tuple(
         {"activity": one.name, "CPU": _ends(one.cpu), "memory": _ends(one.memory), "seconds": _ends(one.dwell_s)}
         for one in profile.activities
     )
     fields = [(name, value) for name, value in vars(profile).items() if name not in ("name", "activities")]
     text = "\n".join(f"{name}: {value}" for name, value in fields)
-    return Entry("loads", name, "Shares of the device that other programs use.", activities, text)
+    return Entry("loads", name, "Shares of CPU and memory that other programs use.", activities, text)
 
 
 def _values(kind: str) -> Callable[[str, Any], Entry]:
-    """Describe a profile by its fields."""
+    """Return the function that describes a profile by its fields."""
 
     def describe(name: str, profile: Any) -> Entry:
         fields = [field.name for field in dataclasses.fields(profile) if field.name != "name"]
@@ -238,13 +238,13 @@ def _network(name: str, one: ZooEntry) -> Entry:
     course = one.course
     facts = {
         "input": "any size" if one.input.size is None else "{} x {}".format(*one.input.size),
-        "mean of channels": one.input.mean or "that of the lab",
-        "deviation of channels": one.input.deviation if one.input.mean else "that of the lab",
-        "parts in order": ", ".join(one.blocks),
+        "channel mean": one.input.mean or "default",
+        "channel deviation": one.input.deviation if one.input.mean else "default",
+        "blocks": ", ".join(one.blocks),
         "head": one.head,
-        "course": "that of the experiment"
+        "pre-training": "set by the experiment"
         if course is None
-        else f"{course.steps:,} steps of {course.batch} pictures at a rate of {course.rate:g}",
+        else f"{course.steps:,} steps with batches of {course.batch} images, learning rate {course.rate:g}",
     }
     rows = tuple({"field": field, "value": value} for field, value in facts.items())
     return Entry("networks", name, _network_line(one), rows)
@@ -280,9 +280,10 @@ def _space(name: str) -> Entry:
         {"setting": path, "domain": str(part.domain()), "default": defaults[path], "why": part.why}
         for path, part in document.space.items()
     )
-    asked = ", ".join(f"{metric} {better}" for metric, better in document.objectives.items())
-    kept = f" Constraints: {', '.join(document.constraints)}." if document.constraints else ""
-    text = f"{document.trials} trials by {document.searcher} on {len(document.seeds)} seeds. Objectives: {asked}.{kept}"
+    objectives = ", ".join(f"{metric} {better}" for metric, better in document.objectives.items())
+    constraints = f" Constraints: {', '.join(document.constraints)}." if document.constraints else ""
+    budget = f"{document.trials} trials by {document.searcher} on {len(document.seeds)} seeds."
+    text = f"{budget} Objectives: {objectives}.{constraints}"
     return Entry("spaces", name, document.summary, facts, text)
 
 
@@ -290,34 +291,34 @@ def _claims() -> dict[str, str]:
     from driftlab.platform.results.claims.base import every_claim
 
     claims = every_claim()
-    return {name: claims[name].sentence for name in sorted(claims, key=_numbered)}
+    return {name: claims[name].sentence for name in sorted(claims, key=_natural_key)}
 
 
-def _numbered(name: str) -> list[str | int]:
-    """Sort AMS-2 before AMS-10: every second part is a number."""
+def _natural_key(name: str) -> list[str | int]:
+    """Return a key that sorts AMS-2 before AMS-10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _claim(name: str) -> Entry:
     from driftlab.platform.results.claims.base import every_claim
 
-    known = every_claim()
-    if name not in known:
-        raise unknown_name("claim", name, known)
-    claim = known[name]
+    claims = every_claim()
+    if name not in claims:
+        raise unknown_name("claim", name, claims)
+    claim = claims[name]
     facts = {"source": claim.source, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
     return Entry("claims", name, claim.sentence, tuple({"field": k, "value": v} for k, v in facts.items()))
 
 
 def _parts(path: Path) -> tuple[str, str]:
-    """Split a file into the comment at its head (the command, its duration, what to expect) and the rest."""
+    """Split an experiment file into its leading comment (summary, command, duration) and the rest."""
     lines = path.read_text(encoding="utf-8").splitlines()
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return "\n".join(line.lstrip("#").strip() for line in lines[:end]), "\n".join(lines[end:])
 
 
 def _page(name: str) -> str:
-    """Find the page whose line `Covers:` names a thing; an installed wheel has no pages."""
+    """Return the page whose line `Covers:` has a name; empty without one, as in an installed wheel."""
     for page in sorted((DOCS / "methods").glob("*.md")):
         lines = page.read_text(encoding="utf-8").splitlines()
         if any(line.startswith("Covers:") and f"`{name}`" in line for line in lines):

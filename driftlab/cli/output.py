@@ -1,4 +1,4 @@
-"""What the commands print: one JSON document, columns that line up, or a table as wide as the terminal."""
+"""Output of the commands: one JSON document, aligned columns, or a table in the width of the terminal."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 import typer
 
-WIDTH = 100  # where there is no terminal
+WIDTH = 100  # without a terminal
 UNITS = (
     ("days", 86_400, 172_800),
     ("hours", 3600, 5400),
     ("minutes", 60, 90),
-)  # seconds, and from how many on it is used
+)  # unit, its seconds, and the shortest duration that is given in it
 
 
 def say(text: str = "") -> None:
-    """Print a line of the answer."""
+    """Print a line of the result to stdout."""
     typer.echo(text)
 
 
 def remark(text: str) -> None:
-    """Print a line that is not part of the answer."""
+    """Print a line that is not part of the result to stderr."""
     typer.echo(text, err=True)
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document and nothing else."""
+    """Print a document as JSON."""
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 def print_columns(rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
-    """Print rows as columns; the last one is as long as it likes."""
+    """Print aligned columns; the last is not truncated."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -42,15 +42,15 @@ def print_columns(rows: Iterable[Sequence[object]], *, indent: str = "") -> None
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Iterable[str] = ()) -> None:
-    """Print rows of long texts, broken to the width of the terminal; columns that stay `whole` are broken last."""
+    """Print a table wrapped to the width of the terminal; columns in `whole` are wrapped last."""
     from rich.box import MARKDOWN
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table, kept = Table(box=MARKDOWN, show_edge=False, pad_edge=False), set(whole)
+    table, unwrapped = Table(box=MARKDOWN, show_edge=False, pad_edge=False), set(whole)
     for name in head:
-        table.add_column(name, no_wrap=name in kept, overflow="fold")
+        table.add_column(name, no_wrap=name in unwrapped, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     width = shutil.get_terminal_size((WIDTH, 0)).columns
@@ -60,7 +60,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, whole: It
 
 
 def lasting(seconds: float) -> str:
-    """Tell a time in the unit that suits it."""
+    """Format a duration in days, hours, minutes or seconds."""
     for unit, unit_s, least_s in UNITS:
         if seconds >= least_s:
             return f"{seconds / unit_s:.2g} {unit}"
@@ -68,5 +68,5 @@ def lasting(seconds: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Name a number of things."""
+    """Format a number with its noun in the singular or plural."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

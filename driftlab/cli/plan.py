@@ -1,4 +1,4 @@
-"""`driftlab run --dry-run`: what would run, how long it takes on this machine, and what it needs."""
+"""`driftlab run --dry-run`: the cells of an experiment, and the estimated time, memory and disk space."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.cells import Point
     from driftlab.platform.lab.read import Experiment
 
-LONGEST_LIST = 200  # characters of names
+MAX_LIST = 200  # characters of a list of names
 MIB, GIB = 2**20, 2**30
 
 
 def print_plan(spec: Experiment, as_json: bool) -> None:
-    """Summarise the grid, and say how long it takes and what it needs on this machine; no data is drawn for it."""
+    """Print the cells with estimates of time, memory and disk on this computer; render no data."""
     from driftlab.platform.lab.cells import points_of
 
     points = points_of(spec)
@@ -33,7 +33,7 @@ def print_plan(spec: Experiment, as_json: bool) -> None:
 
 
 def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str, str]]:
-    """Say what the grid combines."""
+    """Yield the systems, workloads, fleets and seeds that the cells combine."""
     systems = dict.fromkeys(point.system.name for point in points)
     fleets = [f"{part.name} ({count(sum(one.count for one in part.devices), 'device')})" for part in spec.fleets]
     workloads = [f"{part.label} ({_length(part.duration_s)} at {part.fps:g} fps)" for part in spec.workloads]
@@ -43,12 +43,12 @@ def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str,
         ("fleets", fleets),
         ("seeds", [str(seed) for seed in spec.seeds]),
     ):
-        listed = shortened(", ".join(values), LONGEST_LIST)
+        listed = shortened(", ".join(values), MAX_LIST)
         yield name, f"{listed}  [{len(values)}]" if len(values) > 1 else listed
 
 
 def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
-    """Say what a run takes on this machine."""
+    """Yield the estimates of a run on this computer."""
     from driftlab.platform.lab.forecast import forecast
     from driftlab.platform.lab.paths import RUNS
     from driftlab.platform.lab.size import size_of
@@ -56,15 +56,15 @@ def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
 
     size, expected, cores = size_of(spec), forecast(spec), usable_cores()
     folder = next(path for path in (RUNS.absolute(), *RUNS.absolute().parents) if path.exists())
-    yield "networks", f"{expected.to_build} to build, {expected.kept} kept from earlier runs"
+    yield "networks", f"{expected.to_build} to train, {expected.kept} cached"
     yield "frames", f"{expected.frames:,.0f}"
     yield (
         "time",
-        f"about {lasting(expected.on_this_machine_s(cores, cells))} on {count(cores, 'core')} of this machine",
+        f"about {lasting(expected.on_this_machine_s(cores, cells))} on {count(cores, 'core')} of this computer",
     )
     yield "memory", f"{size.memory_bytes / GIB:.1f} GiB"
     yield "disk", f"{size.disk_bytes / MIB:,.0f} MiB; {shutil.disk_usage(folder).free / MIB:,.0f} MiB are free"
 
 
 def _length(duration_s: float | None) -> str:
-    return "as long as it is" if duration_s is None else f"{duration_s:g} s"
+    return "full length" if duration_s is None else f"{duration_s:g} s"

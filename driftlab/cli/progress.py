@@ -1,4 +1,4 @@
-"""Shows how far a run is: a bar with an estimate on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar with the estimated time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import lasting, remark
+from driftlab.cli.output import count, lasting, remark
 from driftlab.platform.lab.progress import Progress
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress as Bars
 
-PLAIN_EVERY_S = 10.0  # how often plain lines tell of progress between cells
-TELLING = 0.05  # of all work: after less, no time left is told
+PLAIN_INTERVAL_S = 10.0  # between plain lines within a cell
+MIN_SHARE = 0.05  # of all work that must be done before the time left is estimated
 
 
 @contextmanager
 def shown() -> Iterator[Progress]:
-    """Open the display that fits where the output goes."""
+    """Yield the display for stderr: a bar on a terminal, else plain lines."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -41,7 +41,7 @@ def shown() -> Iterator[Progress]:
 
 
 class TimeLeft:
-    """How fast work goes since the first report: the start of workers before it says nothing about the rest."""
+    """Estimate of the time left, from the speed since the first report, after the start of workers."""
 
     def __init__(self, of: float) -> None:
         self._of, self._done = of, 0.0
@@ -49,7 +49,7 @@ class TimeLeft:
         self._now_s = 0.0
 
     def advanced(self, work: float, now_s: float) -> None:
-        """Count work that was reported at a time."""
+        """Add completed work at a time."""
         self._done, self._now_s = self._done + work, now_s
         self._first = self._first or (self._done, now_s)
 
@@ -59,31 +59,31 @@ class TimeLeft:
 
     @property
     def left_s(self) -> float | None:
-        """Estimate the time left; None before enough was done to tell."""
+        """Return the estimated time left; None before `MIN_SHARE` of the work is done."""
         if self._first is None or self._done >= self._of:
             return None
         done, took_s = self._done - self._first[0], self._now_s - self._first[1]
-        return None if done < TELLING * self._of else took_s * (self._of - self._done) / done
+        return None if done < MIN_SHARE * self._of else took_s * (self._of - self._done) / done
 
 
 class Lines(Progress):
-    """Two lines per network, one per cell, and now and then how far it is."""
+    """Plain lines: two per network, one per cell, and the progress every `PLAIN_INTERVAL_S`."""
 
     def __init__(self) -> None:
-        self._pace, self._spoke = TimeLeft(0.0), time.monotonic()
-        self._cells = self._ended = self._named = 0
+        self._left, self._printed_s = TimeLeft(0.0), time.monotonic()
+        self._cells = self._ended = self._announced = 0
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._cells, self._pace = cells, TimeLeft(work_s)
-        kept_text = f" ({kept} already there)" if kept else ""
-        remark(f"{cells} cell{'' if cells == 1 else 's'} to run{kept_text}")
+        self._cells, self._left = cells, TimeLeft(work_s)
+        finished = f" ({kept} already finished)" if kept else ""
+        remark(f"{count(cells, 'cell')} to run{finished}")
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
-        remark(_again(cells, reason))
+        remark(_repeated(cells, reason))
 
     def building(self, network: str, number: int, of: int) -> None:
-        if number > self._named:  # it is told again when it is waited for
-            self._named = number
+        if number > self._announced:  # it is reported again when a cell waits for it
+            self._announced = number
             remark(f"network {number}/{of}: {network}")
 
     def built(self, network: str, done: int, of: int) -> None:
@@ -91,10 +91,10 @@ class Lines(Progress):
 
     def advanced(self, work_s: float) -> None:
         now_s = time.monotonic()
-        self._pace.advanced(work_s, now_s)
-        if now_s - self._spoke >= PLAIN_EVERY_S and (left_s := self._pace.left_s) is not None:
-            self._spoke = now_s
-            remark(f"{self._pace.share:.0%} done, {_left(left_s)}")
+        self._left.advanced(work_s, now_s)
+        if now_s - self._printed_s >= PLAIN_INTERVAL_S and (left_s := self._left.left_s) is not None:
+            self._printed_s = now_s
+            remark(f"{self._left.share:.0%} done, {_format_left(left_s)}")
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
@@ -102,19 +102,19 @@ class Lines(Progress):
 
 
 class Bar(Progress):
-    """One bar for the networks, one for the cells."""
+    """A bar for the networks, then one for the cells."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._task = bars.add_task("networks", total=None, left="")
         self._cells = self._ended = 0
-        self._of_s, self._pace = 0.0, TimeLeft(0.0)
+        self._of_s, self._left = 0.0, TimeLeft(0.0)
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        self._cells, self._of_s, self._pace = cells, work_s, TimeLeft(work_s)
+        self._cells, self._of_s, self._left = cells, work_s, TimeLeft(work_s)
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
-        self._bars.console.print(_again(cells, reason), highlight=False, markup=False)
+        self._bars.console.print(_repeated(cells, reason), highlight=False, markup=False)
 
     def building(self, network: str, number: int, of: int) -> None:
         self._bars.update(self._task, description=f"network {number}/{of}: {network}", total=of)
@@ -126,9 +126,9 @@ class Bar(Progress):
             self._task = self._bars.add_task(f"0/{self._cells} cells", total=self._of_s, left="")
 
     def advanced(self, work_s: float) -> None:
-        self._pace.advanced(work_s, time.monotonic())
-        left_s = self._pace.left_s
-        self._bars.update(self._task, advance=work_s, left="" if left_s is None else _left(left_s))
+        self._left.advanced(work_s, time.monotonic())
+        left_s = self._left.left_s
+        self._bars.update(self._task, advance=work_s, left="" if left_s is None else _format_left(left_s))
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
@@ -137,11 +137,11 @@ class Bar(Progress):
             self._bars.console.print(f"FAILED {cell}: {reason}", style="red", highlight=False)
 
 
-def _left(seconds: float) -> str:
+def _format_left(seconds: float) -> str:
     return f"about {lasting(seconds)} left"
 
 
-def _again(cells: Sequence[str], reason: str) -> str:
-    """Say which cells run again, and why."""
+def _repeated(cells: Sequence[str], reason: str) -> str:
+    """Name the first repeated cell, the number of others, and the reason."""
     more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
     return f"runs again: {cells[0]}{more}: {reason}"

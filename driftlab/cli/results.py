@@ -1,4 +1,4 @@
-"""`driftlab report`, `claims`, `diff` and `export`: what finished runs say."""
+"""`driftlab report`, `claims`, `diff` and `export`: read finished runs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from driftlab.cli.output import print_json, print_table, remark, say
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-SHOWN = 20  # differences told one by one; the first ones say where to look
+MAX_SHOWN = 20  # differences that are printed
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Write report.html and report.md from a run's tables.")(report)
-    app.command(short_help="Judge the papers' claims by a run's tables.")(claims)
-    app.command(short_help="Say whether two runs have the same tables.")(diff)
-    app.command(short_help="Write a run's tables for other tools: CSV, MLflow or TensorBoard.")(export)
+    app.command(short_help="Test the papers' claims on a run's tables.")(claims)
+    app.command(short_help="Compare the tables of two runs.")(diff)
+    app.command(short_help="Export a run to CSV, MLflow or TensorBoard.")(export)
 
 
 def report(
     run: Folder,
     beside: Annotated[
         Path | None,
-        typer.Option(help="Another run, whose figures stand beside: a device's and the lab's.", show_default=False),
+        typer.Option(help="Another run to compare with, such as a simulation and a device.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write report.html, one self-contained file with plots, and report.md from a run's tables."""
+    """Write report.html, a self-contained file with plots, and report.md from a run's tables."""
     from driftlab.platform.results.report.page import write_report
     from driftlab.platform.results.tables.read import open_run
     from driftlab.platform.results.tables.trust import warnings_of
@@ -53,7 +53,7 @@ def claims(
         bool, typer.Option("--record", help="Add the measured claims of a finished run to evidence/ledger.jsonl.")
     ] = False,
 ) -> None:
-    """Judge every claim by a run's tables: reproduced, not reproduced, or not testable here."""
+    """Test every claim on a run's tables: reproduced, not reproduced, or not testable here."""
     from driftlab.platform.lab.evidence import check_evidence
     from driftlab.platform.results.claims import base, ledger
     from driftlab.platform.results.tables.read import newest_run, open_run
@@ -68,9 +68,9 @@ def claims(
         origin |= {"experiment": opened.spec.get("name"), "commit": opened.info.get("git_commit")}
         print_json({"run": folder, **origin, "counts": base.counted(verdicts), "claims": base.as_records(verdicts)})
     else:
-        remark(f"Judged by {folder}")
-        if told := [verdict for verdict in verdicts if verdict.measured]:
-            print_table(base.COLUMNS, base.as_rows(told), whole=("paper", "ours"))
+        remark(f"Run: {folder}")
+        if measured := [verdict for verdict in verdicts if verdict.measured]:
+            print_table(base.COLUMNS, base.as_rows(measured), whole=("paper", "ours"))
             say()
         never = [verdict for verdict in verdicts if verdict.claim.not_testable]
         print_table(("not testable here", "why"), base.untestable(one for one in verdicts if one not in never).items())
@@ -87,46 +87,48 @@ def diff(
     second: Folder,
     tolerance: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Compare scores and traffic up to this share.", show_default=False),
+        typer.Option(
+            min=0, max=1, help="Compare scores and traffic up to this relative difference.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the tables of two runs apart from host-time columns; exit code 0 if identical, else 1 and where.
+    """Compare the tables of two runs without host-time columns; exit code 1 if they differ.
 
-    With --tolerance, show the figures of each cell side by side, as of a lab run and a device's measured one.
+    With --tolerance, print scores and traffic of each cell for both runs, such as a simulation and a field run.
     """
     from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
     from driftlab.platform.results.tables.diff import departures, differences
     from driftlab.platform.results.tables.read import open_run
 
-    found = differences(first, second) if tolerance is None else departures(first, second, tolerance)
+    differing = differences(first, second) if tolerance is None else departures(first, second, tolerance)
     figures = [] if tolerance is None else beside(open_run(first), open_run(second))
     if as_json:
-        told = {"figures": [{**vars(one), "share": one.share} for one in figures]} if figures else {}
-        print_json({"identical": not found, "differences": found, **told})
-        raise typer.Exit(1 if found else 0)
+        listed = {"figures": [{**vars(one), "share": one.share} for one in figures]} if figures else {}
+        print_json({"identical": not differing, "differences": differing, **listed})
+        raise typer.Exit(1 if differing else 0)
     if figures:
         print_table(BESIDE, rows_of(figures))
         say()
-    elif found:
-        for line in found[:SHOWN]:
+    elif differing:
+        for line in differing[:MAX_SHOWN]:
             say(line)
-        if len(found) > SHOWN:
-            say(f"and {len(found) - SHOWN} more")
+        if len(differing) > MAX_SHOWN:
+            say(f"and {len(differing) - MAX_SHOWN} more")
     else:
         say("No difference." if tolerance is None else f"No figure differs by more than {tolerance:.1%}.")
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if differing else 0)
 
 
 def export(
     run: Folder,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="csv, mlflow or tensorboard.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write.  [default: DIR/export/FORMAT]")
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Output folder.  [default: DIR/export/FORMAT]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run for other tools: every table and the scores as CSV, or one MLflow or TensorBoard run per cell."""
+    """Export a run: every table and the scores as CSV, or one MLflow or TensorBoard run per cell."""
     from driftlab.platform.results.report.export import export as write_export
 
     folder = write_export(run, to, out)

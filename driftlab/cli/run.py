@@ -1,4 +1,4 @@
-"""`driftlab run` and `driftlab demo`: an experiment from its name to its report."""
+"""`driftlab run` and `driftlab demo`: run an experiment and write its report."""
 
 from __future__ import annotations
 
@@ -50,39 +50,37 @@ Workloads = Annotated[
 ]
 Seeds = Annotated[str | None, typer.Option("--seed", help="Only these seeds: 0,1,2 or 0..4.", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the experiment.")]
-BackendName = Annotated[Literal["ray", "inline"], typer.Option("--backend", help="Ray actors, or this process alone.")]
+BackendName = Annotated[Literal["ray", "inline"], typer.Option("--backend", help="Ray actors, or one process.")]
 Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
-Workers = Annotated[int | None, typer.Option(min=1, help="Actors of a kind at work at once.  [default: the cores]")]
-Rack = Annotated[int | None, typer.Option(min=1, help="At most so many devices per actor.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(min=1, help="Maximum number of actors per kind.  [default: the cores]")]
+Rack = Annotated[int | None, typer.Option(min=1, help="Maximum number of devices per actor.", show_default=False)]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard and print its address.")]
-Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual time, or a second per second.")]
+Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual time, or real time.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/NAME-TIME]")]
-Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")]
-Portable = Annotated[bool, typer.Option("--portable", help="The same bytes on every x86-64 processor with AVX2.")]
-Tuned = Annotated[
-    list[Path] | None, typer.Option("--tuned", metavar="FILE", help="Take the best settings of a search.")
-]
+Resume = Annotated[Path | None, typer.Option(help="Resume the run in this folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print cells, time and disk space without running.")]
+Portable = Annotated[bool, typer.Option("--portable", help="Identical tables on every x86-64 processor with AVX2.")]
+Tuned = Annotated[list[Path] | None, typer.Option("--tuned", metavar="FILE", help="Use the best settings of a search.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 PORTABLE = "compute.portable=true"
 MOST_SEEDS = 10_000
-MOST_DIGITS = 19  # of a seed
+MOST_DIGITS = 19  # characters of a seed
 EXAMPLES = """\b
 Examples:
   driftlab run quick                                        the smallest experiment
-  driftlab run demo --dry-run                               what would run, how long, how much disk
+  driftlab run demo --dry-run                               cells, time and disk space
   driftlab run demo --system ams --workload streets/running --seed 0..4
-  driftlab run quick --set workloads.0.duration_s=60        any value of the experiment
-  driftlab run ams-table1 --set size=full --out runs/full   another size that the experiment offers
-  driftlab run mine.yaml --backend inline                   a file of your own, in this process
-  driftlab run --resume runs/full                           go on with a run that was interrupted
+  driftlab run quick --set workloads.0.duration_s=60        change any value of the experiment
+  driftlab run ams-table1 --set size=full --out runs/full   another size of the experiment
+  driftlab run mine.yaml --backend inline                   an experiment file, in one process
+  driftlab run --resume runs/full                           resume an interrupted run
 """
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Run an experiment.", epilog=EXAMPLES)(run)
-    app.command(short_help="Run the main job on built-in data.")(demo)
+    app.command(short_help="Run five systems on three built-in streams.")(demo)
 
 
 def run(
@@ -106,7 +104,7 @@ def run(
 ) -> None:
     """Run every system of an experiment on every workload, fleet and seed; write tables and a report.
 
-    EXPERIMENT is one of `driftlab list experiments`, or a YAML file of your own.
+    EXPERIMENT is a name of `driftlab list experiments` or a YAML file.
     """
     from driftlab.platform.lab.read import load
 
@@ -116,7 +114,7 @@ def run(
     if resume is not None:
         if experiment or narrowed or out:
             raise RequestError(
-                "--resume continues a run as it was asked for; give it alone, without an experiment or changes."
+                "--resume continues a run with its settings; give it alone, without an experiment or changes."
             )
         _resume(resume, place, as_json)
     elif experiment is None:
@@ -131,14 +129,14 @@ def run(
 
 
 def demo(out: Out = None, backend: BackendName = "ray", portable: Portable = False, as_json: Json = False) -> None:
-    """Run the main job on built-in data; ends with its table and the path of the report."""
+    """Run five systems on three built-in streams; print a table and the path of the report."""
     from driftlab.platform.lab.read import load
 
     _start(load("demo", [PORTABLE] if portable else []), out, _Place(backend, None, None, None, False), as_json)
 
 
 class _Place:
-    """Where a run happens, as the command line asks for it."""
+    """The backend that the command line requests."""
 
     def __init__(
         self, backend: str, address: str | None, workers: int | None, rack: int | None, dashboard: bool
@@ -151,14 +149,14 @@ class _Place:
         self.backend, self.address, self.workers, self.rack, self.dashboard = backend, address, workers, rack, dashboard
 
     def check_device(self, spec: Experiment) -> None:
-        """Refuse a GPU that this machine does not have, where the run is to be on this machine."""
+        """Raise RequestError if the run is on this computer and uses a GPU that it does not have."""
         from driftlab.platform.sim.host import check_torch_device
 
         if self.address is None:
             check_torch_device(spec.compute.torch_device)
 
     def opener(self, spec: Experiment, directory: Path) -> Callable[[], Backend]:
-        """Return what opens the backend for a run in this folder; nothing is started before it is called."""
+        """Return the function that starts the backend of a run in this folder."""
         self.check_device(spec)
         if self.backend == "inline":
             from driftlab.platform.sim.inline import InlineBackend
@@ -196,7 +194,7 @@ def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:
 
 
 def _split(option: str, text: str | None) -> tuple[str, ...]:
-    """Take a list of names apart; one that names nothing would run everything."""
+    """Split a list of names; refuse an empty one, which would select everything."""
     parts = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     if text is not None and not parts:
         raise RequestError(f"{option} '{text}' names nothing; give names such as a,b, or leave {option} out.")
@@ -214,7 +212,7 @@ def _seeds(part: str) -> Sequence[int]:
 
 
 def _is_seed(text: str) -> bool:
-    """Tell whole numbers of no more digits than seeds have."""
+    """Return whether a text is a whole number of at most `MOST_DIGITS` digits."""
     return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 
 
@@ -245,10 +243,10 @@ def _resume(path: Path, place: _Place, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _told_how_to_go_on(directory: Path) -> Iterator[None]:
-    """Name the way back into a run that was stopped or could not go on."""
+    """Print the command that resumes the run if the block raises an error."""
     try:
         yield
-    except (RequestError, BackendLost):  # which says it itself
+    except (RequestError, BackendLost):  # its message has the command already
         raise
     except BaseException:
         if directory.is_dir():
@@ -261,7 +259,7 @@ def _how_to_go_on(directory: Path) -> str:
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
-    """End with the table and the path of the report; a failed cell is exit code 1."""
+    """Write the report, print the table and the path; exit with code 1 if a cell failed."""
     from driftlab.platform.results.report.page import write_report
 
     report = write_report(outcome.directory)
@@ -277,7 +275,7 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 
 
 def _sum_up(directory: Path) -> None:
-    """Print the tables of the report's summary, and what it warns of."""
+    """Print the tables and warnings of the report's summary."""
     from driftlab.platform.results.figures.base import view_of
     from driftlab.platform.results.relations.tuned import unequal_budgets
     from driftlab.platform.results.report.summary.table import summarise

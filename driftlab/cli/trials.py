@@ -1,4 +1,4 @@
-"""Shows how far a search is: a bar on a terminal, one line per trial elsewhere."""
+"""Progress of a search: a bar on a terminal, one line per trial elsewhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shown_trials(session: TuneSession) -> Iterator[OnTrialEnd]:
-    """Open the display that fits where the output goes."""
+    """Yield the function that displays a finished trial on stderr."""
     lines = _Lines(session)
     if not sys.stderr.isatty():
-        yield lines.tell
+        yield lines.print
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -29,40 +29,40 @@ def shown_trials(session: TuneSession) -> Iterator[OnTrialEnd]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("starting", total=session.document.trials, completed=lines.ended)
 
-        def tell(assignment: Assignment, outcome: TrialOutcome) -> None:
+        def update(assignment: Assignment, outcome: TrialOutcome) -> None:
             bars.update(task, description=lines.line(assignment, outcome), completed=lines.ended)
 
-        yield tell
+        yield update
 
 
 class _Lines:
-    """Writes what a trial has brought, the best so far, and how long it takes still."""
+    """Formats the outcome of a trial, the best trial so far, and the time left."""
 
     def __init__(self, session: TuneSession) -> None:
         self._session, self._started = session, time.monotonic()
         self._first = self.ended
         if self._first:
-            remark(f"{self._first} of {session.document.trials} trials are there already")
+            remark(f"{self._first} of {session.document.trials} trials are already finished")
 
     @property
     def ended(self) -> int:
-        """How many trials of the search have ended."""
+        """Return the number of finished trials."""
         return len(self._session.study.history)
 
-    def tell(self, assignment: Assignment, outcome: TrialOutcome) -> None:
-        """Print the line."""
+    def print(self, assignment: Assignment, outcome: TrialOutcome) -> None:
+        """Print the line of a trial."""
         remark(self.line(assignment, outcome))
 
     def line(self, assignment: Assignment, outcome: TrialOutcome) -> str:
-        """Say how a trial ended and how the search stands."""
+        """Return the line of a trial."""
         if assignment.stage != "search":
             return f"held-out seeds, {assignment.stage}: {outcome.reason or outcome.status}"
         metrics = [one.metric for one in self._session.problem.objectives]
-        came = ", ".join(f"{name} {outcome.metrics[name]:.4g}" for name in metrics if name in outcome.metrics)
-        what = f"FAILED: {outcome.reason}" if outcome.reason else f"{outcome.status}, {came}"
+        values = ", ".join(f"{name} {outcome.metrics[name]:.4g}" for name in metrics if name in outcome.metrics)
+        result = f"FAILED: {outcome.reason}" if outcome.reason else f"{outcome.status}, {values}"
         best, of = self._session.best, self._session.document.trials
         so_far = f"; best {metrics[0]} {(best.metrics or {})[metrics[0]]:.4g} (trial {best.number})" if best else ""
-        return f"trial {self.ended}/{of} (number {assignment.number}) {what}{so_far}{self._left(of)}"
+        return f"trial {self.ended}/{of} (number {assignment.number}) {result}{so_far}{self._left(of)}"
 
     def _left(self, of: int) -> str:
         ran = self.ended - self._first

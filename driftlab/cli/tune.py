@@ -1,4 +1,4 @@
-"""`driftlab tune`: search the settings of a system with Ray Tune, and leave tables, the best settings and a report."""
+"""`driftlab tune`: search the settings of a system; write tables, best settings and a report."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ if TYPE_CHECKING:
     from driftlab.platform.tune.session import TuneSession
 
 SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
-Trials = Annotated[int | None, typer.Option(min=1, help="How many trials, the defaults included.", show_default=False)]
+Trials = Annotated[
+    int | None, typer.Option(min=1, help="Number of trials, including the defaults.", show_default=False)
+]
 SearcherName = Annotated[
     Literal["tpe", "nsga2", "cmaes", "evolution", "reinforce", "random", "grid"] | None,
-    typer.Option("--searcher", help="What proposes settings.", show_default=False),
+    typer.Option("--searcher", help="Search algorithm.", show_default=False),
 ]
-Early = Annotated[bool, typer.Option("--early-stopping", help="Stop trials that fall behind (ASHA).")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Trials at once.  [default: the cores]")]
+Early = Annotated[bool, typer.Option("--early-stopping", help="Stop poor trials early (ASHA).")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Parallel trials.  [default: the cores]")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the searcher.", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the space.")]
 Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
 Log = Annotated[
-    list[str] | None, typer.Option("--log", metavar="NAME", help="Log to tensorboard, mlflow or wandb as well.")
+    list[str] | None, typer.Option("--log", metavar="NAME", help="Also log to tensorboard, mlflow or wandb.")
 ]
-Portable = Annotated[bool, typer.Option("--portable", help="The same bytes on every x86-64 processor with AVX2.")]
+Portable = Annotated[bool, typer.Option("--portable", help="Identical tables on every x86-64 processor with AVX2.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/tune-NAME-TIME]")]
-Resume = Annotated[Path | None, typer.Option(help="Continue the search in this folder.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be searched, and run nothing.")]
+Resume = Annotated[Path | None, typer.Option(help="Resume the search in this folder.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the search space without running.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
-SHOWN = 8  # trials of the front
+SHOWN = 8  # printed trials of the front
 
 
 def register(app: typer.Typer) -> None:
@@ -60,9 +62,9 @@ def tune(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Search the settings of a system on streams that no evaluation uses; compare the best with the defaults.
+    """Search the settings of a system, and compare the best with the defaults on held-out seeds.
 
-    SPACE is one of `driftlab list spaces`, or a YAML file of your own.
+    SPACE is a name of `driftlab list spaces` or a YAML file.
     """
     given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
@@ -70,7 +72,7 @@ def tune(
     runner = _TrialRunner(workers, address, tuple(log or ()))
     if resume is not None:
         if space or overrides or out:
-            raise RequestError("--resume continues a search as it was asked for; give it alone.")
+            raise RequestError("--resume continues a search with its settings; give it alone.")
         _resume(resume, runner, as_json)
         return
     if space is None:
@@ -86,7 +88,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _TrialRunner:
-    """Where trials run, as the command line asks for it."""
+    """The processes that run trials, as the command line requests them."""
 
     workers: int | None
     address: str | None
@@ -116,7 +118,7 @@ def _resume(path: Path, runner: _TrialRunner, as_json: bool) -> None:
 
 
 def _work(session: TuneSession, runner: _TrialRunner) -> None:
-    """Run what is left, and name the way back where it is interrupted."""
+    """Run the remaining trials; print the command that resumes the search if it is interrupted."""
     from driftlab.cli.trials import shown_trials
     from driftlab.platform.sim.host import in_batch
     from driftlab.tune_spaces.loggers import loggers_of
@@ -127,7 +129,7 @@ def _work(session: TuneSession, runner: _TrialRunner) -> None:
     try:
         with shown_trials(session) as on_end, in_batch():
             run_session(session, SearchPlace(runner.workers, runner.address, go_on), on_end, callbacks)
-    except (RequestError, BackendLost):  # which says it itself
+    except (RequestError, BackendLost):  # its message has the command already
         raise
     except BaseException:
         remark(go_on)
@@ -135,7 +137,7 @@ def _work(session: TuneSession, runner: _TrialRunner) -> None:
 
 
 def _plan(document: SpaceDocument, as_json: bool) -> None:
-    """List what may be chosen."""
+    """Print the settings with domain, default and reason."""
     if as_json:
         print_json(document.model_dump(mode="json"))
         return
@@ -150,7 +152,7 @@ def _plan(document: SpaceDocument, as_json: bool) -> None:
 
 
 def _conclude(directory: Path, as_json: bool) -> None:
-    """End with the trials that lead, how the best one does on held-out seeds, and the paths."""
+    """Write the report and the best settings; print the leading trials, the held-out score and the paths."""
     from driftlab.platform.results.relations.searches import open_search
     from driftlab.platform.results.report.page import write_report
     from driftlab.platform.tune.session import write_best
@@ -170,7 +172,7 @@ def _conclude(directory: Path, as_json: bool) -> None:
 
 
 def _sum_up(found: Found) -> None:
-    """Print what the head of the report says, and the trials that lead."""
+    """Print the leading trials and the findings at the top of the report."""
     from driftlab.platform.results.figures.searches import front, words
 
     if shown := front(found):

@@ -1,4 +1,4 @@
-"""A device in wall time: it answers its stream frame by frame, and learns from a server when there is one."""
+"""The program on a device: runs the network in wall-clock time and applies the server's updates."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from driftlab.platform.core.records import Receipt, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.field.learning import LocalLearner
 from driftlab.platform.field.messages import ResultMessage, load_state
-from driftlab.platform.field.network_cache import KeptNetwork
+from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
-from driftlab.platform.field.sending import Receiver, Sender, Traffic
+from driftlab.platform.field.sending import LocalLearner, Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.sim.inline import InlineSession
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.world.link import Transfer
 
-STATE = "field.json"  # beside the tables: how a killed device finds its session again
-MOST_SHARES = 1000  # the newest ones, for the laboratory's experiment
-RECENT_S = 10.0  # over which rates and latency are told
-MOST_TRIES = 40  # to fetch the network again: about nine minutes
-LEAVE_S = 5.0  # for the network threads to end
+STATE = "field.json"  # next to the tables: a device that was killed resumes its session from it
+MAX_SHARES = 1000  # the newest ones, for the experiment of the laboratory
+RECENT_S = 10.0  # interval of the rates and the latency in a report
+MAX_TRIES = 40  # requests for the network of a resumed device: about nine minutes
+JOIN_TIMEOUT_S = 5.0  # for each network thread to end
 
 
 class Ticket(BaseModel):
-    """A session on a server, as the device keeps it on disk."""
+    """Address and token of a session, as stored on the device's disk."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -49,13 +48,13 @@ class Ticket(BaseModel):
     id: Annotated[str, Field(pattern=PLAIN)]
     token: str
     asked: dict[str, Any]
-    source: str = ""  # a film, a folder or a camera of the device, instead of the workload that the server knows
+    source: str = ""  # video file, folder or camera of the device; replaces the workload of the request
     began: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # wall clock at the stream's start; 0: not yet
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """The state of a device, for a person."""
+    """The state of a device, for display."""
 
     time_s: float
     fps: float
@@ -68,7 +67,7 @@ class DeviceReport:
 
 
 def join(server: str, token: str, asked: SessionAsked, source: str = "") -> Ticket:
-    """Create a session on a server, which may have to train its network first."""
+    """Create a session on a server; this takes minutes if the server must train the network first."""
     client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
     document = asked.model_dump(mode="json", exclude_none=True)
     try:
@@ -78,47 +77,47 @@ def join(server: str, token: str, asked: SessionAsked, source: str = "") -> Tick
     try:
         return Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
     except (TypeError, KeyError, ValueError) as error:
-        raise WireError(f"{client.url} is no server of driftlab: it answers without a session.") from error
+        raise WireError(f"{client.url} is not a driftlab server: its reply has no session.") from error
 
 
 def keep_ticket(ticket: Ticket, folder: Path) -> None:
-    """Write a ticket so that only its owner can read it."""
+    """Write a ticket that only its owner can read."""
     file = folder / STATE
     write_atomically(file, ticket.model_dump_json())
     file.chmod(0o600)
 
 
 def read_ticket(folder: Path) -> Ticket:
-    """Read the ticket of a device that was stopped."""
+    """Return the ticket of a stopped device."""
     try:
         document = read_json(read_text(folder / STATE))
     except (OSError, ValueError, DataError) as error:
-        raise RequestError(f"'{folder}' holds no device to continue: {first_line(error)}.") from error
+        raise RequestError(f"'{folder}' has no device to resume: {first_line(error)}.") from error
     if fault := shape_fault(Ticket, document):
-        raise RequestError(f"'{folder}' holds no device to continue: {fault}.")
+        raise RequestError(f"'{folder}' has no device to resume: {fault}.")
     return Ticket.model_validate(document)
 
 
 @dataclass
 class Agent:
-    """Runs one session's device until its stream ends."""
+    """The device of one session, from its first frame to the end of its stream."""
 
     ticket: Ticket
-    folder: Path | None = None  # of a device that goes on
+    folder: Path | None = None  # of a resumed device
     cell: FieldCell = field(init=False)
     traffic: Traffic = field(init=False)
     version: int = 0
-    answered: deque[tuple[float, float]] = field(default_factory=deque)  # time and latency of the last answers
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SHARES))  # of measured times, see `_share`
+    recent: deque[tuple[float, float]] = field(default_factory=deque)  # time and latency of the last inferences
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SHARES))  # from latencies, see `_share`
     threads: list[threading.Thread] = field(default_factory=list)
     outcomes: dict[int, tuple[float, Receipt]] = field(default_factory=dict)  # of updates, by number
-    missing: str = ""  # what the tables lack, and why
+    missing: str = ""  # reason why a table is empty
 
     def __post_init__(self) -> None:
-        """Read or fetch the network, and place the lab's device and application in this process."""
+        """Load the network from disk or from the server, and create the simulator's nodes in this process."""
         client = Client(self.ticket.server, self.ticket.token)
         path = f"/sessions/{self.ticket.id}"
-        asked, self.kept = read_asked(self.ticket.asked), KeptNetwork(self.folder)
+        asked, self.kept = read_asked(self.ticket.asked), CachedNetwork(self.folder)
 
         def part(name: str) -> Weights:
             return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}")))
@@ -137,32 +136,32 @@ class Agent:
             number=None if self.ticket.began else 0,
         )
         self.meter = EnergyMeter(sensors_here())
-        self.cell.device.on_shares = self._follow  # the agent itself follows the stream
+        self.cell.device.on_shares = self._switch_network  # the agent runs the stream itself
         self._place()
         self.opening = self.stream_end = (0, 0)  # bytes up and down before the stream, and until its end
-        self._zero = 0.0  # of the monotonic clock, at the stream's start
+        self._zero = 0.0  # monotonic clock at the start of the stream
         self.fresh = not self.ticket.began
         self._warm_up()
 
     def _fetch(self, client: Client, path: str) -> bytes:
-        """Fetch what the device cannot begin without; one that goes on waits until its server is back."""
-        waiting = Backoff()
+        """Download weights; a resumed device retries until its server is available, up to `MAX_TRIES` times."""
+        backoff = Backoff()
         while True:
             try:
                 return client.ask("GET", path)
             except ServerAway as error:
-                if not self.ticket.began or waiting.tries >= MOST_TRIES:
+                if not self.ticket.began or backoff.tries >= MAX_TRIES:
                     raise
-                time.sleep(waiting.next_s(error))
+                time.sleep(backoff.next_s(error))
 
     def _open_camera(self) -> LiveCamera | None:
-        """Open the camera of this machine, if that is the stream."""
+        """Open the camera if the stream is one."""
         if not is_camera(self.ticket.source):
             return None
         return open_camera(self.cell.app.spec.stream, getattr(self.cell.runner.streaming, "scale", 1))
 
     def _place(self) -> None:
-        """Place the application and its camera in this process."""
+        """Create the application and its camera in this process."""
         app, session = self.cell.app, self.cell.runner.session
         self.cell.runner.place_app(app)
         if self.traffic.camera is not None:
@@ -170,13 +169,13 @@ class Agent:
             session.nodes[app.node("device")] = CameraDevice(app.spec.stream, self.traffic.camera)
 
     def _warm_up(self) -> None:
-        """Open the camera and run the network once: the first time takes seconds."""
+        """Capture a frame and run the network once: the first call takes seconds."""
         app, session = self.cell.app, self.cell.runner.session
         frames = session.call(app.node("device"), "capture", 0.0, 0.5 / app.facts.fps).reply.payload  # type: ignore[attr-defined]
         session.call(app.node("application"), "answer", frames.images)
 
     def begin(self, folder: Path) -> None:
-        """Start the stream, or go on with it where it is by now; the folder keeps the ticket."""
+        """Start the stream, or join it at the current time; write the ticket to the folder."""
         if not self.ticket.began:
             self.ticket = self.ticket.model_copy(update={"began": time.time()})
         self._zero = time.monotonic() - max(0.0, time.time() - self.ticket.began)  # the clock may have been set back
@@ -185,12 +184,12 @@ class Agent:
         self._replay()
 
     def _replay(self) -> None:
-        """Bring the network to where the device stopped; what the server has since comes later."""
+        """Apply the stored updates again, up to the one at which the device stopped."""
         app, runner = self.cell.app, self.cell.runner
         for result, applied in self.kept.results(app.facts.fps):
             if result.kind == "update":
-                taking = runner.session.call(app.node("application"), "apply", result.payload, self.now())
-                receipt: Receipt = runner.session.result(taking).facts
+                job = runner.session.call(app.node("application"), "apply", result.payload, self.now())
+                receipt: Receipt = runner.session.result(job).facts
                 if not receipt.accepted:
                     return
                 self.outcomes[result.number] = (applied - self.ticket.began, receipt)
@@ -199,11 +198,14 @@ class Agent:
             self.traffic.after = result.number
 
     def now(self) -> float:
-        """Return the seconds since the stream began."""
+        """Return the seconds since the start of the stream."""
         return time.monotonic() - self._zero
 
     def run(self, tell: Callable[[DeviceReport], None] = lambda report: None, every_s: float = 5.0) -> None:
-        """Answer the stream in real time until its end; then stop the network threads and close the accounts."""
+        """Run the stream in real time to its end, then stop the network threads and complete the tables.
+
+        `tell` is called with a report every `every_s` seconds.
+        """
         if self.traffic.camera is not None:
             self.traffic.camera.zero_s = self._zero
         self.opening = self.traffic.client.counted.both
@@ -219,7 +221,7 @@ class Agent:
         for thread in self.threads:
             thread.start()
         try:
-            self._answer(tell, every_s)
+            self._run_stream(tell, every_s)
         finally:
             self.traffic.stop.set()
             self.apply_results()
@@ -230,8 +232,8 @@ class Agent:
     # Scheduling -----------------------------------------------------------------------------------------------------
 
     def _allocate(self, now_s: float) -> None:
-        """Let the scheduler allocate the machine for every window that has begun; the lab's clock follows."""
-        window_s, clock = self.cell.runner.setup.window_s, self.cell.runner.clock
+        """Call the scheduler for every window that has begun, and advance the simulator's clock to it."""
+        window_s, clock = self.cell.runner.runner.setup.window_s, self.cell.runner.clock
         while self.cell.device.until_s <= now_s < self.cell.app.facts.duration_s:
             self.meter.charge(self.cell.app.account)
             begin_s = now_s // window_s * window_s
@@ -239,71 +241,74 @@ class Agent:
                 clock.run(until=begin_s)
             self.cell.device.begin_window(begin_s, min(window_s, self.cell.app.facts.duration_s - begin_s))
 
-    def _follow(self) -> None:
-        """Run the network that the scheduler chose; the server hears of it with the next upload."""
+    def _switch_network(self) -> None:
+        """Run the network that the scheduler chose; the next upload carries its number to the server."""
         app = self.cell.app
-        for one in self.cell.device.current:
-            if one.variant not in (None, app.choice.runs):
+        for share in self.cell.device.current:
+            if share.variant not in (None, app.choice.runs):
                 with self.traffic.turn:
-                    self.cell.runner.session.call(app.node("application"), "switch", one.variant)
-                app.choice.runs = one.variant
+                    self.cell.runner.session.call(app.node("application"), "switch", share.variant)
+                app.choice.runs = share.variant
 
-    # Answering ------------------------------------------------------------------------------------------------------
+    # Inference ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, tell: Callable[[DeviceReport], None], every_s: float) -> None:
-        """Answer every frame that is shown while the network is free; the others keep the previous answer."""
+    def _run_stream(self, tell: Callable[[DeviceReport], None], every_s: float) -> None:
+        """Run the network on every frame that arrives while it is free.
+
+        A skipped frame keeps the previous prediction.
+        """
         fps, duration_s = self.cell.app.facts.fps, self.cell.app.facts.duration_s
-        shown = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # the first without a row, the next to answer
-        course, told_s = ((0.0, 1.0),), self.now()
+        unrecorded = chosen = 0 if self.fresh else math.ceil(self.now() * fps)  # first frame without a row, next input
+        shares, reported_s = ((0.0, 1.0),), self.now()
         while chosen / fps < duration_s:
             self._wait_for(chosen / fps)
             self._allocate(chosen / fps)
             self.apply_results()
-            self._see(shown, chosen / fps, course)
+            self._run_frames(unrecorded, chosen / fps, shares)
             latency_s = self.now() - chosen / fps
-            self._tell_rows()
-            self._remember(chosen / fps, latency_s)
-            course = ((chosen / fps, self._share(latency_s)),)
-            if not self.cell.runner.learns_on_stream:  # whose answers take as long as the profile says
-                self.shares.append(course[0][1])
-            shown = chosen + 1
-            chosen = max(shown, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
-            if self.now() - told_s >= every_s:
-                told_s = self.now()
+            self._collect_rows()
+            self._record_latency(chosen / fps, latency_s)
+            shares = ((chosen / fps, self._share(latency_s)),)
+            if not self.cell.runner.learns_on_stream:  # there, latencies come from the hardware profile
+                self.shares.append(shares[0][1])
+            unrecorded = chosen + 1
+            chosen = max(unrecorded, math.ceil((chosen / fps + latency_s) * fps - 1e-9))
+            if self.now() - reported_s >= every_s:
+                reported_s = self.now()
                 tell(self.report())
         self._wait_for(duration_s)
         self.apply_results()
-        self._see(shown, duration_s, course)  # the rest is shown while the last answer is not ready
-        self._tell_rows()
+        self._run_frames(unrecorded, duration_s, shares)  # frames that arrived during the last inference
+        self._collect_rows()
 
-    def _see(self, shown: int, until_s: float, course: tuple[tuple[float, float], ...]) -> None:
-        """Answer the frame of a time; those before it keep the previous answer.
+    def _run_frames(self, unrecorded: int, until_s: float, shares: tuple[tuple[float, float], ...]) -> None:
+        """Predict the frame at `until_s`; unrecorded frames before it keep the previous prediction.
 
-        The application derives the times of answers from the machine's shares, as in the lab: the share since the
-        previous answer is the one that makes that answer take as long as it took here.
+        As in a simulation, the application derives the times of predictions from its processor shares. The share since
+        the previous prediction is therefore set so that the inference takes its measured time.
         """
         app, session = self.cell.app, self.cell.runner.session
         fps = app.facts.fps
         with self.traffic.turn:
-            capturing = session.call(app.node("device"), "capture", shown / fps, until_s + 0.5 / fps)
-            session.call(app.node("application"), "see", capturing, until_s, course)
+            frames = session.call(app.node("device"), "capture", unrecorded / fps, until_s + 0.5 / fps)
+            session.call(app.node("application"), "see", frames, until_s, shares)
 
-    def _tell_rows(self) -> None:
-        """Score the frames whose answers are ready, and write their rows."""
+    def _collect_rows(self) -> None:
+        """Score the frames whose predictions are ready, and write their rows."""
         app, session = self.cell.app, self.cell.runner.session
         with self.traffic.turn:
             reply = session.result(session.call(app.node("application"), "tell"))
         self.cell.runner.ledger.take(reply.rows)
         app.account.watched(reply.facts)
 
-    def _remember(self, time_s: float, latency_s: float) -> None:
-        """Keep the latencies of the last seconds for the report."""
-        self.answered.append((time_s, latency_s))
-        while self.answered[0][0] < time_s - RECENT_S:
-            self.answered.popleft()
+    def _record_latency(self, time_s: float, latency_s: float) -> None:
+        """Store a latency for the report; drop those older than `RECENT_S`."""
+        self.recent.append((time_s, latency_s))
+        while self.recent[0][0] < time_s - RECENT_S:
+            self.recent.popleft()
 
     def _share(self, latency_s: float) -> float:
-        """Return the share of the modelled machine that makes the newest answer take the measured time."""
+        """Return the share of the simulated processor at which the newest inference takes its measured time."""
         work_s: float = self._node.work_s
         return work_s / latency_s if work_s and latency_s > 0 else 1.0
 
@@ -314,7 +319,7 @@ class Agent:
         return session.nodes[self.cell.app.node("application")]
 
     def _wait_for(self, time_s: float) -> None:
-        """Wait until a time, and apply what arrives meanwhile: between two frames."""
+        """Wait until a time; apply results that arrive before it, as this is between two frames."""
         while (left_s := time_s - self.now()) > 0:
             with contextlib.suppress(queue.Empty):
                 self.traffic.inbox.get(timeout=left_s)()
@@ -322,20 +327,20 @@ class Agent:
     # Results --------------------------------------------------------------------------------------------------------
 
     def apply_results(self) -> None:
-        """Apply what the network threads have brought."""
+        """Apply the results that the network threads have queued."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self.traffic.inbox.get_nowait()()
 
     def _take(self, result: ResultMessage, transfer: Transfer) -> None:
-        """Hand a result to the application; its plan is in force once the result was accepted."""
+        """Pass a result to the application; store its plan only if the application accepts the result."""
         app, runner = self.cell.app, self.cell.runner
         now_s, node, receipt = self.now(), app.node("application"), Receipt(self.version, accepted=True)
         verb, *captured = ("track", result.captured_s) if result.kind == "labels" else ("apply",)
         if result.kind != "plan":
             with self.traffic.turn:
-                taking = runner.session.call(node, verb, result.payload, *captured, now_s)
-            receipt = runner.session.result(taking).facts
+                job = runner.session.call(node, verb, result.payload, *captured, now_s)
+            receipt = runner.session.result(job).facts
         self._record(result, transfer, receipt, now_s)
         if receipt.accepted:
             self.version = receipt.version
@@ -364,7 +369,7 @@ class Agent:
     def _close(self) -> None:
         device, runner = self.cell.device, self.cell.runner
         for thread in self.threads:
-            thread.join(LEAVE_S)
+            thread.join(JOIN_TIMEOUT_S)
         self.apply_results()
         self.stream_end = self.traffic.client.counted.both
         if not self.cell.app.learner.local:
@@ -375,9 +380,9 @@ class Agent:
         runner.close()
 
     def report(self) -> DeviceReport:
-        """Say how the device does."""
+        """Return the current state, with rates and latency over the last `RECENT_S` seconds."""
         now_s, account = self.now(), self.cell.app.account
-        latencies = sorted(latency_s for _, latency_s in self.answered)
+        latencies = sorted(latency_s for _, latency_s in self.recent)
         span_s = min(RECENT_S, max(now_s, 1e-9))
         return DeviceReport(
             time_s=now_s,

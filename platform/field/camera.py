@@ -1,4 +1,4 @@
-"""A camera in real time: a thread keeps its newest frames, which streams of several sizes read."""
+"""A live camera: one thread stores its newest images, and streams of several sizes read them."""
 
 from __future__ import annotations
 
@@ -24,77 +24,79 @@ from driftlab.platform.sim.setting import StreamSpec
 
 log = logging.getLogger(__name__)
 Pixels = npt.NDArray[np.uint8]
-FIRST_S, READ_S = 20.0, 10.0  # for the first frame to come, and for any other
-AGAIN_S = 1.0  # between two tries to open a camera that went away
-MOST_BYTES = 256 * 2**20  # of kept frames
-FORMATS = ("lavfi", "v4l2", "avfoundation", "dshow", "x11grab")  # PyAV's names of devices, before a colon
+FIRST_TIMEOUT_S, READ_TIMEOUT_S = 20.0, 10.0  # for the first image, and for each later one
+REOPEN_INTERVAL_S = 1.0  # between attempts to open a disconnected camera
+MAX_BYTES = 256 * 2**20  # of stored images
+FORMATS = ("lavfi", "v4l2", "avfoundation", "dshow", "x11grab")  # device types of PyAV, written before a colon
 
 
 def is_camera(workload: str) -> bool:
-    """Tell whether a workload is a camera of this machine."""
+    """Return whether a workload is a camera of this computer."""
     return workload.startswith(f"{CAMERA}:")
 
 
 class LiveCamera:
-    """Keeps, for every frame of the stream, the newest picture that the camera had shown by then."""
+    """Store, for every frame of the stream, the newest image that the camera had delivered by then."""
 
     def __init__(self, source: str, size: tuple[int, int], fps: float) -> None:
         if Path(source).is_file():
-            raise RequestError(f"'{source}' is a file, which is no camera; give it as --workload video:{source}")
+            raise RequestError(f"'{source}' is a file, not a camera. Use --workload video:{source}.")
         self.source, self.size, self.fps = source, size, fps
-        self.zero_s = 0.0  # of the monotonic clock, at the stream's start
+        self.zero_s = 0.0  # monotonic clock at the start of the stream
         self.fault = ""
-        self._kept: deque[tuple[float, Pixels]] = deque()
+        self._stored: deque[tuple[float, Pixels]] = deque()
         self._changed, self._stop = threading.Condition(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
         self._thread.start()
         with self._changed:
-            if not self._changed.wait_for(lambda: self._kept, FIRST_S):
+            if not self._changed.wait_for(lambda: self._stored, FIRST_TIMEOUT_S):
                 self._stop.set()
-                raise DataError(f"Camera '{source}' shows nothing within {FIRST_S:g} s: {self.fault or 'no frame'}.")
+                reason = self.fault or "no image"
+                raise DataError(f"Camera '{source}' delivered no image within {FIRST_TIMEOUT_S:g} s: {reason}.")
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(READ_S)
+        self._thread.join(READ_TIMEOUT_S)
 
     def at(self, time_s: float) -> Pixels:
-        """Return the newest picture at a time of the stream; before the first one that, after the last one that."""
+        """Return the newest image at a time of the stream; before the first image, return the first."""
         with self._changed:
-            stamps = [stamp for stamp, _ in self._kept]
-            return self._kept[max(0, bisect_right(stamps, self.zero_s + time_s) - 1)][1]
+            stamps = [stamp for stamp, _ in self._stored]
+            return self._stored[max(0, bisect_right(stamps, self.zero_s + time_s) - 1)][1]
 
     def _run(self) -> None:
-        """Read pictures, and open the camera again when it went away."""
+        """Read images until the stream stops; reopen a camera that was disconnected."""
         while not self._stop.is_set():
             try:
-                for image in _pictures(self.source, self.size):
-                    self._keep(image)
+                for image in _read_images(self.source, self.size):
+                    self._store(image)
                     if self._stop.is_set():
                         return
                 self.fault = "it ended"
-            except Exception as error:  # of a camera: the device answers on with the last picture
+            except Exception as error:  # of the camera's driver: the device continues with the last image
                 self.fault = first_line(error)
                 log.warning("camera '%s': %s", self.source, self.fault)
-            self._stop.wait(AGAIN_S)
+            self._stop.wait(REOPEN_INTERVAL_S)
 
-    def _keep(self, image: Pixels) -> None:
-        """Keep a picture; one that no frame of the stream has shown gives way to it."""
+    def _store(self, image: Pixels) -> None:
+        """Store an image; it replaces one that no frame of the stream has used."""
         stamp = time.monotonic()
         with self._changed:
-            if self._kept and self._frame(self._kept[-1][0]) == self._frame(stamp) and len(self._kept) > 1:
-                self._kept.pop()
-            self._kept.append((stamp, image))
-            while len(self._kept) > 2 and len(self._kept) * image.nbytes > MOST_BYTES:
-                self._kept.popleft()
+            stored = self._stored
+            if stored and self._frame(stored[-1][0]) == self._frame(stamp) and len(stored) > 1:
+                stored.pop()
+            stored.append((stamp, image))
+            while len(stored) > 2 and len(stored) * image.nbytes > MAX_BYTES:
+                stored.popleft()
             self._changed.notify_all()
 
     def _frame(self, stamp: float) -> int:
-        """Return the first frame of the stream that shows a picture of this time."""
+        """Return the number of the first frame that uses an image of this time."""
         return int(np.ceil((stamp - self.zero_s) * self.fps))
 
 
-def _pictures(source: str, size: tuple[int, int]) -> Iterator[Pixels]:
-    """Read RGB pictures of a size as the camera gives them."""
+def _read_images(source: str, size: tuple[int, int]) -> Iterator[Pixels]:
+    """Yield RGB images of a size at the rate of the camera."""
     return _opencv(source, size) if source.isdecimal() or source.startswith("/dev/") else _pyav(source, size)
 
 
@@ -115,30 +117,30 @@ def _pyav(source: str, size: tuple[int, int]) -> Iterator[Pixels]:
     kind, _, rest = source.partition(":")
     options: dict[str, Any] = {"format": kind} if kind in FORMATS else {}
     address = rest if options else source
-    with av.open(address, timeout=(FIRST_S, READ_S), **options) as container:
+    with av.open(address, timeout=(FIRST_TIMEOUT_S, READ_TIMEOUT_S), **options) as container:
         stream = container.streams.video[0]
         stream.codec_context.thread_count = 1
         for frame in container.decode(stream):
-            picture = frame.to_ndarray(format="rgb24", width=size[1], height=size[0], interpolation="AREA")
-            yield np.asarray(picture, np.uint8)
+            image = frame.to_ndarray(format="rgb24", width=size[1], height=size[0], interpolation="AREA")
+            yield np.asarray(image, np.uint8)
 
 
 @dataclass(frozen=True)
 class CameraStream(RemoteStream):
-    """A camera's pictures at a size."""
+    """The images of a camera at one size."""
 
     camera: LiveCamera
 
     def at(self, times_s: Times | Sequence[float]) -> Frames:
-        """Return the pictures that the camera showed at these times."""
+        """Return the images that the camera delivered by these times."""
         times = np.asarray(times_s, np.float64)
         images = np.empty((len(times), *self.size, 3), np.uint8)
         for row, time_s in enumerate(times):
-            images[row] = _sized(self.camera.at(float(time_s)), self.size)
+            images[row] = _resize(self.camera.at(float(time_s)), self.size)
         return Frames(times, images, np.zeros(len(times), np.int32))
 
 
-def _sized(image: Pixels, size: tuple[int, int]) -> Pixels:
+def _resize(image: Pixels, size: tuple[int, int]) -> Pixels:
     import cv2
 
     if image.shape[:2] == size:
@@ -147,7 +149,7 @@ def _sized(image: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 class CameraDevice(CameraNode):
-    """The lab's device with a camera instead of a workload."""
+    """The simulator's device with a live camera as its workload."""
 
     def __init__(self, spec: StreamSpec, camera: LiveCamera) -> None:
         super().__init__(spec)
@@ -160,6 +162,6 @@ class CameraDevice(CameraNode):
 
 
 def open_camera(spec: StreamSpec, scale: int) -> LiveCamera:
-    """Open the camera of a stream, at the largest size that is sent."""
+    """Open the camera of a stream at the largest image size that is uploaded."""
     size = (spec.height * scale, spec.width * scale)
     return LiveCamera(spec.workload.partition(":")[2], size, spec.fps)

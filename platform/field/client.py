@@ -1,4 +1,4 @@
-"""HTTP from a device to its server: counted bytes, and answers to every way in which a server can be away."""
+"""HTTP client of a device: counts bytes, and separates an unavailable server from a refused request."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from urllib.parse import urlsplit
 from driftlab.errors import DriftlabError, RequestError, WireError, first_line, shortened
 from driftlab.platform.core.documents import read_json
 
-TIMEOUT_S = 40.0  # longer than the server holds a long poll
-BUILD_S = 900.0  # for a server to train a network first
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
+TIMEOUT_S = 40.0  # longer than a long poll of the server
+BUILD_S = 900.0  # for a request that makes the server train a network
+FIRST_WAIT_S, MAX_WAIT_S = 0.5, 15.0
 TOKEN = re.compile(r"[!-~]+( [!-~]+)*")
-AWAY = (429, 502, 503, 504, 408)
+RETRY_STATUSES = (429, 502, 503, 504, 408)
 
 
 class ServerAway(DriftlabError):
-    """The server does not answer now, or has no room; try again later."""
+    """The server is unreachable or at its limit; the request may be repeated later."""
 
     def __init__(self, reason: str, after_s: float | None = None) -> None:
         super().__init__(reason)
         self.after_s = after_s
 
 
-class SessionGone(DriftlabError):
-    """The server no longer has the messages that the device asks for."""
+class SessionExpired(DriftlabError):
+    """The server has dropped the requested messages."""
 
 
 @dataclass
 class SocketBytes:
-    """Bytes of a device's sockets, HTTP included."""
+    """Bytes of a device's sockets, including HTTP headers."""
 
     up: int = 0
     down: int = 0
@@ -52,7 +52,7 @@ class SocketBytes:
 
 
 class _CountedReply(http.client.HTTPResponse):
-    """A reply that knows how many bytes its head had."""
+    """A reply with the number of bytes of its header."""
 
     head_bytes = 0
 
@@ -67,7 +67,7 @@ class _CountedReply(http.client.HTTPResponse):
 
 
 class _CountedLines:
-    """Counts the lines of a reply's head."""
+    """A file that adds the length of each line to `head_bytes` of a reply."""
 
     def __init__(self, file: Any, reply: _CountedReply) -> None:
         self._file, self._reply = file, reply
@@ -82,7 +82,7 @@ class _CountedLines:
 
 
 class _CountedConnection(http.client.HTTPConnection):
-    """A connection that knows how many bytes it sent."""
+    """A connection that counts the bytes it sends."""
 
     response_class = _CountedReply
     sent_bytes = 0
@@ -93,7 +93,7 @@ class _CountedConnection(http.client.HTTPConnection):
 
 
 class _CountedTlsConnection(http.client.HTTPSConnection):
-    """The same over TLS, before encryption."""
+    """A TLS connection that counts the bytes it sends, before encryption."""
 
     response_class = _CountedReply
     sent_bytes = 0
@@ -105,91 +105,91 @@ class _CountedTlsConnection(http.client.HTTPSConnection):
 
 @dataclass
 class Client:
-    """One connection, for one thread."""
+    """A connection to a server, for one thread."""
 
     url: str
     token: str
     counted: SocketBytes = field(default_factory=SocketBytes)
     timeout_s: float = TIMEOUT_S
-    _line: Any = None
+    _connection: Any = None
 
     def __post_init__(self) -> None:
         if not _is_address(self.url):
-            raise RequestError(f"'{shortened(self.url)}' is no address of a server; give http://HOST:PORT.")
+            raise RequestError(f"'{shortened(self.url)}' is not the address of a server. Use http://HOST:PORT.")
         if not TOKEN.fullmatch(self.token):
-            raise RequestError("The token is none of a server: it has characters that no token has, or none at all.")
+            raise RequestError("The token is empty or has characters that tokens do not have. Copy it from the server.")
 
     def another(self, token: str | None = None) -> Client:
-        """Return a client for another thread, or with another token, whose bytes count with these."""
+        """Return a client for another thread or token that adds to the same byte counts."""
         return Client(self.url, token or self.token, self.counted)
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, *, kind: str = "application/octet-stream"
     ) -> bytes:
-        """Send one request; raise ServerAway if it should be repeated later."""
+        """Send a request and return the body of the reply; raise ServerAway if it may be repeated later."""
         head = {"Authorization": f"Bearer {self.token}"} | ({} if body is None else {"Content-Type": kind})
-        used = self._line is not None
+        used = self._connection is not None
         try:
             reply, data = self._exchange(method, path, body, head)
         except ServerAway as error:
             if not used or isinstance(error.__cause__, TimeoutError):
                 raise
-            reply, data = self._exchange(method, path, body, head)  # servers close connections that were idle
-        return self._checked(reply, data, path)
+            reply, data = self._exchange(method, path, body, head)  # the server may have closed an idle connection
+        return self._checked_body(reply, data, path)
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, head: dict[str, str]
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """Send a request on the connection and read the reply; every request may be repeated."""
-        line = self._line or self._connect()
-        before = line.sent_bytes
+        """Send a request and read the whole reply; an error closes the connection, so a retry reconnects."""
+        connection = self._connection or self._connect()
+        before = connection.sent_bytes
         try:
-            line.request(method, path, body, head)
-            reply = line.getresponse()
+            connection.request(method, path, body, head)
+            reply = connection.getresponse()
             data: bytes = reply.read()
-            self.counted.add(line.sent_bytes - before, reply.head_bytes + len(data))
+            self.counted.add(connection.sent_bytes - before, reply.head_bytes + len(data))
         except (OSError, http.client.HTTPException) as error:
-            self.counted.add(line.sent_bytes - before, 0)
+            self.counted.add(connection.sent_bytes - before, 0)
             self.close()
-            raise ServerAway(f"{self.url} does not answer: {first_line(error)}") from error
+            raise ServerAway(f"{self.url} does not respond: {first_line(error)}") from error
         if reply.will_close:
             self.close()
         return reply, data
 
     def ask_json(self, method: str, path: str, document: Any = None) -> Any:
-        """Send and receive JSON."""
+        """Send a document as JSON and return the JSON of the reply."""
         body = None if document is None else json.dumps(document).encode()
         reply = self.ask(method, path, body, kind="application/json")
         try:
             return read_json(reply.decode())
         except ValueError as error:
-            raise WireError(f"{self.url} is no server of driftlab: {path} answers no JSON") from error
+            raise WireError(f"{self.url} is not a driftlab server: the reply to {path} is not JSON") from error
 
     def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-        self._line = None
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def _connect(self) -> Any:
         parts = urlsplit(self.url)
         connect = _CountedTlsConnection if parts.scheme == "https" else _CountedConnection
-        self._line = connect(parts.hostname or "", parts.port, timeout=self.timeout_s)
-        return self._line
+        self._connection = connect(parts.hostname or "", parts.port, timeout=self.timeout_s)
+        return self._connection
 
-    def _checked(self, reply: http.client.HTTPResponse, data: bytes, path: str) -> bytes:
+    def _checked_body(self, reply: http.client.HTTPResponse, data: bytes, path: str) -> bytes:
         if reply.status < 300:
             return data
-        told = shortened(data.decode("utf-8", "replace"), 300)
-        if reply.status in AWAY or reply.status >= 500:
+        text = shortened(data.decode("utf-8", "replace"), 300)
+        if reply.status in RETRY_STATUSES or reply.status >= 500:
             after = reply.getheader("Retry-After")
-            raise ServerAway(f"{path}: {reply.status} {told}", float(after) if after and after.isdigit() else None)
+            raise ServerAway(f"{path}: {reply.status} {text}", float(after) if after and after.isdigit() else None)
         if reply.status == 410:
-            raise SessionGone(told)
-        raise RequestError(f"The server refuses {path}: {reply.status} {told}")
+            raise SessionExpired(text)
+        raise RequestError(f"The server refuses {path}: {reply.status} {text}")
 
 
 def _is_address(url: str) -> bool:
-    """Tell whether sockets accept the host and the port of an address."""
+    """Return whether a URL is HTTP or HTTPS with a host and port that sockets accept."""
     try:
         parts = urlsplit(url)
         host, _ = (parts.hostname or "").encode("idna"), parts.port
@@ -200,11 +200,11 @@ def _is_address(url: str) -> bool:
 
 @dataclass
 class Backoff:
-    """Waiting times between tries: doubled, with jitter, so that devices do not come back all at once."""
+    """Waiting times between retries, doubled each time; jitter spreads the devices of a fleet."""
 
     tries: int = 0
 
     def next_s(self, error: ServerAway) -> float:
         self.tries += 1
-        usual_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self.tries - 1))
-        return max(usual_s, error.after_s or 0.0) * random.uniform(0.75, 1.25)
+        wait_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** (self.tries - 1))
+        return max(wait_s, error.after_s or 0.0) * random.uniform(0.75, 1.25)

@@ -1,6 +1,6 @@
-"""The joules that this machine really draws, where it has a sensor that may be read.
+"""Energy in joules that this computer consumes, measured by its sensors where they are readable.
 
-A sensor sees the whole machine, or a part of it with all that runs there; no share of other programs is taken off.
+A sensor measures the whole computer or one component, including the energy of other programs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MICRO_WH_J = 3600e-6  # joules of a microwatt-hour
 
 
 class EnergySensor(Protocol):
-    """Counts joules since a moment of its own."""
+    """A counter of joules with an arbitrary zero."""
 
     name: str
 
     def read_j(self) -> float | None:
-        """Return the joules so far; None where the sensor cannot be read now."""
+        """Return the joules so far; None if the sensor cannot be read now."""
 
 
 @dataclass
 class RaplSensor:
-    """The counters of processor packages, which begin anew at a value of their own."""
+    """The energy counters of the processor packages; each wraps around at its own maximum."""
 
     folders: Sequence[Path]
     name: str = "RAPL"
@@ -36,7 +36,7 @@ class RaplSensor:
     _sum_j: float = 0.0
 
     def read_j(self) -> float | None:
-        """Add what every package drew since the call before."""
+        """Add the energy of every package since the previous call, and return the sum."""
         for folder in self.folders:
             now, most = _number(folder / "energy_uj"), _number(folder / "max_energy_range_uj")
             if now is None:
@@ -49,26 +49,26 @@ class RaplSensor:
 
 @dataclass
 class BatterySensor:
-    """A battery that feeds the machine; on mains it says nothing."""
+    """The charge counter of a battery; readable only while the battery discharges."""
 
     folder: Path
     name: str = "battery"
 
     def read_j(self) -> float | None:
-        """Return the charge that has left the battery, from an arbitrary zero."""
-        left = _number(self.folder / "energy_now")
+        """Return the energy drawn from the battery, from an arbitrary zero."""
+        remaining = _number(self.folder / "energy_now")
         discharging = _text(self.folder / "status") == "Discharging"
-        return -left * MICRO_WH_J if left is not None and discharging else None
+        return -remaining * MICRO_WH_J if remaining is not None and discharging else None
 
 
 @dataclass
 class GpuSensor:
-    """NVIDIA's counters, which begin when the driver was loaded."""
+    """NVIDIA's energy counters, which start when the driver is loaded."""
 
     name: str = "NVML"
 
     def read_j(self) -> float | None:
-        """Add up the GPUs; None without a driver, or on GPUs that do not count."""
+        """Return the sum over all GPUs; None without a driver or on GPUs without counters."""
         import pynvml
 
         try:
@@ -87,43 +87,46 @@ class GpuSensor:
 
 
 def sensors_here(root: Path = Path("/"), gpus: EnergySensor | None = None) -> tuple[EnergySensor, ...]:
-    """Return the sensors that can be read: a battery in use feeds everything, else packages and GPUs are added up."""
+    """Return the readable sensors: a discharging battery, or else packages and GPUs.
+
+    A battery supplies packages and GPUs, so adding their counters would count energy twice.
+    """
     batteries = [BatterySensor(folder) for folder in sorted((root / SUPPLIES).glob("*"))]
     for battery in batteries:
         if battery.read_j() is not None:
             return (battery,)
     packages = RaplSensor([folder for folder in sorted((root / POWERCAP).glob("intel-rapl:*")) if _is_package(folder)])
-    found: list[EnergySensor] = [packages] if packages.folders else []
-    return tuple(one for one in (*found, gpus or GpuSensor()) if one.read_j() is not None)
+    candidates: list[EnergySensor] = [*([packages] if packages.folders else []), gpus or GpuSensor()]
+    return tuple(sensor for sensor in candidates if sensor.read_j() is not None)
 
 
 @dataclass
 class EnergyMeter:
-    """Puts measured joules in the place of those that a hardware profile says."""
+    """Replace the joules of the hardware profile by measured ones."""
 
     sensors: Sequence[EnergySensor]
     _last_j: float | None = None
-    _charged: Mapping[str, float] = field(default_factory=dict)  # by purpose, at the reading before
+    _charged: Mapping[str, float] = field(default_factory=dict)  # joules by purpose at the previous reading
 
     @property
     def name(self) -> str:
         return " and ".join(sensor.name for sensor in self.sensors)
 
     def charge(self, account: Account) -> None:
-        """Share out what was drawn since the reading before, in proportion to what the profile says was spent on."""
+        """Divide the energy since the previous reading among the purposes, in the proportions of the profile."""
         read = [sensor.read_j() for sensor in self.sensors]
-        now_j = None if not read or None in read else sum(one for one in read if one is not None)
+        now_j = None if not read or None in read else sum(joules for joules in read if joules is not None)
         before_j, self._last_j = self._last_j, now_j
-        said = {purpose: joules - self._charged.get(purpose, 0.0) for purpose, joules in account.joules.items()}
-        if now_j is not None and before_j is not None and sum(said.values()) > 0:
-            scale = max(0.0, now_j - before_j) / sum(said.values())
-            for purpose, joules in said.items():
+        profiled = {purpose: joules - self._charged.get(purpose, 0.0) for purpose, joules in account.joules.items()}
+        if now_j is not None and before_j is not None and sum(profiled.values()) > 0:
+            scale = max(0.0, now_j - before_j) / sum(profiled.values())
+            for purpose, joules in profiled.items():
                 account.spend(purpose, joules * (scale - 1.0))
         self._charged = dict(account.joules)
 
 
 def _is_package(folder: Path) -> bool:
-    """Tell a package from a part of one, and from the platform, which contains the packages."""
+    """Return whether a zone is a package; a part of one, or the platform zone, would be counted twice."""
     return folder.name.count(":") == 1 and (_text(folder / "name") or "").startswith("package")
 
 

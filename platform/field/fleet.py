@@ -1,4 +1,4 @@
-"""Many devices against one server, for load: each with a session and a stream of its own, in one process."""
+"""Load test of a server: many devices in one process, each with its own session and stream."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.beside import update_waits
 from driftlab.platform.results.tables.read import Run, open_run
 
-MOST_DEVICES = 1000
+MAX_DEVICES = 1000
 
 
 @dataclass(frozen=True)
 class FleetReport:
-    """What became of a fleet."""
+    """The result of a fleet: totals, mean score and percentiles of the update delay."""
 
     devices: int
     failed: int
     frames: int
-    answered: float | None  # share of the frames that were processed
+    answered: float | None  # share of the frames on which a network ran
     uploads: int
     updates: int
     up_bytes: int
@@ -38,7 +38,7 @@ class FleetReport:
 
 
 class Fleet:
-    """Devices that join one after another and begin at even distances within a spread of time."""
+    """Devices that open their sessions sequentially and start their streams evenly over an interval."""
 
     def __init__(self, server: str, token: str, asked: Sequence[SessionAsked], folder: Path) -> None:
         self.server, self.token, self.asked, self.folder = server, token, asked, folder
@@ -46,14 +46,17 @@ class Fleet:
         self._stop = threading.Event()
 
     def run(self, spread_s: float, tell: Callable[[str], None] = lambda line: None) -> FleetReport:
-        """Open every session, play every stream, and summarise the tables."""
+        """Open every session, run every stream, and summarise the tables.
+
+        A device that fails does not stop the others; its error is added to `faults`.
+        """
         agents = []
         for number, asked in enumerate(self.asked):
             agents.append(Agent(join(self.server, self.token, asked)))
-            tell(f"{number + 1} of {len(self.asked)} devices have a session")
+            tell(f"{number + 1} of {len(self.asked)} sessions are open")
         delays = np.linspace(0.0, spread_s, len(agents), endpoint=False)
         threads = [
-            threading.Thread(target=self._play, args=(number, agent, delay), daemon=True)
+            threading.Thread(target=self._run_device, args=(number, agent, delay), daemon=True)
             for number, (agent, delay) in enumerate(zip(agents, delays.tolist(), strict=True))
         ]
         for thread in threads:
@@ -63,16 +66,16 @@ class Fleet:
                 thread.join()
         finally:
             self._stop.set()
-        return report_of([self._place(number) for number in range(len(agents))], len(self.faults))
+        return report_of([self._folder_of(number) for number in range(len(agents))], len(self.faults))
 
-    def _place(self, number: int) -> Path:
+    def _folder_of(self, number: int) -> Path:
         return self.folder / f"device-{number:04d}"
 
-    def _play(self, number: int, agent: Agent, delay_s: float) -> None:
+    def _run_device(self, number: int, agent: Agent, delay_s: float) -> None:
         if self._stop.wait(delay_s):
             return
         try:
-            with create_run(agent.cell.experiment, self._place(number)) as directory:
+            with create_run(agent.cell.experiment, self._folder_of(number)) as directory:
                 agent.begin(directory)
                 agent.run()
                 write_run(agent, directory)
@@ -81,10 +84,10 @@ class Fleet:
 
 
 def report_of(folders: Sequence[Path], failed: int) -> FleetReport:
-    """Summarise the tables of some devices."""
+    """Summarise the tables of devices; folders without tables count as devices only."""
     runs = [open_run(folder) for folder in folders if (folder / "tables").is_dir()]
     rows = [row for run in runs for row in run.table("runs").to_pylist()]
-    processed = [flag for run in runs for flag in run.table("frames")["processed"].to_pylist()]
+    flags = [flag for run in runs for flag in run.table("frames")["processed"].to_pylist()]
     waits = [
         wait_s for run in runs for row in run.table("runs").to_pylist() for wait_s in update_waits(run, row["cell"])
     ]
@@ -92,9 +95,9 @@ def report_of(folders: Sequence[Path], failed: int) -> FleetReport:
     return FleetReport(
         devices=len(folders),
         failed=failed,
-        frames=len(processed),
-        answered=float(np.mean(processed)) if processed else None,
-        uploads=sum(len(_queued(run)) for run in runs),
+        frames=len(flags),
+        answered=float(np.mean(flags)) if flags else None,
+        uploads=sum(_count_uploads(run) for run in runs),
         updates=sum(row["updates"] for row in rows),
         up_bytes=sum(row["uplink_bytes"] for row in rows),
         down_bytes=sum(row["downlink_bytes"] for row in rows),
@@ -104,7 +107,6 @@ def report_of(folders: Sequence[Path], failed: int) -> FleetReport:
     )
 
 
-def _queued(run: Run) -> list[float]:
-    """List when the uploads of a device were handed over."""
-    rows = run.table("transfers").select(["direction", "kind", "queued_s"]).to_pylist()
-    return [row["queued_s"] for row in rows if row["direction"] == "up" and row["kind"] == "samples"]
+def _count_uploads(run: Run) -> int:
+    rows = run.table("transfers").select(["direction", "kind"]).to_pylist()
+    return sum(row["direction"] == "up" and row["kind"] == "samples" for row in rows)

@@ -1,4 +1,4 @@
-"""The bytes between a device and its server: a few bytes of framing before what the lab's codecs made."""
+"""Messages between a device and its server: a short header, then the bytes of the simulator's codecs."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from driftlab.platform.core.records import Uploaded
 from driftlab.platform.streaming.base import Sampling
 
 FORMAT = 1  # version of both headers
-MOST_SAMPLES = 4096  # frames of one upload
+MAX_SAMPLES = 4096  # frames of one upload
 STAMPS = ("capture", "receipt")
 KINDS = ("update", "labels", "plan")
 
-# version, number, time of sending, first frame, frames, step between them (0: listed), scale, stamp, the network that
-# runs (0: the one that runs first), codec's length
+# version, number, time of sending, first frame, count of frames, step between frames (0: steps are listed), scale,
+# stamp, network that runs + 1 (0: the initial one), length of the codec's name
 SAMPLES = struct.Struct("<BIfIHHBBBB")
 RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, bytes of the plan, bytes of the payload
-PLAN_DIGITS = 5  # of a rate or an interval: enough to plan by
+PLAN_DIGITS = 5  # significant digits of a rate or an interval
 
 ResultKind = Literal["update", "labels", "plan"]
 
 
 @dataclass(frozen=True)
 class SampleMessage:
-    """An upload: which frames it carries, when it was sent, and the codec's bytes."""
+    """An upload: its frames, the time of sending, and the bytes of the codec."""
 
     number: int
     sent_s: float  # by the device's clock
     sampling: Sampling
     payload: bytes
-    runs: int | None = None  # the network of its family that the device runs, where a scheduler chose one
+    runs: int | None = None  # number of the network that the device runs, if its scheduler selected one
 
     @property
     def facts(self) -> Uploaded:
-        """Return what the device's node said of it, as far as a server needs it."""
+        """Return the facts of the upload that a server uses."""
         times_s = self.sampling.times_s
         return Uploaded(len(times_s), len(self.payload), len(self.payload), times_s[-1], 0.0)
 
     def encode(self, fps: float) -> bytes:
-        """Write the header, then the payload; frames are given by their numbers."""
+        """Return header and payload; frames are encoded as numbers at the rate `fps`."""
         frames = np.rint(np.array(self.sampling.times_s) * fps).astype(np.int64)
         codec, stamp = self.sampling.codec.encode(), STAMPS.index(self.sampling.stamp)
         steps = np.diff(frames)
-        if not len(frames) or (steps < 1).any() or (steps >= 2**16).any() or len(frames) > MOST_SAMPLES:
-            raise WireError(f"an upload carries 1 to {MOST_SAMPLES} frames in order of time, not {len(frames)}")
+        if not len(frames) or (steps < 1).any() or (steps >= 2**16).any() or len(frames) > MAX_SAMPLES:
+            raise WireError(f"an upload of {len(frames)} frames: it needs 1 to {MAX_SAMPLES} frames in order of time")
         step = int(steps[0]) if len(steps) and (steps == steps[0]).all() else 0
         listed = b"" if step else steps.astype("<u2").tobytes()
         runs = 0 if self.runs is None else self.runs + 1
-        what = (int(frames[0]), len(frames), step, self.sampling.scale, stamp, runs, len(codec))
-        return SAMPLES.pack(FORMAT, self.number, self.sent_s, *what) + codec + listed + self.payload
+        contents = (int(frames[0]), len(frames), step, self.sampling.scale, stamp, runs, len(codec))
+        return SAMPLES.pack(FORMAT, self.number, self.sent_s, *contents) + codec + listed + self.payload
 
 
 def decode_samples(body: bytes, fps: float) -> SampleMessage:
-    """Read an upload; refuse bytes that are none."""
+    """Return the upload in the body of a request; raise WireError for any other bytes."""
     if len(body) < SAMPLES.size:
-        raise WireError(f"torn: {len(body)} bytes hold no upload")
+        raise WireError(f"incomplete: {len(body)} bytes are too few for an upload")
     version, number, sent_s, first, count, step, scale, stamp, runs, length = SAMPLES.unpack_from(body)
     start = SAMPLES.size + length
     stop = start + (0 if step else 2 * (count - 1))
-    sound = version == FORMAT and 1 <= count <= MOST_SAMPLES and stamp < len(STAMPS) and np.isfinite(sent_s)
-    if not sound or not 1 <= scale <= 8 or stop > len(body):
-        raise WireError(f"an upload of version {version} with {count} frames cannot be read; this reads {FORMAT}")
+    valid = version == FORMAT and 1 <= count <= MAX_SAMPLES and stamp < len(STAMPS) and np.isfinite(sent_s)
+    if not valid or not 1 <= scale <= 8 or stop > len(body):
+        raise WireError(f"invalid upload of version {version} with {count} frames; this program reads version {FORMAT}")
     listed = np.frombuffer(body[start:stop], dtype="<u2").astype(np.int64)
     steps = np.full(count - 1, step) if step else listed
     frames = first + np.concatenate([[0], np.cumsum(steps)])
@@ -77,7 +77,7 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
     try:
         codec = body[SAMPLES.size : start].decode("ascii")
     except UnicodeDecodeError as error:
-        raise WireError("the codec of an upload has no name") from error
+        raise WireError("the codec's name in an upload is not ASCII") from error
     times_s = tuple(float(frame / fps) for frame in frames)
     sampling = Sampling(times_s, sent_s, codec=codec, scale=scale, stamp=STAMPS[stamp])  # type: ignore[arg-type]
     return SampleMessage(number, sent_s, sampling, body[stop:], runs - 1 if runs else None)
@@ -85,7 +85,7 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
 
 @dataclass(frozen=True)
 class ResultMessage:
-    """What a training round sends back: an update, labels, or a plan alone; each carries the member's new state."""
+    """The result of a training round: an update or labels, with the streaming member's new state."""
 
     number: int
     kind: ResultKind
@@ -94,44 +94,44 @@ class ResultMessage:
     captured_s: float = 0.0  # of labels
 
     def encode(self, fps: float) -> bytes:
-        """Write the header, the plan and the payload."""
+        """Return header, plan and payload."""
         kind, frame = KINDS.index(self.kind), round(self.captured_s * fps)
         head = (FORMAT, self.number, kind, frame, len(self.plan), len(self.payload))
         return RESULT.pack(*head) + self.plan + self.payload
 
 
 def decode_results(body: bytes, fps: float) -> Iterator[ResultMessage]:
-    """Read the messages of one reply; refuse a torn one."""
+    """Yield the results in a reply; raise WireError at an incomplete or foreign one."""
     start = 0
     while start < len(body):
         if start + RESULT.size > len(body):
-            raise WireError(f"torn: {len(body) - start} bytes hold no message")
-        version, number, kind, frame, planned, size = RESULT.unpack_from(body, start)
-        middle = start + RESULT.size + planned
+            raise WireError(f"incomplete: {len(body) - start} bytes are too few for a message")
+        version, number, kind, frame, plan_size, size = RESULT.unpack_from(body, start)
+        middle = start + RESULT.size + plan_size
         stop = middle + size
         if version != FORMAT or kind >= len(KINDS) or stop > len(body):
-            raise WireError(f"a message of version {version} cannot be read; this reads {FORMAT}")
+            raise WireError(f"invalid message of version {version}; this program reads version {FORMAT}")
         plan, payload = body[start + RESULT.size : middle], body[middle:stop]
         yield ResultMessage(number, KINDS[kind], plan, payload, frame / fps)  # type: ignore[arg-type]
         start = stop
 
 
 def dump_state(state: Any) -> bytes:
-    """Write a streaming member's state: the fields of a record, or a plain value."""
+    """Return the state of a streaming member as JSON: the fields of a dataclass, or a plain value."""
     plain = dataclasses.astuple(state) if dataclasses.is_dataclass(state) and not isinstance(state, type) else state
-    return json.dumps(_short(plain), separators=(",", ":")).encode()
+    return json.dumps(_rounded(plain), separators=(",", ":")).encode()
 
 
-def _short(plain: Any) -> Any:
-    """Round what a plan does not need to the last bit."""
+def _rounded(plain: Any) -> Any:
+    """Round all numbers to `PLAN_DIGITS` digits: plans are sent often and need no more."""
     if isinstance(plain, float):
         rounded = float(f"{plain:.{PLAN_DIGITS}g}")
         return int(rounded) if rounded.is_integer() else rounded
-    return [_short(value) for value in plain] if isinstance(plain, list | tuple) else plain
+    return [_rounded(value) for value in plain] if isinstance(plain, list | tuple) else plain
 
 
 def load_state(start: Any, data: bytes) -> Any:
-    """Read a state; the member's first state says of which kind it is."""
+    """Return a state of the type of `start`, the initial state of the same member."""
     try:
         plain = json.loads(data)
         if not dataclasses.is_dataclass(start):
@@ -140,4 +140,4 @@ def load_state(start: Any, data: bytes) -> Any:
         kind: Any = type(start)
         return kind(*fields)
     except (ValueError, TypeError) as error:
-        raise WireError(f"a plan of {len(data)} bytes cannot be read: {error}") from error
+        raise WireError(f"invalid plan of {len(data)} bytes: {error}") from error

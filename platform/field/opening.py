@@ -1,4 +1,4 @@
-"""The lab's runner for one session: its members, its state and its rows, driven by a wall clock instead of its own."""
+"""Set up the simulator for one session: members, state and rows, advanced by the wall clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from driftlab.platform.sim.setting import setup_key
 
 @dataclass(frozen=True)
 class FieldCell:
-    """A session's experiment, and its runner, whose only device has one application."""
+    """The experiment of a session and its simulator, which has one device with one application."""
 
     experiment: Experiment
     runner: Runner
@@ -40,21 +40,21 @@ class FieldCell:
 
 
 def open_on_server(asked: SessionAsked, session: Session) -> FieldCell:
-    """Build or find the networks of a session, and prepare its runner."""
+    """Return the simulator of a session on the server; train the networks that are not cached."""
     return _opened(experiment_of(asked), InlineBackend(), session)
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a device fetches instead of building it: its network, and its adaptation's summary of the source."""
+    """Weights that a device downloads instead of training: its network and the source summary."""
 
     network: str
     weights: Weights
-    pack: Callable[[], Weights]  # asked where the adaptation needs one
+    pack: Callable[[], Weights]  # called only if the adaptation uses a source summary
 
 
 def open_on_device(asked: SessionAsked, session: Session, fetched: Fetched, source: str = "") -> FieldCell:
-    """Prepare a session's runner with the network that the server sent, on a stream of the device's own if given."""
+    """Return the simulator of a session on the device; `source` replaces the stream of the request."""
     return _opened(experiment_of(asked, source), _FetchedBackend(fetched), session)
 
 
@@ -62,11 +62,11 @@ def _opened(experiment: Experiment, backend: InlineBackend, session: Session) ->
     settings = settings_of(experiment, backend, Progress())
     cell = cell_of(experiment)
     setup = settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
-    return FieldCell(experiment, Runner(cell, replace(setup, clock="virtual"), session))  # which follows the wall's
+    return FieldCell(experiment, Runner(cell, replace(setup, clock="virtual"), session))  # advanced to wall-clock time
 
 
 class _FetchedBackend(InlineBackend):
-    """Takes the weights that were fetched where the lab's backend would train them."""
+    """A backend whose builder returns downloaded weights instead of training."""
 
     def __init__(self, fetched: Fetched) -> None:
         super().__init__()
@@ -89,32 +89,33 @@ class _FetchedSession(InlineSession):
         from driftlab.platform.sim.nodes.networks import built_from
 
         recipe = args[0]
-        mine = recipe.network.network == self._fetched.network
-        return InlineJob(node, verb, built_from(recipe, self._fetched.weights if mine else _untrained(recipe)))
+        is_student = recipe.network.network == self._fetched.network
+        weights = self._fetched.weights if is_student else _initial_weights(recipe)
+        return InlineJob(node, verb, built_from(recipe, weights))
 
 
-def _untrained(recipe: FamilyRecipe) -> Weights:
-    """Build the teacher without its weights: the device knows its size, and never asks it."""
+def _initial_weights(recipe: FamilyRecipe) -> Weights:
+    """Return untrained weights for the teacher: the device uses its size and cost, never its labels."""
     from driftlab.platform.networks.training.pretrain import build_family, pretrain
 
     return build_family(recipe, pretrain(replace(recipe.network, steps=0)))
 
 
 def dump_weights(weights: Weights) -> bytes:
-    """Write weights as safetensors."""
+    """Return weights as safetensors."""
     import numpy as np
     from safetensors.numpy import save
 
-    return save({name: np.asarray(array, order="C") for name, array in weights.items()})  # keeps scalars scalars
+    return save({name: np.asarray(array, order="C") for name, array in weights.items()})  # asarray keeps 0-d arrays
 
 
 def load_weights(data: bytes) -> Weights:
-    """Read weights; refuse bytes that are none."""
+    """Return the weights in safetensors bytes; raise WireError for any other bytes."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         weights: Weights = load(data)
     except SafetensorError as error:
-        raise WireError(f"{len(data)} bytes are no weights: {first_line(error)}") from error
+        raise WireError(f"{len(data)} bytes are not weights in safetensors format: {first_line(error)}") from error
     return weights

@@ -1,4 +1,4 @@
-"""The request of a session over the network: the same experiment on the device and on the server."""
+"""The request that opens a session; device and server derive the same experiment from it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from driftlab.platform.lab.read import Experiment, parse
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.sim.setting import Cell
 
-MOST_PIXELS = 1024 * 1024  # of a frame
-MOST_STEPS = 20_000  # of pre-training, which the server does
-MOST_SESSION_S = 7 * 86_400.0
-OWN_STREAMS = ("video", "folder", "cityscapes", CAMERA)  # before the colon of a workload's name
-PLAIN = r"^[A-Za-z0-9_+-]{1,64}$"  # a member by name: a path would load code
-STREAM = r"^[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?$"  # likewise without files
+MAX_PIXELS = 1024 * 1024  # of a frame
+MAX_STEPS = 20_000  # of pre-training on the server
+MAX_SESSION_S = 7 * 86_400.0
+OWN_STREAMS = ("video", "folder", "cityscapes", CAMERA)  # prefixes of workloads whose frames are on the device
+PLAIN = r"^[A-Za-z0-9_+-]{1,64}$"  # the name of a member; a path would make the server load code
+STREAM = r"^[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?$"  # the name of a stream; a path would make it read files
 
 PlainName = Annotated[str, Field(pattern=PLAIN)]
 Slot = PlainName | dict[str, Any] | None
 
 
 class _Asked(BaseModel):
-    """Refuses keys that it does not know."""
+    """A part of the request; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SlotsAsked(_Asked):
-    """A system with some slots of its own."""
+    """A system, or a base system with some members replaced."""
 
     name: PlainName
     base: PlainName | None = None
@@ -44,50 +44,50 @@ class SlotsAsked(_Asked):
 
 
 class WorkloadAsked(_Asked):
-    """A built-in stream; a server never opens files for a device."""
+    """A built-in stream; a server never reads files for a device."""
 
     name: Annotated[str, Field(pattern=STREAM)]
-    duration_s: Annotated[float, Field(gt=0, le=MOST_SESSION_S)] = 60.0
+    duration_s: Annotated[float, Field(gt=0, le=MAX_SESSION_S)] = 60.0
     fps: Annotated[float, Field(gt=0, le=240)] = 4.0
     height: Annotated[int, Field(ge=16, le=1024)] = 64
     width: Annotated[int, Field(ge=16, le=1024)] = 96
 
 
 class StudentAsked(_Asked):
-    """The network of the device; None as the zoo says."""
+    """The network of the device; None: the number of steps in the zoo."""
 
     network: PlainName = "tiny"
-    pretrain_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = None
+    pretrain_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] | None = None
     pretrain_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class TeacherAsked(_Asked):
-    """The teacher on the server: an oracle, which plays the workload itself, or a network."""
+    """The teacher on the server: an oracle, which renders the workload itself, or a network."""
 
     kind: Literal["oracle", "network"] = "oracle"
     network: PlainName = "teacher"
-    pretrain_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = 1000
+    pretrain_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 1000
 
 
 class SessionAsked(_Asked):
-    """The body of the request for a session."""
+    """The body of the request that opens a session."""
 
     system: PlainName | SlotsAsked = "ams"
     workload: WorkloadAsked
     student: StudentAsked = StudentAsked()
     teacher: TeacherAsked = TeacherAsked()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    task: PlainName | None = None  # None: that of the network
-    hardware: PlainName = "jetson-nx"  # profile from which a device without a sensor computes its joules
+    task: PlainName | None = None  # None: the task of the network
+    hardware: PlainName = "jetson-nx"  # profile for the energy of a device without a sensor
 
 
 def own_stream(workload: str) -> bool:
-    """Tell whether a workload is a film, a folder or a camera, whose frames are on the device only."""
+    """Return whether the frames of a workload are only on the device: a video file, a folder or a camera."""
     return workload.partition(":")[0] in OWN_STREAMS and ":" in workload
 
 
 def read_asked(document: Mapping[str, Any]) -> SessionAsked:
-    """Validate the body of a request; every fault names its place."""
+    """Validate the body of a request; raise RequestError with the place of each of the first eight faults."""
     try:
         return SessionAsked.model_validate(document)
     except ValidationError as error:
@@ -96,12 +96,13 @@ def read_asked(document: Mapping[str, Any]) -> SessionAsked:
 
 
 def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
-    """Write the request as an experiment of one cell in wall time, without a modelled link.
+    """Return the experiment of a request: one cell in wall-clock time, without a simulated link.
 
-    A device may show a stream of its own: a film, a folder or a camera, which its server knows as `camera`.
+    A device replaces the workload by its `source`: a video file, a folder or a camera. Its request names the workload
+    `camera`.
     """
-    if asked.workload.height * asked.workload.width > MOST_PIXELS:
-        raise RequestError(f"Frames have more than {MOST_PIXELS} pixels; ask for a smaller height or width.")
+    if asked.workload.height * asked.workload.width > MAX_PIXELS:
+        raise RequestError(f"Frames have more than {MAX_PIXELS} pixels. Reduce workload.height or workload.width.")
     system = asked.system if isinstance(asked.system, str) else asked.system.model_dump(exclude_none=True)
     _check_slots(system)
     experiment = parse(
@@ -120,29 +121,32 @@ def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
     )
     task = task_of(experiment.student.network).name
     if asked.task not in (None, task):
-        raise RequestError(f"task is '{asked.task}' and network '{asked.student.network}' does {task}.")
+        raise RequestError(
+            f"task is '{asked.task}', but network '{asked.student.network}' does {task}. Leave task out, or set it to "
+            f"{task}."
+        )
     return experiment
 
 
 def cell_of(experiment: Experiment) -> Cell:
-    """Return the only cell; refuse a bound, and a learner on the device whose teacher is not there."""
+    """Return the cell of a field experiment; raise RequestError for a system that no device can run."""
     (cell,) = cells_of(experiment)
     streaming = cell.system.streaming.make()
     if streaming.free:
-        raise RequestError(f"'{cell.system.name}' is a bound over a link without limits, which no device has.")
+        raise RequestError(f"'{cell.system.name}' is a bound with a zero-delay link, which no device has.")
     if streaming.place == "device" and cell.system.uses_teacher and experiment.teacher.kind == "network":
         raise RequestError(
-            f"'{cell.system.name}' learns on the device from a teacher's labels, and the teacher is on the server; "
-            "take a system without labels, or one whose learner is on the server."
+            f"'{cell.system.name}' trains on the device with a teacher's labels, but the teacher is on the server. "
+            "Use a system without labels, or one that trains on the server."
         )
     return cell
 
 
 def _check_slots(system: str | Mapping[str, Any]) -> None:
-    """Refuse slots whose member is a file."""
+    """Refuse members given by a file: a server loads no code from devices."""
     slots = {} if isinstance(system, str) else system
     for family in FAMILIES:
         slot = slots.get(family)
         name = slot.get("name") if isinstance(slot, Mapping) else slot
         if name is not None and not (isinstance(name, str) and name.replace("_", "").isalnum()):
-            raise RequestError(f"{family}: over the network a member is given by its plain name.")
+            raise RequestError(f"{family}: a request over the network cannot name a file. Use the name of a member.")

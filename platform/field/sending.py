@@ -1,4 +1,4 @@
-"""The two network threads of a device: one sends samples as planned, one waits for what comes back."""
+"""The threads of a device that sample: one uploads or trains, one receives results."""
 
 from __future__ import annotations
 
@@ -13,72 +13,78 @@ from driftlab.errors import DriftlabError
 from driftlab.platform.core.documents import read_json
 from driftlab.platform.core.records import Noticed, Uploaded
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
-from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionGone
+from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionExpired
 from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
 from driftlab.platform.field.opening import FieldCell
+from driftlab.platform.field.rounds import drive
 from driftlab.platform.field.websocket import Line
-from driftlab.platform.sim.inline import InlineSession
-from driftlab.platform.sim.rows import sample_columns, transfer_row
+from driftlab.platform.sim.inline import InlineJob, InlineSession
+from driftlab.platform.sim.messages import Delivery, Upload
+from driftlab.platform.sim.rounds import Step
+from driftlab.platform.sim.rows import sample_columns, transfer_row, update_row
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.world.link import Transfer
 
 log = logging.getLogger(__name__)
-CAMERA = NodeId("device", "sampling")  # the sending thread's view of the stream
-LATE_S = 1.0  # from which on a plan begins now
-HOLD_S = 20.0  # for which the server holds a request for results
-LOOK_S = 1.0  # between two looks whether the stream has ended
+CAMERA = NodeId("device", "sampling")  # the stream as the sending thread reads it
+MAX_LAG_S = 1.0  # of a plan; a later one starts at the current time
+POLL_HOLD_S = 20.0  # for which the server holds a request for results
+RECEIVE_TIMEOUT_S = 1.0  # between checks whether the stream has ended
 
 
 @dataclass
 class Traffic:
-    """What the threads of a device share."""
+    """State and network access shared by the threads of a device."""
 
     cell: FieldCell
     client: Client  # with the session's token
     path: str  # of the session on the server
-    now: Callable[[], float]  # seconds since the stream began
-    camera: LiveCamera | None = None  # of this machine
+    now: Callable[[], float]  # seconds since the start of the stream
+    camera: LiveCamera | None = None
     stop: threading.Event = field(default_factory=threading.Event)
-    turn: threading.Lock = field(default_factory=threading.Lock)  # of the application node
-    inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the answering thread
-    take: Callable[[ResultMessage, Transfer], None] = lambda result, transfer: None  # in the answering thread
+    turn: threading.Lock = field(default_factory=threading.Lock)  # held during a call to the application node
+    inbox: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)  # for the inference thread
+    take: Callable[[ResultMessage, Transfer], None] = lambda result, transfer: None  # called by the inference thread
     resync: threading.Event = field(default_factory=threading.Event)
-    begins_s: float | None = 0.0  # time of the first plan; None: now, after a break
+    begins_s: float | None = 0.0  # time of the first plan; None: now, for a resumed device
     line: Line = field(init=False)
-    number: int | None = 0  # of the newest upload; None: the server knows it
+    number: int | None = 0  # of the newest upload; None: request it from the server
     after: int = 0  # number of the newest result
-    away: str = ""  # why the server does not answer
-    failed: str = ""  # why the session cannot go on
+    away: str = ""  # reason why the server does not respond
+    failed: str = ""  # reason why the session has ended early
 
     def __post_init__(self) -> None:
         self.line = Line(self.client, self.path)
 
     def persist(self, ask: Callable[[], bytes]) -> tuple[bytes, int] | None:
-        """Repeat a request until the server answers; return the reply and the number of tries, None at the end."""
-        waiting = Backoff()
+        """Repeat a request until the server replies; return the reply and the number of retries.
+
+        Return None if the stream ends first.
+        """
+        backoff = Backoff()
         while not self.stop.is_set():
             try:
                 reply = ask()
             except ServerAway as error:
                 self.away = str(error)
-                self.stop.wait(waiting.next_s(error))
+                self.stop.wait(backoff.next_s(error))
                 continue
             self.away = ""
-            return reply, waiting.tries
+            return reply, backoff.tries
         return None
 
     def wait_until(self, time_s: float) -> None:
         self.stop.wait(max(0.0, time_s - self.now()))
 
     def fail(self, error: DriftlabError) -> None:
-        """End both threads; the device answers on."""
+        """Record the error that ends a network thread; inference continues."""
         self.failed = str(error)
-        log.warning("the session cannot go on: %s", error)
+        log.warning("the session has ended early, inference continues: %s", error)
 
 
 class Sender:
-    """Samples and sends as planned by the streaming member."""
+    """Takes and uploads samples according to the streaming member's plans."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic, self.client = traffic, traffic.client.another()
@@ -86,7 +92,7 @@ class Sender:
         self.open_camera()
 
     def open_camera(self) -> None:
-        """Place this thread's view of the stream, or share the camera, of which there is one."""
+        """Open the stream for this thread; a live camera is shared, as it can be opened only once."""
         session, camera = self.runner.session, self.traffic.camera
         assert isinstance(session, InlineSession)
         if camera is None:
@@ -95,7 +101,7 @@ class Sender:
             session.nodes[CAMERA] = CameraDevice(self.app.spec.stream, camera)
 
     def run(self) -> None:
-        """Send until the stream ends."""
+        """Sample and send until the stream ends."""
         try:
             self._find_number()
             due_s = self.traffic.now() if self.traffic.begins_s is None else self.traffic.begins_s
@@ -111,27 +117,28 @@ class Sender:
             self.client.close()
 
     def _find_number(self) -> None:
-        """Ask the server for the newest upload, after a break; wait until it answers."""
+        """Request the number of the newest upload, for a resumed device; wait until the server replies."""
         traffic = self.traffic
         if traffic.number is None:
             done = traffic.persist(lambda: self.client.ask("GET", traffic.path))
             traffic.number = 0 if done is None else int(read_json(done[0].decode())["uploads"])
 
     def _plan(self, due_s: float) -> Sampling | None:
-        """Plan from where the last plan ended, or from now if that is long ago."""
-        now_s = due_s if self.traffic.now() - due_s < LATE_S else self.traffic.now()
+        """Return the plan from the end of the last one, or from now if that is too long ago; None at the end."""
+        now_s = due_s if self.traffic.now() - due_s < MAX_LAG_S else self.traffic.now()
         if now_s >= self.app.facts.duration_s:
             return None
-        planned = self.runner.streaming.plan_uplink(self.app.learner.device_state, self.app.facts, now_s, self._seen())
+        state, facts = self.app.learner.device_state, self.app.facts
+        planned = self.runner.streaming.plan_uplink(state, facts, now_s, self._statistics())
         return None if planned is None or planned.send_s >= self.app.facts.duration_s else planned
 
-    def _seen(self) -> Seen:
-        """Return the device's observations, where the streaming member uses them."""
+    def _statistics(self) -> Seen:
+        """Return statistics of the stream, empty unless the streaming member uses them."""
         if not self.runner.streaming.notices:
             return Seen()
         with self.traffic.turn:
-            noticing = self.runner.session.call(self.app.node("application"), "notice")
-        noticed: Noticed = self.runner.session.result(noticing).facts
+            job = self.runner.session.call(self.app.node("application"), "notice")
+        noticed: Noticed = self.runner.session.result(job).facts
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
     def _send(self, sampling: Sampling) -> None:
@@ -145,7 +152,7 @@ class Sender:
         message = SampleMessage(traffic.number, queued_s, sampling, payload, self.app.choice.runs)
 
         def post() -> bytes:
-            fresh = replace(message, sent_s=traffic.now())  # the server reads the device's clock from it
+            fresh = replace(message, sent_s=traffic.now())  # a retry must carry the current time: the server's clock
             body = fresh.encode(self.app.facts.fps)
             return traffic.line.post(body) or self.client.ask("POST", f"{traffic.path}/uploads", body)
 
@@ -156,20 +163,61 @@ class Sender:
     def _write(
         self, sampling: Sampling, sent: Uploaded, framed: int, queued_s: float, done: tuple[bytes, int] | None
     ) -> None:
-        """Write the row of an upload; one that was never acknowledged did not arrive."""
+        """Write the row of an upload; without an acknowledgement its arrival is NaN."""
         now_s = self.traffic.now() if done else float("nan")
         transfer = Transfer(queued_s, queued_s, now_s, now_s, sent.bytes, framed, done[1] if done else 0)
         message = self.app.message("up", "samples")
         self.app.links.messages["up"] += 1
         message.sequence, message.transfer = self.app.links.messages["up"], transfer
-        message.refused = "" if done else "the server did not answer before the session ended"
+        message.refused = "" if done else "the server did not respond before the session ended"
         self.app.account.sent("up", replace(transfer, wire_bytes=sent.bytes))
         columns = sample_columns(sent, sampling)
         self.runner.ledger.row("transfers", **transfer_row(message), **columns)
 
 
+class LocalLearner(Sender):
+    """Takes samples according to the streaming member's plans, and trains on this device."""
+
+    def _find_number(self) -> None:
+        """Do nothing: there are no uploads to number."""
+
+    def _send(self, sampling: Sampling) -> None:
+        """Train on new samples; the inference thread applies the update between two frames."""
+        session, app, runner = self.runner.session, self.app, self.runner
+        if not app.learner.placed:
+            runner.place_teachers()
+            runner.place_learner(app)
+        frames = session.call(CAMERA, "sample", sampling)
+        sent: Uploaded = session.result(frames).facts
+        truth = session.call(CAMERA, "reveal", sampling.times_s) if app.learner.reads_truth else frames
+        stamp_s = self.traffic.now() if sampling.stamp == "receipt" else None
+        upload = Upload(sent, sampling, frames, truth, stamp_s)
+        steps = app.learner.round([upload], self.traffic.now()).steps()
+        for delivery in drive(steps, session, self.traffic.now, self._spend):
+            self.traffic.inbox.put(lambda delivery=delivery: self._take(delivery))  # type: ignore[misc]
+
+    def _spend(self, step: Step) -> None:
+        """Charge the energy of a step according to the hardware profile."""
+        self.traffic.inbox.put(lambda: self.app.account.spend(step.purpose, step.need.joules))
+
+    def _take(self, delivery: Delivery) -> None:
+        """Apply an update between two frames, and write its row."""
+        message = self.app.message("down", delivery.kind)
+        message.arrive_s = self.traffic.now()
+        with self.traffic.turn:
+            job = delivery.take(message)
+        applied = None
+        if job is not None:
+            assert isinstance(job, InlineJob)
+            applied = job.reply.facts
+            message.refused = applied.reason
+        row = delivery.settle(message, applied)
+        if row is not None:
+            self.runner.ledger.row("updates", **update_row(**row))
+
+
 class Receiver:
-    """Waits for results, from the newest that the device has on."""
+    """Receives the results after the newest one that the device has."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic, self.client = traffic, traffic.client.another()
@@ -188,34 +236,34 @@ class Receiver:
             self.client.close()
 
     def receive(self) -> None:
-        """Take the results after the newest as they come: by the line, and over HTTP where it does not open."""
+        """Receive the next results over the WebSocket, or over HTTP if it does not open."""
         traffic = self.traffic
         if not traffic.line.is_open and not traffic.line.open(traffic.after):
             self.poll()
             return
         traffic.away = ""
-        asked_s, found = traffic.now(), traffic.line.receive(LOOK_S)
-        if found is None:
-            self.poll(0.0)  # which says why, and waits where the server is away
-        elif found:
-            self._take(found, asked_s)
+        asked_s, body = traffic.now(), traffic.line.receive(RECEIVE_TIMEOUT_S)
+        if body is None:
+            self.poll(0.0)  # its reply gives the reason; it waits while the server is unavailable
+        elif body:
+            self._take(body, asked_s)
 
-    def poll(self, most_s: float = HOLD_S) -> None:
-        """Take the results after the newest over HTTP; wait for the next one."""
+    def poll(self, max_s: float = POLL_HOLD_S) -> None:
+        """Receive results over HTTP; wait up to `max_s` for the next one."""
         traffic = self.traffic
         asked_s = traffic.now()
-        hold_s = min(most_s, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
+        hold_s = min(max_s, max(0.0, traffic.cell.app.facts.duration_s - asked_s))
         path = f"{traffic.path}/updates?after={traffic.after}&hold_s={hold_s:.3f}"
         try:
             done = traffic.persist(lambda: self.client.ask("GET", path))
-        except SessionGone:  # the server dropped messages that this device lacks
+        except SessionExpired:  # the server has dropped messages that this device lacks
             traffic.resync.set()
             return
         if done is not None:
             self._take(done[0], asked_s)
 
     def _take(self, body: bytes, asked_s: float) -> None:
-        """Hand results to the answering thread."""
+        """Queue results for the inference thread."""
         traffic, now_s, fps = self.traffic, self.traffic.now(), self.traffic.cell.app.facts.fps
         for result in decode_results(body, fps):
             if result.number <= traffic.after:
@@ -226,15 +274,15 @@ class Receiver:
             traffic.inbox.put(partial(traffic.take, result, transfer))
 
     def _resync(self) -> None:
-        """Ask for every weight; the answer comes as the next update."""
+        """Request all weights; they arrive as the next update."""
         traffic = self.traffic
         done = traffic.persist(lambda: self.client.ask("POST", f"{traffic.path}/resync", b""))
         if done is not None:
             traffic.after = max(traffic.after, int(done[0]))
             traffic.resync.clear()
-            traffic.inbox.put(self._write_request)
+            traffic.inbox.put(self._write_resync_row)
 
-    def _write_request(self) -> None:
+    def _write_resync_row(self) -> None:
         app, now_s = self.traffic.cell.app, self.traffic.now()
         message = app.message("up", "resync")
         app.links.messages["up"] += 1

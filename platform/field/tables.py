@@ -1,4 +1,4 @@
-"""The tables of a device in the field: the same as of a lab run, with times that were measured."""
+"""Write the tables of a field run: those of a simulation, with measured times."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from driftlab.platform.field.agent import Agent
 
 MEASURED = "wall clock of the device"
-LESSONS = "wall clock of the device; answers and lessons on the stream: computed from the hardware profile"
+PROFILED = "wall clock of the device; inference and training on the stream: computed from the hardware profile"
 
 
 def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Receipt]]) -> str:
-    """Write the server's training rounds, each with what became of it here; return why there are none, if so."""
+    """Write the server's training rounds, each with its outcome on the device.
+
+    Return the reason if the server does not return its rounds and the table stays empty, else an empty string.
+    """
     try:
         rounds = traffic.client.ask_json("GET", f"{traffic.path}/rounds")
     except DriftlabError as error:
-        return f"the table of updates is empty, as the server did not tell its rounds: {first_line(error)}"
-    for one in rounds:
-        row, number = one["row"], int(one["number"])
-        if not row:  # labels, which have no row here in a lab run either
+        return f"the table of updates is empty because the server did not return its rounds: {first_line(error)}"
+    for round_facts in rounds:
+        row, number = round_facts["row"], int(round_facts["number"])
+        if not row:  # labels: they have no row in a simulation either
             continue
         if number in outcomes:
             arrive_s, receipt = outcomes[number]
@@ -44,23 +47,23 @@ def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Rece
 
 
 def energy_of(agent: Agent) -> str:
-    """Say where the joules of the tables come from."""
+    """Describe the source of the joules in the tables."""
     if agent.meter.sensors:
-        return f"measured by {agent.meter.name}: what the machine draws while the device runs"
+        return f"measured by {agent.meter.name}: energy of the whole computer while the device runs"
     return f"estimated: computed from the profile '{agent.cell.device.spec.hardware.name}'"
 
 
 def write_run(agent: Agent, directory: Path) -> None:
-    """Write the tables, and say in run.json what was measured and what a profile says."""
+    """Write the tables, `run.json` with the sources of times and energy, and `lab.yaml`."""
     up, down = agent.traffic.client.counted.both
     facts: dict[str, Any] = {
         **provenance(),
-        "times": LESSONS if agent.cell.runner.learns_on_stream else MEASURED,
+        "times": PROFILED if agent.cell.runner.learns_on_stream else MEASURED,
         "energy": energy_of(agent),
         "field": {"server": agent.ticket.server, "session": agent.ticket.id, "missing": agent.missing},
         "socket_bytes": {"up": up, "down": down},
-        "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # of them, before the stream
-        "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # and after it
+        "opening_bytes": dict(zip(("up", "down"), agent.opening, strict=True)),  # the part before the stream
+        "closing_bytes": {"up": up - agent.stream_end[0], "down": down - agent.stream_end[1]},  # the part after it
     }
     write_atomically(directory / paths.INFO, json.dumps(facts, indent=2, sort_keys=True) + "\n")
     cell = agent.cell.runner.cell

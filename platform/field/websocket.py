@@ -1,6 +1,6 @@
-"""A WebSocket between a device and its server: uploads up, acknowledgements and results down, few bytes around them.
+"""The WebSocket of a device: carries uploads, acknowledgements and results with few bytes of framing.
 
-It is the quick way. Where it does not open or breaks, requests over HTTP do the same, and it is tried again after them.
+If it does not open or breaks, HTTP requests carry the same messages, and the device tries to open it again after them.
 """
 
 from __future__ import annotations
@@ -17,127 +17,127 @@ from urllib.parse import urlsplit
 from driftlab.errors import WireError
 from driftlab.platform.field.client import Client, SocketBytes
 
-OPEN_S, CLOSE_S = 10.0, 1.0
-ACKNOWLEDGE_S = 15.0  # after which an upload goes over HTTP
-PING_S = 20.0  # between pings, and until one must be answered
-MOST_BYTES = 8 * 2**20  # of an upload; larger ones go over HTTP
-ACK, RESULTS, REFUSED, GONE = b"A", b"R", b"E", b"G"  # first byte of what the server sends
+OPEN_TIMEOUT_S, CLOSE_TIMEOUT_S = 10.0, 1.0
+ACK_TIMEOUT_S = 15.0  # then the upload is sent over HTTP
+PING_S = 20.0  # interval of pings, and time limit of a reply
+MAX_BYTES = 8 * 2**20  # of an upload; larger ones are sent over HTTP
+ACK, RESULTS, REFUSED, GONE = b"A", b"R", b"E", b"G"  # first byte of the server's messages
 
 
 class _CountedSocket:
-    """A socket whose bytes are counted, before encryption."""
+    """A socket that counts its bytes, before encryption."""
 
-    def __init__(self, line: socket.socket, counted: SocketBytes) -> None:
-        self._line, self._counted = line, counted
+    def __init__(self, plain: socket.socket, counted: SocketBytes) -> None:
+        self._plain, self._counted = plain, counted
 
     def sendall(self, data: Any) -> None:
-        self._line.sendall(data)
+        self._plain.sendall(data)
         self._counted.add(len(data), 0)
 
     def recv(self, size: int) -> bytes:
-        data = self._line.recv(size)
+        data = self._plain.recv(size)
         self._counted.add(0, len(data))
         return data
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
+        return getattr(self._plain, name)
 
 
 @dataclass
 class Line:
-    """The WebSocket of a session; one thread receives, another one may post."""
+    """The WebSocket of a session; one thread may receive while another one posts."""
 
     client: Client
-    path: str  # of the session
+    path: str  # of the session on the server
     _open: Any = None
     _leaving: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _acks: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
-    _one: threading.Lock = field(default_factory=threading.Lock)  # upload at a time
+    _posting: threading.Lock = field(default_factory=threading.Lock)  # one upload at a time
 
     @property
     def is_open(self) -> bool:
         return self._open is not None
 
     def open(self, after: int) -> bool:
-        """Connect, to receive results after a number; tell whether it is open."""
+        """Connect to receive results after a number; return whether that succeeded."""
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
 
-        parts, self._acks = urlsplit(self.client.url), queue.SimpleQueue()  # nothing of a line before this one
+        parts, self._acks = urlsplit(self.client.url), queue.SimpleQueue()  # without leftovers of an earlier connection
         try:
-            plain = _connected(parts.hostname or "", parts.port, parts.scheme)
+            plain = _connect(parts.hostname or "", parts.port, parts.scheme)
             counted: Any = _CountedSocket(plain, self.client.counted)
-            asked = connect(
+            connection = connect(
                 f"ws://{parts.netloc}{self.path}/live?after={after}",
                 sock=counted,
                 additional_headers={"Authorization": f"Bearer {self.client.token}"},
                 user_agent_header=None,
                 compression=None,
                 proxy=None,
-                open_timeout=OPEN_S,
+                open_timeout=OPEN_TIMEOUT_S,
                 ping_interval=PING_S,
                 ping_timeout=PING_S,
-                close_timeout=CLOSE_S,
+                close_timeout=CLOSE_TIMEOUT_S,
                 max_size=None,
             )
             self._leaving = contextlib.ExitStack()
-            self._open = self._leaving.enter_context(asked)
+            self._open = self._leaving.enter_context(connection)
         except (OSError, WebSocketException):
             return False
         return True
 
     def post(self, body: bytes) -> bytes | None:
-        """Send an upload; return its acknowledgement, None where it has to go over HTTP."""
+        """Send an upload and return its acknowledgement; None if it must be sent over HTTP."""
         from websockets.exceptions import WebSocketException
 
-        with self._one:
-            line, acks = self._open, self._acks
-            if line is None or len(body) > MOST_BYTES:
+        with self._posting:
+            connection, acks = self._open, self._acks
+            if connection is None or len(body) > MAX_BYTES:
                 return None
             try:
-                line.send(body)
-                return acks.get(timeout=ACKNOWLEDGE_S)
+                connection.send(body)
+                return acks.get(timeout=ACK_TIMEOUT_S)
             except (OSError, WebSocketException, queue.Empty):
                 self.close()
                 return None
 
     def receive(self, wait_s: float) -> bytes | None:
-        """Return the next results; empty where none came in time, None where the line is closed."""
+        """Return the next results; empty if none arrive within `wait_s`, None if the WebSocket is closed."""
         from websockets.exceptions import WebSocketException
 
-        line = self._open
-        if line is None:
+        connection = self._open
+        if connection is None:
             return None
         try:
-            told = line.recv(timeout=wait_s)
+            message = connection.recv(timeout=wait_s)
         except TimeoutError:
             return b""
         except (OSError, WebSocketException):
             self.close()
             return None
-        kind, rest = told[:1], told[1:]
+        kind, rest = message[:1], message[1:]
         if kind == RESULTS:
             return bytes(rest)
         if kind not in (ACK, REFUSED, GONE):
-            raise WireError(f"{self.client.url} is no server of driftlab: it sends {len(told)} unknown bytes")
-        if kind != ACK:  # HTTP says the same, with its reason
+            raise WireError(f"{self.client.url} is not a driftlab server: it sent {len(message)} unknown bytes")
+        if kind != ACK:  # the reason follows in the reply to an HTTP request
             self.close()
             return None
         self._acks.put(bytes(rest))
         return b""
 
     def close(self) -> None:
-        """End the line; an upload that waits for its acknowledgement goes over HTTP."""
+        """Close the WebSocket; an upload without an acknowledgement is sent over HTTP."""
         from websockets.exceptions import WebSocketException
 
-        line, self._open = self._open, None
-        if line is not None:
+        connection, self._open = self._open, None
+        if connection is not None:
             self._acks.put(None)
             with contextlib.suppress(OSError, WebSocketException):
                 self._leaving.close()
 
 
-def _connected(host: str, port: int | None, scheme: str) -> socket.socket:
-    plain = socket.create_connection((host, port or (443 if scheme == "https" else 80)), OPEN_S)
+def _connect(host: str, port: int | None, scheme: str) -> socket.socket:
+    plain = socket.create_connection((host, port or (443 if scheme == "https" else 80)), OPEN_TIMEOUT_S)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return ssl.create_default_context().wrap_socket(plain, server_hostname=host) if scheme == "https" else plain

@@ -119,7 +119,7 @@ def refused(answer: Answer, *said: str) -> None:
         (("/etc/passwd",), ("'/etc/passwd' is no experiment: the name of a file must end in .yaml or .yml",)),
         (("quick", "--set", "size=huge"), ("Unknown size 'huge'. Known: ",)),
         (("quick", "--backend", "inline", "--address", "auto"), ("--address: only Ray has that", "leave one of them")),
-        (("quick", "--resume", "x"), ("--resume continues a run as it was asked for; give it alone",)),
+        (("quick", "--resume", "x"), ("--resume continues a run with its settings; give it alone",)),
         (
             ("--resume", "nowhere"),
             ("No run folder at 'nowhere': it is not there. Give a folder that `driftlab run` made",),
@@ -205,7 +205,7 @@ class TestRunFolder:
         answer = ask("run", *INLINE, "--resume", str(folder))
         assert answer.code == 1
         assert f"--resume {folder}" in answer.error
-        assert "No space left on device; make room or give access" in answer.error.replace("\n", "")
+        assert "No space left on device; free space or change permissions" in answer.error.replace("\n", "")
 
     def test_a_second_driftlab_in_it(self, ask, folder):
         with paths.locked(folder):

@@ -18,7 +18,7 @@ ASKED = {
 
 
 class Served:
-    """A server's hub and address; it can be stopped and started again on the same port."""
+    """A server that can be stopped and restarted on the same port."""
 
     def __init__(self, folder, limits=None, tls=None):
         self.folder, self.limits, self.tls, self.port = folder, limits, tls, 0
@@ -44,8 +44,8 @@ class Served:
 
 @contextlib.contextmanager
 def served(folder, limits=None, tls=None):
-    one = Served(folder, limits, tls)
+    server = Served(folder, limits, tls)
     try:
-        yield one
+        yield server
     finally:
-        one.stop()
+        server.stop()

@@ -1,4 +1,4 @@
-"""One Ray at a time, and one for most tests: starting it takes longer than they do."""
+"""One Ray at a time, shared by most tests: its start takes longer than a test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORE_BYTES = 200 * 2**20
 
 
 class OneRay:
-    """Opens a backend that tests share when the first of them asks, and closes it when one wants another."""
+    """Opens a shared backend at the first test that uses it, and closes it at a test that uses another one."""
 
     def __init__(self):
         self.shared, self.asked = None, None
@@ -28,10 +28,10 @@ class OneRay:
         from driftlab.actors.cluster import ClusterConfig
 
         class Lasting(RayBackend):
-            """Stays open from run to run."""
+            """Stays open between runs."""
 
             def close(self):
-                """Leave that to the fixture."""
+                """Do nothing: the fixture closes it."""
 
         if self.asked != (classes, config):
             self.end()
@@ -59,7 +59,7 @@ def one_ray():
 
 @pytest.fixture
 def backend(one_ray):
-    """Two workers on this machine with nodes that show every mistake."""
+    """Two local workers with nodes whose replies depend on all calls before."""
     import ray_fakes
 
     return one_ray.share(ray_fakes.CLASSES, workers=2)
@@ -67,19 +67,19 @@ def backend(one_ray):
 
 @pytest.fixture
 def packed(one_ray):
-    """One worker for whole runs, which holds all devices."""
+    """One worker for whole runs, which hosts all devices."""
     return one_ray.share(workers=1, rack=8)
 
 
 @pytest.fixture
 def spread(one_ray):
-    """Two workers for whole runs, and a process for each device."""
+    """Two workers for whole runs, and a process per device."""
     return one_ray.share(workers=2, rack=1)
 
 
 @pytest.fixture
 def no_ray(one_ray):
-    """A process in which no Ray runs."""
+    """A process without Ray."""
     one_ray.end()
 
 
@@ -103,7 +103,7 @@ def inline(monkeypatch):
 
 @pytest.fixture
 def answers(inline):
-    """What a program answers in one process."""
+    """The replies to a program in one process."""
     import ray_fakes
 
     def run(*args, **kwargs):

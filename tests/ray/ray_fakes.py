@@ -1,4 +1,4 @@
-"""Nodes that show every lost, repeated or reordered call: each answer depends on all calls before it."""
+"""Nodes that reveal lost, repeated and reordered calls: each reply depends on all calls before."""
 
 import hashlib
 import itertools
@@ -24,7 +24,7 @@ class Fake:
         self.ballast = np.zeros(1000)
 
     def work(self, number, *payloads, size=1000, pause_s=0.0):
-        """Mix number and payloads into the state; the payload is made from the state."""
+        """Hash number and payloads into the state, from which the payload is generated."""
         time.sleep(pause_s)
         self.digest = _digest(self.digest, number, *payloads)
         seed = int(self.digest[:8], 16)
@@ -32,7 +32,7 @@ class Fake:
         return Reply(self.digest, rows, np.random.default_rng(seed).integers(0, 255, size, np.uint8))
 
     def big(self, number, *payloads):
-        """Work with a payload that the object store holds."""
+        """Work with a payload large enough for the object store."""
         return self.work(number, *payloads, size=200_000)
 
     def huge(self, number, *payloads):
@@ -48,7 +48,7 @@ class Fake:
         raise RequestError("asked for too much")
 
     def leave(self, how):
-        """End in a way that no handler of errors expects."""
+        """Raise or exit with something else than an Exception."""
         if how == "sys.exit":
             sys.exit(3)
         if how == "GeneratorExit":
@@ -58,7 +58,7 @@ class Fake:
         return Reply(np.int8(1000 if how == "overflow" else "x"))
 
     def die(self, trace):
-        """Note which actor it is, and end it."""
+        """Write the actor's name to a file, and kill its process."""
         with Path(trace).open("a") as file:
             file.write(f"{ray.get_runtime_context().get_actor_name()}\n")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -69,7 +69,7 @@ class Fake:
         return self.work(number)
 
     def count(self, file, number):
-        """Work, and leave a trace of having been run."""
+        """Work, and add a line to a file."""
         with Path(file).open("a") as trace:
             trace.write(f"{number}\n")
         return self.work(number)
@@ -84,7 +84,7 @@ class Fake:
         return Reply({"pid": os.getpid(), "torch": torch.get_num_threads(), "cv2": cv2.getNumThreads()})
 
     def stiffen(self, number):
-        """Work, and become something that no checkpoint can hold."""
+        """Work, and make this node impossible to pickle."""
         self.ballast = _Unpicklable()
         return self.work(number)
 
@@ -105,7 +105,7 @@ def _digest(*parts):
 
 
 def program(session, seed, calls, *, nodes=6, checkpoint_every=0, until=lambda: True):
-    """Run a random program of calls that use each other's payloads; return every answer in the order of asking.
+    """Run a random program of calls that use each other's payloads; return all replies in order of the calls.
 
     It goes on after so many calls until the condition holds: a prefix of a longer program, not another one.
     """

@@ -1,4 +1,4 @@
-"""The same session on a cluster of two machines, one of which dies; and what is left when a backend is closed."""
+"""A session on a cluster that loses one of two computers, and the clean-up after a backend is closed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from driftlab.platform.sim.session import NodeId
 
 DEVICE = NodeId("device", "d")
 STORE_BYTES = 100 * 2**20
-FAST_DEATH = {  # it holds for the head too: so long may this machine stall
+FAST_DEATH = {  # also applies to the head, so it must be longer than this computer may stall
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 2000,
@@ -40,13 +40,13 @@ FAST_DEATH = {  # it holds for the head too: so long may this machine stall
 
 @pytest.fixture
 def death(request):
-    """How soon a machine that is silent counts as dead: as Ray has it, unless the test lets one die."""
+    """Ray's settings for the time after which a silent computer counts as lost."""
     return getattr(request, "param", {})
 
 
 @pytest.fixture
 def two_machines(no_ray, death):
-    """A cluster of two machines on this one."""
+    """A cluster of two simulated computers."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
@@ -59,8 +59,8 @@ def two_machines(no_ray, death):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("death", [FAST_DEATH], ids=["one dies"], indirect=True)
-def test_a_cluster_answers_like_one_process_even_when_one_of_its_machines_dies(two_machines, answers, inline, capfd):
-    """Actors are spread, so that some payloads that are still needed go with the machine."""
+def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_machines, answers, inline, capfd):
+    """Actors are on both computers, so some payloads that are still needed are lost."""
     backend = RayBackend(ClusterConfig(address=two_machines.address, workers=2), ray_fakes.CLASSES)
     built = build(backend.open("artefacts"))
 
@@ -78,7 +78,7 @@ def test_a_cluster_answers_like_one_process_even_when_one_of_its_machines_dies(t
 
 
 @pytest.mark.slow
-def test_address_moves_a_run_to_a_cluster_and_its_tables_stay_what_they_are(two_machines, tmp_path, monkeypatch):
+def test_a_run_on_a_cluster_has_the_same_tables(two_machines, tmp_path, monkeypatch):
     experiment = {**SHARING, "systems": SHARING["systems"][:2]}
     reference = run(experiment, out=tmp_path / "inline").directory
     file, out, joined, init = tmp_path / "sharing.yaml", tmp_path / "cluster", [], ray.init
@@ -94,7 +94,7 @@ def test_address_moves_a_run_to_a_cluster_and_its_tables_stay_what_they_are(two_
 
 
 def build(session):
-    """Make something large on an actor of each kind."""
+    """Create a large payload on an actor of each kind."""
     nodes = [NodeId(kind, "b") for kind in ("builder", "application", "device", "teacher")]
     for node in nodes:
         session.place(node, "b")
@@ -122,11 +122,11 @@ ray.shutdown()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [{}, {"RAY_AUTH_TOKEN": "0" * 64}], ids=["no token", "wrong token"])
-def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path, token):
-    """`auto` finds it where it is the only one, and Ray by itself would try twenty times to enter."""
+def test_a_protected_cluster_refuses_a_run_without_its_token(no_ray, tmp_path, token):
+    """`auto` finds the cluster, and Ray by itself would try to join twenty times."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     plain |= {"HOME": str(tmp_path), **token}
-    folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # of a short path
+    folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # with a short path
     theirs = [sys.executable, "-c", PROTECTED, folder.name]
     pipe = subprocess.PIPE
     with folder, subprocess.Popen(theirs, stdin=pipe, stdout=pipe, env=plain, text=True) as other:
@@ -148,7 +148,7 @@ def test_a_protected_ray_of_someone_else_is_no_place_to_run(no_ray, tmp_path, to
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 100, "ünï x"], ids=["long", "beyond ASCII"])
-def test_ray_runs_with_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypatch, answers, name):
+def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypatch, answers, name):
     place = tmp_path / name
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -165,7 +165,7 @@ def test_ray_runs_with_any_name_of_the_temporary_folder(no_ray, tmp_path, monkey
     assert list(place.iterdir()) == []
 
 
-def test_closing_leaves_no_process_and_no_folder(no_ray):
+def test_closing_ends_all_processes_and_deletes_the_folder(no_ray):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     backend = RayBackend(ClusterConfig(workers=1, store_bytes=STORE_BYTES), ray_fakes.CLASSES)
     folder = backend._cluster.folder
@@ -200,12 +200,12 @@ def test_closing_leaves_no_process_and_no_folder(no_ray):
     assert not alive
 
 
-def test_signals_stay_those_of_the_process_that_uses_ray(backend):
-    """Ray's own handler of SIGTERM aborts the process that takes more than 3 s to end."""
+def test_signal_handlers_are_those_of_before_ray(backend):
+    """Ray's own handler of SIGTERM aborts a process that takes more than 3 s to end."""
     usual = signal.signal(signal.SIGUSR1, print)
     try:
         own = handler_of(signal.SIGUSR1)
-        assert handler_of(signal.SIGINT) in (IGNORED, own)  # a shell's background ignores it
-        assert handler_of(signal.SIGTERM) in (DEFAULT, own)  # the system's, or Python's if a test before has set one
+        assert handler_of(signal.SIGINT) in (IGNORED, own)  # a background job of a shell ignores it
+        assert handler_of(signal.SIGTERM) in (DEFAULT, own)  # the system's, or Python's if an earlier test set one
     finally:
         signal.signal(signal.SIGUSR1, usual)

@@ -1,4 +1,4 @@
-"""How a run on Ray ends when its driver or Ray itself is killed or interrupted: nothing stays, and it can go on."""
+"""The end of a run on Ray whose driver or Ray is killed or interrupted: no process stays, and the run can resume."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from driftlab.platform.results.tables.diff import differences
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 LIMIT_S = 120
-GONE_S = 5.0  # the promises: after a kill of the driver all is gone within this time,
-SAID_S = 2.0  # a signal is acknowledged at once, which on a busy machine is within this one,
-STOPPED_S = 10.0  # obeyed within this one,
-LOST_S = 10.0  # and the loss of Ray told within this one
+GONE_S = 5.0  # limit for all processes to end after the driver was killed
+SAID_S = 2.0  # limit for the message about a signal; it is immediate unless the computer is busy
+STOPPED_S = 10.0  # limit for the run to end after a signal
+LOST_S = 10.0  # limit for the message about the loss of Ray
 HELD = """
 import time
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Held(Ams):
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory):
-    """A file; while it is there, half of the cells cannot end, however long the test takes to end their driver."""
+    """A file; while it exists, half of the cells cannot end, so that the driver is still running when it is killed."""
     return tmp_path_factory.mktemp("held") / "held"
 
 
@@ -75,13 +75,13 @@ def experiment(held):
 
 @pytest.fixture(scope="module")
 def alone(experiment, tmp_path_factory):
-    """Run in one process, to its end."""
+    """A finished run in one process."""
     return run(experiment, out=tmp_path_factory.mktemp("inline")).directory
 
 
 @pytest.fixture
 def started(no_ray, experiment, held, tmp_path):
-    """A driver on Ray in a process group of its own, as a terminal starts it."""
+    """A driver on Ray in a separate process group, as a terminal starts it."""
     held.touch()
     file = tmp_path / "ended.yaml"
     file.write_text(yaml.safe_dump(experiment))
@@ -104,24 +104,24 @@ def started(no_ray, experiment, held, tmp_path):
 
 @pytest.fixture
 def at_work(started, alone):
-    """A driver some of whose cells are done."""
+    """A driver that has finished some of its cells."""
     while "cell 1/" not in (line := started.stderr.readline()):
         assert line, "it ended before a cell was done"
     return started
 
 
 def heads_of(driver):
-    """Find the processes of Ray that a driver has started itself, by their names."""
-    found = {}
+    """Return the processes of Ray that a driver has started directly, by their names."""
+    heads = {}
     for child in psutil.Process(driver.pid).children():
         with contextlib.suppress(psutil.Error):
-            if watchdog.MARK in child.environ():  # which is empty for a moment while it is started
-                found[child.name()] = child
-    return found
+            if watchdog.MARK in child.environ():  # empty for a moment while a process starts
+                heads[child.name()] = child
+    return heads
 
 
 def folder_of(driver):
-    """Find where the Ray of a driver has its files."""
+    """Return the folder of a driver's Ray."""
     return Path(heads_of(driver)["raylet"].environ()[watchdog.MARK])
 
 
@@ -130,16 +130,16 @@ def processes_of(folder):
 
 
 def eventually(condition, within_s):
-    """Wait for a condition; tell whether it came true in time."""
+    """Wait for a condition and return its value; a false one if it is not met in time."""
     deadline = time.monotonic() + within_s
-    while not (found := condition()) and time.monotonic() < deadline:
+    while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return value
 
 
 @contextlib.contextmanager
 def hung(folder):
-    """A process that looks like one of a Ray's and does not notice that the others are gone.
+    """A process that looks like one of Ray's and does not notice the end of the others.
 
     Stopping a real actor is no such process: its group loses its last parent with the raylet, and then the kernel
     hangs up on stopped members.
@@ -153,7 +153,7 @@ def hung(folder):
             process.kill()
 
 
-def test_a_killed_driver_takes_its_processes_along_and_the_next_run_removes_its_folder(at_work, alone, held, tmp_path):
+def test_the_processes_of_a_killed_driver_end_and_the_next_run_deletes_its_folder(at_work, alone, held, tmp_path):
     folder = folder_of(at_work)
     with hung(folder) as stuck:
         assert stuck in processes_of(folder)
@@ -161,7 +161,7 @@ def test_a_killed_driver_takes_its_processes_along_and_the_next_run_removes_its_
         assert at_work.wait(LIMIT_S) == -signal.SIGKILL
         killed_s = time.monotonic()
         assert eventually(lambda: not processes_of(folder), GONE_S)
-    said = at_work.stderr.read()  # until the watchdog, which holds it too, has gone
+    said = at_work.stderr.read()  # ends when the watchdog, which has it open too, has ended
     assert time.monotonic() - killed_s < GONE_S
     assert f"To go on: driftlab run --resume {tmp_path / 'run'}" in said.splitlines()[-1]
     held.unlink()
@@ -175,8 +175,8 @@ def test_a_killed_driver_takes_its_processes_along_and_the_next_run_removes_its_
 
 
 @pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
-def test_a_stopped_run_ends_all_that_it_started_and_says_how_to_go_on(at_work, alone, held, tmp_path, send, number):
-    """Ctrl-C reaches the driver and all that it has started, what a job manager sends the driver alone."""
+def test_a_stopped_run_ends_its_processes_and_prints_how_to_resume(at_work, alone, held, tmp_path, send, number):
+    """Ctrl-C is sent to the driver and its child processes, the signal of a job manager to the driver only."""
     folder = folder_of(at_work)
     assert processes_of(folder)
     sent_s = time.monotonic()
@@ -199,7 +199,7 @@ def test_a_stopped_run_ends_all_that_it_started_and_says_how_to_go_on(at_work, a
 
 
 @pytest.mark.parametrize(("head", "number"), [("gcs_server", signal.SIGINT), ("raylet", signal.SIGTERM)])
-def test_so_does_one_that_is_stopped_while_ray_starts(started, tmp_path, head, number):
+def test_a_run_that_is_stopped_while_ray_starts_ends_its_processes(started, tmp_path, head, number):
     assert eventually(lambda: head in heads_of(started), LIMIT_S)
     folder = Path(heads_of(started)[head].environ()[watchdog.MARK])
     sent_s = time.monotonic()
@@ -217,7 +217,7 @@ def test_so_does_one_that_is_stopped_while_ray_starts(started, tmp_path, head, n
 
 
 @pytest.mark.parametrize("head", ["gcs_server", "raylet"])
-def test_a_run_that_loses_ray_says_so_once_and_ends(at_work, tmp_path, head):
+def test_a_run_that_loses_ray_prints_one_error_and_ends(at_work, tmp_path, head):
     folder = folder_of(at_work)
     heads_of(at_work)[head].kill()
     killed_s = time.monotonic()
@@ -234,7 +234,7 @@ def test_a_run_that_loses_ray_says_so_once_and_ends(at_work, tmp_path, head):
 
 
 @pytest.mark.parametrize("head", ["gcs_server", "raylet"])
-def test_so_does_one_whose_ray_dies_while_it_starts(started, head):
+def test_a_run_whose_ray_ends_during_its_start_prints_one_error(started, head):
     assert eventually(lambda: head in heads_of(started), LIMIT_S)
     time.sleep(0.3)
     heads_of(started)[head].kill()
@@ -247,10 +247,13 @@ def test_so_does_one_whose_ray_dies_while_it_starts(started, head):
     assert "--resume" in line
 
 
-def test_ray_that_does_not_start_in_time_is_given_up(no_ray, tmp_path):
-    hasty = "from driftlab.actors import cluster\nfrom driftlab.cli.app import main\ncluster.START_S = 0.5\nmain()\n"
+def test_a_start_of_ray_times_out(no_ray, tmp_path):
+    program = (
+        "from driftlab.actors import cluster\nfrom driftlab.cli.app import main\n"
+        "cluster.START_TIMEOUT_S = 0.5\nmain()\n"
+    )
     words = ["run", "quick", "--out", str(tmp_path / "run")]
-    command = [sys.executable, "-c", hasty, *words]
+    command = [sys.executable, "-c", program, *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
         assert eventually(lambda: "gcs_server" in heads_of(driver), LIMIT_S)
         folder = Path(heads_of(driver)["gcs_server"].environ()[watchdog.MARK])

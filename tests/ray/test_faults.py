@@ -1,4 +1,4 @@
-"""Lost processes: the run goes on by itself and every answer stays what it was."""
+"""Lost processes: the session recovers, and all replies are the same."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DEVICE, LEARNER = NodeId("device", "d"), NodeId("learner", "t")
 KILLS = 10
 
 
-def test_ten_kills_change_no_answer(session, answers):
+def test_ten_kills_do_not_change_replies(session, answers):
     with faults.kill_repeatedly(KILLS, 0.3, seed=2) as killed:
-        found = ray_fakes.program(session, 2, 300, checkpoint_every=30, until=lambda: len(killed) == KILLS)
+        replies = ray_fakes.program(session, 2, 300, checkpoint_every=30, until=lambda: len(killed) == KILLS)
     assert len(killed) == KILLS
-    assert found == answers(2, len(found))
+    assert replies == answers(2, len(replies))
 
 
 def kill(session, node):
@@ -44,8 +44,8 @@ def test_a_kill_repeats_only_the_calls_since_the_last_checkpoint(session, tmp_pa
     assert [int(line) for line in trace.read_text().split()] == [*range(10), *range(10, 13)]
 
 
-def test_payloads_from_before_a_checkpoint_are_still_there_for_what_follows_it(session):
-    """One job is used before and after the cut and let go of in between: only the log can still know it."""
+def test_payloads_from_before_a_checkpoint_can_be_used_after_it(session):
+    """One job is used before and after the checkpoint and released in between: only the log refers to it."""
     session.place(DEVICE, "d")
     session.place(LEARNER, "t")
     old = session.call(DEVICE, "big", 1)
@@ -59,7 +59,7 @@ def test_payloads_from_before_a_checkpoint_are_still_there_for_what_follows_it(s
     assert session.result(first).facts == facts
 
 
-def test_a_session_that_checkpoints_by_itself_keeps_a_short_log_to_repeat(session, monkeypatch):
+def test_automatic_checkpoints_limit_the_calls_to_repeat(session, monkeypatch):
     monkeypatch.setattr(sessions, "CHECKPOINT_CALLS", 20)
     monkeypatch.setattr(sessions, "SETTLE_CALLS", 1)
     session._due = 20
@@ -71,7 +71,7 @@ def test_a_session_that_checkpoints_by_itself_keeps_a_short_log_to_repeat(sessio
     assert session._cut.index > 0
 
 
-def test_a_node_that_cannot_be_packed_is_repeated_from_the_beginning(backend, session, monkeypatch):
+def test_a_node_that_cannot_be_pickled_is_repeated_from_the_start(backend, session, monkeypatch):
     node = NodeId("builder", "stubborn")
     session.place(node, "stubborn")
     first = session.result(session.call(node, "stiffen", 1)).facts
@@ -82,15 +82,15 @@ def test_a_node_that_cannot_be_packed_is_repeated_from_the_beginning(backend, se
     assert session._cut.index == 0
 
 
-def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_soon_alone(backend, session, answers, tmp_path):
-    """The others share its actors, are set back with it a few times, and end well."""
+def test_a_call_that_always_kills_its_process_fails_on_a_separate_actor(backend, session, answers, tmp_path):
+    """Other sessions share its actors at first, recover a few times, and end without an error."""
     trace = tmp_path / "trace"
     session.place(DEVICE, "d")
-    found = []
+    replies = []
 
     def innocent():
         other = backend.open("innocent")
-        found.append(ray_fakes.program(other, 5, 200))
+        replies.append(ray_fakes.program(other, 5, 200))
         other.close()
 
     thread = threading.Thread(target=innocent)
@@ -100,7 +100,7 @@ def test_a_call_that_always_kills_its_process_fails_with_a_reason_and_soon_alone
     ):
         session.result(session.call(DEVICE, "die", trace))
     thread.join(120)
-    assert found == [answers(5, 200)]
+    assert replies == [answers(5, 200)]
     killed = trace.read_text().split()
     assert len(killed) == sessions.MAX_RECOVERIES + 1
     assert len(set(killed[: sessions.MAX_SHARED_RECOVERIES + 1])) == 1
@@ -112,18 +112,18 @@ def test_a_call_that_kills_its_process_once_is_repeated(session, tmp_path):
     assert session.result(session.call(DEVICE, "die_once", tmp_path / "marker", 1)).facts
 
 
-def test_a_call_with_an_argument_that_has_no_hash_is_repeated(session):
-    """As rows have none, with which a recorder is called."""
+def test_a_call_with_an_unhashable_argument_is_repeated(session):
+    """Rows, the argument of a recorder, are unhashable."""
     session.place(DEVICE, "d")
     first = session.call(DEVICE, "work", {"rows": [1]})
-    found = session.result(first).facts
+    facts = session.result(first).facts
     kill(session, DEVICE)
     session.result(session.call(DEVICE, "work", 2))
-    assert session.result(first).facts == found
+    assert session.result(first).facts == facts
 
 
 def settle(session):
-    """Wait until the checkpoint that was just asked for is complete."""
+    """Wait until the requested checkpoint is complete."""
     deadline = time.monotonic() + 60
     while session._pending is not None and time.monotonic() < deadline:
         session._settle(session._pending)

@@ -1,4 +1,4 @@
-"""How the nodes are packed into processes never reaches a table."""
+"""The distribution of nodes over processes does not affect tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPERIMENT = {
     "fleets": [{"name": "three", "devices": [{"hardware": "jetson-nx", "link": "lte", "count": 3}]}],
     "student": {"network": "half", "pretrain_steps": 2},
 }
-CLASSES, BOXES = (  # as labels, which travel as label maps do
+CLASSES, BOXES = (  # tasks whose labels are no label maps
     {
         **TINY,
         "name": network,
@@ -37,7 +37,7 @@ OWN = Path(__file__).resolve().parents[2] / "docs" / "your-own-method.md"
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """An experiment with a member of one's own: the page's, in a file that no package holds."""
+    """An experiment with a user's member: the example of the docs, in a file outside all packages."""
     folder = tmp_path_factory.mktemp("own")
     files = dict(re.findall(r"^```\w+ (every_minute\.\w+)\n(.*?)^```$", OWN.read_text(), re.MULTILINE | re.DOTALL))
     (folder / "every_minute.py").write_text(files["every_minute.py"])
@@ -45,8 +45,8 @@ def own(tmp_path_factory):
     return {**own, "size": "tiny"}
 
 
-def test_devices_and_applications_in_one_process_give_the_tables_of_one_process(packed, own, tmp_path):
-    """A process for each of them stands where they are killed, which is harder."""
+def test_devices_and_applications_on_shared_actors_give_the_tables_of_one_process(packed, own, tmp_path):
+    """`test_run.py` has a process for each of them."""
     for document in (EXPERIMENT, SHARING, SHARES, CLASSES, BOXES, own):
         name = document["name"]
         alone = run(document, out=tmp_path / "alone" / name).directory

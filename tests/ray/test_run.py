@@ -1,4 +1,4 @@
-"""Whole runs on Ray: the same tables as in one process, while actors of every kind are killed."""
+"""Whole runs on Ray with killed actors of every kind have the tables of one process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from driftlab.platform.results.tables.diff import differences
 
 LIMIT_S = 200  # a run takes seconds, and a kill comes every second
 DOCUMENT: dict[str, Any] = {**TINY, "workloads": [{**TINY["workloads"][0], "duration_s": 12}], "seeds": [0, 1]}
-CHOSEN = {"name": "chosen", "base": "no_custom", "scaling": NESTED}  # by scaling, at every reading of the load
+CHOSEN = {"name": "chosen", "base": "no_custom", "scaling": NESTED}  # switches networks at load readings
 UNTRAINED = {"exits": 2, "stage_epochs": 0, "operator_epochs": 0, "path_epochs": 0}
 EAGER = {"tolerance": 0.0, "accuracy_loss": 1.0, "patience": 1, "dwell_s": 0.0}
-FOLLOWING = {  # the load, while its paths are taught
+FOLLOWING = {  # switches paths with the load while they are trained
     "name": "ams+adascale",
     "streaming": {"name": "ams", "interval_s": 2},
     "adaptation": {"name": "distill", "iterations": 3},
@@ -29,7 +29,7 @@ DOCUMENTS = {"alone": DOCUMENT, "learning": LEARNING, "shared": SHARED}
 
 
 def under_load(document: dict[str, Any]) -> dict[str, Any]:
-    """Let other programs run on every device."""
+    """Add the load of other programs to every device."""
     fleets = [
         {**fleet, "devices": [{**device, "load": "random"} for device in fleet["devices"]]}
         for fleet in document.get("fleets", [{"devices": [{}]}])
@@ -37,8 +37,8 @@ def under_load(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "fleets": fleets}
 
 
-def test_kills_of_devices_applications_teachers_trainers_and_recorders_leave_the_tables_as_they_are(spread, tmp_path):
-    """The hardest packing too: every device and application in a process of its own."""
+def test_killed_actors_of_every_kind_do_not_change_tables(spread, tmp_path):
+    """Every device and application has a separate process, which is the hardest case."""
     documents = {name: under_load(document) for name, document in DOCUMENTS.items()}
     references = {name: run(document, out=tmp_path / name).directory for name, document in documents.items()}
     deadline = time.monotonic() + LIMIT_S

@@ -1,4 +1,4 @@
-"""Sessions on Ray: the same answers as in one process, and payloads that never pass through the driver."""
+"""Sessions on Ray give the replies of one process, and their payloads never pass through the driver."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ DEVICE, LEARNER, RECORDER = NodeId("device", "d"), NodeId("learner", "t"), NodeI
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one worker runs all tests")
-def test_all_that_starts_ray_is_on_one_worker(request):
+def test_all_tests_that_start_ray_run_on_one_worker(request):
     assert request.node.nodeid.endswith("@ray")
 
 
-def test_a_random_program_answers_as_in_one_process(session, answers):
+def test_a_random_program_gives_the_replies_of_one_process(session, answers):
     assert ray_fakes.program(session, 1, 300) == answers(1, 300)
 
 
-def test_sessions_run_side_by_side_without_meeting(backend, answers):
+def test_parallel_sessions_have_separate_nodes(backend, answers):
     def run(seed):
         session = backend.open("twin")
-        found = ray_fakes.program(session, seed, 100)
+        replies = ray_fakes.program(session, seed, 100)
         session.close()
-        return found
+        return replies
 
     with ThreadPoolExecutor(backend.concurrency) as pool:
         assert list(pool.map(run, range(4))) == [answers(seed, 100) for seed in range(4)]
 
 
-def test_replies_carry_facts_and_rows_and_no_payload(session):
+def test_replies_have_facts_and_rows_without_payload(session):
     session.place(DEVICE, "d")
     reply = session.result(session.call(DEVICE, "big", 1))
     assert reply.payload is None
     assert reply.rows == {"frames": [{"digest": [reply.facts]}]}
 
 
-def test_a_job_of_another_session_stands_for_its_payload_too(backend, session):
+def test_a_job_of_another_session_is_an_argument(backend, session):
     session.place(DEVICE, "d")
     job = session.call(DEVICE, "big", 1)
     other = backend.open("other")
@@ -59,7 +59,7 @@ def test_a_job_of_another_session_stands_for_its_payload_too(backend, session):
     again.close()
 
 
-def test_a_nodes_own_error_names_node_and_verb_and_is_no_fault(session):
+def test_an_error_of_a_node_has_node_and_verb_and_is_not_repeated(session):
     session.place(DEVICE, "d")
     session.place(LEARNER, "t")
     failing = session.call(DEVICE, "fail")
@@ -70,7 +70,7 @@ def test_a_nodes_own_error_names_node_and_verb_and_is_no_fault(session):
 
 
 @pytest.mark.parametrize("how", ["sys.exit", "GeneratorExit", "recursion", "overflow", "value"])
-def test_whatever_a_node_raises_is_its_error_in_the_same_words_on_both_backends(session, inline, how):
+def test_any_exception_of_a_node_gives_the_same_error_on_both_backends(session, inline, how):
     said = []
     for one in (inline, session):
         one.place(DEVICE, "d")
@@ -79,22 +79,22 @@ def test_whatever_a_node_raises_is_its_error_in_the_same_words_on_both_backends(
         said.append(str(caught.value))
     assert said[0] == said[1]
     session.place(LEARNER, "t")
-    assert session.result(session.call(LEARNER, "work", 1)).facts  # and no process ended
+    assert session.result(session.call(LEARNER, "work", 1)).facts  # the process still runs
 
 
-def test_a_refusal_keeps_its_class(session):
+def test_a_request_error_keeps_its_class(session):
     session.place(DEVICE, "d")
     with pytest.raises(RequestError, match="asked for too much"):
         session.result(session.call(DEVICE, "refuse"))
 
 
-def test_an_answer_that_cannot_travel_is_reported(session):
+def test_a_reply_that_cannot_be_pickled_is_an_error(session):
     session.place(DEVICE, "d")
     with pytest.raises(RunError, match=r"device d cannot odd: .*not picklable"):
         session.result(session.call(DEVICE, "odd"))
 
 
-def test_actors_have_names_that_can_be_read(backend, session):
+def test_actors_have_readable_names(backend, session):
     session.place(DEVICE, "d")
     session.place(RECORDER, "r")
     session.result(session.call(DEVICE, "work", 1))
@@ -110,13 +110,13 @@ def test_every_kind_computes_with_one_thread(session):
         assert (facts["torch"], facts["cv2"]) == (1, 1), kind
 
 
-def test_payloads_are_freed_with_their_jobs(session):
-    """Far more payload than the store holds passes through it, and nothing is spilled."""
+def test_payloads_are_released_with_their_jobs(session):
+    """Payloads larger than the object store in total pass through it, and none is written to disk."""
     from ray._private.internal_api import memory_summary
 
     session.place(DEVICE, "d")
     session.place(LEARNER, "t")
-    for number in range(100):  # 20 MB at a time would do; together they are 600 MB
+    for number in range(100):  # 600 MB in total; 20 MB at a time would fit
         job = session.call(DEVICE, "work", number)
         job = session.call(DEVICE, "huge", number, job)
         session.result(session.call(LEARNER, "work", number, job))
@@ -124,14 +124,14 @@ def test_payloads_are_freed_with_their_jobs(session):
 
 
 def test_every_socket_is_on_the_loopback_interface(backend, session):
-    """What listens is closed to other machines: the store of names, schedulers, actors, agents, exporters, driver."""
+    """Other computers cannot connect to Ray's control store, schedulers, actors, agents, exporters or driver."""
     session.place(DEVICE, "d")
     session.result(session.call(DEVICE, "work", 1))
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     rays = watchdog.processes_of(str(backend._cluster.folder))
     assert {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"} <= {each.name() for each in rays}
     programs = {Path(word).name for each in rays for word in each.cmdline()[:4]}
-    assert not {"monitor.py", "log_monitor.py", "dashboard.py"} & programs  # the start leaves out what nothing asks
-    found = listening(processes)
-    assert len(found) >= 8
-    assert on_network(found) == []
+    assert not {"monitor.py", "log_monitor.py", "dashboard.py"} & programs  # not started, as driftlab does not use them
+    sockets = listening(processes)
+    assert len(sockets) >= 8
+    assert on_network(sockets) == []

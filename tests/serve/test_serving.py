@@ -1,4 +1,4 @@
-"""The walk-through of docs/serve.md on Ray Serve: one server, devices in processes of their own."""
+"""The walk-through of docs/serve.md on Ray Serve: one server, and each device in a separate process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPENED = {
     "workload": {"name": "streets/running", "height": 32, "width": 48},
     "student": {"network": "half", "pretrain_steps": 2},
 }
-pytestmark = pytest.mark.timeout(900)  # the first test pays for the start of Ray
+pytestmark = pytest.mark.timeout(900)  # the first test includes the start of Ray
 LEARNER, REPLICA = "ray::SessionRack", "ray::ServeReplica"  # titles of processes
 
 
@@ -44,7 +44,7 @@ def driftlab(*words, **options):
 
 
 def walk_through():
-    """Return the commands of the page's walk-through, in their order."""
+    """Return the commands of the page's walk-through in order."""
     (section,) = re.findall(r"^## Walk-through$(.*?)^## ", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [shlex.split(line)[1:] for line in section.splitlines() if line.startswith("driftlab ")]
 
@@ -70,8 +70,8 @@ def score_at_the_end(folder):
     return frames["score_frame"].tail(len(frames) // 4).mean()
 
 
-def test_the_walk_through_as_written(served, tmp_path):
-    """Run every command of the page; only place, token, length and the size of network and frames are the test's."""
+def test_the_walk_through_works_as_written(served, tmp_path):
+    """Run every command of the page; only folder, token, length and the size of network and frames are changed."""
     here = {"http://127.0.0.1:8700": served[1], "TOKEN": TOKEN, "120": "20"}
     here |= {name: str(tmp_path / Path(name).name) for name in ("runs/field", "runs/lab")}
     here["runs/field/lab.yaml"] = str(tmp_path / "field/lab.yaml")
@@ -80,10 +80,10 @@ def test_the_walk_through_as_written(served, tmp_path):
         names.append(words[0])
         if words[0] == "serve":
             continue  # the fixture's
-        given = [here.get(word, word) for word in words]
-        process = driftlab(*given, *(SMALL if words[0] == "device" else ()), stdout=subprocess.PIPE)
-        told, _ = process.communicate(timeout=START_S)
-        assert process.returncode in ((0, 1) if words[0] == "diff" else (0,)), (words, told)
+        replaced = [here.get(word, word) for word in words]
+        process = driftlab(*replaced, *(SMALL if words[0] == "device" else ()), stdout=subprocess.PIPE)
+        output, _ = process.communicate(timeout=START_S)
+        assert process.returncode in ((0, 1) if words[0] == "diff" else (0,)), (words, output)
     assert names == ["serve", "serve", "device", "report", "run", "diff", "report"]
     run = open_run(tmp_path / "field")
     (row,) = run.frame("runs").to_dict("records")
@@ -95,12 +95,12 @@ def test_the_walk_through_as_written(served, tmp_path):
     assert score_at_the_end(run.path) > score_at_the_end(alone)
     moved, info = run.frame("transfers"), read_info(run.path)
     up = moved[moved["direction"] == "up"]
-    crossed = info["socket_bytes"]["up"] - info["opening_bytes"]["up"] - info["closing_bytes"]["up"]
-    assert row["uplink_bytes"] == up["bytes"].sum() < up["wire_bytes"].sum() < crossed
-    assert crossed - up["wire_bytes"].sum() < 300 + 40 * len(up)  # a WebSocket's: HTTP takes 250 for each upload
+    sent = info["socket_bytes"]["up"] - info["opening_bytes"]["up"] - info["closing_bytes"]["up"]
+    assert row["uplink_bytes"] == up["bytes"].sum() < up["wire_bytes"].sum() < sent
+    assert sent - up["wire_bytes"].sum() < 300 + 40 * len(up)  # over a WebSocket; HTTP adds 250 bytes per upload
 
 
-def test_killed_processes_go_on(served, tmp_path):
+def test_a_session_survives_killed_processes(served, tmp_path):
     server, url, _ = served
     client = Client(url, TOKEN)
     older, out = sessions(client), tmp_path / "field"
@@ -131,13 +131,13 @@ def test_killed_processes_go_on(served, tmp_path):
 
 
 def versions_of(log, wanted):
-    """Read the versions that a device told of, once it has one."""
-    found = [int(one) for one in re.findall(r"version +(\d+)", log.read_text())]
-    return found if found and found[-1] >= wanted else None
+    """Return the versions in a device's log; None until the wanted version is in it."""
+    versions = [int(number) for number in re.findall(r"version +(\d+)", log.read_text())]
+    return versions if versions and versions[-1] >= wanted else None
 
 
 def later_than(before, after):
-    """Return a session's state once it has taken and used another upload."""
+    """Return a session's state once it has received and used another upload; None before."""
     going_on = after is not None and all(after[name] > before[name] for name in ("uploads", "version"))
     return after if going_on else None
 
@@ -150,31 +150,31 @@ def sessions(client):
 
 
 def waited(look):
-    """Wait until there is something."""
+    """Wait until a function returns a value other than None."""
     until = time.monotonic() + START_S
-    while (found := look()) is None:
-        assert time.monotonic() < until, "nothing came"
+    while (value := look()) is None:
+        assert time.monotonic() < until, f"no value within {START_S} s"
         time.sleep(0.2)
-    return found
+    return value
 
 
-def test_answers_come_in_batches_of_one_version(served):
+def test_parallel_requests_get_predictions_of_one_version(served):
     client = Client(served[1], TOKEN)
     opened = client.ask_json("POST", "/sessions", OPENED)
-    pictures = [np.full((32, 48, 3), 10 * number, dtype=np.uint8) for number in range(12)]
-    images = [cv2.imencode(".png", picture)[1].tobytes() for picture in pictures]
+    levels = [np.full((32, 48, 3), 10 * number, dtype=np.uint8) for number in range(12)]
+    images = [cv2.imencode(".png", image)[1].tobytes() for image in levels]
 
     def ask(image):
         return json.loads(Client(served[1], opened["token"]).ask("POST", f"/sessions/{opened['id']}/answer", image))
 
     with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(ask, images))
-    assert {one["version"] for one in together} == {0}
-    assert [one["answer"] for one in together] == [ask(image)["answer"] for image in images]
+        parallel = list(pool.map(ask, images))
+    assert {reply["version"] for reply in parallel} == {0}
+    assert [reply["answer"] for reply in parallel] == [ask(image)["answer"] for image in images]
     client.ask("DELETE", f"/sessions/{opened['id']}")
 
 
-def test_nothing_is_open_without_a_token(served):
+def test_all_routes_require_a_token(served):
     for path in ("/healthz", "/", "/sessions", "/openapi.json"):
         with pytest.raises(RequestError, match=" 401 "):
             Client(served[1], "wrong").ask("GET", path)
@@ -182,18 +182,18 @@ def test_nothing_is_open_without_a_token(served):
 
 
 def test_every_socket_is_on_the_loopback_interface(served):
-    found = listening([psutil.Process(served[0].pid), *psutil.Process(served[0].pid).children(recursive=True)])
-    assert int(served[1].rpartition(":")[2]) in {where.port for _, where in found}
-    assert on_network(found) == []
+    sockets = listening([psutil.Process(served[0].pid), *psutil.Process(served[0].pid).children(recursive=True)])
+    assert int(served[1].rpartition(":")[2]) in {where.port for _, where in sockets}
+    assert on_network(sockets) == []
 
 
 def devices_of(server: int) -> list[psutil.Process]:
-    """List the demo devices below a server; processes that end meanwhile are left out."""
-    found = []
-    for one in psutil.Process(server).children(recursive=True):
+    """Return the demo devices that a server has started; skip processes that end meanwhile."""
+    devices = []
+    for process in psutil.Process(server).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [one] if "device" in one.cmdline() else []
-    return found
+            devices += [process] if "device" in process.cmdline() else []
+    return devices
 
 
 def test_a_demo_device_starts_and_stops(served):
@@ -205,12 +205,12 @@ def test_a_demo_device_starts_and_stops(served):
     assert not device.is_running()
 
 
-def test_a_stopped_server_says_so_in_two_lines(served):
-    """The last test: the server is gone afterwards."""
+def test_a_stopped_server_prints_two_lines(served):
+    """This must be the last test: the server has ended afterwards."""
     server, _, said = served
     below = psutil.Process(server.pid).children(recursive=True)
     server.terminate()
     assert server.wait(START_S) == 128 + signal.SIGTERM
-    assert said.read_text().endswith("Stopping: ending what was started; what is finished is kept.\nInterrupted.\n")
+    assert said.read_text().endswith("Stopping: ending all processes; finished results are kept.\nInterrupted.\n")
     assert "SIGTERM" not in said.read_text()
     assert not psutil.wait_procs(below, timeout=10)[1]

@@ -1,4 +1,4 @@
-"""The files that put driftlab on a cluster are what Ray and Kubernetes read, and their commands are driftlab's."""
+"""The deployment files for clusters are valid for Ray and Kubernetes, and their commands are driftlab's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def containers(cluster):
 
 
 def steps(word):
-    """Give the lines of the Dockerfile that begin so."""
+    """Return the lines of the Dockerfile that begin with a word."""
     return re.findall(rf"^{word} (.+)$", DOCKERFILE, re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ def test_ray_refuses_a_cluster_with_an_unknown_key():
 
 
 @pytest.mark.parametrize("name", ["machines.yaml", "cloud.yaml"])
-def test_every_machine_asks_for_the_token(name):
+def test_every_computer_requires_the_token(name):
     (config,) = documents(name)
     for group in ("head_start_ray_commands", "worker_start_ray_commands"):
         start = config[group][-1]
@@ -101,7 +101,7 @@ def test_the_operator_accepts_the_job():
         (("spec", "rayClusterSpec", "authOptions", "mode"), "password"),
     ],
 )
-def test_the_operator_refuses_a_job_that_is_wrong(path, wrong):
+def test_the_operator_refuses_an_invalid_job(path, wrong):
     job, _ = documents("rayjob.yaml")
     *place, key = path
     functools.reduce(operator.getitem, place, job)[key] = wrong
@@ -109,7 +109,7 @@ def test_the_operator_refuses_a_job_that_is_wrong(path, wrong):
         jsonschema.validate(job, RAY_JOB)
 
 
-def test_the_job_keeps_its_results_and_asks_for_what_it_may_use():
+def test_the_job_stores_its_results_and_limits_its_resources():
     job, claim = documents("rayjob.yaml")
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
@@ -122,12 +122,12 @@ def test_the_job_keeps_its_results_and_asks_for_what_it_may_use():
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
 
-def test_the_job_s_ray_is_the_one_that_is_pinned():
-    """The operator talks to a cluster as that version wants it."""
+def test_the_job_has_the_pinned_version_of_ray():
+    """The operator's protocol depends on the version."""
     assert f"ray=={documents('rayjob.yaml')[0]['spec']['rayClusterSpec']['rayVersion']}" in PINS
 
 
-def test_all_files_use_the_image_that_is_built_of_this_version():
+def test_all_files_use_the_image_of_this_version():
     built = re.search(r"docker build -f actors/deploy/Dockerfile -t (\S+) \.$", DOCKERFILE, re.MULTILINE)[1]
     assert built.endswith(f"/driftlab:{driftlab.__version__}")
     used = [documents(name)[0]["docker"]["image"] for name in ("machines.yaml", "cloud.yaml")]
@@ -135,7 +135,7 @@ def test_all_files_use_the_image_that_is_built_of_this_version():
     assert set(used) == {built}
 
 
-def test_the_image_takes_all_that_the_package_is_built_from():
+def test_the_image_has_all_folders_of_the_package():
     copied = [shlex.split(line)[:-1] for line in steps("COPY")]
     names = {name for line in copied for name in line}
     assert {name for name in names if not (ROOT / name).exists()} == set()
@@ -143,7 +143,7 @@ def test_the_image_takes_all_that_the_package_is_built_from():
     assert names == {"driftlab", *linked, "constraints.txt", "pyproject.toml", "README.md", "LICENSE"}
 
 
-def test_every_version_in_the_image_is_pinned_and_its_python_is_supported():
+def test_the_image_has_pinned_versions_and_a_supported_python():
     installed = [line for line in steps("RUN") if "pip install" in line]
     assert len(installed) == 2
     assert all(line.endswith("-c constraints.txt") for line in installed)
@@ -175,8 +175,8 @@ def test_the_job_writes_its_results_into_the_volume():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_commands_are_such_as_driftlab_takes(name):
-    """Run each command as written, except that nothing runs."""
+def test_driftlab_accepts_the_commands(name):
+    """Parse each command as written, without running it."""
     commands = re.findall(r"driftlab (run [^'\n]*)", (FOLDER / name).read_text(encoding="utf-8"))
     assert commands
     for command in commands:

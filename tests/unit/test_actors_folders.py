@@ -1,4 +1,4 @@
-"""The folders of Ray's sessions: private, and never taken for others' or for those of a run that still lives."""
+"""The folders of Ray's sessions: private, and deleted only if they are driftlab's and their run has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOLD = (
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch):
-    """A temporary folder of a path short enough for Ray, and no other place."""
+    """A temporary folder with a path short enough for Ray, and no other place."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place:
         monkeypatch.setattr(tempfile, "tempdir", place)
         monkeypatch.setattr(folders, "SHORT", ())
@@ -34,7 +34,7 @@ def parent(place):
     return place / f"driftlab-{os.getuid()}"
 
 
-def test_a_session_has_a_private_folder_for_itself(place, parent):
+def test_each_session_has_a_private_folder(place, parent):
     first, second = folders.open_folder(), folders.open_folder()
     assert first.path != second.path
     assert {first.path.parent, second.path.parent} == {parent}
@@ -46,7 +46,7 @@ def test_a_session_has_a_private_folder_for_itself(place, parent):
     assert list(parent.iterdir()) == []
 
 
-def test_the_folder_of_a_run_that_was_killed_is_removed_and_not_before(place):
+def test_the_folder_of_a_run_is_deleted_only_after_it_was_killed(place):
     command = [sys.executable, "-c", HOLD, str(place)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         theirs = folders.Path(owner.stdout.readline().strip())
@@ -63,7 +63,7 @@ def test_the_folder_of_a_run_that_was_killed_is_removed_and_not_before(place):
 
 
 @pytest.mark.parametrize("name", ["dl999999-photos", "dl999999999-x", "photos"])
-def test_others_files_stay_wherever_they_are(place, parent, name):
+def test_files_of_other_programs_are_not_deleted(place, parent, name):
     parent.mkdir(mode=0o700)
     photos = [folder / name / "a.jpg" for folder in (place, parent)]
     for photo in photos:
@@ -74,7 +74,7 @@ def test_others_files_stay_wherever_they_are(place, parent, name):
 
 
 @pytest.mark.parametrize("kind", ["link to a session", "link to a marker", "pipe", "folder"])
-def test_what_only_looks_like_a_session_stays(place, parent, kind):
+def test_folders_without_a_regular_marker_are_not_deleted(place, parent, kind):
     parent.mkdir(mode=0o700)
     home, looks = place / "home", parent / "session"
     home.mkdir()
@@ -96,7 +96,7 @@ def test_what_only_looks_like_a_session_stays(place, parent, kind):
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_a_parent_that_is_no_folder_of_ours_is_refused(place, parent, kind):
+def test_a_parent_that_is_no_private_folder_is_refused(place, parent, kind):
     (place / "home").mkdir()
     parent.symlink_to(place / "home") if kind == "link" else parent.touch()
     with pytest.raises(RequestError, match=f"its '{parent.name}' is no folder.*Set TMPDIR to"):
@@ -112,7 +112,7 @@ def test_a_parent_of_another_user_is_refused(place, parent, monkeypatch):
         folders.open_folder()
 
 
-def test_a_parent_that_others_can_enter_is_closed_to_them(place, parent):
+def test_an_open_parent_is_made_private(place, parent):
     parent.mkdir()
     parent.chmod(0o777)
     folders.open_folder().remove()
@@ -121,14 +121,14 @@ def test_a_parent_that_others_can_enter_is_closed_to_them(place, parent):
 
 @pytest.fixture
 def short(place, monkeypatch):
-    """Another place that suits Ray."""
+    """Another place that is suitable for Ray's files."""
     with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as short:
         monkeypatch.setattr(folders, "SHORT", (folders.Path(short),))
         yield folders.Path(short)
 
 
 def spoil(place, kind):
-    """Return a temporary folder that cannot hold Ray's files."""
+    """Return a temporary folder that is unsuitable for Ray's files."""
     if kind == "a file":
         (place / kind).touch()
     else:
@@ -148,7 +148,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("kind", "why"), UNFIT.items(), ids=["24", "200", *list(UNFIT)[2:]])
-def test_where_the_temporary_folder_does_not_suit_ray_another_place_does(place, short, monkeypatch, kind, why):
+def test_an_unsuitable_temporary_folder_is_replaced(place, short, monkeypatch, kind, why):
     unfit = spoil(place, kind)
     held = sorted(place.rglob("*"))
     monkeypatch.setattr(tempfile, "tempdir", str(unfit))
@@ -163,14 +163,14 @@ def test_where_the_temporary_folder_does_not_suit_ray_another_place_does(place, 
 
 
 @pytest.mark.parametrize(("kind", "why"), UNFIT.items(), ids=["24", "200", *list(UNFIT)[2:]])
-def test_where_no_place_suits_ray_the_error_gives_reason_and_next_step(place, monkeypatch, kind, why):
+def test_the_error_for_unsuitable_places_has_reason_and_fix(place, monkeypatch, kind, why):
     monkeypatch.setattr(tempfile, "tempdir", str(spoil(place, kind)))
     monkeypatch.setattr(folders, "SHORT", (folders.Path("/proc"),))
     with pytest.raises(RequestError, match=f"{why}.*'/proc' cannot hold them .*Set TMPDIR to"):
         folders.open_folder()
 
 
-def test_no_usable_temporary_folder_at_all_leaves_the_other_places(short, monkeypatch):
+def test_a_missing_temporary_folder_is_replaced(short, monkeypatch):
     def refuse():
         raise FileNotFoundError("none is usable")
 
@@ -180,7 +180,7 @@ def test_no_usable_temporary_folder_at_all_leaves_the_other_places(short, monkey
     folder.remove()
 
 
-def test_the_next_run_removes_the_moved_folder_of_a_killed_one(place, short, monkeypatch):
+def test_the_next_run_deletes_the_moved_folder_of_a_killed_run(place, short, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(spoil(place, "x" * 24)))
     killed = folders.open_folder()
     os.close(killed.lock)  # as the kernel does
@@ -189,8 +189,8 @@ def test_the_next_run_removes_the_moved_folder_of_a_killed_one(place, short, mon
     folder.remove()
 
 
-def test_a_marker_is_never_free_while_its_owner_lives(monkeypatch):
-    """It gets its name after its lock."""
+def test_a_marker_is_locked_before_it_gets_its_name(monkeypatch):
+    """Otherwise another run could delete the folder between the two steps."""
     named = []
     rename = folders.Path.rename
 
@@ -206,15 +206,15 @@ def test_a_marker_is_never_free_while_its_owner_lives(monkeypatch):
     folder.remove()
 
 
-def test_what_is_left_of_a_session_is_ended_and_nothing_else(place):
-    """As after a Ctrl-C that ended the head of a Ray before the processes below it."""
+def test_only_the_processes_of_a_session_are_ended(place):
+    """As after a Ctrl-C that ended the head of a Ray before its child processes."""
     mine, other = place / "mine", place / "other"
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     orphans = [subprocess.Popen(command, env={watchdog.MARK: str(folder)}) for folder in (mine, other)]
     mine.mkdir()
     try:
         folders.remove_session(mine, leave_s=0.2)
-        orphans[0].wait(10)  # it would sleep for longer; which signal ended it, only who asked first was told
+        orphans[0].wait(10)  # it would sleep for longer; its exit status may have been reaped already
         assert orphans[1].poll() is None
         assert not mine.exists()
     finally:
@@ -225,7 +225,7 @@ def test_what_is_left_of_a_session_is_ended_and_nothing_else(place):
 
 class TestWatchdog:
     @pytest.mark.parametrize(
-        ("said", "heard"),
+        ("written", "printed"),
         [
             (b"one\ntwo\n", b"two\n"),
             (b"one\n\n", b""),
@@ -233,18 +233,18 @@ class TestWatchdog:
             (b"to r\xc3\xban, r\xfan\n", b"to r\xc3\xban, r\xfan\n"),
         ],
     )
-    def test_it_ends_what_its_driver_leaves_and_then_itself(self, place, said, heard):
-        asleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-        orphan = subprocess.Popen(asleep, env={watchdog.MARK: str(place)})
+    def test_the_watchdog_ends_the_session_after_its_driver(self, place, written, printed):
+        sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+        orphan = subprocess.Popen(sleeper, env={watchdog.MARK: str(place)})
         try:
             guard = subprocess.run(
                 [sys.executable, watchdog.__file__, str(place)],
-                input=said,
+                input=written,
                 capture_output=True,
                 timeout=30,
                 check=True,
             )
-            assert (guard.stdout, guard.stderr) == (b"", heard)
+            assert (guard.stdout, guard.stderr) == (b"", printed)
             assert orphan.wait(10) == -9
         finally:
             orphan.kill()
@@ -252,15 +252,15 @@ class TestWatchdog:
 
 
 @pytest.mark.parametrize(("name", "belongs"), [(folders.MARKER, False), ("session_1/logs/agent.log", True)])
-def test_a_process_that_shows_no_environment_belongs_by_its_logs_and_not_by_the_marker(name, belongs):
-    """Titles of processes overwrite their environment: a process that removes a folder must not end itself."""
+def test_a_process_without_an_environment_belongs_by_its_log_files_only(name, belongs):
+    """A process title overwrites the environment; a process that deletes a folder must not end itself."""
     opened = [SimpleNamespace(path=f"/tmp/driftlab-1/a/{name}")]
     process = SimpleNamespace(environ=dict, open_files=lambda: opened)
     assert watchdog._belongs(process, "/tmp/driftlab-1/a") == belongs
 
 
-def test_the_current_process_is_not_among_the_processes_of_a_session(place, monkeypatch):
-    """A driver with a title has no environment to read, and log files of the session open."""
+def test_the_current_process_is_excluded_from_a_session(place, monkeypatch):
+    """A driver with a process title has no readable environment, and has log files of the session open."""
     monkeypatch.setattr(watchdog.psutil.Process, "environ", lambda process: {})
     with (place / "driver.log").open("w"):
         assert watchdog._belongs(watchdog.psutil.Process(), str(place))

@@ -1,4 +1,4 @@
-"""A local Ray: signals while it starts; what is said of a process that has ended, and the last error in its log."""
+"""A local Ray: signals during its start, and messages about ended processes with the last error in their log."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from driftlab.actors.local import KILLED, LocalRay, ending_of, last_error
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "description"),
     [
         ("raise SystemExit(7)", "has ended with exit code 7"),
         (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", KILLED),
         ("import os; os.abort()", "has ended by SIGABRT"),
     ],
 )
-def test_the_end_of_a_child_is_told_and_left_to_its_owner(program, said):
+def test_the_exit_of_a_child_is_described_without_reaping_it(program, description):
     with subprocess.Popen([sys.executable, "-S", "-c", f"input()\n{program}"], stdin=subprocess.PIPE) as child:
         assert ending_of(child.pid) == ""
         child.stdin.write(b"\n")
         child.stdin.flush()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert [ending_of(child.pid), ending_of(child.pid)] == [said, said]
+        assert [ending_of(child.pid), ending_of(child.pid)] == [description, description]
         assert child.wait() != 0
     assert ending_of(child.pid) == "has ended"
 
@@ -52,15 +52,15 @@ def test_the_last_error_of_a_log_is_quoted(tmp_path):
     assert last_error(tmp_path, "gcs_server") == ""
 
 
-def test_that_rays_files_are_elsewhere_is_said_once_in_a_process(tmp_path, monkeypatch, caplog):
+def test_a_moved_folder_is_logged_once_per_process(tmp_path, monkeypatch, caplog):
     (place := tmp_path / ("x" * 100)).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:
         monkeypatch.setattr(folders, "SHORT", (folders.Path(short),))
         for _ in range(2):
             LocalRay("Go on.").close()
-    (said,) = [record.getMessage() for record in caplog.records if record.name == local.__name__]
-    assert said.startswith(f"Ray's files are in '{short}/driftlab-{os.getuid()}', because '{place}' cannot hold them")
+    (logged,) = [record.getMessage() for record in caplog.records if record.name == local.__name__]
+    assert logged.startswith(f"Ray's files are in '{short}/driftlab-{os.getuid()}', because '{place}' cannot hold them")
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,19 @@ def test_that_rays_files_are_elsewhere_is_said_once_in_a_process(tmp_path, monke
     [("to  rún…\nand more", "to  rún… and more"), ("r\udcc3\udcban", "rún")],
     ids=["any letters, and two spaces", "bytes in a locale of ASCII"],
 )
-def test_the_watchdog_gets_paths_as_they_are(tmp_path, monkeypatch, line, written):
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place, (tmp_path / "got").open("wb") as got:
+def test_the_watchdog_receives_paths_unchanged(tmp_path, monkeypatch, line, written):
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as place, (tmp_path / "received").open("wb") as received:
         monkeypatch.setattr(tempfile, "tempdir", place)
-        copier = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=got)
+        copier = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=received)
         monkeypatch.setattr(local, "_start_watchdog", lambda folder: copier)
         LocalRay(line).close()
-    assert (tmp_path / "got").read_text(encoding="utf-8").splitlines()[0].endswith(f"before the run. {written}")
+    first, *_ = (tmp_path / "received").read_text(encoding="utf-8").splitlines()
+    assert first.endswith(f"before the run. {written}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_ray_takes_while_it_starts_is_taken_back_at_once(monkeypatch, number):
-    """Ray starts for seconds after that, on a busy machine."""
+def test_signal_handlers_are_restored_during_the_start_of_ray(monkeypatch, number):
+    """The start may take seconds after Ray has replaced the handlers."""
     took_s = []
 
     def start(folder, config, common):

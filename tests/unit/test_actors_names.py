@@ -1,4 +1,4 @@
-"""What the dashboard calls the work of a run: run, cell, device and verb; nothing is named where nobody looks."""
+"""Task names in the dashboard: run, cell, device and verb; without a dashboard tasks are not named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.platform.sim.session import NodeId
 
 
 class Method:
-    """Stands for an actor's method; it keeps the names that its calls were given."""
+    """An actor's method that records the names of its calls."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []

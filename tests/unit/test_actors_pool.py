@@ -1,4 +1,4 @@
-"""Which actor a node lives on, and what is refused before Ray would wait for it in silence."""
+"""The pool assigns nodes to actors; requests for which Ray would wait without a message are refused."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def names(pool, kind, count):
     return [pool.take(kind).name for _ in range(count)]
 
 
-def test_nodes_go_to_the_least_loaded_of_so_many_actors_as_there_are_workers():
+def test_a_pool_assigns_nodes_to_the_least_loaded_worker():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
     assert names(pool, "device", 5) == ["EdgeDevice-0", "EdgeDevice-1", "EdgeDevice-0", "EdgeDevice-1", "EdgeDevice-0"]
     assert names(pool, "learner", 1) == ["Learner-0"]
 
 
-def test_without_a_number_there_are_as_many_workers_as_processors():
+def test_a_pool_has_one_worker_per_cpu_by_default():
     assert Pool(ClusterConfig(), BIG, {}).workers == 4
 
 
-def test_what_a_session_gives_back_is_used_again():
+def test_a_released_actor_is_used_again():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
     first, second = pool.take("device"), pool.take("device")
     pool.take("device")
@@ -44,52 +44,52 @@ def test_what_a_session_gives_back_is_used_again():
     assert second.nodes == 1
 
 
-def test_trainers_and_builders_share_actors_and_one_recorder_writes():
+def test_learners_and_builders_share_actors_and_one_recorder_writes():
     pool = Pool(ClusterConfig(workers=2), BIG, {})
     assert names(pool, "builder", 1) + names(pool, "learner", 2) == ["Learner-0", "Learner-1", "Learner-0"]
     assert set(names(pool, "recorder", 5)) == {"Recorder-0"}
 
 
-def test_a_rack_takes_so_many_devices_and_no_more():
+def test_an_actor_hosts_at_most_rack_devices():
     pool = Pool(ClusterConfig(workers=1, rack=3), BIG, {})
     assert [slot.split("-")[1] for slot in names(pool, "device", 7)] == list("0001112")
     assert set(names(pool, "learner", 7)) == {"Learner-0"}
 
 
-def test_actors_that_do_not_fit_into_the_memory_are_refused_with_the_way_out():
+def test_actors_above_the_free_memory_are_refused_with_a_fix():
     small = Cluster("ns", cpus=2, gpus=0.0, memory_bytes=10 * PROCESS_BYTES, dashboard_url=None)
     pool = Pool(ClusterConfig(workers=1, rack=1), small, {})
-    with pytest.raises(RequestError, match=r"11 actors need about 2\.1 GiB, and 2\.0 GiB are free: .*--rack"):
+    with pytest.raises(RequestError, match=r"11 actors need about 2\.1 GiB, and 2\.0 GiB are free\. .*--rack"):
         names(pool, "device", 11)
 
 
-def test_actors_on_gpus_are_as_many_as_the_gpus_can_hold():
-    machine = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None)
-    pool = Pool(ClusterConfig(gpus_per_actor=0.25), machine, {})
-    assert len(set(names(pool, "learner", 20))) == 2  # applications, teachers and learners each have a third
+def test_gpus_limit_the_number_of_actors():
+    large = Cluster("ns", cpus=8, gpus=2.0, memory_bytes=2**40, dashboard_url=None)
+    pool = Pool(ClusterConfig(gpus_per_actor=0.25), large, {})
+    assert len(set(names(pool, "learner", 20))) == 2  # applications, teachers and learners get a third each
     assert len(set(names(pool, "device", 20))) == 8
 
 
 @pytest.mark.parametrize(
     ("share", "gpus", "message"),
     [
-        (0.5, 0.0, r"need 1\.5 GPUs, and there are 0; leave it at 0"),
-        (0.5, 1.0, r"need 1\.5 GPUs, and there are 1; set it to 0\.33 or less"),
-        (1.5, 8.0, "only whole GPUs"),
+        (0.5, 0.0, r"need 1\.5 GPUs, and there are 0\. Leave it at 0"),
+        (0.5, 1.0, r"need 1\.5 GPUs, and there are 1\. Set it to 0\.33 or less"),
+        (1.5, 8.0, "must be a whole number"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(share, gpus, message):
+def test_missing_gpus_are_refused(share, gpus, message):
     with pytest.raises(RequestError, match=message):
         cluster.check_gpus(ClusterConfig(gpus_per_actor=share), gpus)
 
 
 @pytest.mark.parametrize("address", ["here", "host:", ":1", "host:port", "ray://host:10001", "http://host:80", ""])
-def test_what_is_no_address_is_refused(address):
+def test_an_invalid_address_is_refused(address):
     with pytest.raises(RequestError, match=r"is not an address\. Give HOST:PORT"):
         cluster.check_reachable(address)
 
 
-def test_an_address_where_nobody_listens_is_refused():
+def test_an_address_without_a_server_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(RequestError, match=rf"No Ray cluster answers at '127\.0\.0\.1:{port}' .*refused"):
@@ -97,21 +97,21 @@ def test_an_address_where_nobody_listens_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("says", "message"),
+    ("reply", "message"),
     [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not a Ray cluster"), (b"", "is not a Ray cluster"), (None, "timed out")],
-    ids=["a web server", "one that hangs up", "one that is silent"],
+    ids=["a web server", "a closed connection", "no reply"],
 )
-def test_a_server_of_another_kind_is_refused(says, message, monkeypatch):
-    monkeypatch.setattr(cluster, "REACH_S", 0.2 if says is None else 60)
+def test_a_foreign_server_is_refused(reply, message, monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.2 if reply is None else 60)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        held = []
+        clients = []
 
         def serve():
             client, _ = server.accept()
-            held.append(client)
-            if says is not None:
+            clients.append(client)  # or it would be closed
+            if reply is not None:
                 client.recv(100)
-                client.sendall(says)
+                client.sendall(reply)
                 client.close()
 
         thread = threading.Thread(target=serve)

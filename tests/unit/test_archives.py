@@ -1,4 +1,4 @@
-"""Archives on disk: small ones made here in the layout of the real, and what is said where they are not there."""
+"""Archives on disk: small ones in the layout of the real ones, and errors for missing and damaged ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cifar(tmp_path, monkeypatch, torchvision_datasets):
     return tmp_path
 
 
-def test_cifar_is_read_and_some_of_its_pictures_are_set_aside(cifar):
+def test_cifar_is_read_with_a_validation_part(cifar):
     found = open_set(f"cifar10:{cifar}")
     assert found.classes == NAMES
     assert [len(part.classes) for part in (found.train, found.val, found.test)] == [54, 6, 15]
@@ -69,7 +69,7 @@ def test_cifar_is_read_and_some_of_its_pictures_are_set_aside(cifar):
     assert len(both) == 60
 
 
-def test_as_many_pictures_as_asked_for_the_same_for_the_same_seed(cifar):
+def test_requested_counts_are_the_same_for_the_same_seed(cifar):
     first, same, other = (open_set(f"cifar10:{cifar}", counts=(20, 10, 5), seed=seed, size=16) for seed in (1, 1, 2))
     assert [len(part.classes) for part in (first.train, first.val, first.test)] == [20, 10, 5]
     assert first.train.images.shape == (20, 16, 16, 3) and agree(first.train)
@@ -84,7 +84,7 @@ def test_as_many_pictures_as_asked_for_the_same_for_the_same_seed(cifar):
         open_set(f"cifar10:{cifar}", counts=(6, 1, 16))
 
 
-def test_a_torn_archive_says_so(cifar):
+def test_an_incomplete_archive_is_refused(cifar):
     (cifar / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"torn")
     with pytest.raises(DataError, match=r"(?s)cannot be read from .*FOLDER holds cifar-10-batches-py/data_batch_1"):
         open_set(f"cifar10:{cifar}")
@@ -97,7 +97,7 @@ def write_folders(folder, n):
         Image.fromarray(image).resize((40, 20)).save(place / f"{len(list(place.iterdir()))}.png")
 
 
-def test_folders_of_pictures_of_any_size(tmp_path, torchvision_datasets):
+def test_folders_of_images_of_any_size_are_read(tmp_path, torchvision_datasets):
     write_folders(tmp_path / "train", 30)
     write_folders(tmp_path / "test", 9)
     found = open_set(f"images:{tmp_path}", size=24)
@@ -105,7 +105,7 @@ def test_folders_of_pictures_of_any_size(tmp_path, torchvision_datasets):
     assert found.test.images.shape == (9, 24, 24, 3) and agree(found.train) and agree(found.test)
 
 
-def test_an_archive_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch, torchvision_datasets):
+def test_a_large_archive_is_refused_before_it_is_read(tmp_path, monkeypatch, torchvision_datasets):
     write_folders(tmp_path / "train", 30)
     write_folders(tmp_path / "test", 9)
     with monkeypatch.context() as changed, pytest.raises(RequestError, match=r"bytes, allowed are 1,000"):
@@ -117,7 +117,7 @@ def test_an_archive_that_is_too_large_is_refused_before_it_is_read(tmp_path, mon
     assert len(open_set(f"images:{tmp_path}", size=24, counts=5).test.images) == 5
 
 
-def test_a_link_that_leads_back_is_refused_and_others_are_followed(tmp_path, torchvision_datasets):
+def test_a_cycle_of_links_is_refused_and_other_links_are_followed(tmp_path, torchvision_datasets):
     """Reading pictures, torchvision would follow two such links 2 to the 40th times."""
     write_folders(tmp_path / "elsewhere", 30)
     (tmp_path / "set").mkdir()
@@ -132,7 +132,7 @@ def test_a_link_that_leads_back_is_refused_and_others_are_followed(tmp_path, tor
         open_set(f"images:{tmp_path / 'set'}", size=24)
 
 
-def test_a_picture_that_cannot_be_read_is_named(tmp_path, torchvision_datasets):
+def test_the_error_for_an_unreadable_image_has_its_name(tmp_path, torchvision_datasets):
     write_folders(tmp_path / "train", 30)
     write_folders(tmp_path / "test", 9)
     (tmp_path / "test" / "cat" / "0.png").write_bytes(b"no picture")
@@ -140,7 +140,7 @@ def test_a_picture_that_cannot_be_read_is_named(tmp_path, torchvision_datasets):
         open_set(f"images:{tmp_path}", size=24)
 
 
-def test_house_numbers(tmp_path, monkeypatch, torchvision_datasets):
+def test_svhn_is_read(tmp_path, monkeypatch, torchvision_datasets):
     parts = {}
     for split, n in (("train", 30), ("test", 6)):
         images, classes = pictures(n)
@@ -152,7 +152,7 @@ def test_house_numbers(tmp_path, monkeypatch, torchvision_datasets):
     assert found.classes == ("0", "1", "2") and agree(found.train) and agree(found.test)
 
 
-def test_german_traffic_signs(tmp_path, torchvision_datasets):
+def test_gtsrb_is_read(tmp_path, torchvision_datasets):
     base = tmp_path / "gtsrb"
     images, classes = pictures(30)
     for number, (image, kind) in enumerate(zip(images, classes, strict=True)):
@@ -172,7 +172,7 @@ def test_german_traffic_signs(tmp_path, torchvision_datasets):
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_an_archive_that_is_not_there_names_the_layout_it_should_have(name, tmp_path, torchvision_datasets):
+def test_the_error_for_a_missing_archive_has_its_layout(name, tmp_path, torchvision_datasets):
     for request in (name, f"{name}:{tmp_path}", f"{name}:{tmp_path}/nowhere"):
         with pytest.raises(DataError) as caught:
             open_set(request)
@@ -182,7 +182,7 @@ def test_an_archive_that_is_not_there_names_the_layout_it_should_have(name, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [None, RuntimeError("operator torchvision::nms does not exist")])
-def test_without_torchvision_everything_else_opens(monkeypatch, broken):
+def test_other_sets_open_without_torchvision(monkeypatch, broken):
     class Broken:
         def __getattr__(self, name):
             raise broken
@@ -194,7 +194,7 @@ def test_without_torchvision_everything_else_opens(monkeypatch, broken):
 
 
 @pytest.mark.slow
-def test_digits_are_real_and_there():
+def test_digits_are_those_of_scikit_learn():
     pytest.importorskip("sklearn")
     found = open_set("digits")
     assert [len(part.classes) for part in (found.train, found.val, found.test)] == [1077, 360, 360]
@@ -209,7 +209,7 @@ def test_digits_are_real_and_there():
         open_set("digits", counts=(1000, 400, 400))
 
 
-def test_digits_without_scikit_learn_name_the_cure(monkeypatch):
+def test_the_error_for_a_missing_scikit_learn_has_a_fix(monkeypatch):
     archives._digits.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(RequestError, match=r"pip install 'driftlab\[data\]'"):
@@ -217,6 +217,6 @@ def test_digits_without_scikit_learn_name_the_cure(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("signs/")])
-def test_only_signs_come_in_any_number_of_classes(name):
+def test_only_signs_have_a_variable_number_of_classes(name):
     with pytest.raises(RequestError, match="classes is 5, but only signs can be had in any"):
         open_set(name, classes=5)

@@ -1,4 +1,4 @@
-"""Archives whose domains differ: letters and cameras, folders of one domain each, streets of other cities."""
+"""Archives of several domains: USPS and STL-10, domain folders, Cityscapes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hashed(path) -> list[str]:
     return [path.name, hashlib.md5(path.read_bytes()).hexdigest()]
 
 
-def test_things_and_animals_of_96_pixels(tmp_path, monkeypatch, torchvision_datasets):
+def test_stl10_is_read(tmp_path, monkeypatch, torchvision_datasets):
     folder = tmp_path / "stl10_binary"
     folder.mkdir()
     for part, n in (("train", 30), ("test", 9)):
@@ -55,7 +55,7 @@ def test_things_and_animals_of_96_pixels(tmp_path, monkeypatch, torchvision_data
     assert agree(found.train) and agree(found.test) and found.test.images.shape[1:] == (32, 32, 3)
 
 
-def test_digits_from_letters(tmp_path, monkeypatch, torchvision_datasets):
+def test_usps_is_read(tmp_path, monkeypatch, torchvision_datasets):
     rng, files = np.random.default_rng(0), []
     for name, n in (("usps.bz2", 40), ("usps.t.bz2", 10)):
         kinds = np.arange(n) % 10
@@ -80,7 +80,7 @@ def write_domain(folder, n: int, seed: int) -> None:
 
 
 class TestDomainFolders:
-    def test_parts_are_apart_and_stay_as_they_are(self, tmp_path):
+    def test_parts_are_disjoint_and_stable(self, tmp_path):
         write_domain(tmp_path / "real", 120, 0)
         first = open_set(f"domain:{tmp_path / 'real'}")
         sizes = [len(part.classes) for part in (first.train, first.val, first.test)]
@@ -91,7 +91,7 @@ class TestDomainFolders:
         again = {image.tobytes() for image in open_set(f"domain:{tmp_path / 'real'}").test.images}
         assert again <= judged and len(judged - again) <= 1
 
-    def test_lists_beside_the_folder_are_followed(self, tmp_path):
+    def test_lists_next_to_the_folder_define_the_parts(self, tmp_path):
         write_domain(tmp_path / "sketch", 12, 0)
         paths = sorted((tmp_path / "sketch").glob("*/*.png"))
         for name, chosen in (("train", paths[:8]), ("test", paths[8:])):
@@ -101,7 +101,7 @@ class TestDomainFolders:
         assert [len(part.classes) for part in (found.train, found.val, found.test)] == [7, 1, 4]
         assert agree(found.train) and agree(found.test)
 
-    def test_a_list_of_what_is_not_there_is_refused(self, tmp_path):
+    def test_a_list_of_missing_files_is_refused(self, tmp_path):
         write_domain(tmp_path / "sketch", 12, 0)
         (tmp_path / "sketch_train.txt").write_text("sketch/cat/999.png 2\n")
         with pytest.raises(DataError, match=r"sketch_train\.txt lists 'sketch/cat/999\.png'"):
@@ -122,7 +122,7 @@ class TestStreetsOfCities:
                     Image.fromarray(pixels).save(place / f"{city}_{number:06d}_000019_{end}.png")
         return tmp_path
 
-    def test_pictures_follow_city_after_city_with_the_classes_of_the_streets(self, folder):
+    def test_images_are_in_order_of_cities_with_the_classes_of_the_streets(self, folder):
         stream = open_stream(f"cityscapes:{folder}", seed=0, height=32, width=64, fps=2, duration_s=4)
         frames = stream.at(np.arange(8) / 2)
         assert frames.scenes.tolist() == [0, 0, 1, 0, 0, 1, 0, 0] and stream.changes_s() == (1.0, 1.5, 2.5, 3.0)
@@ -130,12 +130,12 @@ class TestStreetsOfCities:
         assert frames.labels[0, :, 5].tolist() == [sky] * 12 + [IGNORE] * 4 + [road] * 16
         assert frames.images[:2].mean(axis=(1, 2)).argmax(axis=1).tolist() == [0, 1]
 
-    def test_domains_shift_it_like_any_street(self, folder):
+    def test_domains_apply_to_it(self, folder):
         size = {"height": 32, "width": 64, "fps": 2, "duration_s": 40}
         stream = open_stream(f"domains:cityscapes:{folder}", seed=0, **size, shifts=["rotation"], severities=[5])
         assert find_workload(stream.name).family == "streets" and (stream.at([0.0]).labels == IGNORE).mean() > 0.2
 
-    def test_missing_parts_are_named(self, folder, tmp_path):
+    def test_errors_name_missing_parts(self, folder, tmp_path):
         size = {"seed": 0, "height": 32, "width": 64, "fps": 2, "duration_s": 4}
         with pytest.raises(DataError, match="leftImg8bit/val/CITY"):
             open_stream(f"cityscapes:{tmp_path}/nowhere", **size)

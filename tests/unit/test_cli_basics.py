@@ -1,4 +1,4 @@
-"""The command line's contract: exit codes, one message for a wrong request, one JSON document for --json."""
+"""The command line: exit codes, one message for an invalid request, one JSON document for --json."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_version():
     assert call("--version").stdout == f"driftlab {__version__}\n"
 
 
-def test_paths_are_in_utf8_in_every_locale(tmp_path):
+def test_paths_are_encoded_in_utf8_in_every_locale(tmp_path):
     command = [sys.executable, "-m", "driftlab", "report", str(tmp_path / "rún 1")]
     ascii_alone = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
     done = subprocess.run(command, capture_output=True, check=False, env=ascii_alone)
@@ -46,12 +46,12 @@ def test_paths_are_in_utf8_in_every_locale(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["run", "a  run", "rún's", "$HOME;ls"])
-def test_a_command_to_go_on_can_be_pasted_into_a_shell(tmp_path, name: str):
+def test_the_resume_command_is_quoted_for_a_shell(tmp_path, name: str):
     words = shlex.split(_how_to_go_on(tmp_path / name).removeprefix("To go on: "))
     assert words == ["driftlab", "run", "--resume", str(tmp_path / name)]
 
 
-def test_help_names_every_command():
+def test_help_lists_every_command():
     output = call("--help").output
     assert call("-h").output == output
     for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export", "serve", "device"):
@@ -59,7 +59,7 @@ def test_help_names_every_command():
 
 
 @pytest.mark.parametrize("command", ["doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export"])
-def test_every_command_explains_itself(command: str):
+def test_every_command_has_help(command: str):
     result = call(command, "--help")
     assert result.exit_code == 0
     assert "Usage: " in result.output
@@ -81,7 +81,7 @@ def test_every_command_explains_itself(command: str):
         (("claims", "nowhere"), "nowhere"),
     ],
 )
-def test_a_wrong_request_is_one_message_and_exit_code_two(words: tuple[str, ...], said: str):
+def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str, ...], said: str):
     done = driftlab(*words)
     assert done.returncode == front.WRONG_REQUEST
     assert said in done.stderr
@@ -94,7 +94,7 @@ def test_a_wrong_request_is_one_message_and_exit_code_two(words: tuple[str, ...]
     ("error", "code"),
     [(RequestError("asked wrongly"), 2), (DriftlabError("went wrong"), 1), (KeyboardInterrupt(), 130)],
 )
-def test_errors_become_exit_codes(monkeypatch, capsys, error: BaseException, code: int):
+def test_errors_have_exit_codes(monkeypatch, capsys, error: BaseException, code: int):
     def fail(*args: object) -> None:
         raise error
 
@@ -109,7 +109,7 @@ def test_errors_become_exit_codes(monkeypatch, capsys, error: BaseException, cod
     assert shown.out == ""
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
+def test_a_bug_has_a_traceback(monkeypatch):
     def fail(*args: object) -> None:
         raise ZeroDivisionError
 
@@ -144,7 +144,7 @@ app.main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_acknowledged_at_once_and_alone_decides_the_exit_code(number):
+def test_a_signal_is_acknowledged_immediately_and_sets_the_exit_code(number):
     done = subprocess.run(
         [sys.executable, "-c", STOPPED],
         capture_output=True,
@@ -153,12 +153,12 @@ def test_a_signal_is_acknowledged_at_once_and_alone_decides_the_exit_code(number
         env=os.environ | {"SIGNAL": number.name},
     )
     assert done.returncode == 128 + number
-    stopping = "Stopping: ending what was started; what is finished is kept."
+    stopping = "Stopping: ending all processes; finished results are kept."
     assert done.stderr.splitlines() == [stopping, "To go on", "Interrupted."]
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_early_is_no_traceback():
+def test_a_closed_pipe_gives_no_traceback():
     code = f"{sys.executable} -m driftlab list --json | head -n 1"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "{\n"
@@ -167,7 +167,7 @@ def test_a_reader_that_leaves_early_is_no_traceback():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_every_name_that_is_listed_can_be_shown(kind: str, capsys: pytest.CaptureFixture):
+def test_every_listed_name_can_be_shown(kind: str, capsys: pytest.CaptureFixture):
     """By the function of the command: to build the command line takes longer than most names."""
     listed = json.loads(call("list", kind, "--json").stdout)[kind]
     assert [entry["name"] for entry in listed] == [line.split()[0] for line in call("list", kind).stdout.splitlines()]
@@ -180,7 +180,7 @@ def test_every_name_that_is_listed_can_be_shown(kind: str, capsys: pytest.Captur
         assert entry["name"] in call("show", f"{kind}/{entry['name']}").stdout
 
 
-def test_a_member_lists_its_parameters_with_defaults():
+def test_show_lists_the_parameters_of_a_member_with_defaults():
     facts = json.loads(call("show", "adaptation/distill", "--json").stdout)["facts"]
     assert facts[0] == {
         "parameter": "fraction",
@@ -193,13 +193,13 @@ def test_a_member_lists_its_parameters_with_defaults():
 
 
 @pytest.mark.slow
-def test_everything_is_listed_by_kind():
+def test_list_has_all_kinds():
     assert set(json.loads(call("list", "--json").stdout)) == set(KINDS)
     assert "systems:\n  no_custom" in call("list").stdout
 
 
 @pytest.mark.slow
-def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
+def test_a_contact_sheet_has_frames_and_ground_truth(tmp_path: Path):
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "sheet.png"
     result = call("show", "workloads/streets/driving_la", "--image", str(path))
@@ -209,7 +209,7 @@ def test_a_contact_sheet_shows_frames_and_truth(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_contact_sheet_takes_parameters(tmp_path: Path):
+def test_a_contact_sheet_uses_parameters(tmp_path: Path):
     sheets = []
     for sets in ([], ["fog.severity=0.9", "fog.course=switch"], ["fog=0.9"]):
         path = tmp_path / f"{len(sheets)}.png"
@@ -223,7 +223,7 @@ def test_a_contact_sheet_takes_parameters(tmp_path: Path):
     assert isinstance(call("show", "workloads/city/driving_la", "--set", "fog=1").exception, RequestError)
 
 
-def test_a_film_is_shown_or_refused(tmp_path: Path):
+def test_a_video_is_shown_or_refused(tmp_path: Path):
     import cv2
     import numpy as np
 
@@ -241,7 +241,7 @@ def test_a_film_is_shown_or_refused(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_street_becomes_a_film_with_its_truth(tmp_path: Path):
+def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
     film = tmp_path / "walk.mp4"
     words = ("show", "workloads/streets/walking_paris", "--film", str(film), "--seconds", "1", "--seed", "3")
     assert call(*words, "--set", "crowd=2").exit_code == 0
@@ -271,20 +271,20 @@ def test_a_street_becomes_a_film_with_its_truth(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("loads/user", ("--image", "a.png", "--set", "a=1"), "--set changes parameters of a workload; loads/user is"),
-        ("shifts/fog", ("--image", "a.png", "--set", "a=1"), "--set changes parameters of a workload; shifts/fog is"),
-        ("workloads/streets/running", ("--seed", "0"), "--seed changes what --image draws and --film writes"),
-        ("workloads/streets/running", ("--seconds", "60"), "--seconds changes what --image draws and --film writes"),
-        ("workloads/streets/running", ("--image", "a.png", "--seconds", "60"), "--seconds is the length of a film"),
-        ("workloads/streets/running", ("--image", "a.jpg"), "'a.jpg' is no name of a PNG file"),
-        ("loads/user", ("--image", "a"), "'a' is no name of a PNG file"),
-        ("workloads/streets/running", ("--image", "a.png", "--film", "a.txt"), "'a.txt' is no name of a film"),
-        ("workloads/streets/running", ("--image", "a.png", "--film", "b/a.mp4"), "there is no folder 'b'"),
+        ("loads/user", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; loads/user has none"),
+        ("shifts/fog", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; shifts/fog has none"),
+        ("workloads/streets/running", ("--seed", "0"), "--seed has an effect only with --image or --film"),
+        ("workloads/streets/running", ("--seconds", "60"), "--seconds has an effect only with --image or --film"),
+        ("workloads/streets/running", ("--image", "a.png", "--seconds", "60"), "--seconds is the length of a video"),
+        ("workloads/streets/running", ("--image", "a.jpg"), "'a.jpg' is not the name of a PNG file"),
+        ("loads/user", ("--image", "a"), "'a' is not the name of a PNG file"),
+        ("workloads/streets/running", ("--image", "a.png", "--film", "a.txt"), "'a.txt' is not the name of a video"),
+        ("workloads/streets/running", ("--image", "a.png", "--film", "b/a.mp4"), "folder 'b' does not exist"),
         ("loads/user", ("--image", "a.png", "--film", "a.mp4"), "loads/user has no frames"),
         ("workloads/city/running", ("--image", "a.png", "--set", "rain"), "is not KEY=VALUE, such as --set pace=1."),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, monkeypatch, name, words, said):
+def test_an_invalid_request_to_draw_writes_no_file(tmp_path, monkeypatch, name, words, said):
     monkeypatch.chdir(tmp_path)
     refused = call("show", name, *words)
     assert isinstance(refused.exception, RequestError)
@@ -293,7 +293,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_refuses_a_gpu_as_the_run_does(monkeypatch):
+def test_a_dry_run_refuses_a_missing_gpu(monkeypatch):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
     words = ("run", "quick", "--set", "compute.torch_device=cuda", "--dry-run")
     assert "this machine has 0 GPUs" in str(call(*words).exception)
@@ -301,7 +301,7 @@ def test_a_dry_run_refuses_a_gpu_as_the_run_does(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_picture_that_cannot_be_written_is_a_wrong_request(tmp_path: Path):
+def test_an_unwritable_image_is_an_invalid_request(tmp_path: Path):
     result = call("show", "workloads/streets/driving_la", "--image", str(tmp_path / "nowhere" / "sheet.png"))
     assert isinstance(result.exception, RequestError)
 
@@ -319,14 +319,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_two_runs_alike_differ_in_nothing(made: Path):
+def test_diff_of_equal_runs_is_empty(made: Path):
     result = call("diff", str(made / "runs/a"), str(made / "runs/b"))
     assert result.exit_code == 0
     assert result.stdout == "No difference.\n"
 
 
 @pytest.mark.slow
-def test_two_runs_that_differ_say_where_and_exit_with_one(made: Path):
+def test_diff_of_different_runs_lists_differences_and_exits_with_one(made: Path):
     result = call("diff", str(made / "runs/a"), str(made / "runs/c"))
     assert result.exit_code == front.FAILED
     assert "only in" in result.stdout
@@ -336,7 +336,7 @@ def test_two_runs_that_differ_say_where_and_exit_with_one(made: Path):
 
 
 @pytest.mark.slow
-def test_the_newest_run_is_judged_when_none_is_named(made: Path, monkeypatch):
+def test_claims_use_the_newest_run_by_default(made: Path, monkeypatch):
     monkeypatch.chdir(made)
     document = json.loads(call("claims", "--json").stdout)
     assert Path(document["run"]).name == "c"
@@ -347,9 +347,7 @@ def test_the_newest_run_is_judged_when_none_is_named(made: Path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("", 100)])
-def test_claims_are_as_wide_as_the_terminal_and_those_of_other_experiments_are_told_together(
-    made: Path, monkeypatch, columns: str, widest: int
-):
+def test_claims_fit_the_terminal_and_group_untestable_ones(made: Path, monkeypatch, columns: str, widest: int):
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "__stdout__", None)  # what the tests run in may be a terminal
     lines = call("claims", str(made / "runs/a")).stdout.splitlines()
@@ -361,13 +359,13 @@ def test_claims_are_as_wide_as_the_terminal_and_those_of_other_experiments_are_t
     assert any(line.startswith("DELTA-1, DELTA-2 ") for line in lines)
 
 
-def test_no_run_to_judge_is_a_wrong_request(tmp_path: Path, monkeypatch):
+def test_claims_without_a_run_are_an_invalid_request(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(call("claims").exception, RequestError)
 
 
 @pytest.mark.slow
-def test_a_report_is_written_and_its_path_printed(made: Path):
+def test_report_prints_its_path(made: Path):
     printed = Path(call("report", str(made / "runs/a")).stdout.strip())
     assert printed.is_file()
     assert printed.with_name("report.md").is_file()

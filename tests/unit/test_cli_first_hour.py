@@ -1,4 +1,4 @@
-"""What a newcomer meets: examples, completion, what a run would take, and a Ctrl-C that is heard at once."""
+"""First use: examples, completion, the plan of a dry run, and an immediate reply to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_names_are_completed(line: str, words: list[str]):
     assert sorted(completed(line)) == sorted(words)
 
 
-def test_help_of_run_has_examples_that_can_be_asked_for():
+def test_help_of_run_has_valid_examples():
     help_text = call("run", "--help")
     examples = re.findall(r"^ +driftlab (run .*?)(?:  .*)?$", help_text, re.MULTILINE)
     assert len(examples) >= 5
@@ -79,14 +79,14 @@ def test_help_of_run_has_examples_that_can_be_asked_for():
     assert len(known) >= 4
 
 
-def test_claims_are_listed_by_their_numbers():
+def test_claims_are_listed_in_order_of_numbers():
     listed = [line.split()[0] for line in call("list", "claims").splitlines()]
     keys = [(name.split("-")[0], int(re.search(r"\d+", name)[0])) for name in listed]
     assert keys == sorted(keys)
     assert any(number > 9 for _, number in keys)
 
 
-def test_a_plan_summarises_the_grid_and_what_it_takes():
+def test_a_dry_run_prints_the_grid_with_time_and_disk():
     rows = dict(line.split("  ", 1) for line in call("run", "ams-clients", "--dry-run").splitlines() if "  " in line)
     said = {name.strip(): text.strip() for name, text in rows.items()}
     assert list(said) == ["systems", "workloads", "fleets", "seeds", "networks", "frames", "time", "memory", "disk"]
@@ -102,12 +102,12 @@ def test_a_plan_summarises_the_grid_and_what_it_takes():
     ("seconds", "said"),
     [(0.2, "1 second"), (89, "89 seconds"), (90, "1.5 minutes"), (7200, "2 hours"), (864_000, "10 days")],
 )
-def test_a_time_is_told_in_the_unit_that_suits_it(seconds: float, said: str):
+def test_a_duration_is_printed_in_a_suitable_unit(seconds: float, said: str):
     assert lasting(seconds) == said
 
 
 def until_it_computes(process: int, seconds: float = 0.2) -> None:
-    """Wait until a process has computed for a while: a signal that comes before would end it between two statements."""
+    """Wait until a process computes in a library: an earlier signal would end it between two statements."""
     used = psutil.Process(process).cpu_times
     start = used().user
     while used().user < start + seconds:
@@ -134,7 +134,7 @@ def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
     assert front.STOPPING.strip() in said
 
 
-def test_the_newest_run_is_found_from_any_folder_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_newest_run_is_found_from_subfolders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for age, name in enumerate(["old", "new"]):
         spec = tmp_path / "runs" / name / "spec.yaml"
         spec.parent.mkdir(parents=True)
@@ -147,6 +147,6 @@ def test_the_newest_run_is_found_from_any_folder_below(tmp_path: Path, monkeypat
     assert driftlab.newest_run() == tmp_path / "runs" / "new"
 
 
-def test_where_there_is_no_run_that_is_said():
+def test_a_missing_run_is_an_error():
     with pytest.raises(RequestError, match="There is no run in /proc/runs"):
         driftlab.newest_run("/proc")

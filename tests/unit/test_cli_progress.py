@@ -1,4 +1,4 @@
-"""What a terminal shows of a run's progress: each network by its name, then the cells; both with how many there are."""
+"""Progress of a run: first the networks by name, then the cells, both with their numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bars(screen) -> Bars:
     return Bars(console=Console(file=screen, force_terminal=True, width=100), auto_refresh=False)
 
 
-def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen, monkeypatch):
+def test_a_terminal_shows_networks_and_then_cells(bars, screen, monkeypatch):
     bar = Bar(bars)
     bar.begins(cells=2, kept=0, work_s=24.0)
     (task,) = bars.tasks
@@ -48,7 +48,7 @@ def test_a_terminal_counts_the_networks_by_name_and_then_the_cells(bars, screen,
     assert "FAILED no_custom/running/one/seed-0: out of luck" in screen.getvalue()
 
 
-def test_lines_say_the_same(capsys):
+def test_plain_lines_list_networks_and_cells(capsys):
     lines = Lines()
     lines.begins(cells=2, kept=1, work_s=24.0)
     for number, network in enumerate(NETWORKS, start=1):
@@ -60,7 +60,7 @@ def test_lines_say_the_same(capsys):
     lines.finished("ams/running/one/seed-0", "")
     lines.finished("no_custom/running/one/seed-0", "out of luck")
     assert capsys.readouterr().err.splitlines() == [
-        "2 cells to run (1 already there)",
+        "2 cells to run (1 already finished)",
         *(f"network {number}/3: {network}" for number, network in enumerate(NETWORKS, start=1)),
         *(f"network {number}/3 ready: {network}" for number, network in enumerate(NETWORKS, start=1)),
         "cell 1/2 done: ams/running/one/seed-0",

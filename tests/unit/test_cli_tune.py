@@ -1,4 +1,4 @@
-"""`driftlab tune` on the command line: what is wrong is exit code 2 before anything starts."""
+"""`driftlab tune` on the command line: an invalid request has exit code 2 before a search starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tune(monkeypatch, *words):
     return ended.value.code
 
 
-def test_a_dry_run_lists_what_may_be_chosen(space, monkeypatch, capsys):
+def test_a_dry_run_lists_the_settings(space, monkeypatch, capsys):
     assert tune(monkeypatch, space, "--dry-run", "--trials", 7, "--searcher", "tpe", "--seed", 3) in (0, None)
     said = capsys.readouterr().out
     assert factory.RATE in said
@@ -55,7 +55,7 @@ def test_a_dry_run_lists_what_may_be_chosen(space, monkeypatch, capsys):
         ("--resume", "nowhere"),
     ],
 )
-def test_a_wrong_request_is_exit_code_2_and_leaves_nothing(words, monkeypatch, capsys, tmp_path):
+def test_an_invalid_request_has_exit_code_2_and_writes_no_files(words, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert tune(monkeypatch, *words) == 2
     assert capsys.readouterr().err.startswith("Error: ")
@@ -68,7 +68,7 @@ def test_a_logger_without_its_package_is_refused(space, monkeypatch, capsys):
     assert "pip install wandb" in capsys.readouterr().err
 
 
-def test_mlflow_writes_a_database_as_its_folders_of_files_are_refused_by_now(tmp_path):
+def test_mlflow_writes_a_database(tmp_path):
     assert loggers.LOGGERS["mlflow"].options(tmp_path)["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
 
 

@@ -1,4 +1,4 @@
-"""The doctor tells what is wrong, how to mend it, and whether a run can work."""
+"""The doctor lists problems with fixes, and whether runs can work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from driftlab.cli.doctor import Finding
 
 FINE = Finding("one", "ok", "as it should be")
 WORTH_KNOWING = Finding("two", "note", "worth knowing", "do this")
-WRONG = Finding("three", "problem", "broken", "mend it")
+WRONG = Finding("three", "problem", "broken", "repair it")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, options: tuple[str, ...] = ()):
@@ -27,27 +27,27 @@ def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, options: tuple[str,
     return CliRunner().invoke(build_app(), ["doctor", *options])
 
 
-def test_notes_do_not_stop_a_run(monkeypatch):
+def test_notes_do_not_prevent_runs(monkeypatch):
     result = run(monkeypatch, FINE, WORTH_KNOWING)
     assert result.exit_code == 0
-    assert "A run can work on this machine." in result.output
+    assert "Runs can work here." in result.output
 
 
-def test_a_problem_is_exit_code_one_with_its_cure(monkeypatch):
+def test_a_problem_gives_exit_code_one_and_a_fix(monkeypatch):
     result = run(monkeypatch, FINE, WRONG)
     assert result.exit_code == 1
-    assert "-> mend it" in result.output
-    assert "1 to mend" in result.output
+    assert "-> repair it" in result.output
+    assert "1 problem to fix before runs can work." in result.output
 
 
 def test_json_is_one_document(monkeypatch):
     result = run(monkeypatch, FINE, WRONG, options=("--json",))
     document = json.loads(result.stdout)
     assert document["ok"] is False
-    assert document["findings"][1] == {"name": "three", "state": "problem", "text": "broken", "cure": "mend it"}
+    assert document["findings"][1] == {"name": "three", "state": "problem", "text": "broken", "cure": "repair it"}
 
 
-def test_every_probe_answers_here():
+def test_every_check_returns_a_finding():
     findings = {finding.name: finding for finding in doctor.examine()}
     assert len(findings) == len(doctor.PROBES)
     assert all(finding.text for finding in findings.values())
@@ -56,7 +56,7 @@ def test_every_probe_answers_here():
 
 
 @pytest.mark.parametrize(("module", "state"), [("torch", "problem"), ("cv2", "problem"), ("av", "problem")])
-def test_a_package_that_is_not_there_is_a_problem(monkeypatch, module: str, state: str):
+def test_a_missing_package_is_a_problem(monkeypatch, module: str, state: str):
     monkeypatch.setitem(sys.modules, module, None)
     probe = {"torch": doctor.torch, "cv2": doctor.opencv, "av": doctor.video}[module]
     assert probe().state == state
@@ -70,7 +70,7 @@ def test_torchvision_is_never_a_problem(monkeypatch, found: str, state: str):
     assert bool(finding.cure) == (found != "works")
 
 
-def test_a_torchvision_that_fails_says_why(monkeypatch):
+def test_a_broken_torchvision_gives_the_reason(monkeypatch):
     def fail() -> str:
         raise RuntimeError("operator torchvision::nms does not exist\nand more")
 
@@ -81,7 +81,7 @@ def test_a_torchvision_that_fails_says_why(monkeypatch):
     assert "and more" not in finding.text
 
 
-def test_missing_and_outdated_packages_are_named_at_once(monkeypatch):
+def test_missing_and_outdated_packages_are_listed_together(monkeypatch):
     asked = ["no-such-package>=1", "pytest>=1000", "only-for-work-on-it; extra == 'dev'"]
     monkeypatch.setattr(doctor.metadata, "requires", lambda _: asked)
     finding = doctor.packages()
@@ -91,7 +91,7 @@ def test_missing_and_outdated_packages_are_named_at_once(monkeypatch):
     assert "only-for-work-on-it" not in finding.text
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, tmp_path: Path):
+def test_an_unwritable_folder_is_a_problem(monkeypatch, tmp_path: Path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("DRIFTLAB_CACHE", str(blocked / "cache"))
@@ -100,13 +100,13 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, tmp_path: Pat
     assert "DRIFTLAB_CACHE" in finding.cure
 
 
-def test_looking_at_a_folder_makes_nothing(monkeypatch, tmp_path: Path):
+def test_checking_a_folder_does_not_create_it(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "a" / "b"))
     assert doctor.cache().state == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_temporary_folder_that_does_not_suit_ray_is_noted(monkeypatch, tmp_path: Path):
+def test_an_unsuitable_temporary_folder_is_noted(monkeypatch, tmp_path: Path):
     (long := tmp_path / ("x" * 100)).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:
@@ -117,7 +117,7 @@ def test_a_temporary_folder_that_does_not_suit_ray_is_noted(monkeypatch, tmp_pat
     assert "too long a path" in finding.text
 
 
-def test_no_place_for_rays_files_is_a_problem(monkeypatch, tmp_path: Path):
+def test_a_missing_place_for_rays_files_is_a_problem(monkeypatch, tmp_path: Path):
     (long := tmp_path / ("x" * 100)).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     monkeypatch.setattr(folders, "SHORT", ())
@@ -141,14 +141,14 @@ def test_threads_are_explained(monkeypatch, setting: str | None, state: str):
     assert doctor.threads().state == state
 
 
-def test_a_cluster_in_the_environment_is_pointed_out(monkeypatch):
+def test_a_cluster_in_the_environment_is_noted(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     finding = doctor.ray()
     assert finding.state == "note"
     assert "10.0.0.1:6379" in finding.text
 
 
-def test_a_cpu_without_avx_512_gets_advice_for_own_networks(monkeypatch):
+def test_a_cpu_without_avx_512_gives_advice_for_other_networks(monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512")
     assert doctor.kernels() == Finding("kernels", "ok", "AVX512")

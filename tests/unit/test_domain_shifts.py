@@ -1,4 +1,4 @@
-"""The common corruptions against their published definitions, written here a second time, and our own shifts."""
+"""The common corruptions against a second implementation of their published definitions, and the other shifts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from scipy import ndimage
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.domains.canvas import enlarge, plasma, streak
 from driftlab.datasets.domains.constants import constants_of
+from driftlab.datasets.domains.corruptions import CORRUPTIONS
 from driftlab.datasets.domains.names import SHIFTS
 from driftlab.datasets.domains.orders import Domain
-from driftlab.datasets.domains.shifts import CORRUPTIONS, shifted
+from driftlab.datasets.domains.shifts import shifted
 
 EVERY = [shift for shift in SHIFTS.values() if shift.name != "clean" and not shift.picks]
 
@@ -40,7 +41,7 @@ def agrees(name: str, severity: int, wanted: np.ndarray, side: int = 32) -> bool
 
 
 @pytest.mark.parametrize("shift", EVERY, ids=lambda shift: shift.name)
-def test_every_shift_depends_on_the_generator_alone_and_changes_the_picture(shift):
+def test_every_shift_is_a_function_of_the_generator_and_changes_the_image(shift):
     for side in PICTURES:
         first, same, strong = drawn(shift.name, 3, side), drawn(shift.name, 3, side), drawn(shift.name, 5, side)
         assert np.array_equal(first, same) and not np.array_equal(first, PICTURES[side])
@@ -48,7 +49,7 @@ def test_every_shift_depends_on_the_generator_alone_and_changes_the_picture(shif
 
 
 @pytest.mark.parametrize("shift", EVERY, ids=lambda shift: shift.name)
-def test_shifts_hold_for_pictures_that_are_not_square_and_for_black_ones(shift):
+def test_shifts_apply_to_rectangular_and_black_images(shift):
     for odd in (np.zeros((24, 40, 3), np.uint8), np.full((50, 36, 3), 255, np.uint8)):
         found = shifted(odd, Domain(shift.name, 5), np.random.default_rng(0))
         assert found.shape == odd.shape and found.dtype == np.uint8
@@ -57,7 +58,7 @@ def test_shifts_hold_for_pictures_that_are_not_square_and_for_black_ones(shift):
 @pytest.mark.parametrize("severity", [1, 5])
 @pytest.mark.parametrize("side", [32, 64])
 class TestDefinitions:
-    def test_brightness_and_saturation_are_those_of_the_cone(self, severity, side):
+    def test_brightness_and_saturation_change_hsv_space(self, severity, side):
         hsv = rgb_to_hsv(PICTURES[side] / 255)
         bright, (factor, addend) = hsv.copy(), constants_of("saturate", severity, side)
         bright[..., 2] = np.clip(bright[..., 2] + constants_of("brightness", severity, side)[0], 0, 1)
@@ -65,7 +66,7 @@ class TestDefinitions:
         hsv[..., 1] = np.clip(hsv[..., 1] * factor + addend, 0, 1)
         assert agrees("saturate", severity, hsv_to_rgb(hsv), side)
 
-    def test_contrast(self, severity, side):
+    def test_contrast_scales_around_the_mean(self, severity, side):
         plain, (factor,) = PICTURES[side] / 255, constants_of("contrast", severity, side)
         mean = plain.mean(axis=(0, 1), keepdims=True)
         assert agrees("contrast", severity, (plain - mean) * factor + mean, side)
@@ -83,7 +84,7 @@ class TestDefinitions:
         mean = (plain + sum(enlarge(plain, factor) for factor in factors)) / (len(factors) + 1)
         assert agrees("zoom_blur", severity, mean, side)
 
-    def test_pixels_and_jpeg(self, severity, side):
+    def test_pixelate_and_jpeg_equal_pillow(self, severity, side):
         image, few = Image.fromarray(PICTURES[side]), int(side * constants_of("pixelate", severity, side)[0])
         coarse = image.resize((few, few), Image.Resampling.BOX).resize((side, side), Image.Resampling.BOX)
         assert agrees("pixelate", severity, np.asarray(coarse) / 255, side)
@@ -91,7 +92,7 @@ class TestDefinitions:
         image.save(packed, "JPEG", quality=int(constants_of("jpeg_compression", severity, side)[0]))
         assert agrees("jpeg_compression", severity, np.asarray(Image.open(packed)) / 255, side)
 
-    def test_noise_is_as_strong_as_its_constant(self, severity, side):
+    def test_noise_has_the_strength_of_its_constant(self, severity, side):
         grey, rng = np.full((200, 200, 3), 0.5), np.random.default_rng(1)
         gaussian, shot, speckle, impulse = (
             CORRUPTIONS[name](grey, constants_of(name, severity, side), rng)
@@ -104,7 +105,7 @@ class TestDefinitions:
         share = constants_of("impulse_noise", severity, side)[0]
         assert (impulse != 0.5).mean() == pytest.approx(share, rel=0.1) and set(np.unique(impulse)) == {0, 0.5, 1}
 
-    def test_blurs_spread_a_point_as_far_as_they_say(self, severity, side):
+    def test_blurs_spread_a_point_by_their_constants(self, severity, side):
         point, rng = np.zeros((101, 101, 3)), np.random.default_rng(0)
         point[50, 50] = 1
         spread = np.hypot(*np.mgrid[-50:51, -50:51])
@@ -141,7 +142,7 @@ TABLES = {
 }
 
 
-def test_constants_are_those_that_were_read_beside_the_published_ones():
+def test_constants_equal_the_published_ones():
     def mark(shift: str, side: int) -> float:
         rows = {severity: constants_of(shift, severity, side) for severity in range(1, 6)}
         return sum(severity * place * value for severity, row in rows.items() for place, value in enumerate(row, 1))
@@ -151,13 +152,13 @@ def test_constants_are_those_that_were_read_beside_the_published_ones():
         assert (mark(shift, 32), mark(shift, 224)) == pytest.approx(marks, abs=1e-4), shift
 
 
-def test_constants_of_large_pictures_shrink_with_them():
+def test_lengths_scale_with_the_image():
     assert constants_of("gaussian_blur", 5, 224) == (6,) and constants_of("gaussian_blur", 5, 112) == (3,)
     assert constants_of("glass_blur", 4, 112) == (0.55, 1.5, 2) and constants_of("fog", 5, 64) == (3, 1.4)
     assert constants_of("gaussian_blur", 5, 32) == (1,) and constants_of("elastic_transform", 2, 32)[1] == 6.4
 
 
-def test_a_streak_runs_to_one_side_with_half_a_gaussian():
+def test_a_streak_is_half_a_gaussian():
     point = np.zeros((21, 21))
     point[10, 10] = 1
     weights = np.exp(-(np.arange(7) ** 2) / (2 * 2.0**2))
@@ -166,20 +167,20 @@ def test_a_streak_runs_to_one_side_with_half_a_gaussian():
         assert np.abs(along[::-1] - weights / weights.sum()).max() < 1e-12 and found.sum() == pytest.approx(1)
 
 
-def test_clouds_are_rougher_where_they_decay_slower():
+def test_clouds_with_slower_decay_are_rougher():
     rough = [np.abs(np.diff(plasma(64, 48, decay, np.random.default_rng(3)), axis=0)).mean() for decay in (3, 2, 1.4)]
     assert rough[0] < rough[1] < rough[2] and plasma(64, 48, 2, np.random.default_rng(3)).shape == (64, 48)
     cloud = plasma(64, 64, 2, np.random.default_rng(3))
     assert (cloud.min(), cloud.max()) == (0, 1)
 
 
-def test_fog_keeps_the_brightest_value_and_snow_whitens():
+def test_fog_preserves_the_maximum_and_snow_whitens():
     assert all(drawn("fog", severity).max() <= PICTURES[32].max() for severity in (1, 5))
     light = [drawn("snow", severity).mean() for severity in (1, 2, 5)]
     assert PICTURES[32].mean() < light[0] < light[1] < light[2]
 
 
-def test_glass_moves_pixels_and_keeps_the_border():
+def test_glass_blur_moves_inner_pixels_only():
     plain, rng = PICTURES[32] / 255, np.random.default_rng(0)
     found = CORRUPTIONS["glass_blur"](plain, (0.0, 1, 1), rng)
     assert np.array_equal(np.rint(found[:2] * 255), PICTURES[32][:2]) and not np.array_equal(found, plain)
@@ -187,7 +188,7 @@ def test_glass_moves_pixels_and_keeps_the_border():
     assert values <= {tuple(pixel) for pixel in PICTURES[32].astype(int).reshape(-1, 3)}
 
 
-def test_an_elastic_picture_is_the_picture_where_nothing_moves():
+def test_an_elastic_transform_without_displacement_is_the_identity():
     plain = PICTURES[32] / 255
     assert np.allclose(CORRUPTIONS["elastic_transform"](plain, (0.0, 1.0, 0.0), np.random.default_rng(0)), plain)
 

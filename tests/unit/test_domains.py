@@ -1,4 +1,4 @@
-"""Domains: the frames of a workload under shifts, in an order, with samples to adapt on apart."""
+"""Domains: frames of a workload under shifts, their order, and separate adaptation frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.domains.orders import ORDERS, Domain, Order, spread
-from driftlab.datasets.domains.stream import remembered, turned_boxes, turned_labels
+from driftlab.datasets.domains.stream import shift_cached, turned_boxes, turned_labels
 from driftlab.datasets.frames import IGNORE, NO_CLASS
 from driftlab.errors import RequestError
 
@@ -31,7 +31,7 @@ def order(kind: str, shifts: int = 3, severities: int = 3) -> Order:
 
 class TestOrders:
     @pytest.mark.parametrize("kind", ["interleaved", "recurring"])
-    def test_a_round_shows_every_domain_once_and_no_shift_twice_in_a_row(self, kind):
+    def test_a_round_has_every_domain_once_without_repeated_shifts(self, kind):
         shown = [order(kind).domain_at(4 * k) for k in range(36)]
         rounds = [shown[start : start + 9] for start in range(0, 36, 9)]
         assert all(sorted(one) == list(range(9)) for one in rounds)
@@ -39,7 +39,7 @@ class TestOrders:
         inside = [(a // 3, b // 3) for one in rounds for a, b in itertools.pairwise(one)]
         assert all(a != b for a, b in inside)
 
-    def test_rounds_do_not_meet_at_one_shift(self):
+    def test_successive_rounds_meet_at_different_shifts(self):
         shown = [order("interleaved").domain_at(4 * k) // 3 for k in range(90)]
         assert all(a != b for a, b in itertools.pairwise(shown))
 
@@ -55,13 +55,13 @@ class TestOrders:
         assert (shown[1:] == shown[:-1]).mean() == pytest.approx(1 / 9, abs=0.03) and mixed.changes(3000) == ()
 
     @pytest.mark.parametrize("kind", ORDERS)
-    def test_any_frame_may_be_asked_first(self, kind):
+    def test_frames_can_be_read_in_any_order(self, kind):
         asked = [order(kind).domain_at(number) for number in (500, 3, 77)]
         known = order(kind)
         assert asked == [known.domain_at(number) for number in (500, 3, 77)]
 
     @pytest.mark.slow
-    def test_a_chain_stays_as_long_and_comes_as_often_as_it_says(self):
+    def test_a_markov_chain_has_its_rho_and_frequencies(self):
         chain = Order("markov", order("markov", 4, 1).domains, 40, 3, rho=0.8, imbalance=8.0)
         states = np.array([chain.domain_at(frame) for frame in range(6000)])
         shares = np.bincount(states, minlength=4) / 6000
@@ -72,7 +72,7 @@ class TestOrders:
         assert runs[first].mean() == pytest.approx(1 / (0.2 * (1 - wanted[0])), rel=0.15)
         assert chain.changes(50) == tuple(np.flatnonzero(np.diff(states[:50])) + 1)
 
-    def test_one_kind_in_the_majority_has_neighbours_of_its_own(self):
+    def test_a_majority_kind_has_neighbours_of_the_same_kind(self):
         found = spread(["a", "a", "a", "a", "b"], np.random.default_rng(0), "")
         assert sorted(found) == [0, 1, 2, 3, 4]
 
@@ -80,20 +80,20 @@ class TestOrders:
 class TestStream:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["domains:set:signs/vg", "domains:signs/town", "domains:streets/driving_la"])
-    def test_a_frame_depends_on_seed_and_number_alone(self, name):
+    def test_a_frame_is_a_function_of_seed_and_number(self, name):
         stream, again = opened(name), pickle.loads(pickle.dumps(opened(name)))
         frames = stream.at([1.0, 20.0, 41.25])
-        remembered.cache_clear()  # so that the second stream draws what the first one drew
+        shift_cached.cache_clear()  # so that the second stream draws what the first one drew
         one = again.at([20.0])
         assert np.array_equal(frames.images[1], one.images[0]) and frames.scenes[1] == one.scenes[0]
         assert not np.array_equal(opened(name, seed=4).at([20.0]).images, one.images)
 
     @pytest.mark.slow
-    def test_small_pictures_are_drawn_once_for_all_streams_of_a_seed(self):
-        remembered.cache_clear()
+    def test_small_images_are_cached_for_all_streams_of_a_seed(self):
+        shift_cached.cache_clear()
         first, again = (opened("domains:set:digits").at([1.0, 20.0]) for _ in range(2))
         assert np.array_equal(first.images, again.images)
-        assert (remembered.cache_info().misses, remembered.cache_info().hits) == (2, 2)
+        assert (shift_cached.cache_info().misses, shift_cached.cache_info().hits) == (2, 2)
 
     @pytest.mark.slow
     def test_a_longer_stream_begins_like_a_shorter_one(self):
@@ -102,14 +102,14 @@ class TestStream:
         assert np.array_equal(short.images, long.images) and np.array_equal(short.classes, long.classes)
 
     @pytest.mark.slow
-    def test_scenes_are_domains_and_changes_are_where_they_change(self):
+    def test_scenes_are_domains_and_changes_are_their_boundaries(self):
         stream = opened(severities=[2, 5])
         scenes = stream.at(np.arange(240) / 4).scenes
         edges = np.flatnonzero(np.diff(scenes)) + 1
         assert tuple(edges / 4) == stream.changes_s() and set(scenes) == set(range(5))  # inversion has one severity
 
     @pytest.mark.slow
-    def test_no_picture_is_both_adapted_on_and_judged_by(self):
+    def test_adaptation_and_scored_frames_share_no_image(self):
         stream = opened(adapt_s=2.0, shifts=["inversion"], duration_s=300.0)
         frames = stream.at(np.arange(1200) / 4)
         adapt = np.arange(1200) % 20 < 8
@@ -118,7 +118,7 @@ class TestStream:
         assert not seen[0] & seen[1] and len(seen[0]) == 400 and len(seen[1]) == 600  # of 1000, each once
 
     @pytest.mark.slow
-    def test_frames_to_adapt_on_may_follow_some_that_are_judged(self):
+    def test_adaptation_frames_can_follow_scored_frames(self):
         stream = opened(before_s=1.0, adapt_s=2.0, shifts=["inversion"], duration_s=300.0)
         frames = stream.at(np.arange(1200) / 4)
         adapt = (np.arange(1200) % 20 >= 4) & (np.arange(1200) % 20 < 12)
@@ -140,7 +140,7 @@ class TestStream:
             assert dark.max() <= np.quantile(full, 0.21)
 
     @pytest.mark.slow
-    def test_labels_are_correlated_as_the_dirichlet_says(self):
+    def test_labels_are_correlated_by_the_dirichlet_distribution(self):
         shown = [
             opened("domains:set:signs/vc", delta=delta, duration_s=300.0).at(np.arange(1000) / 4)
             for delta in (0.0, 0.1)
@@ -149,7 +149,7 @@ class TestStream:
         assert same[0] < 0.2 and same[1] > 0.85
         assert np.array_equal(*(np.bincount(one.classes) for one in shown))  # the same pictures in another order
 
-    def test_another_set_is_a_domain_of_the_classes_that_both_have(self, tmp_path):
+    def test_another_set_is_a_domain_of_the_shared_classes(self, tmp_path):
         rng = np.random.default_rng(0)
         for part, kind, level in (
             ("train", "3 - three", 60),
@@ -181,16 +181,16 @@ class TestStream:
             assert opened("domains:set:digits", shifts=["set:signs/vg"]).classes
 
     @pytest.mark.parametrize("changes", [{"delta": 0.1}, {"shifts": ["subpopulation"]}])
-    def test_only_pictures_of_a_set_can_be_chosen(self, changes):
+    def test_only_a_labelled_set_can_be_subsampled(self, changes):
         with pytest.raises(RequestError, match="domains:set"):
             opened("domains:signs/town", **changes)
 
-    def test_labels_of_frames_to_adapt_on_are_unknown(self):
+    def test_adaptation_frames_have_no_labels(self):
         stream = opened("domains:streets/driving_la", adapt_s=1.0, shifts=["inversion"])
         labels = stream.at([0.0, 1.25]).labels
         assert (labels[0] == IGNORE).all() and not (labels[1] == IGNORE).any()
 
-    def test_networks_are_those_of_the_base(self):
+    def test_a_domain_workload_has_the_networks_of_its_base(self):
         names = ("domains:set:digits", "domains:signs/town", "domains:streets/driving_la")
         assert [find_workload(name).family for name in names] == ["set:digits", "signs", "streets"]
 
@@ -211,7 +211,7 @@ class TestStream:
             ({"domain_s": 0.0}, "domain_s"),
         ],
     )
-    def test_what_is_wrong_is_named(self, changes, said):
+    def test_errors_name_the_fault(self, changes, said):
         with pytest.raises(RequestError, match=said):
             opened(**changes)
 
@@ -230,5 +230,5 @@ class TestTurns:
             tight = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             assert np.abs(turned_boxes(boxes, (60, 80), severity)[0, 1:] - tight).max() <= 1.0
 
-    def test_a_box_that_leaves_the_picture_is_gone(self):
+    def test_a_box_outside_the_image_is_dropped(self):
         assert not len(turned_boxes(np.array([[0, 0, 0, 3, 3]], np.float32), (60, 80), 5))

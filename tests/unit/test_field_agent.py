@@ -1,4 +1,4 @@
-"""A device in wall time against a server without Ray: it never stops answering, and goes on from its version."""
+"""A device in wall-clock time with a server without Ray: outages do not stop inference, and sessions resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.errors import DriftlabError, RequestError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
 from driftlab.platform.field.lab import LAB
-from driftlab.platform.field.network_cache import KeptNetwork
+from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.request import experiment_of, read_asked
 from driftlab.platform.field.sending import Receiver, Sender
 from driftlab.platform.field.tables import write_run, write_update_rows
@@ -27,20 +27,20 @@ from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.read import open_run, read_info
 
 FPS = 4
-AWAY_S = (3.0, 5.0)  # while the server is down
+OUTAGE_S = (3.0, 5.0)  # stream times between which the server is stopped
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Play a stream of 12 s; meanwhile the server is stopped, and started again from its folder."""
+    """Run a stream of 12 s during which the server is stopped and restarted from its folder."""
     folder = tmp_path_factory.mktemp("field")
     with served(folder / "served") as server:
         agent = Agent(join(server.url, TOKEN, read_asked(ASKED)))
 
         def outage():
-            time.sleep(AWAY_S[0])
+            time.sleep(OUTAGE_S[0])
             server.stop()
-            time.sleep(AWAY_S[1] - AWAY_S[0])
+            time.sleep(OUTAGE_S[1] - OUTAGE_S[0])
             server.start()
 
         thread = threading.Thread(target=outage)
@@ -56,18 +56,18 @@ def played(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_device_answers_while_the_server_is_away(played):
+def test_a_device_predicts_frames_during_an_outage(played):
     frames = played[0].frame("frames")
     assert frames["frame"].tolist() == list(range(12 * FPS))
-    away = frames[frames["time_s"].between(*AWAY_S)]
-    assert len(away) == (AWAY_S[1] - AWAY_S[0]) * FPS + 1
-    assert away["processed"].mean() > 0.5
+    outage = frames[frames["time_s"].between(*OUTAGE_S)]
+    assert len(outage) == (OUTAGE_S[1] - OUTAGE_S[0]) * FPS + 1
+    assert outage["processed"].mean() > 0.5
     assert frames["latency_ms"].min() > 0
-    assert frames["latency_ms"].nunique() > 0.9 * len(frames)  # measured here: a cost model gives one value
+    assert frames["latency_ms"].nunique() > 0.9 * len(frames)  # measured: a cost model would give one value
 
 
 @pytest.mark.slow
-def test_the_laboratory_has_the_times_of_this_device(played):
+def test_the_simulation_spec_has_the_times_of_the_device(played):
     run, agent, _ = played
     (cell,) = cells_of(load(str(run.path / LAB)))
     (device,), share = cell.devices, median(agent.shares)
@@ -77,7 +77,7 @@ def test_the_laboratory_has_the_times_of_this_device(played):
 
 
 @pytest.mark.slow
-def test_it_goes_on_from_its_version(played):
+def test_a_resumed_session_continues_its_versions(played):
     run, agent, status = played
     assert agent.traffic.failed == ""
     versions = run.frame("frames")["version"]
@@ -85,21 +85,21 @@ def test_it_goes_on_from_its_version(played):
     assert agent.version >= versions.max() >= 1
     assert status["version"] >= agent.version >= 2
     updates = run.frame("updates")
-    taken = updates[updates["accepted"] == True]  # noqa: E712  null where it did not arrive
-    assert taken["version"].tolist() == list(range(1, len(taken) + 1))
-    assert (taken["arrive_s"] > taken["train_end_s"] - 0.5).all()  # two clocks, which uploads align
+    accepted = updates[updates["accepted"] == True]  # noqa: E712  null for updates that did not arrive
+    assert accepted["version"].tolist() == list(range(1, len(accepted) + 1))
+    assert (accepted["arrive_s"] > accepted["train_end_s"] - 0.5).all()  # two clocks, aligned by uploads
 
 
 @pytest.mark.slow
 def test_tables_count_the_payloads_of_both_sides(played):
     run, agent, status = played
     moved = run.frame("transfers")
-    taken = moved[moved["refused"].isna()]
-    assert taken[taken["direction"] == "up"]["bytes"].sum() == status["up_bytes"] > 0
+    accepted = moved[moved["refused"].isna()]
+    assert accepted[accepted["direction"] == "up"]["bytes"].sum() == status["up_bytes"] > 0
     sent = sum(one["row"]["bytes"] for one in status["rounds"] if one["number"] <= agent.traffic.after)
     assert moved[moved["direction"] == "down"]["bytes"].sum() == sent > 0
     framing = (moved["wire_bytes"] - moved["bytes"]).tolist()
-    assert all(20 <= one <= 90 for one in framing)
+    assert all(20 <= size <= 90 for size in framing)
     assert read_info(run.path)["times"] == "wall clock of the device"
     up, info = moved[moved["direction"] == "up"], read_info(run.path)
     assert info["socket_bytes"]["up"] > up["wire_bytes"].sum() + info["opening_bytes"]["up"] > 0
@@ -107,12 +107,13 @@ def test_tables_count_the_payloads_of_both_sides(played):
     assert info["field"]["missing"] == ""
 
 
-def test_tables_without_the_rounds_of_a_server_that_is_gone_say_so():
-    class Away:
+def test_a_missing_server_gives_the_reason_of_an_empty_table():
+    class MissingServer:
         def ask_json(self, method, path):
-            raise ServerAway("nobody answers at /sessions/x")
+            raise ServerAway("no response at /sessions/x")
 
-    assert "nobody answers" in write_update_rows(SimpleNamespace(client=Away(), path="/sessions/x"), {})
+    missing = SimpleNamespace(client=MissingServer(), path="/sessions/x")
+    assert "no response" in write_update_rows(missing, {})
 
 
 QUICK = {"name": "ams", "interval_s": 1.0}
@@ -120,7 +121,7 @@ HERE = {"name": "here", "base": "ams", "streaming": {"name": "on_device", "perio
 
 
 def play(folder, system, source="", **others):
-    """Play three seconds of a stream against a server of its own."""
+    """Run three seconds of a stream with a new server."""
     short = {**ASKED["workload"], "duration_s": 3, **({"name": "camera"} if source else {})}
     with served(folder / "served") as server:
         asked = read_asked({**ASKED, "system": system, "workload": short, **others})
@@ -141,7 +142,7 @@ def play(folder, system, source="", **others):
     [("remote_tracking", {"samples", "labels"}), ("tent", set()), (HERE, set())],
     ids=["remote_tracking", "tent", "on_device"],
 )
-def test_other_systems_need_no_line_of_their_own(system, sent, tmp_path):
+def test_systems_of_other_kinds_run_in_the_field(system, sent, tmp_path):
     run, _ = play(tmp_path, system)
     assert set(run.frame("transfers")["kind"]) == sent
     assert ("profile" in read_info(run.path)["times"]) == (system == "tent")
@@ -151,11 +152,11 @@ def test_other_systems_need_no_line_of_their_own(system, sent, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_camera_teaches_over_a_server_that_never_sees_its_address(tmp_path):
+def test_a_camera_keeps_its_address_from_the_server(tmp_path):
     teacher = {"kind": "network", "network": "half", "pretrain_steps": 2}
     camera = "camera:lavfi:testsrc=size=96x64:rate=10,realtime"
     run, agent = play(tmp_path, {"name": "quick", "base": "ams", "streaming": QUICK}, camera, teacher=teacher)
-    assert run.frame("runs")["score"].isna().all()  # the truth is unknown
+    assert run.frame("runs")["score"].isna().all()  # a camera has no ground truth
     assert "testsrc" not in json.dumps(agent.ticket.asked)
     assert "samples" in set(run.frame("transfers")["kind"])
     with pytest.raises(RequestError):
@@ -163,7 +164,7 @@ def test_a_camera_teaches_over_a_server_that_never_sees_its_address(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_device_that_goes_on_answers_with_its_newest_network_before_its_server_is_back(tmp_path):
+def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
     with served(tmp_path / "served") as server:
         first = Agent(join(server.url, TOKEN, read_asked(ASKED)))
         first.begin(tmp_path)
@@ -176,8 +177,8 @@ def test_a_device_that_goes_on_answers_with_its_newest_network_before_its_server
         second.begin(tmp_path)
         assert second.now() == pytest.approx(first.now(), abs=0.2)
         assert second.version >= first.version >= 1
-        second._see(0, second.now() + 1.0, ((0.0, 1.0),))
-        second._tell_rows()
+        second._run_frames(0, second.now() + 1.0, ((0.0, 1.0),))
+        second._collect_rows()
         (rows,) = second.cell.runner.ledger.rows["frames"]
         assert rows["version"][-1] == second.version
         server.start()
@@ -196,7 +197,7 @@ TICKET = {"server": "http://127.0.0.1:9", "id": "a", "token": "b", "asked": {}, 
 @pytest.mark.parametrize(
     "kept",
     [None, "[]", "[" * 10**5, json.dumps({**TICKET, "id": "../a b"}), json.dumps({**TICKET, "began": "x"}), "a pipe"],
-    ids=["missing", "a list", "deep", "another name", "no time", "a pipe"],
+    ids=["missing", "a list", "deep", "an invalid id", "no time", "a pipe"],
 )
 def test_a_folder_without_a_ticket_is_refused(tmp_path, kept):
     file = tmp_path / "field.json"
@@ -214,15 +215,15 @@ def test_a_ticket_reads_back(tmp_path):
     assert (tmp_path / "field.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_clock_that_was_set_back_keeps_no_device_waiting(tmp_path):
+def test_a_device_starts_after_its_clock_was_set_back(tmp_path):
     agent = Agent.__new__(Agent)
-    agent.ticket, agent.kept, agent._replay = Ticket(**{**TICKET, "began": time.time() + 1e6}), KeptNetwork(), list
+    agent.ticket, agent.kept, agent._replay = Ticket(**{**TICKET, "began": time.time() + 1e6}), CachedNetwork(), list
     agent.begin(tmp_path)
     assert 0 <= agent.now() < 10
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))
-def test_a_server_of_another_kind_is_one_message(number):
+def test_a_foreign_server_gives_one_message(number):
     with foreign_server() as port, pytest.raises(DriftlabError) as caught:
         Agent(join(f"http://127.0.0.1:{port}", token_of(number), read_asked(ASKED)))
     assert len(str(caught.value)) < 1000
@@ -236,22 +237,28 @@ def test_a_server_of_another_kind_is_one_message(number):
     ],
     ids=range(10),
 )
-def test_what_no_socket_accepts_is_refused(server, token):
+def test_a_client_refuses_invalid_addresses_and_tokens(server, token):
     with pytest.raises(RequestError):
         Client(server, token)
 
 
-def test_waiting_times_double_with_jitter_and_obey_the_server():
-    waiting = Backoff()
-    waits = [waiting.next_s(ServerAway("away")) for _ in range(10)]
+def test_waiting_times_double_with_jitter_up_to_a_limit():
+    backoff = Backoff()
+    waits = [backoff.next_s(ServerAway("away")) for _ in range(10)]
     for number, wait_s in enumerate(waits):
-        usual_s = min(15.0, 0.5 * 2**number)
-        assert 0.75 * usual_s <= wait_s <= 1.25 * usual_s
+        nominal_s = min(15.0, 0.5 * 2**number)
+        assert 0.75 * nominal_s <= wait_s <= 1.25 * nominal_s
+
+
+def test_a_waiting_time_follows_the_server():
     assert Backoff().next_s(ServerAway("full", 8.0)) >= 6.0
 
 
-def test_a_server_that_is_not_there_is_away():
+def test_a_client_raises_for_an_unreachable_server():
     with pytest.raises(ServerAway):
         Client("http://127.0.0.1:9", "token").ask("GET", "/")
+
+
+def test_a_client_refuses_other_protocols():
     with pytest.raises(RequestError):
         Client("ftp://127.0.0.1", "token")

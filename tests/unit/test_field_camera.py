@@ -1,4 +1,4 @@
-"""Streams of a device's own: a folder of pictures, and a camera whose newest picture every frame shows."""
+"""Streams that only a device has: a folder of images, and a live camera."""
 
 from __future__ import annotations
 
@@ -20,55 +20,58 @@ SHAPE = {"seed": 0, "height": 16, "width": 24, "fps": 4.0, "duration_s": 3.0}
 
 
 @pytest.fixture
-def shown(monkeypatch):
-    """A camera that shows the levels 0, 1, 2, ... every 50 ms, and ends after the ninth."""
+def live(monkeypatch):
+    """A camera that delivers images of grey level 0, 1, 2, ... every 50 ms, and ends after the ninth."""
     stamps = []
 
-    def pictures(source, size):
+    def read_images(source, size):
         for level in range(9):
             time.sleep(0.05)
             stamps.append(time.monotonic())
             yield np.full((*size, 3), level, np.uint8)
 
-    monkeypatch.setattr(camera, "_pictures", pictures)
-    monkeypatch.setattr(camera, "AGAIN_S", 60.0)
-    one = LiveCamera("0", (32, 48), fps=10.0)
-    one.zero_s = time.monotonic()
-    yield one, stamps
-    one.close()
+    monkeypatch.setattr(camera, "_read_images", read_images)
+    monkeypatch.setattr(camera, "REOPEN_INTERVAL_S", 60.0)
+    opened = LiveCamera("0", (32, 48), fps=10.0)
+    opened.zero_s = time.monotonic()
+    yield opened, stamps
+    opened.close()
 
 
-def test_a_frame_shows_the_newest_picture_of_its_time(shown):
-    one, stamps = shown
-    while len(stamps) < 9 or not one.fault:
+def test_a_frame_has_the_newest_image_of_its_time(live):
+    opened, stamps = live
+    while len(stamps) < 9 or not opened.fault:
         time.sleep(0.01)
     for frame in range(1, 5):
-        expected = max(np.searchsorted(stamps, one.zero_s + frame / 10, side="right") - 1, 0)
-        assert one.at(frame / 10)[0, 0, 0] == expected
-    assert one.at(60.0)[0, 0, 0] == 8  # it ended: the last picture stands
-    device = CameraDevice(StreamSpec("camera:0", 0, 16, 24, 10.0, 1.0), one)
+        expected = max(np.searchsorted(stamps, opened.zero_s + frame / 10, side="right") - 1, 0)
+        assert opened.at(frame / 10)[0, 0, 0] == expected
+    assert opened.at(60.0)[0, 0, 0] == 8  # after the end: the last image
+    device = CameraDevice(StreamSpec("camera:0", 0, 16, 24, 10.0, 1.0), opened)
     sent = device.sample(Sampling((0.1, 0.4), 0.5)).payload
     assert (sent.images.shape, sent.labels) == ((2, 16, 24, 3), None)
     assert device.upload(Sampling((0.1,), 0.5, codec="png", scale=2)).facts.frames == 1
 
 
-def test_pictures_that_no_frame_shows_are_not_kept(shown):
-    one, stamps = shown
+def test_a_camera_drops_images_that_no_frame_uses(live):
+    opened, stamps = live
     while len(stamps) < 9:
         time.sleep(0.01)
-    assert len(one._kept) <= 7  # nine pictures in 0.45 s, for frames of 0.1 s
+    assert len(opened._stored) <= 7  # nine images in 0.45 s, for frames of 0.1 s
 
 
-def test_a_camera_that_shows_nothing_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(camera, "FIRST_S", 0.1)
+def test_a_camera_without_images_is_refused(monkeypatch):
+    monkeypatch.setattr(camera, "FIRST_TIMEOUT_S", 0.1)
     with pytest.raises(DataError):
         LiveCamera("lavfi:nothing", (16, 24), 4.0)
-    (tmp_path / "film.mp4").touch()
-    with pytest.raises(RequestError):
-        LiveCamera(str(tmp_path / "film.mp4"), (16, 24), 4.0)
 
 
-def test_a_folder_shows_its_pictures_in_the_order_of_their_names(tmp_path):
+def test_a_file_is_refused_as_a_camera(tmp_path):
+    (tmp_path / "clip.mp4").touch()
+    with pytest.raises(RequestError, match="Use --workload video:"):
+        LiveCamera(str(tmp_path / "clip.mp4"), (16, 24), 4.0)
+
+
+def test_a_folder_gives_its_images_in_order_of_names(tmp_path):
     for name, level in (("b.png", 50), ("a.JPG", 20), ("c.jpeg", 90)):
         cv2.imwrite(str(tmp_path / name.lower()), np.full((30, 30, 3), level, np.uint8))
     (tmp_path / "notes.txt").touch()
@@ -93,5 +96,5 @@ def test_a_camera_has_no_frames_outside_its_device():
 @pytest.mark.parametrize(
     ("name", "own"), [("video:a.mp4", True), ("camera:0", True), ("streets/running", False), ("set:digits", False)]
 )
-def test_streams_of_the_device_are_told_from_built_in_ones(name, own):
+def test_own_stream_separates_files_and_cameras_from_built_in_streams(name, own):
     assert own_stream(name) == own

@@ -1,4 +1,4 @@
-"""Joules from the sensors of a machine that a folder stands for."""
+"""Joules from the sensors of a computer, given as a folder of files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def package(root: Path, folder: str, name: str, joules: float) -> Path:
     return root
 
 
-def test_packages_add_up_and_their_parts_and_the_platform_are_left_out(tmp_path):
+def test_packages_are_summed_without_their_parts_and_the_platform(tmp_path):
     for folder, name in (("intel-rapl:0", "package-0"), ("intel-rapl:1", "package-1")):
         package(tmp_path, folder, name, 0.25)
     package(tmp_path, "intel-rapl:0:0", "core", 0.1)
@@ -43,11 +43,11 @@ def test_packages_add_up_and_their_parts_and_the_platform_are_left_out(tmp_path)
     (sensor,) = sensors_here(tmp_path, NoGpu())
     assert sensor.read_j() == 0.0
     package(tmp_path, "intel-rapl:0", "package-0", 0.75)
-    package(tmp_path, "intel-rapl:1", "package-1", 0.125)  # it began anew at 1 J
+    package(tmp_path, "intel-rapl:1", "package-1", 0.125)  # after it wrapped around at 1 J
     assert sensor.read_j() == pytest.approx(0.5 + 0.875)
 
 
-def test_a_battery_counts_while_it_feeds_the_machine(tmp_path):
+def test_a_battery_is_read_while_it_discharges(tmp_path):
     battery = "sys__class__power_supply__BAT0"
     package(
         machine(tmp_path, **{f"{battery}__energy_now": "50000000", f"{battery}__status": "Discharging"}), "x", "y", 0
@@ -60,7 +60,7 @@ def test_a_battery_counts_while_it_feeds_the_machine(tmp_path):
     assert sensors_here(tmp_path, NoGpu()) == ()
 
 
-def test_measured_joules_take_the_place_of_estimated_ones_and_keep_their_parts(tmp_path):
+def test_measured_joules_replace_estimated_ones_in_their_proportions(tmp_path):
     meter = EnergyMeter(sensors_here(package(tmp_path, "intel-rapl:0", "package-0", 0.1), NoGpu()))
     account = Account()
     account.spend("answering", 5.0)  # before the first reading: as estimated
@@ -69,11 +69,11 @@ def test_measured_joules_take_the_place_of_estimated_ones_and_keep_their_parts(t
     account.spend("coding", 10.0)
     meter.charge(package(tmp_path, "intel-rapl:0", "package-0", 0.9) and account)
     assert account.joules == pytest.approx({"answering": 5.0 + 0.6, "coding": 0.2})
-    meter.charge(account)  # nothing was done and nothing drawn
+    meter.charge(account)  # no task and no energy since the last reading
     assert account.energy_j == pytest.approx(5.8)
 
 
-def test_without_a_sensor_estimates_stand(tmp_path):
+def test_estimates_are_unchanged_without_a_sensor(tmp_path):
     meter, account = EnergyMeter(sensors_here(tmp_path, NoGpu())), Account()
     for _ in range(2):
         account.spend("answering", 1.0)

@@ -1,4 +1,4 @@
-"""A fleet of devices in one process, and the campaigns that disturb and fuzz a server: small slices of each."""
+"""A fleet of devices in one process, and short runs of the campaigns that disturb and fuzz a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def server(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_fleet_plays_its_devices_at_once(server, tmp_path):
+def test_a_fleet_runs_its_devices_in_parallel(server, tmp_path):
     system = {"name": "quick", "base": "ams", "streaming": {"name": "ams", "interval_s": 1.0}}
     short = {**ASKED["workload"], "duration_s": 3}
     asked = [read_asked({**ASKED, "system": system, "workload": short, "seed": seed}) for seed in range(2)]
@@ -42,24 +42,24 @@ def test_no_drawn_request_breaks_the_server(server):
     drawing = RequestDrawing(random.Random(1), client.ask_json("GET", "/openapi.json"), session, TOKEN)
     asked = [(drawn, drawn.ask(server.port)) for drawn in (drawing.draw() for _ in range(60))]
     assert [(drawn, status) for drawn, status in asked if status >= 500 and status != 503] == []
-    stranger = [status for drawn, status in asked if drawn.token is None]
-    assert set(stranger) == {401}
+    without_token = [status for drawn, status in asked if drawn.token is None]
+    assert set(without_token) == {401}
     assert client.ask_json("GET", f"/sessions/{session['id']}")["fault"] == ""
 
 
 def test_a_proxy_holds_bytes_while_it_is_cut(server):
     proxy = Proxy(server.port)
-    line = Client(proxy.url, TOKEN)
-    assert line.ask_json("GET", "/healthz") == {"status": "ok"}
+    client = Client(proxy.url, TOKEN)
+    assert client.ask_json("GET", "/healthz") == {"status": "ok"}
     began_s = time.monotonic()
     cut = threading.Thread(target=proxy.cut, args=(0.3,))
     cut.start()
     time.sleep(0.05)
-    line.ask("GET", "/healthz")
+    client.ask("GET", "/healthz")
     assert time.monotonic() - began_s >= 0.3
     cut.join()
     proxy.drop()
-    assert line.ask_json("GET", "/healthz") == {"status": "ok"}  # on another connection
+    assert client.ask_json("GET", "/healthz") == {"status": "ok"}  # on another connection
     proxy.close()
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", proxy.port), 1.0):
         pass

@@ -23,7 +23,7 @@ from driftlab.serve_apps.sessions import Limits
 
 
 def certificate(folder):
-    """Make a certificate for the loopback interface, which signs itself."""
+    """Make a self-signed certificate for the loopback interface."""
     key, cert = folder / "key.pem", folder / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     about = ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -59,9 +59,9 @@ def upload(number):
 
 
 @pytest.mark.slow
-def test_uploads_are_acknowledged_and_results_come(server, ticket):
+def test_a_websocket_carries_acknowledgements_and_results(server, ticket):
     line = line_of(server, ticket)
-    assert any(line.open(0) for _ in range(6))  # as agents do while a busy server is slow
+    assert any(line.open(0) for _ in range(6))  # an agent also tries again while the server is slow
     opened = line.client.counted.both
     body, results, acknowledged = upload(1), b"", None
     line._open.send(body)
@@ -80,25 +80,25 @@ def test_uploads_are_acknowledged_and_results_come(server, ticket):
     again.close()
 
 
-def test_what_is_refused_closes_the_line(server, ticket):
+def test_a_refusal_closes_the_websocket(server, ticket):
     line = line_of(server, ticket)
-    assert line.open(9)  # a number that was never there
+    assert line.open(9)  # the number of no result
     assert line.receive(20.0) is None
     assert not line.is_open
     assert line.post(upload(2)) is None
 
 
-@pytest.mark.parametrize(("token", "status"), [("wrong", 401), ("", 401), ("stranger", 404)])
-def test_a_line_needs_the_token_of_its_session(server, ticket, token, status):
-    given = join(server.url, TOKEN, read_asked(ASKED)) if token == "stranger" else None
-    head = {"Authorization": f"Bearer {token if given is None else given.token}"}
+@pytest.mark.parametrize(("token", "status"), [("wrong", 401), ("", 401), ("other session", 404)])
+def test_a_websocket_requires_the_token_of_its_session(server, ticket, token, status):
+    other = join(server.url, TOKEN, read_asked(ASKED)) if token == "other session" else None
+    head = {"Authorization": f"Bearer {token if other is None else other.token}"}
     address = f"{server.url.replace('https', 'wss')}/sessions/{ticket.id}/live"
     with pytest.raises(InvalidStatus) as refused:
         connect(address, additional_headers=head, proxy=None, open_timeout=60.0)  # a busy server is slow
     assert refused.value.response.status_code == status
 
 
-def test_a_certificate_that_is_not_trusted_opens_nothing(server, ticket, monkeypatch):
+def test_an_untrusted_certificate_prevents_connections(server, ticket, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(ServerAway):
         server.client().ask("GET", "/sessions")

@@ -1,4 +1,4 @@
-"""Framing: every upload and result reads back as it was written, and no other bytes are taken for one."""
+"""Framing of messages: uploads and results are decoded as encoded, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def sample(frames=(1, 5, 9), fps=4.0, **settings):
 
 @pytest.mark.parametrize("frames", [(1, 5, 9), (0,), (3, 4, 9)])
 @pytest.mark.parametrize("fps", [4.0, 30.0, 29.97])
-def test_an_upload_reads_back(frames, fps):
+def test_an_upload_is_decoded_as_encoded(frames, fps):
     message = replace(sample(frames, fps, scale=2, stamp="receipt"), runs=frames[0])
     assert decode_samples(message.encode(fps), fps) == message
 
 
-def test_even_samples_cost_no_bytes_each():
+def test_evenly_spaced_samples_add_no_bytes():
     framing = len(sample().encode(4.0)) - len(b"payload")
     assert framing == SAMPLES.size + len("h264") == 25
     assert len(sample((3, 4, 9)).encode(4.0)) == len(sample().encode(4.0)) + 4
 
 
-def test_no_mutation_of_an_upload_escapes_as_another_error():
+def test_mutated_uploads_raise_no_other_error():
     body, rng = sample((3, 4, 9)).encode(4.0), np.random.default_rng(0)
     for _ in range(500):
         data = bytearray(body[: rng.integers(len(body) + 1)])
         for place in rng.integers(len(data), size=3) if data else ():
             data[place] = rng.integers(256)
         try:
-            read = decode_samples(bytes(data), 4.0)
+            message = decode_samples(bytes(data), 4.0)
         except WireError:
             continue
-        assert list(read.sampling.times_s) == sorted(set(read.sampling.times_s))
+        assert list(message.sampling.times_s) == sorted(set(message.sampling.times_s))
 
 
-def test_a_frame_twice_is_refused():
+def test_a_repeated_frame_is_refused():
     body = sample((3, 4, 9)).encode(4.0)
     listed = np.array([1, 5], dtype="<u2").tobytes()
     assert body.count(listed) == 1
@@ -64,10 +64,10 @@ def test_a_frame_twice_is_refused():
         decode_samples(body.replace(listed, np.array([0, 6], dtype="<u2").tobytes()), 4.0)
 
 
-def test_results_read_back_one_after_another():
+def test_results_are_decoded_in_sequence():
     plan = dump_state(Rates(0.5, 12.0, True, (0.5, 0.25)))
     sent = [ResultMessage(1, "update", plan, b"delta"), ResultMessage(2, "labels", b"null", b"labels", 1.25)]
-    data = b"".join(one.encode(4.0) for one in sent)
+    data = b"".join(message.encode(4.0) for message in sent)
     assert list(decode_results(data, 4.0)) == sent
     assert len(data) == 2 * RESULT.size + len(plan) + len(b"deltanulllabels")
     with pytest.raises(WireError):
@@ -75,7 +75,7 @@ def test_results_read_back_one_after_another():
 
 
 @pytest.mark.parametrize("state", [Rates(0.5, 12.0, True, (0.5, 0.25)), 8.0, None, True])
-def test_a_state_reads_back(state):
+def test_a_state_is_loaded_as_dumped(state):
     first = Rates(1.0, 10.0) if isinstance(state, Rates) else state
     assert load_state(first, dump_state(state)) == state
 
@@ -98,7 +98,7 @@ def test_a_state_of_another_member_is_refused():
         {"workload": WORKLOAD, "task": "detection"},
     ],
 )
-def test_a_request_over_the_network_names_no_file(asked):
+def test_a_request_over_the_network_cannot_name_a_file(asked):
     with pytest.raises(RequestError):
         experiment_of(read_asked(asked))
 

@@ -1,4 +1,4 @@
-"""Recording the load of a machine: parsers on canned files, and a recording in time that a test makes."""
+"""Recording the load of a computer: parsers on given files, and a recording with a clock of the test."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ AFTER = "cpu  160 20 70 880 60 5 5 0 120 9\n"
 MEMINFO = "MemTotal:        8000 kB\nMemFree:         1000 kB\nMemAvailable:    6000 kB\n"
 
 
-def test_guests_are_in_user_time_already_and_waiting_for_a_disk_is_idle():
+def test_guest_time_is_counted_once_and_disk_waits_are_idle():
     before, after = parse_stat(BEFORE), parse_stat(AFTER)
     assert before == CpuTimes(840, 1000)
     assert after.busy_since(before, 0.5) == pytest.approx(1 - 100 / 200)
 
 
-def test_equal_totals_and_counters_that_run_back_repeat_the_value_before():
+def test_equal_or_decreasing_counters_repeat_the_previous_value():
     before = parse_stat(BEFORE)
     assert before.busy_since(before, 0.25) == 0.25
     assert before.busy_since(parse_stat(AFTER), 0.25) == 0.25
     assert CpuTimes(700, 1010).busy_since(before, 0.25) == 1.0
 
 
-def test_a_kernel_without_newer_fields_is_read_and_other_text_is_refused():
+def test_stat_of_an_old_kernel_is_read_and_other_text_refused():
     assert parse_stat("cpu 1 2 3 4\n") == CpuTimes(4, 10)
     for text in ("", "cpu0 1 2 3 4 5", "cpu 1 2 x 4 5", "intr 1 2 3 4 5"):
         with pytest.raises(DataError, match="/proc/stat"):
             parse_stat(text)
 
 
-def test_memory_that_can_be_had_is_not_in_use():
+def test_available_memory_is_not_in_use():
     assert parse_meminfo(MEMINFO) == pytest.approx(0.25)
     with pytest.raises(DataError, match="MemAvailable"):
         parse_meminfo("MemTotal: 8000 kB\n")
@@ -60,7 +60,7 @@ def machine(root: Path, **files: str) -> ProcSource:
     return ProcSource(root)
 
 
-def test_a_machine_without_sensors_has_its_nominal_clock(tmp_path: Path):
+def test_a_computer_without_sensors_has_its_nominal_clock(tmp_path: Path):
     assert machine(tmp_path).sample() == HostSample(CpuTimes(840, 1000), 0.25)
 
 
@@ -71,7 +71,7 @@ def test_a_machine_without_sensors_has_its_nominal_clock(tmp_path: Path):
         ("sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
     ],
 )
-def test_the_limit_of_a_container_counts_where_it_is_smaller(tmp_path: Path, folder, limit, used, dropped):
+def test_a_smaller_limit_of_a_container_is_used(tmp_path: Path, folder, limit, used, dropped):
     kib, files = 1024, {f"{folder}/memory.{used}": str(5000 * 1024), f"{folder}/memory.stat": f"{dropped} 1024000\n"}
     within = machine(tmp_path, **files, **{f"{folder}/memory.{limit}": f"{5000 * kib}\n"})
     assert within.sample().memory == pytest.approx(4000 / 5000)
@@ -79,14 +79,14 @@ def test_the_limit_of_a_container_counts_where_it_is_smaller(tmp_path: Path, fol
         assert machine(tmp_path, **{f"{folder}/memory.{limit}": unlimited}).sample().memory == pytest.approx(0.25)
 
 
-def test_sensors_are_read_where_there_are_some(tmp_path: Path):
+def test_sensors_are_read(tmp_path: Path):
     cpu = "sys__devices__system__cpu__cpu{}__cpufreq__{}"
     files = {cpu.format(core, "cpuinfo_max_freq"): "2000000\n" for core in (0, 1)}
     files |= {cpu.format(core, "scaling_cur_freq"): f"{speed}\n" for core, speed in ((0, 1000000), (1, 2000000))}
     files |= {"sys__class__thermal__thermal_zone0__temp": "41500\n", "sys__class__thermal__thermal_zone1__temp": "-1\n"}
     files |= {"sys__class__power_supply__BAT0__capacity": "87\n"}
-    found = machine(tmp_path, **files).sample()
-    assert (found.clock, found.temperature_c, found.battery) == (0.75, 41.5, 0.87)
+    sample = machine(tmp_path, **files).sample()
+    assert (sample.clock, sample.temperature_c, sample.battery) == (0.75, 41.5, 0.87)
 
 
 def test_a_recording_has_the_load_of_each_period_at_its_start(tmp_path: Path):
@@ -102,11 +102,11 @@ def test_a_recording_has_the_load_of_each_period_at_its_start(tmp_path: Path):
         clock[0] += seconds
 
     record(tmp_path / "mine.csv", 1.5, Canned(), now=lambda: clock[0], sleep=sleep)
-    found = [(step.time_s, step.cpu, step.memory) for step in read_steps(tmp_path / "mine.csv")]
-    assert found == [(0.0, 0.6, 0.1), (0.5, 0.6, 0.2), (1.0, 0.0, 0.3)]
+    steps = [(step.time_s, step.cpu, step.memory) for step in read_steps(tmp_path / "mine.csv")]
+    assert steps == [(0.0, 0.6, 0.1), (0.5, 0.6, 0.2), (1.0, 0.0, 0.3)]
 
 
-def test_the_command_records_this_machine(tmp_path: Path):
+def test_the_command_records_this_computer(tmp_path: Path):
     file = tmp_path / "mine.csv"
     result = CliRunner().invoke(build_app(), ["device", "--record-load", str(file), "--seconds", "1"])
     assert result.exit_code == 0, result.output
@@ -116,9 +116,9 @@ def test_the_command_records_this_machine(tmp_path: Path):
     assert wrong.exception is not None
 
 
-def test_psutil_tells_the_same_of_this_machine():
+def test_psutil_agrees_with_proc():
     ours, theirs = ProcSource(), PsutilSource()
     if not Path("/proc/stat").exists():
-        pytest.skip("this machine has no /proc")
+        pytest.skip("this computer has no /proc")
     assert theirs.sample().memory == pytest.approx(ours.sample().memory, abs=0.5)
     assert theirs.sample().times.idle > 0

@@ -1,4 +1,4 @@
-"""Streams written as films: each frame with its truth at its time, and nothing of a film that is broken off."""
+"""Streams written as videos: frames with label maps at their times, and no files after an interruption."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import Frames
-from driftlab.datasets.video_writer import save_film
+from driftlab.datasets.video_writer import save_video
 from driftlab.errors import RequestError
 
-COUNT = 100  # of frames: more than are drawn at a time
+COUNT = 100  # frames, more than are rendered at a time
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Counting:
 
     fps: float = 30.0
     size: tuple[int, int] = (32, 48)
-    broken_s: float = 1e9  # from then on drawing fails
+    broken_s: float = 1e9  # later frames raise
 
     name = "counting"
     classes = tuple(f"class {number}" for number in range(COUNT))
@@ -49,29 +49,29 @@ class Counting:
 
 @pytest.mark.parametrize("fps", [30.0, 30000 / 1001, 12.5])
 @pytest.mark.parametrize("kind", ["mp4", "mkv", "avi"])
-def test_a_film_shows_each_frame_with_its_truth(tmp_path: Path, kind: str, fps: float):
-    film = save_film(Counting(fps), tmp_path / f"film.{kind}")
-    with av.open(str(film)) as container:
+def test_a_video_has_each_frame_with_its_label_map(tmp_path: Path, kind: str, fps: float):
+    video = save_video(Counting(fps), tmp_path / f"video.{kind}")
+    with av.open(str(video)) as container:
         assert container.streams.video[0].average_rate == Fraction(fps).limit_denominator(1001)
         assert container.streams.video[0].codec_context.has_b_frames == (kind != "avi")
-    shown = open_stream(f"video:{film}", seed=0, height=32, width=48, fps=fps, duration_s=None)
+    shown = open_stream(f"video:{video}", seed=0, height=32, width=48, fps=fps, duration_s=None)
     assert shown.duration_s == pytest.approx(COUNT / fps)
     frames = shown.at(np.arange(COUNT) / fps)
     assert frames.labels[:, 0, 0].tolist() == list(range(COUNT))
     greys = frames.images.mean(axis=(1, 2, 3))
     steps = greys - (10 + 2 * np.arange(COUNT))
     assert np.ptp(steps) < 4, "two frames apart it were 4"
-    assert sorted(place.name for place in tmp_path.iterdir()) == [film.name, f"{film.name}.labels"]
+    assert sorted(place.name for place in tmp_path.iterdir()) == [video.name, f"{video.name}.labels"]
 
 
-def test_a_film_that_is_broken_off_leaves_nothing(tmp_path: Path):
+def test_an_interrupted_video_leaves_no_files(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        save_film(Counting(broken_s=70 / 30), tmp_path / "film.mp4")
+        save_video(Counting(broken_s=70 / 30), tmp_path / "video.mp4")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [(65, 97), (64, 97), (65, 96)])
-def test_a_size_that_the_codec_refuses_is_a_wrong_request(tmp_path: Path, size: tuple[int, int]):
-    with pytest.raises(RequestError, match=r"needs even numbers. Show it with height=6[46] and width=9[68]\."):
-        save_film(replace(Counting(), size=size), tmp_path / "film.mp4")
+def test_an_odd_size_is_an_invalid_request(tmp_path: Path, size: tuple[int, int]):
+    with pytest.raises(RequestError, match=r"requires even numbers. Use height=6[46] and width=9[68]\."):
+        save_video(replace(Counting(), size=size), tmp_path / "video.mp4")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Labelled sets: parts of the right sizes, the same for the same request, refused with every fault."""
+"""Labelled sets: sizes of the parts, determinism, and errors with all faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = (60, 20, 20)
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_parts_have_the_sizes_asked_for_and_as_many_of_each_class(name):
+def test_parts_have_the_requested_sizes_and_balanced_classes(name):
     found = open_set(name, counts=(120, 40, 40), size=16)
     assert found.name == name
     for part, count in zip((found.train, found.val, found.test), (120, 40, 40), strict=True):
@@ -26,7 +26,7 @@ def test_parts_have_the_sizes_asked_for_and_as_many_of_each_class(name):
 
 
 @pytest.mark.slow
-def test_signs_come_as_4000_1000_and_1000_of_32_by_32():
+def test_signs_have_4000_1000_and_1000_images_of_32_pixels_by_default():
     found = open_set("signs/vg")
     assert [len(part.images) for part in (found.train, found.val, found.test)] == [4000, 1000, 1000]
     assert found.train.images.shape[1:] == (32, 32, 3)
@@ -41,26 +41,26 @@ def test_the_same_request_gives_the_same_bytes_and_another_seed_others():
 
 
 @pytest.mark.slow
-def test_no_picture_is_in_two_parts():
+def test_parts_are_disjoint():
     found = open_set("signs/vg", counts=(300, 300, 300))
     pictures = [image.tobytes() for part in (found.train, found.val, found.test) for image in part.images]
     assert len(set(pictures)) == 900
 
 
 @pytest.mark.slow
-def test_more_pictures_begin_with_the_fewer():
+def test_a_larger_part_begins_like_a_smaller_one():
     few, many = (open_set("signs/rp", counts=(count, 5, 5)).train for count in (40, 300))
     assert np.array_equal(many.images[:40], few.images)
 
 
-def test_a_test_part_is_that_of_the_whole_set_and_drawn_once():
+def test_open_test_returns_the_cached_test_part():
     part, whole = open_test("signs/vc", size=16, at_most=40), open_set("signs/vc", size=16, counts=40).test
     assert np.array_equal(part.images, whole.images) and np.array_equal(part.classes, whole.classes)
     assert open_test("signs/vc", size=16, at_most=40).images is part.images
 
 
 @pytest.mark.slow
-def test_every_picture_shows_its_class_in_every_chunk():
+def test_images_of_every_chunk_have_their_class():
     """Without noise the margin tells whether bars or rows lie on the ground."""
     found = open_set("signs/vc", counts=(600, 5, 5), classes=5, difficulty=0, size=48).train
     grey = found.images.astype(int).mean(-1)
@@ -71,7 +71,7 @@ def test_every_picture_shows_its_class_in_every_chunk():
 
 
 @pytest.mark.slow
-def test_classes_and_difficulty_can_be_chosen():
+def test_classes_and_difficulty_are_configurable():
     found = open_set("signs/vc", counts=SMALL, classes=5, difficulty=0)
     assert len(found.classes) == 5 and found.train.classes.max() == 4
     noisy = open_set("signs/vc", counts=SMALL, classes=5, difficulty=3.0)
@@ -79,7 +79,7 @@ def test_classes_and_difficulty_can_be_chosen():
     assert rough[1] > 1.5 * rough[0]
 
 
-def test_wrong_requests_name_every_fault():
+def test_an_invalid_request_lists_all_faults():
     with pytest.raises(RequestError) as caught:
         open_set("signs/vc", seed=-1, size=4, counts=(1, 0, 2), classes=1, difficulty=float("nan"))
     for part in ("seed is -1", "size is 4", "a count is 0", "classes is 1", "difficulty is nan"):
@@ -91,6 +91,6 @@ def test_wrong_requests_name_every_fault():
 
 
 @pytest.mark.slow
-def test_names_are_light():
+def test_class_names_import_no_heavy_modules():
     heavy = {"cv2", "torch", "torchvision", "sklearn", "PIL"}
     assert loaded_by("import driftlab.datasets.labelled", heavy) == set()

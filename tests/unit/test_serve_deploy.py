@@ -1,4 +1,4 @@
-"""The files that deploy a server and a device are what Ray Serve and systemd read."""
+"""The deployment files of server and device: they are valid for Ray Serve, systemd, Prometheus and KubeRay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from driftlab.cli.app import build_app
 from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, http_options
 from driftlab.serve_apps.http_server import ServerAddress
 from driftlab.serve_apps.routes import ROUTES
-from driftlab.serve_apps.server_metrics import Meters
+from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.sessions import Limits
 
 FOLDER = resources.files("driftlab.serve_apps") / "deploy"
@@ -34,14 +34,14 @@ def config():
     return ServeDeploySchema.model_validate(yaml.safe_load((FOLDER / "serve.yaml").read_text(encoding="utf-8")))
 
 
-def test_ray_serve_reads_the_config(config):
+def test_the_config_imports_the_application(config):
     (application,) = config.applications
     module, _, name = application.import_path.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
     assert config.http_options.host == "127.0.0.1"
 
 
-def test_its_arguments_need_a_token_of_some_length(config, monkeypatch):
+def test_server_arguments_require_a_token_of_minimum_length(config, monkeypatch):
     (application,) = config.applications
     for token in (None, "short"):
         monkeypatch.delenv(TOKEN_VARIABLE, raising=False) if token is None else monkeypatch.setenv(
@@ -60,9 +60,9 @@ def test_the_unit_starts_and_resumes_a_device():
     shell, flag, script = shlex.split(unit["Service"]["ExecStart"])
     assert (shell, flag) == ("/bin/sh", "-c")
     group, values = get_command(build_app()), dict(shlex.split(word)[0].split("=", 1) for word in environment(unit))
-    found = re.findall(r"exec /opt/driftlab/bin/driftlab ([^;']+)", script)
-    assert [words.split()[:2] for words in found] == [["device", "--resume"], ["device", "--server"]]
-    for words in found:
+    commands = re.findall(r"exec /opt/driftlab/bin/driftlab ([^;']+)", script)
+    assert [words.split()[:2] for words in commands] == [["device", "--resume"], ["device", "--server"]]
+    for words in commands:
         filled = [re.sub(r"\$(\w+)", lambda name: values[name[1]], word) for word in shlex.split(words)]
         group.commands["device"].make_context("device", filled[1:])
 
@@ -71,15 +71,15 @@ def environment(unit):
     return shlex.split(unit["Service"]["Environment"])
 
 
-def test_the_dashboard_shows_only_what_a_server_counts():
+def test_the_dashboard_queries_exactly_the_metrics_of_a_server():
     dashboard = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
-    meters = Meters(SimpleNamespace(sessions={"a": Session()}, limits=Limits()))
+    meters = ServerMetrics(SimpleNamespace(sessions={"a": Session()}, limits=Limits()))
     meters.count_reply(200)
     counted = set(re.findall(r"^(driftlab_\w+)", meters.text().decode(), re.MULTILINE))
-    asked = {name for panel in dashboard["panels"] for one in panel["targets"] for name in names(one["expr"])}
-    assert asked <= counted
+    queried = {name for panel in dashboard["panels"] for one in panel["targets"] for name in names(one["expr"])}
+    assert queried <= counted
     families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in counted}
-    assert families == {re.sub(r"_(total|bucket)$", "", name) for name in asked}  # and all of it
+    assert families == {re.sub(r"_(total|bucket)$", "", name) for name in queried}
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
@@ -88,7 +88,7 @@ def names(expression):
 
 
 class Session:
-    """A session as the meters read it."""
+    """A session with the attributes that the metrics read."""
 
     fault = ""
 
@@ -97,20 +97,20 @@ class Session:
         return {"system": "ams", "workload": "streets/running", **numbers}
 
 
-def test_prometheus_reads_the_route_with_the_token():
+def test_prometheus_scrapes_the_metrics_route_with_a_token():
     (job,) = yaml.safe_load((FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"]
     assert ("GET", job["metrics_path"]) in {(method, path) for method, path, _ in ROUTES}
     assert job["authorization"]["type"] == "Bearer"
 
 
-def test_kuberay_serves_the_same_application(config):
+def test_the_kuberay_service_has_the_same_application(config):
     service, claim = yaml.safe_load_all((FOLDER / "rayservice.yaml").read_text(encoding="utf-8"))
-    theirs = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
-    assert theirs.applications[0].import_path == config.applications[0].import_path
+    deployed = ServeDeploySchema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
+    assert deployed.applications[0].import_path == config.applications[0].import_path
     jsonschema.validate(service["spec"]["rayClusterConfig"], CLUSTER)
     pod = service["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
     (container,), (volume,) = pod["containers"], pod["volumes"]
-    assert theirs.applications[0].args["folder"] == container["volumeMounts"][0]["mountPath"]
+    assert deployed.applications[0].args["folder"] == container["volumeMounts"][0]["mountPath"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert container["env"][0]["name"] == TOKEN_VARIABLE
     image, version = container["image"], service["spec"]["rayClusterConfig"]["rayVersion"]
@@ -118,7 +118,7 @@ def test_kuberay_serves_the_same_application(config):
     assert f"image: {image}" in job and f'rayVersion: "{version}"' in job
 
 
-def test_serve_takes_the_certificate():
+def test_serve_options_have_the_certificate():
     where = ServerAddress("127.0.0.1", 1, "cert.pem", "key.pem")
     assert where.url.startswith("https://")
     assert HTTPOptions(**http_options(where)).ssl_certfile == "cert.pem"

@@ -1,4 +1,4 @@
-"""The port of a server: clients whose request does not come are left, and a restarted server gets its port again."""
+"""The HTTP server: it closes connections without a request, and waits for its port after a restart."""
 
 from __future__ import annotations
 
@@ -20,46 +20,42 @@ async def app(scope, receive, send):
 
 @pytest.fixture
 def port():
-    one = Door(app, ServerAddress("127.0.0.1", 0))
-    yield one.port
-    one.close()
+    server = Door(app, ServerAddress("127.0.0.1", 0))
+    yield server.port
+    server.close()
 
 
-def status(port):
-    line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    return asked(line), line
-
-
-def asked(line):
-    line.request("GET", "/")
-    reply = line.getresponse()
+def request_status(connection):
+    connection.request("GET", "/")
+    reply = connection.getresponse()
     reply.read()
     return reply.status
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nSlow: "])
-def test_a_head_that_does_not_come_closes_the_connection(monkeypatch, port, begun):
-    monkeypatch.setattr(http_server, "HEAD_S", 0.2)
-    with socket.create_connection(("127.0.0.1", port), 20) as line:
-        line.sendall(begun)
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nSlow: "])
+def test_missing_headers_close_the_connection(monkeypatch, port, sent):
+    monkeypatch.setattr(http_server, "HEADER_TIMEOUT_S", 0.2)
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        connection.sendall(sent)
         began_s = time.monotonic()
-        assert line.recv(100) == b""
+        assert connection.recv(100) == b""
         assert time.monotonic() - began_s > 0.1
 
 
-def test_a_request_that_came_is_not_hurried(monkeypatch, port):
-    monkeypatch.setattr(http_server, "HEAD_S", 0.2)
-    found, line = status(port)
+def test_an_idle_connection_stays_open_after_a_request(monkeypatch, port):
+    monkeypatch.setattr(http_server, "HEADER_TIMEOUT_S", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    first = request_status(connection)
     time.sleep(0.5)
-    assert (found, asked(line)) == (204, 204)  # on the same connection
-    line.close()
+    assert (first, request_status(connection)) == (204, 204)
+    connection.close()
 
 
-def test_a_port_that_is_left_soon_is_taken_and_another_one_is_refused(monkeypatch):
-    held = socket.create_server(("127.0.0.1", 0))
-    where = ServerAddress("127.0.0.1", held.getsockname()[1])
-    threading.Timer(0.3, held.close).start()
+def test_a_server_waits_for_its_port_up_to_a_limit(monkeypatch):
+    previous = socket.create_server(("127.0.0.1", 0))
+    where = ServerAddress("127.0.0.1", previous.getsockname()[1])
+    threading.Timer(0.3, previous.close).start()
     listener_of(where).close()
-    monkeypatch.setattr(http_server, "TAKE_S", 0.1)
+    monkeypatch.setattr(http_server, "PORT_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", where.port)), pytest.raises(OSError):
         listener_of(where)

@@ -1,4 +1,4 @@
-"""What passes before every route: rates, slow bodies, long ones, and a server that is about to stop."""
+"""The middleware before all routes: rates, slow and long bodies, and a stopping server."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 from fastapi import HTTPException
 
 from driftlab.serve_apps import guard
-from driftlab.serve_apps.guard import Guard
-from driftlab.serve_apps.server_metrics import Meters
+from driftlab.serve_apps.guard import AccessMiddleware
+from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.sessions import Limits
 from driftlab.serve_apps.tokens import TokenRates
 
 
 class FakeHub:
-    """A hub with one owner and no sessions."""
+    """A hub that accepts the token `owner` and has no sessions."""
 
     def __init__(self, **limits):
         self.limits, self.draining, self.sessions = Limits(**limits), False, {}
-        self.rates, self.meters = TokenRates(self.limits.rate), Meters(self)
+        self.rates, self.meters = TokenRates(self.limits.rate), ServerMetrics(self)
 
     def is_owner(self, token):
         return token == "owner"
@@ -29,7 +29,7 @@ class FakeHub:
 
 
 async def app(scope, receive, send):
-    """Read the body and answer with its length."""
+    """Read the body and reply with its length."""
     size = 0
     while (message := await receive())["type"] == "http.request":
         size += len(message["body"])
@@ -40,7 +40,7 @@ async def app(scope, receive, send):
 
 
 def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"):
-    """Ask the guarded application; a part of the body that is a number is a delay in seconds."""
+    """Send a request through the middleware; a number among the parts of the body is a delay in seconds."""
     queue, sent = list(parts), []
 
     async def receive():
@@ -53,7 +53,7 @@ def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"
 
     scope = {"type": kind, "method": method, "path": path, "query_string": b"", "server": ("h", 1), "extensions": {}}
     headers = [(b"authorization", f"Bearer {token}".encode())]
-    asyncio.run(Guard(app, lambda: hub)({**scope, "headers": headers, "scheme": "http"}, receive, send))
+    asyncio.run(AccessMiddleware(app, lambda: hub)({**scope, "headers": headers, "scheme": "http"}, receive, send))
     return sent
 
 
@@ -66,7 +66,7 @@ def test_a_token_has_a_rate_and_a_burst():
     assert [rates.allow("a") for _ in range(3)] == [True, True, False]
 
 
-def test_too_many_requests_are_told_when_to_come_back():
+def test_requests_above_the_rate_get_a_retry_time():
     hub = FakeHub(rate=0.5)
     assert ask(hub, b"x")[0]["status"] == 200
     refused = ask(hub, b"x")[0]
@@ -76,14 +76,14 @@ def test_too_many_requests_are_told_when_to_come_back():
 
 
 @pytest.mark.parametrize(("parts", "status"), [((b"x" * 9, b"x" * 9), 413), ((0.5, b"x"), 408)])
-def test_a_body_that_is_too_long_or_too_slow_is_refused(monkeypatch, parts, status):
-    monkeypatch.setattr(guard, "BODY_S", 0.05)
+def test_a_long_or_slow_body_is_refused(monkeypatch, parts, status):
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 0.05)
     with pytest.raises(HTTPException) as refused:
         ask(FakeHub(body_bytes=10), *parts)
     assert refused.value.status_code == status
 
 
-def test_a_server_about_to_stop_takes_nothing_new():
+def test_a_stopping_server_refuses_new_requests():
     hub = FakeHub()
     hub.draining = True
     refused = ask(hub, b"x")[0]
@@ -91,7 +91,7 @@ def test_a_server_about_to_stop_takes_nothing_new():
     assert ask(hub, b"", method="GET")[0]["status"] == 200
 
 
-def test_a_socket_without_a_token_is_closed():
+def test_a_websocket_without_a_token_is_closed():
     assert ask(FakeHub(), token="wrong", kind="websocket")[0] == {
         "type": "websocket.close",
         "code": 1008,

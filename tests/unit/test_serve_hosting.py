@@ -1,4 +1,4 @@
-"""A hosted session: the lab's rounds on uploads as they arrive, and nothing that was acknowledged is lost."""
+"""A hosted session: training rounds on uploads, and recovery of acknowledged uploads and results."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from served_factory import ASKED, TOKEN
 
 from driftlab.errors import RunError, WireError
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field import session_rounds
+from driftlab.platform.field import rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import read_asked
-from driftlab.platform.field.session_rounds import RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundRequest, RoundsWorker
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
-from driftlab.serve_apps.hosting import Busy, HostedSession
-from driftlab.serve_apps.sessions import Full, Hub, Limits
+from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
+from driftlab.serve_apps.sessions import Hub, Limits, ServerFull
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}
@@ -34,7 +34,7 @@ def upload(number, codec="h264"):
 
 
 def payloads(session):
-    return [one.payload for one in decode_results(session.results(0), FPS)]
+    return [result.payload for result in decode_results(session.results(0), FPS)]
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def session(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_round_takes_every_upload_that_waits(session):
+def test_a_round_uses_all_waiting_uploads(session):
     assert not session.has_work
     assert [session.upload(upload(number)) for number in (1, 2)] == [1, 2]
     session.work()
-    (one,) = session.history()
-    assert (one["number"], one["row"]["uploads"], one["row"]["samples"]) == (1, 2, 4)
+    (entry,) = session.history()
+    assert (entry["number"], entry["row"]["uploads"], entry["row"]["samples"]) == (1, 2, 4)
     assert not session.has_work
     assert session.status()["version"] == 1
 
 
 @pytest.mark.slow
-def test_an_upload_again_is_acknowledged_and_not_used_again(session):
+def test_a_repeated_upload_is_acknowledged_and_used_once(session):
     session.upload(upload(1))
     assert session.upload(upload(1)) == 1
     session.work()
@@ -65,11 +65,11 @@ def test_an_upload_again_is_acknowledged_and_not_used_again(session):
 
 
 @pytest.mark.slow
-def test_a_full_queue_refuses(session):
-    for number in range(1, hosting.MOST_WAITING + 1):
+def test_a_full_queue_refuses_uploads(session):
+    for number in range(1, hosting.MAX_WAITING + 1):
         session.upload(upload(number))
-    with pytest.raises(Busy):
-        session.upload(upload(hosting.MOST_WAITING + 1))
+    with pytest.raises(UploadQueueFull):
+        session.upload(upload(hosting.MAX_WAITING + 1))
 
 
 def test_another_codec_is_refused(session):
@@ -78,7 +78,7 @@ def test_another_codec_is_refused(session):
 
 
 @pytest.mark.slow
-def test_the_network_of_the_device_is_one_of_its_family(session):
+def test_an_upload_names_a_network_of_the_family(session):
     message = decode_samples(upload(1), FPS)
     assert message.runs is None
     with pytest.raises(WireError):
@@ -88,15 +88,15 @@ def test_the_network_of_the_device_is_one_of_its_family(session):
     assert (session.app.choice.runs, session.status()["version"]) == (0, 1)
 
 
-def test_weights_read_back_with_their_shapes():
-    weights = {"scalar": np.array(3.0), "turned": np.arange(6.0).reshape(2, 3).T}
-    read = load_weights(dump_weights(weights))
-    assert {name: one.shape for name, one in read.items()} == {"scalar": (), "turned": (3, 2)}
-    assert (read["turned"] == weights["turned"]).all()
+def test_loaded_weights_have_the_dumped_shapes():
+    weights = {"scalar": np.array(3.0), "transposed": np.arange(6.0).reshape(2, 3).T}
+    loaded = load_weights(dump_weights(weights))
+    assert {name: array.shape for name, array in loaded.items()} == {"scalar": (), "transposed": (3, 2)}
+    assert (loaded["transposed"] == weights["transposed"]).all()
 
 
 @pytest.mark.slow
-def test_a_damaged_upload_is_used_up_and_trains_nothing(session):
+def test_a_damaged_upload_is_dropped_without_training(session):
     session.upload(upload(1)[:-3])
     session.work()
     assert (session.fault, session.history(), session.has_work) == ("", [], False)
@@ -106,10 +106,10 @@ def test_a_damaged_upload_is_used_up_and_trains_nothing(session):
 
 
 @pytest.mark.slow
-def test_a_session_goes_on_after_its_process_ended(session, tmp_path):
+def test_a_session_resumes_in_another_process(session, tmp_path):
     session.upload(upload(1))
     session.work()
-    session.upload(upload(2))  # acknowledged, not used yet
+    session.upload(upload(2))  # acknowledged, but not used yet
     sent = session.results(0)
     copy = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
     again = HostedSession(copy, read_asked(ASKED))
@@ -117,20 +117,20 @@ def test_a_session_goes_on_after_its_process_ended(session, tmp_path):
     assert again.has_work
     again.work()
     session.work()
-    assert payloads(again) == payloads(session)  # the same update as without the end
+    assert payloads(again) == payloads(session)  # the same update as in the first process
     assert again.status()["version"] == 2
     assert list((copy / "uploads").iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["driftlab.platform.sim.session\nLearner", "driftlab.nowhere\nLearner"])
 def test_the_state_of_another_version_is_refused_with_a_cure(tmp_path, place):
-    (tmp_path / session_rounds.NODES).write_bytes(f"c{place}\n.".encode())  # a pickle that refers to a class
-    with pytest.raises(RunError, match=r"another version of driftlab: .*(Learner|nowhere).*Start the session anew"):
-        session_rounds.read_state(tmp_path)
+    (tmp_path / rounds.NODES).write_bytes(f"c{place}\n.".encode())  # a pickle that refers to a class
+    with pytest.raises(RunError, match=r"another version of driftlab: .*(Learner|nowhere).*Start a new session"):
+        rounds.read_state(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_resync_brings_every_weight(session):
+def test_a_resync_sends_all_weights(session):
     session.upload(upload(1))
     session.work()
     session.ask_all()
@@ -140,32 +140,32 @@ def test_a_resync_brings_every_weight(session):
     assert session.status()["version"] == 2
 
 
-def test_no_mutated_upload_breaks_a_session(session):
+def test_mutated_uploads_do_not_fail_a_session(session):
     body, rng = upload(1), rng_for(0, "mutations")
     for _ in range(300):
         data = bytearray(body)
         for place in rng.integers(len(data), size=2):
             data[place] = rng.integers(256)
-        with contextlib.suppress(WireError, Busy):
+        with contextlib.suppress(WireError, UploadQueueFull):
             session.upload(bytes(data))
         if session.has_work:
             session.work()
     assert session.fault == ""
 
 
-def test_labels_come_back_where_the_device_tracks(tmp_path):
+def test_remote_tracking_returns_labels(tmp_path):
     asked = read_asked({**ASKED, "system": {"name": "remote_tracking", "streaming": TRACKING}})
     session = HostedSession(tmp_path, asked)
     session.upload(upload(1))
     session.work()
-    (one,) = decode_results(session.results(0), FPS)
-    assert (one.kind, one.captured_s, session.status()["version"]) == ("labels", 0.75, 0)
+    (result,) = decode_results(session.results(0), FPS)
+    assert (result.kind, result.captured_s, session.status()["version"]) == ("labels", 0.75, 0)
     assert session.history()[0]["row"] == {}
 
 
 @pytest.mark.slow
-def test_results_are_dropped_in_order(session, monkeypatch):
-    for module in (hosting, session_rounds):
+def test_the_oldest_results_are_deleted(session, monkeypatch):
+    for module in (hosting, rounds):
         monkeypatch.setattr(module, "KEPT_RESULTS", 2)
     for number in (1, 2, 3):
         session.upload(upload(number))
@@ -185,43 +185,43 @@ def test_a_hub_opens_its_sessions_again(tmp_path):
     again.close()
 
 
-def test_a_damaged_session_keeps_no_other_from_opening(tmp_path):
+def test_a_damaged_session_does_not_prevent_others_from_opening(tmp_path):
     hub = Hub(tmp_path, TOKEN)
     names = [hub.open(read_asked(ASKED))[0] for _ in range(2)]
     hub.close()
-    (tmp_path / names[0] / session_rounds.NODES).write_bytes(b"damaged")
+    (tmp_path / names[0] / rounds.NODES).write_bytes(b"damaged")
     again = Hub(tmp_path, TOKEN)
     assert list(again.sessions) == names[1:]
     again.close()
 
 
-def test_a_session_whose_stream_is_over_makes_room(tmp_path, monkeypatch):
+def test_a_finished_session_is_replaced_by_a_new_one(tmp_path, monkeypatch):
     hub = Hub(tmp_path, TOKEN, Limits(sessions=1))
     first, _ = hub.open(read_asked(ASKED))
-    with pytest.raises(Full):
+    with pytest.raises(ServerFull):
         hub.open(read_asked(ASKED))
-    monkeypatch.setattr(hosting, "KEPT_S", -1000.0)
+    monkeypatch.setattr(hosting, "IDLE_TIMEOUT_S", -1000.0)
     second, _ = hub.open(read_asked(ASKED))
     assert list(hub.sessions) == [second]
     assert not (tmp_path / first).exists()
     hub.close()
 
 
-def test_a_round_that_is_asked_for_again_is_not_done_again(session, tmp_path):
+def test_a_repeated_request_does_not_repeat_its_round(session, tmp_path):
     session.upload(upload(1))
     request = RoundRequest(tmp_path, session.asked, until=1, now_s=1.0, known=0)
     first, second = RoundsWorker(), RoundsWorker()
     once = first.work(request)
     result = (tmp_path / "results" / "00000001").read_bytes()
-    first.close()  # its process was lost before the reply came
+    first.close()  # as if its process was lost before the reply
     again = second.work(request)
     assert (again.number, again.used, again.fault) == (once.number, once.used, once.fault) == (1, 1, "")
-    assert [one.row for one in again.rounds] == [one.row for one in once.rounds]
+    assert [facts.row for facts in again.rounds] == [facts.row for facts in once.rounds]
     assert (tmp_path / "results" / "00000001").read_bytes() == result
 
 
-def test_a_session_has_one_worker_at_a_time(session, tmp_path, monkeypatch):
-    monkeypatch.setattr(session_rounds, "LOCK_S", 0.1)
+def test_a_session_is_locked_by_one_worker(session, tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "LOCK_TIMEOUT_S", 0.1)
     request = RoundRequest(tmp_path, session.asked, until=0, now_s=1.0, known=0)
     first, second = RoundsWorker(), RoundsWorker()
     assert first.work(request).fault == ""

@@ -1,4 +1,4 @@
-"""The live page in a browser: on a phone, by keyboard, and by itself."""
+"""The live page in a browser: narrow screen, keyboard, updates without reload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOCUSED = "document.activeElement.id || document.activeElement.parentElement.dat
 
 
 class FakeDemo:
-    """The device of the button, without its process."""
+    """The demo device without its process."""
 
     running = False
 
@@ -42,7 +42,7 @@ def upload(session):
     return body, f"/sessions/{session['id']}/uploads"
 
 
-def test_the_page_serves_a_phone_and_a_keyboard(tmp_path):
+def test_the_page_works_on_a_phone_and_by_keyboard(tmp_path):
     with served(tmp_path / "served") as server, browser(tmp_path / "profile") as tab:
         server.app.state.demo = demo = FakeDemo()
         client = server.client()
@@ -52,20 +52,20 @@ def test_the_page_serves_a_phone_and_a_keyboard(tmp_path):
         body, path = upload(session)
         client.ask("POST", path, body)
         tab.wait_for("!document.getElementById('truth').hidden && document.getElementById('truth').naturalWidth === 48")
-        tab.wait_for("document.querySelectorAll('#plot polyline').length === 2")  # by itself
+        tab.wait_for("document.querySelectorAll('#plot polyline').length === 2")  # without a reload
         assert tab.value("document.documentElement.scrollWidth") <= PHONE
         small = "[...document.querySelectorAll('button')].filter(one => one.offsetHeight < 44).length"
         assert tab.value(small) == 0
-        found = []
+        focused = []
         for _ in range(3):
             tab.press("Tab")
-            found.append(tab.value(FOCUSED))
+            focused.append(tab.value(FOCUSED))
             tab.press("Enter")
-            if found[-1] in ("start", "stop"):
-                wanted, until_s = found[-1] == "start", time.monotonic() + WAIT_S
-                while demo.running != wanted and time.monotonic() < until_s:
+            if focused[-1] in ("start", "stop"):
+                expected, until_s = focused[-1] == "start", time.monotonic() + WAIT_S
+                while demo.running != expected and time.monotonic() < until_s:
                     time.sleep(0.05)
-                assert demo.running == wanted
-        assert found == ["start", "stop", session["id"]]
-        elsewhere = "performance.getEntriesByType('resource').filter(one => !one.name.startsWith(location.origin)"
-        assert tab.value(f"{elsewhere} && !one.name.startsWith('blob:') && !one.name.startsWith('data:')).length") == 0
+                assert demo.running == expected
+        assert focused == ["start", "stop", session["id"]]
+        foreign = "performance.getEntriesByType('resource').filter(one => !one.name.startsWith(location.origin)"
+        assert tab.value(f"{foreign} && !one.name.startsWith('blob:') && !one.name.startsWith('data:')).length") == 0

@@ -1,4 +1,4 @@
-"""The HTTP surface: nothing without a token, nothing above a limit, one whole version in every answer."""
+"""The HTTP routes: tokens, limits, and predictions with the version of the network."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def session(server):
 
 
 def raw(server, method, path, token=None, body=None, **headers):
-    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     head = headers | ({} if token is None else {"Authorization": f"Bearer {token}"})
-    line.request(method, path, body, head)
-    reply = line.getresponse()
+    connection.request(method, path, body, head)
+    reply = connection.getresponse()
     data = reply.read()
-    line.close()
+    connection.close()
     return reply.status, data, reply
 
 
 def routes(server):
-    described = server.client().ask_json("GET", "/openapi.json")["paths"]
-    return [(verb.upper(), path) for path, verbs in described.items() for verb in verbs]
+    paths = server.client().ask_json("GET", "/openapi.json")["paths"]
+    return [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs]
 
 
-def test_every_route_asks_for_a_token(server, session):
-    found = routes(server)
-    assert len(found) >= 15
-    for method, path in found:
+def test_every_route_requires_a_token(server, session):
+    listed = routes(server)
+    assert len(listed) >= 15
+    for method, path in listed:
         here = path.replace("{name}", session["id"]).replace("{kind}", "frame")
         for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x"):
             status, data, _ = raw(server, method, here, token)
@@ -60,10 +60,10 @@ def test_every_route_asks_for_a_token(server, session):
             assert TOKEN.encode() not in data
     assert raw(server, "GET", "/nothing")[0] == 401
     assert raw(server, "GET", "/nothing", TOKEN)[0] == 404
-    assert session["id"] in server.hub.sessions  # no DELETE got through
+    assert session["id"] in server.hub.sessions  # no DELETE was accepted
 
 
-def test_a_strangers_session_does_not_exist(server, session):
+def test_the_token_of_another_session_gets_not_found(server, session):
     other = server.client().ask_json("POST", "/sessions", ASKED)
     for method, path in routes(server):
         if "{name}" in path:
@@ -79,20 +79,20 @@ def test_a_strangers_session_does_not_exist(server, session):
     assert not (server.folder / other["id"]).exists()
 
 
-def test_a_browser_gives_the_token_as_a_password(server):
+def test_a_browser_sends_the_token_as_a_password(server):
     head = {"Authorization": "Basic " + base64.b64encode(f"me:{TOKEN}".encode()).decode()}
     status, data, reply = raw(server, "GET", "/", **head)
     assert status == 200
     assert b"<main>" in data
-    assert b"http://" not in data.replace(b"http://www.w3.org/2000/svg", b"")  # nothing from elsewhere
+    assert b"http://" not in data.replace(b"http://www.w3.org/2000/svg", b"")  # no resources of other sites
     assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
     refused, _, reply = raw(server, "GET", "/")
     assert (refused, reply.headers["WWW-Authenticate"].split()[0]) == (401, "Basic")
-    from_elsewhere = {**head, "Sec-Fetch-Site": "cross-site"}
-    assert raw(server, "DELETE", "/demo", **from_elsewhere)[0] == 403
+    cross_site = {**head, "Sec-Fetch-Site": "cross-site"}
+    assert raw(server, "DELETE", "/demo", **cross_site)[0] == 403
 
 
-def test_what_is_too_large_or_torn_is_refused(server, session):
+def test_large_and_invalid_bodies_are_refused(server, session):
     path = f"/sessions/{session['id']}"
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"x" * 5000)[0] == 413
     assert raw(server, "POST", f"{path}/answer", TOKEN, b"x" * 5000)[0] == 413
@@ -105,24 +105,23 @@ def test_what_is_too_large_or_torn_is_refused(server, session):
     assert server.hub.sessions[session["id"]].received == 0
 
 
-def test_results_that_were_never_there_are_gone(server, session):
+def test_results_after_an_unknown_number_are_gone(server, session):
     path = f"/sessions/{session['id']}/updates"
     assert raw(server, "GET", f"{path}?after=0", TOKEN)[:2] == (200, b"")
     assert raw(server, "GET", f"{path}?after=7", TOKEN)[0] == 410
 
 
 @pytest.mark.slow
-def test_an_upload_becomes_an_update_and_answers_name_their_version(server, session):
+def test_an_upload_gives_an_update_and_a_new_version(server, session):
     client, path = server.client(session["token"]), f"/sessions/{session['id']}"
     assert load_weights(client.ask("GET", f"{path}/weights"))
-    picture = np.full((40, 60, 3), 90, dtype=np.uint8)
-    image = cv2.imencode(".png", picture)[1].tobytes()
+    image = cv2.imencode(".png", np.full((40, 60, 3), 90, dtype=np.uint8))[1].tobytes()
     before = json.loads(client.ask("POST", f"{path}/answer", image))
     assert (before["version"], np.shape(before["answer"])) == (0, (32, 48))
     payload = pack(np.full((2, 32, 48, 3), 90, dtype=np.uint8), "h264").payload
     body = SampleMessage(1, 2.0, Sampling((0.75, 1.75), 2.0, codec="h264"), payload).encode(4.0)
     assert client.ask("POST", f"{path}/uploads", body) == b"1"
-    assert client.ask("POST", f"{path}/uploads", body) == b"1"  # again: the acknowledgement was lost
+    assert client.ask("POST", f"{path}/uploads", body) == b"1"  # repeated, as after a lost acknowledgement
     (update,) = decode_results(client.ask("GET", f"{path}/updates?after=0&hold_s=20"), 4.0)
     assert (update.number, update.kind) == (1, "update")
     after = json.loads(client.ask("POST", f"{path}/answer", image))

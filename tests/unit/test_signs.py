@@ -1,4 +1,4 @@
-"""Signs: what tells the classes apart, what the world does to them, and what stays."""
+"""Signs: the classes, their variation within a stream, and the properties that do not change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def picture(kind, **changed):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 8, 10, 12, 16, 20, 40, 100, MAX_CLASSES])
-def test_classes_are_different_and_use_every_letter_as_evenly_as_can_be(classes):
+def test_classes_are_different_and_use_shapes_and_patterns_evenly(classes):
     kinds = kinds_of(classes)
     assert len(set(kinds)) == len(set(names_of(classes))) == classes
     letters = [len({kind[place] for kind in kinds}) for place in range(3)]
@@ -64,7 +64,7 @@ def test_classes_are_different_and_use_every_letter_as_evenly_as_can_be(classes)
 
 
 @pytest.mark.parametrize("classes", [-1, 0, 1, MAX_CLASSES + 1])
-def test_class_counts_outside_are_refused(classes):
+def test_invalid_class_counts_are_refused(classes):
     with pytest.raises(RequestError, match=f"2 to {MAX_CLASSES} classes, given {classes}"):
         kinds_of(classes)
 
@@ -80,7 +80,7 @@ def test_a_shape_covers_the_area_of_its_polygon(shape):
     assert covered == pytest.approx(area, rel=0.05)
 
 
-def test_a_turn_turns_and_a_centre_moves():
+def test_a_view_rotates_and_moves_the_sign():
     square = list(SHAPES).index("square")
     diamond = list(SHAPES).index("diamond")
     turned = picture(SignClass(square, PLAIN, PLAIN), turns=[math.pi / 4]).astype(int)
@@ -90,7 +90,7 @@ def test_a_turn_turns_and_a_centre_moves():
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-def test_patterns_lie_on_sign_and_ground_and_are_all_different(layer):
+def test_patterns_of_sign_and_background_are_all_different(layer):
     middle, edge = (slice(40, 56), slice(40, 56)), (slice(0, 96), slice(0, 10))
     here, there = (middle, edge) if layer == 0 else (edge, middle)
     found = []
@@ -102,13 +102,13 @@ def test_patterns_lie_on_sign_and_ground_and_are_all_different(layer):
     assert all(not np.array_equal(a, b) for k, a in enumerate(found) for b in found[:k])
 
 
-def test_what_hangs_before_a_sign_hides_it():
+def test_discs_hide_the_sign():
     blobs = [[[0.0, 0.0, 0.1, 1, 0, 0]]]
     image = picture(SignClass(0, PLAIN, PLAIN), blobs=blobs)
     assert image[48, 48].tolist() == [255, 0, 0] and image[48, 48 - 20].tolist() == [255, 255, 255]
 
 
-def test_views_stray_as_far_as_the_difficulty_says():
+def test_views_vary_with_the_difficulty():
     kinds = [SignClass(0, 0, 0)] * 500
     easy, hard = (draw_views(np.random.default_rng(0), kinds, difficulty) for difficulty in (0.0, 2.0))
     assert not easy.centres.any() and not easy.turns.any() and not easy.blobs[..., 2].any()
@@ -118,7 +118,7 @@ def test_views_stray_as_far_as_the_difficulty_says():
 
 
 @pytest.mark.slow
-def test_a_scene_colours_its_classes_and_another_scene_does_not():
+def test_class_colours_differ_between_scenes():
     """Within a scene the nearest mean colour names the class; learnt there, it says little elsewhere."""
     stream = signs("motorway", duration_s=400, pace=0.1)
     frames = stream.at(np.arange(0, 400, 0.25))
@@ -135,7 +135,7 @@ def test_a_scene_colours_its_classes_and_another_scene_does_not():
     assert right(first) > 0.6 > 0.35 > right(other)
 
 
-def test_worlds_change_as_often_as_they_say():
+def test_scenes_change_at_the_times_of_the_preset():
     changes = {name: len(signs(name).changes_s()) for name in PRESETS}
     assert changes["depot"] == changes["seasons"] == 0 < changes["town"] < changes["motorway"]
     assert len(signs("town", pace=2.0).changes_s()) > changes["town"]
@@ -143,7 +143,7 @@ def test_worlds_change_as_often_as_they_say():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
-def test_signs_stay_in_sight_for_about_their_time(name):
+def test_signs_are_visible_for_about_their_time(name):
     stream = signs(name, duration_s=200, side=16)
     frames = stream.at(np.arange(0, 200, 0.25))
     new = np.mean(np.diff(frames.classes) != 0) * 4  # changes per second
@@ -152,7 +152,7 @@ def test_signs_stay_in_sight_for_about_their_time(name):
 
 
 @pytest.mark.slow
-def test_a_town_has_a_taste_for_some_signs_and_a_depot_shows_all_alike():
+def test_a_town_favours_some_classes_and_a_depot_has_equal_frequencies():
     counts = {}
     for name in ("depot", "town"):
         stream = signs(name, duration_s=2000, pace=0.01, side=16)
@@ -160,14 +160,14 @@ def test_a_town_has_a_taste_for_some_signs_and_a_depot_shows_all_alike():
     assert counts["depot"].std() < 0.03 < 0.06 < counts["town"].std()
 
 
-def test_seasons_fade_without_a_jump():
+def test_seasons_change_continuously():
     stream = signs("seasons", duration_s=200)
     before, at, after = (stream._look(0, time_s).colours for time_s in (44.9, 45.0, 45.1))
     assert np.abs(at - before).max() < 0.01 and np.abs(after - at).max() < 0.01
     assert np.abs(stream._look(0, 0.0).colours - at).mean() > 0.1
 
 
-def test_parameters_do_what_they_say():
+def test_parameters_have_their_effect():
     assert len(signs("town", classes=20).classes) == 20
     clear, noisy = (signs("depot", difficulty=difficulty).at([1.0]).images[0] for difficulty in (0.0, 3.0))
     smooth = [np.abs(np.diff(image.astype(int), axis=0)).mean() for image in (clear, noisy)]
@@ -176,6 +176,6 @@ def test_parameters_do_what_they_say():
         signs("town", classes=2.5)
 
 
-def test_a_contact_sheet_names_what_each_frame_shows():
+def test_a_contact_sheet_has_the_class_of_each_frame():
     sheet = contact_sheet(signs("town"), [0.0, 5.0, 50.0])
     assert sheet.dtype == np.uint8 and sheet.shape[1] >= 3 * 256 and sheet.shape[0] >= 256 + 2 * 20

@@ -1,4 +1,4 @@
-"""Labelled sets as workloads: a run learns on one part of a set, chooses on another and is graded on the third."""
+"""Labelled sets as workloads: training, validation and scoring use different parts of a set."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bytes_of(images: np.ndarray) -> list[bytes]:
     return [image.tobytes() for image in images]
 
 
-def test_every_picture_is_seen_once_before_any_returns():
+def test_every_image_appears_once_before_any_repeats():
     pytest.importorskip("sklearn")
     judged = open_set("digits", size=(16, 24)).test
     stream = open_stream("set:digits", seed=5, height=16, width=24, fps=10.0, duration_s=50.0)
@@ -56,7 +56,7 @@ def test_every_picture_is_seen_once_before_any_returns():
 
 
 @pytest.mark.slow
-def test_what_is_learned_from_is_never_shown():
+def test_training_images_are_not_in_the_stream():
     pytest.importorskip("sklearn")
     recipe = Recipe("tiny_classifier", 10, 16, 16, "set:digits", steps=1000, seed=7)
     data = pretrain.draw_data(recipe)
@@ -70,7 +70,7 @@ def digits_shown(seed: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_few_steps_open_few_pictures():
+def test_short_training_reads_few_images():
     data = pretrain.draw_data(Recipe("tiny_classifier", 16, 16, 16, "set:signs/vs", steps=20))
     whole = open_set("signs/vs", size=16)
     for few, many in ((data.train, whole.train), (data.val, whole.val), (data.test, whole.test)):
@@ -78,7 +78,7 @@ def test_few_steps_open_few_pictures():
 
 
 @pytest.mark.slow
-def test_nested_networks_are_built_on_digits_and_graded_on_others(tmp_path: Path):
+def test_nested_networks_are_trained_and_scored_on_different_digits(tmp_path: Path):
     pytest.importorskip("sklearn")
     found = open_run(run(document(), out=tmp_path / "run").directory)
     assert set(found.frame("runs")["workload"]) == {"digits"}

@@ -1,4 +1,4 @@
-"""torchvision imports beside a torch it was not built for, and is left alone beside one it was."""
+"""torchvision can be imported with a torch that it was not built for, and is unchanged with a matching one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def loadable_library() -> Path:
 
 
 @pytest.mark.slow
-def test_a_broken_torchvision_is_mended(fake: Path):
+def test_a_broken_torchvision_gets_the_missing_operators(fake: Path):
     (fake / "_C.so").write_bytes(b"not a library")
     assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True"]
 
@@ -83,7 +83,7 @@ def test_a_torchvision_without_library_is_mended(fake: Path):
 
 
 @pytest.mark.slow
-def test_a_working_torchvision_is_left_alone(fake: Path):
+def test_a_working_torchvision_is_unchanged(fake: Path):
     (fake / "_C.so").symlink_to(loadable_library())
     assert python(REPORT, fake.parent) == ["works torchvision.ops.boxes False"]
 
@@ -133,7 +133,7 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_suppression_keeps_what_greedy_choice_keeps(seed: int):
+def test_suppression_equals_greedy_selection(seed: int):
     generator = torch.Generator().manual_seed(seed)
     boxes = torch.rand(60, 4, generator=generator) * 10
     boxes[:, 2:] += boxes[:, :2] + 1
@@ -148,12 +148,12 @@ def test_suppression_keeps_what_greedy_choice_keeps(seed: int):
     assert all(overlap(boxes[a], boxes[b]) <= 0.3 for a, b in combinations(found, 2))
 
 
-def test_suppression_of_nothing_keeps_nothing():
+def test_suppression_of_no_boxes_is_empty():
     kept = non_maximum_suppression(torch.zeros(0, 4), torch.zeros(0), 0.5)
     assert kept.shape == (0,)
     assert kept.dtype == torch.int64
 
 
-def test_boxes_without_area_suppress_nothing():
+def test_boxes_without_area_do_not_suppress_others():
     point = torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5]])
     assert sorted(non_maximum_suppression(point, torch.tensor([0.2, 0.1]), 0.5).tolist()) == [0, 1]

@@ -1,4 +1,4 @@
-"""Video files: the right frame at every time, truth from label maps, refusals that say why."""
+"""Video files: the frame at every time, ground truth from label maps, and errors with their reason."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_seek_finds_its_frame(tmp_path, name, codec):
         ("mpeg4", {"g": "15", "bf": "2", "qmin": "1", "qmax": "1"}),
     ],
 )
-def test_an_avi_file_without_presentation_times_shows_the_right_frames(tmp_path, codec, options):
+def test_an_avi_file_without_presentation_times_has_the_right_frames(tmp_path, codec, options):
     """AVI stores the order of decoding alone, and H.264 stores B-frames after those that are shown later."""
     stream = show(write_video(tmp_path / "a.avi", codec, {**options, "threads": "1"}))
     assert stream.duration_s == pytest.approx(COUNT / RATE)
@@ -82,7 +82,7 @@ def test_an_avi_file_without_presentation_times_shows_the_right_frames(tmp_path,
 
 @pytest.mark.parametrize("rate", [24, Fraction(24000, 1001), 30, Fraction(30000, 1001), 60])
 @pytest.mark.parametrize("left_out", [[], [20, 21, 40]])
-def test_times_that_the_container_rounds_show_the_right_frames(tmp_path, rate, left_out):
+def test_rounded_times_have_the_right_frames(tmp_path, rate, left_out):
     """Matroska rounds to milliseconds, so that 2/30 s became 0.067 s and frame 2 came only after it."""
     shown = [number for number in range(COUNT) if number not in left_out]
     stream = show(write_video(tmp_path / "a.mkv", rate=rate, shown=shown), fps=float(rate))
@@ -99,19 +99,19 @@ def test_a_long_tick_is_no_tolerance(tmp_path):
     assert numbers_of(stream.at(times)) == [max(n for n in shown if n <= k // 4) for k in range(len(times))]
 
 
-def test_another_rate_shows_the_last_frame_before(film):
+def test_another_rate_uses_the_last_frame_before(film):
     assert numbers_of(show(film, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
     assert numbers_of(show(film, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_given_length_cuts_or_holds_the_last_frame(film):
+def test_a_given_length_cuts_or_repeats_the_last_frame(film):
     assert show(film, duration_s=2.0).duration_s == 2.0
     longer = show(film, duration_s=9.0)
     assert numbers_of(longer.at([8.9])) == [COUNT - 1]
     assert open_stream(f"video:{film}", seed=0, height=24, width=40, fps=5, duration_s=None).duration_s > 5.9
 
 
-def test_a_film_alone_has_no_truth(film):
+def test_a_video_without_label_maps_has_no_truth(film):
     stream = show(film)
     frames = stream.at([0.0])
     assert not stream.has_truth and frames.labels is None and frames.boxes is None and stream.changes_s() == ()
@@ -138,7 +138,7 @@ def test_label_maps_are_found_by_frame_number(tmp_path, beside):
     assert (seventh[:, :20] == 1).all() and (seventh[:, 20:] == IGNORE).all()
 
 
-def test_label_maps_that_do_not_fit_are_refused(tmp_path):
+def test_invalid_label_maps_are_refused(tmp_path):
     path = write_video(tmp_path / "film.mp4")
     Image.fromarray(np.full((4, 4), 77, np.uint8)).save(tmp_path / "gt_000000.png")
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "gt_000001.png")
@@ -149,7 +149,7 @@ def test_label_maps_that_do_not_fit_are_refused(tmp_path):
             stream.at([time_s])
 
 
-def test_files_that_are_no_videos_are_refused(tmp_path, film):
+def test_other_files_are_refused(tmp_path, film):
     (tmp_path / "text.mp4").write_text("not a film", encoding="utf-8")
     with pytest.raises(DataError, match="cannot be read as a video"):
         show(tmp_path / "text.mp4")
@@ -162,7 +162,7 @@ def test_files_that_are_no_videos_are_refused(tmp_path, film):
         show(tmp_path / "torn.mp4")
 
 
-def test_a_film_without_pictures_is_refused(tmp_path):
+def test_a_video_without_frames_is_refused(tmp_path):
     path = tmp_path / "sound.wav"
     with av.open(str(path), "w") as container:
         track = container.add_stream("pcm_s16le", rate=8000)
@@ -173,7 +173,7 @@ def test_a_film_without_pictures_is_refused(tmp_path):
         show(path)
 
 
-def test_a_title_in_any_encoding_is_no_obstacle(tmp_path):
+def test_a_title_may_have_any_encoding(tmp_path):
     """The title of a film is not read; its bytes were once taken for UTF-8."""
     path = tmp_path / "film.mkv"
     with av.open(str(path), "w") as container:
@@ -189,12 +189,12 @@ def test_a_title_in_any_encoding_is_no_obstacle(tmp_path):
 @pytest.mark.parametrize(
     ("bound", "most", "said"),
     [
-        ("MAX_FILM_BYTES", 1000, "bytes, allowed are 1,000"),
+        ("MAX_VIDEO_BYTES", 1000, "bytes, allowed are 1,000"),
         ("MAX_FRAME_PX", WIDTH * HEIGHT - 1, "80 x 48 pixels, allowed are 3,839"),
         ("MAX_LENGTH_S", 5.0, "5.9 s apart, allowed are 5"),
     ],
 )
-def test_a_film_that_is_too_large_is_refused_before_it_is_decoded(film, monkeypatch, bound, most, said):
+def test_a_large_video_is_refused_before_it_is_decoded(film, monkeypatch, bound, most, said):
     monkeypatch.setattr(video, bound, most)
     monkeypatch.setattr(video.VideoStream, "_decode_to", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(DataError, match=said):
@@ -202,13 +202,13 @@ def test_a_film_that_is_too_large_is_refused_before_it_is_decoded(film, monkeypa
 
 
 @pytest.mark.parametrize("content", [b"sea\xff\n", b"\xff\xfes\0"])
-def test_classes_that_are_no_text_are_refused(tmp_path, content):
+def test_an_invalid_classes_file_is_refused(tmp_path, content):
     (tmp_path / "classes.txt").write_bytes(content)
     with pytest.raises(DataError, match=r"classes\.txt' cannot be read"):
         show(write_video(tmp_path / "film.mp4"))
 
 
-def test_a_film_of_spoilt_bytes_is_shown_or_refused(tmp_path, film):
+def test_a_damaged_video_is_read_or_refused(tmp_path, film):
     sound, dice = film.read_bytes(), np.random.default_rng(0)
     shown = 0
     for number in range(10):
