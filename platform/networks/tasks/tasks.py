@@ -17,8 +17,8 @@ import numpy.typing as npt
 from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames
 from driftlab.errors import WireError, unknown_name
 from driftlab.platform.core import wire
-from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy, ratio
-from driftlab.platform.networks.tasks import boxes, phi
+from driftlab.platform.core.metrics import confusion, confusions, f1_boxes, hits, miou, pixel_accuracy, ratio
+from driftlab.platform.networks.tasks import boxes
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,11 @@ class Task(ABC):
 
     @abstractmethod
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        """Return how much an answer changed, 0 to 1."""
+        """Return the φ-score of AMS: the change between two answers, from 0 (equal) to 1 (disjoint), symmetric.
+
+        The paper takes the task's loss, with one answer as the prediction and the other as the label. With hard labels
+        cross-entropy is then 0 or infinite, so every task has a bounded score instead.
+        """
 
     @abstractmethod
     def mirror(self, answers: Answers, width: int) -> Answers:
@@ -174,7 +178,10 @@ class Segmentation(_OfClasses):
         return ratio(hit, true + taken - hit)
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.segmentation(now, before, classes)
+        """Return 1 - mIoU over the pixels and classes listed in both maps; 0 if there are none."""
+        listed = _listed(now, classes) & _listed(before, classes)
+        score = float(miou(confusion(np.where(listed, now, 0), np.where(listed, before, IGNORE), classes)))
+        return 0.0 if np.isnan(score) else 1.0 - score
 
     def mirror(self, answers: Answers, width: int) -> Answers:
         return np.ascontiguousarray(answers[..., ::-1])
@@ -230,7 +237,8 @@ class Classification(_OfClasses):
         return ratio(by_class[:, 2], by_class[:, 0])
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.classification(now, before, classes)
+        """Return 1 for different classes, else 0; 0 if either is not listed."""
+        return float(now != before and min(now, before) >= 0 and max(now, before) < classes)
 
     def mirror(self, answers: Answers, width: int) -> Answers:
         return answers
@@ -297,7 +305,8 @@ class Detection(Task):
         return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.detection(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
+        """Return 1 - F1 at an overlap of one half."""
+        return 1.0 - f1_boxes(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
 
     def mirror(self, answers: Answers, width: int) -> Answers:
         return boxes.stack([boxes.mirror(found, width) for found in answers])
