@@ -1,8 +1,8 @@
 """AdaScale: select operators and early exit of one supernet as the device's load changes (arXiv 2412.00724).
 
-Offline, `OfPaths.build` adds exits and compression operators to the network, pre-trains it stage by stage (Algorithm 1)
-and profiles every path. At run time, each load reading predicts the latency of all paths; a trigger decides whether to
-search, and the search returns the cheapest of the most accurate paths within the limits.
+Offline, `PathScaling.build` adds exits and compression operators to the network, pre-trains it stage by stage
+(Algorithm 1) and profiles every path. At run time, each load reading predicts the latency of all paths; a trigger
+decides whether to search, and the search returns the cheapest of the most accurate paths within the limits.
 
 Differs from the paper: the objective of the paper contains no accuracy, so its literal form (`mode: paper`) always runs
 the cheapest path that meets the accuracy goal; the distance between demands and capabilities (`mode: distance`) has no
@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths
+from driftlab.platform.scaling.branches import PathScaling
 from driftlab.platform.scaling.selecting import (
     SLACK,
     STANDSTILL,
@@ -50,7 +50,7 @@ class LoadForecast:
 
 @dataclass(frozen=True)
 class PathChoice:
-    """The running path, and what the trigger compares with it."""
+    """The running path, with the data for the trigger."""
 
     which: int
     since_s: float
@@ -70,33 +70,37 @@ class AdaScaleState:
 
 
 @dataclass(frozen=True)
-class AdaScale(OfPaths):
+class AdaScale(PathScaling):
     """AdaScale (arXiv 2024): select operators and exit for the load; immediate on violation, else with hysteresis."""
 
     mode: Annotated[
         Literal["lexicographic", "paper", "distance"],
-        Means("what counts within the limits: accuracy and then cost, cost alone (Eq. 7), or the distance of Eq. 1"),
+        Means("objective within the limits: accuracy and then J of Eq. 6, J only (Eq. 7), or the distance of Eq. 1"),
     ] = "lexicographic"
-    latency_weight: Annotated[float, Ge(0), Le(1), Means("weight of latency in the cost of a path")] = 0.5
-    energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the cost of a path")] = 0.5
+    latency_weight: Annotated[float, Ge(0), Le(1), Means("weight of latency in J (alpha of Eq. 6)")] = 0.5
+    energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in J (beta of Eq. 6)")] = 0.5
     tolerance: Annotated[
-        float, Ge(0), Le(1), Means("how much less accurate a path may be and count as equal", "fraction")
+        float, Ge(0), Le(1), Means("difference in accuracy up to which paths count as equal", "fraction")
     ] = 0.01
     accuracy_loss: Annotated[
-        float, Ge(0), Le(1), Means("how far below the best path it may fall without an accuracy goal", "fraction")
+        float, Ge(0), Le(1), Means("accuracy floor without an accuracy goal, below the best path", "fraction")
     ] = 0.04
     forecaster: Annotated[
-        Literal["persistence", "mean", "ar"], Means("what the load is taken to be until the next readings")
+        Literal["persistence", "mean", "ar"], Means("forecast of the load until the next readings")
     ] = "persistence"
     load_measure: Annotated[
         Literal["cpu", "index"],
-        Means("what latency is predicted from: the CPU load, or the mean of the use of CPU, GPU and memory"),
+        Means("load that latency is predicted from: the CPU load, or the load index of Eq. 2"),
     ] = "cpu"
-    cpu_weight: Annotated[float, Gt(0), Le(1000), Means("weight of the CPU in the load index")] = 0.6
-    gpu_weight: Annotated[float, Ge(0), Le(1000), Means("weight of the GPU in it, where there is one")] = 0.2
+    cpu_weight: Annotated[float, Gt(0), Le(1000), Means("weight of the CPU in the load index (Eq. 2)")] = 0.6
+    gpu_weight: Annotated[
+        float, Ge(0), Le(1000), Means("weight of the GPU in the load index; ignored without a GPU")
+    ] = 0.2
     memory_weight: Annotated[float, Ge(0), Le(1000), Means("weight of the memory in the load index")] = 0.2
-    dwell_s: Annotated[float, Ge(0), Le(3600), Means("time after a switch before a better path is loaded", "s")] = 1.0
-    patience: Annotated[int, Ge(1), Means("readings in a row at which a better path must fit")] = 3
+    dwell_s: Annotated[
+        float, Ge(0), Le(3600), Means("minimum time between a switch and a switch to a better path", "s")
+    ] = 1.0
+    patience: Annotated[int, Ge(1), Means("consecutive readings at which a better path must fit")] = 3
     headroom: Annotated[float, Gt(0), Le(1), Means("share of the latency limit that a better path may take")] = 0.9
 
     def faults(self) -> list[str]:
