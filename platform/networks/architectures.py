@@ -1,4 +1,4 @@
-"""Networks: from normalised float images [n, 3, height, width] to the outputs that their task decodes."""
+"""The networks of this project: normalised images [n, 3, height, width] to the outputs that their task decodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from driftlab.datasets.frames import MAX_PIXEL_CLASSES
 from driftlab.errors import RequestError
 from driftlab.platform.networks import light
-from driftlab.platform.networks.box_head import RARE, TellsBoxes
+from driftlab.platform.networks.box_head import RARE, BoxOutput
 from driftlab.platform.networks.memory_format import choose_format
 from driftlab.platform.networks.published import detection, library, residual, segmentation
 from driftlab.platform.networks.resizing import resize
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
-    """Return the block of every network here: 3x3 convolution, batch norm, ReLU."""
+    """Return a 3x3 convolution with batch norm and ReLU, the block of all networks here."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride, padding=dilation, dilation=dilation, bias=False),
         nn.BatchNorm2d(outputs),
@@ -37,13 +37,13 @@ def _conv(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> n
 
 
 def _standardise(images: torch.Tensor) -> torch.Tensor:
-    """Remove each frame's brightness and tint, so that fewer training frames cover all kinds of light."""
+    """Standardise each channel of each frame: fewer training frames then cover all lighting conditions."""
     deviation, mean = torch.std_mean(images, dim=(2, 3), keepdim=True)
     return (images - mean) / (deviation + 0.05)
 
 
 class _Trunk(nn.Module):
-    """Four convolutions down to a quarter of the resolution; the first feature map is kept for sharp borders."""
+    """Four convolutions down to 1/4 of the resolution; the first feature map is kept for sharp borders."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class _Trunk(nn.Module):
         )
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
-        """Return local features at half the resolution beside those of a larger context: 3 * width channels."""
+        """Return context and local features at 1/2 of the resolution, concatenated: 3 * width channels."""
         first = self.first(images)
         return torch.cat([resize(self.deep(first), first), first], dim=1)
 
 
 class StudentNetwork(_Trunk):
-    """Segmentation network: a class per pixel from the features of its place."""
+    """Segmentation network: a 1x1 convolution on the features predicts a class per pixel."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__(width)
@@ -70,7 +70,7 @@ class StudentNetwork(_Trunk):
 
 
 class Classifier(_Trunk):
-    """Classification network: a class per frame from the average of its features."""
+    """Classification network: a linear layer on the mean features predicts a class per frame."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__(width)
@@ -81,8 +81,8 @@ class Classifier(_Trunk):
         return logits
 
 
-class Detector(_Trunk, TellsBoxes):
-    """Detection network: per place, the probability of a centre of each class and the distances of its sides."""
+class Detector(_Trunk, BoxOutput):
+    """Detection network: a centre probability per class and the distances of the box sides, per place."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__(width)
@@ -97,7 +97,7 @@ class Detector(_Trunk, TellsBoxes):
 
 
 class ResidualBlock(nn.Module):
-    """Residual block: two convolutions added to their input, which is projected where its shape differs."""
+    """Residual block of two convolutions; the shortcut is projected if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class ResidualClassifier(nn.Module):
 
 
 class DeepClassifier(nn.Module):
-    """Classification network of thirteen convolutions in five stages, laid out as VGG-16 is."""
+    """Classification network with the layout of VGG-16: thirteen convolutions in five stages."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class DeepClassifier(nn.Module):
 
 
 class FrameContext(nn.Module):
-    """Scale each channel by a function of the frame's average: the look of a scene is a property of the whole frame."""
+    """Scale each channel by a gate on the frame's mean features: appearance is a property of the whole frame."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class FrameContext(nn.Module):
 
 
 class TeacherNetwork(nn.Module):
-    """An encoder-decoder with skip connections down to an eighth of the resolution, wide enough for many scenes."""
+    """Encoder-decoder with skip connections down to 1/8 of the resolution, wide enough for many scenes."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
 
 
 def build(name: str, classes: int, *, seed: int) -> nn.Module:
-    """Build a network with random weights; the same seed gives the same weights and leaves other generators alone."""
+    """Build a network with random weights that depend on the seed only; other generators are unchanged."""
     check(name)
     if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Networks that answer with boxes: the mark of such a network, its head, the exit of its kind, and how sure it is."""
+"""Detection outputs: the marker class of networks that predict boxes, their head and their confidence."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch.nn import functional as F
 
 from driftlab.platform.networks.tasks.boxes import SIDES, STRIDE
 
-RARE = -4.0  # bias of centres at the beginning: most places are the centre of nothing
-MIN_LIKELY = 0.1  # peaks below count for nothing
+RARE = -4.0  # initial bias of centres: most places are no centre
+MIN_LIKELY = 0.1  # lower peaks are ignored
 
 
-class TellsBoxes:
-    """Mark of a network whose output map tells the centres of boxes by class, and the distances of their sides."""
+class BoxOutput:
+    """Marker of a network whose output map holds box centres per class and the distances of the sides."""
 
 
 class BoxHead(nn.Module):
-    """Tell the centres and sides of `finer` times `finer` places at each place of a coarser feature map.
+    """Predict centres and sides of `finer` times `finer` places at each place of a coarser feature map.
 
-    Interpolating an answer would blur centres, of which only the peaks are reported.
+    Interpolation would blur the centres, of which only the peaks are decoded.
     """
 
     def __init__(self, channels: int, outputs: int, finer: int) -> None:
@@ -31,7 +31,7 @@ class BoxHead(nn.Module):
             nn.init.constant_(self.answer.bias[: (outputs - SIDES) * finer**2], RARE)
 
     def forward(self, x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """Answer in the grid of the lab's detectors; sides that the features do not divide are interpolated."""
+        """Return the output in the grid of all detectors; interpolated if the features do not divide its size."""
         output: torch.Tensor = self.spread(self.answer(x))
         height, width = images.shape[-2:]
         size = (math.ceil(height / STRIDE), math.ceil(width / STRIDE))
@@ -41,18 +41,17 @@ class BoxHead(nn.Module):
 
 
 def count_finer(places: int, features: int) -> int:
-    """Return how many places of an answer a place of the features covers along a side, by their numbers."""
+    """Return the number of output places per feature place along a side."""
     return max(1, round(places / features))
 
 
 def box_confidence(output: torch.Tensor) -> torch.Tensor:
-    """Return how sure a map is of each frame: the mean, over possible centres, of how sure it is of each.
+    """Return the confidence of a map per frame: the mean over possible centres of max(p, 1 - p).
 
-    Of a centre it is as sure as of its being there or not, whichever is likelier. A frame without possible centres
-    counts as sure.
+    The confidence of a frame without possible centres is 1.
     """
     likely = output[:, :-SIDES].sigmoid()
     peak = (likely == F.max_pool2d(likely, 3, stride=1, padding=1)) & (likely > MIN_LIKELY)
-    sure = (torch.maximum(likely, 1 - likely) * peak).flatten(1).sum(dim=1)
+    total = (torch.maximum(likely, 1 - likely) * peak).flatten(1).sum(dim=1)
     count = peak.flatten(1).sum(dim=1)
-    return torch.where(count > 0, sure / count.clamp(min=1), 1.0)
+    return torch.where(count > 0, total / count.clamp(min=1), 1.0)

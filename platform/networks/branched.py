@@ -1,4 +1,4 @@
-"""A network of stages with an exit behind each, and several operators in each stage: every path is a network."""
+"""A supernet: stages with an exit behind each and several operators in each; every path is a network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from driftlab.platform.networks.resizing import resize
 from driftlab.platform.networks.zoo import Input
 
 DROPOUT = 0.2
-MakeStage = Callable[[Chain, int, str | None], nn.Module]  # of a stage, by its number and an operator; None: as it is
+MakeStage = Callable[[Chain, int, str | None], nn.Module]  # stage number and operator; None: unchanged
 
 
 class FrameExit(nn.Module):
-    """Answer for the whole frame: a strided convolution, the average over places, dropout and a linear layer."""
+    """Exit for classification: strided convolution, average pooling, dropout and a linear layer."""
 
     def __init__(self, channels: int, outputs: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class FrameExit(nn.Module):
 
 
 class MapExit(nn.Module):
-    """Answer for every pixel."""
+    """Exit for segmentation: convolution, 1x1 convolution and interpolation."""
 
     def __init__(self, channels: int, outputs: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class MapExit(nn.Module):
 
 
 class BoxExit(nn.Module):
-    """Answer with boxes: each place of the features tells centres and sides of the places that it covers."""
+    """Exit for detection: convolution and a box head."""
 
     def __init__(self, channels: int, outputs: int, finer: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def _local(channels: int, *, stride: int) -> nn.Sequential:
 
 
 class PathNetwork(nn.Module):
-    """One path: the stem, an operator for each stage up to the exit, and the exit's head."""
+    """One path: the stem, one operator per stage up to the exit, and the exit's head."""
 
     def __init__(self, expects: Input, stem: nn.Module, stages: list[nn.Module], head: nn.Module, path: Path) -> None:
         super().__init__()
@@ -78,38 +78,38 @@ class PathNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Branched:
-    """The modules of all paths, each once; a path's network is a copy of those that it runs."""
+    """The modules of all paths, each stored once; the network of a path holds copies."""
 
     space: PathSpace
     expects: Input
     stem: nn.Module
-    stages: tuple[tuple[nn.Module, ...], ...]  # of each stage: one for each operator
-    heads: tuple[nn.Module, ...]  # of each exit
+    stages: tuple[tuple[nn.Module, ...], ...]  # by stage, one per operator
+    heads: tuple[nn.Module, ...]  # by exit
 
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield all modules with their names."""
+        """Yield all modules with names."""
         yield "stem", self.stem
         for stage, (names, modules) in enumerate(zip(self.space.operators, self.stages, strict=True), 1):
             yield from ((f"{stage}.{name}", module) for name, module in zip(names, modules, strict=True))
         yield from ((f"exit.{stage}", head) for stage, head in enumerate(self.heads, 1))
 
     def used(self, path: Path) -> tuple[tuple[str, nn.Module], ...]:
-        """List the modules of a path with their names."""
+        """Return the modules of a path with names."""
         known = dict(self.parts())
         names = [f"{stage}.{self.space.operators[stage - 1][one]}" for stage, one in enumerate(path, 1)]
         return tuple((name, known[name]) for name in ("stem", *names, f"exit.{len(path)}"))
 
     def network(self, path: Path) -> PathNetwork:
-        """Copy a path's network, in evaluation mode."""
+        """Return a copy of a path's network, in evaluation mode."""
         return copy.deepcopy(self.shared(path)).eval()
 
     def shared(self, path: Path) -> PathNetwork:
-        """Return a path's network of the modules themselves: what it learns, others that hold them have learned."""
+        """Return a path's network without a copy: training it changes all networks with the same modules."""
         (_, stem), *stages, (_, head) = self.used(path)
         return PathNetwork(self.expects, stem, [module for _, module in stages], head, path)
 
     def replaced(self, network: PathNetwork) -> Branched:
-        """Return all modules with those of a path from its network, which has learned."""
+        """Return the supernet with the modules of a trained path's network."""
         learned = copy.deepcopy(network)
         stages = [list(modules) for modules in self.stages]
         for which, one in enumerate(network.path):
@@ -120,9 +120,9 @@ class Branched:
 
 
 class MixedNetwork(nn.Module):
-    """All operators side by side: a stage's features are the mean of theirs, weighted by shares; the last exit answers.
+    """All operators in parallel: the features of a stage are their mean weighted by shares; the last exit predicts.
 
-    It holds the modules themselves, no copies.
+    It holds the modules of the supernet, not copies.
     """
 
     def __init__(self, branched: Branched) -> None:
@@ -140,7 +140,7 @@ class MixedNetwork(nn.Module):
 
 
 def branch(chain: Chain, space: PathSpace, make: MakeStage = Chain.stage) -> Branched:
-    """Give a chain its operators and exits, with random weights where nothing can be inherited."""
+    """Return a chain with operators and exits; weights that cannot be inherited are random."""
     with torch.no_grad():
         x = chain.stem(chain.expects.convert(torch.zeros(1, 3, *chain.size)))
         heads = []
@@ -158,7 +158,7 @@ def branch(chain: Chain, space: PathSpace, make: MakeStage = Chain.stage) -> Bra
 
 
 def _head(chain: Chain, features: torch.Tensor) -> nn.Module:
-    """Make an exit of the network's own kind."""
+    """Return an exit for the task of the network."""
     (outputs, *places), channels = chain.output, features.shape[1]
     if not places:
         return FrameExit(channels, outputs)
@@ -168,7 +168,7 @@ def _head(chain: Chain, features: torch.Tensor) -> nn.Module:
 
 
 def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:
-    """Count the cost of every path's network, in the order of their numbers: each module is run and counted once."""
+    """Return the cost of every path's network, by number; each module runs and is counted once."""
     space = branched.space
     diagonals = [tuple(min(one, count - 1) for count in space.counts) for one in range(max(space.counts))]
     exits = [diagonals[-1][: e + 1] for e in range(space.stages)]
@@ -182,7 +182,7 @@ def count_paths(branched: Branched, height: int, width: int) -> list[ModelCost]:
 
 
 def module_bytes(branched: Branched) -> dict[str, int]:
-    """Return the stored bytes of each module by name."""
+    """Return the stored bytes of each module, by name."""
     return {name: stored_bytes(module) for name, module in branched.parts()}
 
 
@@ -203,7 +203,7 @@ def _cost_of(module: nn.Module, layers: tuple[LayerCost, ...]) -> ModelCost:
 
 
 def _sum(costs: list[ModelCost]) -> ModelCost:
-    """Add up the costs of modules that run one after another."""
+    """Return the summed cost of modules that run in sequence."""
     return ModelCost(
         macs=sum(cost.macs for cost in costs),
         parameters=sum(cost.parameters for cost in costs),

@@ -1,8 +1,7 @@
-"""The longest chain of feature blocks from a network's input on, cut into stages: where operators and exits can go.
+"""The longest chain of feature blocks from the input of a network, cut into stages for operators and exits.
 
-A block takes one feature map and returns one. Containers that only run their parts one after another are taken apart;
-layers without convolutions belong to the block before them. Everything behind the chain (a head, an upsampling part)
-is left out: exits have heads of their own.
+A block maps one feature map to one. Sequential containers are split into their parts; layers without convolutions
+belong to the preceding block. Everything behind the chain (head, upsampling) is dropped: exits have separate heads.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import nn
 
 from driftlab.errors import RequestError
-from driftlab.platform.networks.box_head import TellsBoxes
+from driftlab.platform.networks.box_head import BoxOutput
 from driftlab.platform.networks.features import head_of
 from driftlab.platform.networks.operators import OPERATORS, LowRank, OperatorBlock, inherit
 from driftlab.platform.networks.predict import evaluating
@@ -25,12 +24,12 @@ from driftlab.platform.networks.published.library import Published
 from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.zoo import Input
 
-SHORTCUTS = ("shortcut", "downsample")  # names of the part of a residual block that its input takes
+SHORTCUTS = ("shortcut", "downsample")  # names of the shortcut of a residual block
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A part of the chain with its convolutions, and its shape."""
+    """Consecutive modules of the chain with one convolutional part, and their shape."""
 
     parts: tuple[nn.Module, ...]
     inputs: int
@@ -44,17 +43,17 @@ class Block:
 
     @property
     def replaceable(self) -> bool:
-        """Tell whether an operator has the block's shape: a stride of 1 or 2, rounded up."""
+        """Return whether an operator can have the block's shape: stride 1 or 2, sizes rounded up."""
         return self.stride <= 2 and all(
             after == -(-before // self.stride) for before, after in zip(self.before, self.after, strict=True)
         )
 
     def base(self) -> nn.Module:
-        """Copy the block."""
+        """Return a copy of the block."""
         return nn.Sequential(*copy.deepcopy(self.parts)) if len(self.parts) > 1 else copy.deepcopy(self.parts[0])
 
     def replaced(self, name: str) -> nn.Module:
-        """Return the block with an operator in place of its residual part; low rank inherits the first convolution."""
+        """Return the block with an operator as residual part; low rank inherits the first convolution's weights."""
         if name == "identity" and self.stride == 1 and self.inputs == self.outputs:
             return nn.Identity()
         operator = make_safe(OPERATORS[name](self.inputs, self.outputs, self.stride))
@@ -64,29 +63,29 @@ class Block:
         return OperatorBlock(operator, self.outputs, None if name == "identity" else self._shortcut())
 
     def _shortcut(self) -> nn.Module | None:
-        """Copy the block's shortcut; None where it has none."""
+        """Return a copy of the block's shortcut; None if it has none."""
         if len(self.parts) > 1 or isinstance(self.parts[0], nn.Conv2d):
             return None
         for name in SHORTCUTS:
-            known = getattr(self.parts[0], name, None)
-            if isinstance(known, nn.Module):
-                return copy.deepcopy(known)
+            shortcut = getattr(self.parts[0], name, None)
+            if isinstance(shortcut, nn.Module):
+                return copy.deepcopy(shortcut)
         return nn.Identity() if self.stride == 1 and self.inputs == self.outputs else None
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A network's chain: the pictures that it expects, its first block, and the blocks of each stage."""
+    """A chain: the input that it expects, its first block, and the blocks of each stage."""
 
     expects: Input
     stem: nn.Module
     stages: tuple[tuple[Block, ...], ...]
-    output: tuple[int, ...]  # shape of the network's own output for one picture
-    size: tuple[int, int]  # of the picture
-    boxes: bool = False  # whether the output tells boxes
+    output: tuple[int, ...]  # shape of the network's output for one frame
+    size: tuple[int, int]  # of the frame
+    boxes: bool = False  # whether the output holds boxes
 
     def stage(self, which: int, operator: str | None) -> nn.Module:
-        """Copy a stage, with an operator in place of each block that it can replace; None: as it is."""
+        """Return a copy of a stage with an operator for each block that it can replace; None: unchanged."""
         blocks = self.stages[which]
         return nn.Sequential(
             *(
@@ -97,9 +96,9 @@ class Chain:
 
 
 def chain_of(model: nn.Module, example: torch.Tensor, stages: int | Sequence[int]) -> Chain:
-    """Cut a network into stages of equally many blocks, at most so many, or behind the given ones.
+    """Cut a network into at most `stages` stages of equally many blocks, or behind the given block numbers.
 
-    A network without a block after the first is refused.
+    Refuses a network with fewer than two blocks.
     """
     expects = model.expects if isinstance(model, Published) else Input()
     with evaluating(model), torch.no_grad():
@@ -107,8 +106,8 @@ def chain_of(model: nn.Module, example: torch.Tensor, stages: int | Sequence[int
         output = model(example)
     if len(blocks) < 2 or not isinstance(output, torch.Tensor) or output.dim() not in (2, 4):
         raise RequestError(
-            f"Nothing of {type(model).__name__} can be replaced by operators: from its input on it has "
-            f"{len(blocks)} convolutional blocks in a chain, needed are 2. Take another network, or scaling 'fixed'."
+            f"{type(model).__name__} has no block that an operator can replace: the chain from its input has "
+            f"{len(blocks)} convolutional blocks, 2 are required. Use another network or scaling 'fixed'."
         )
     rest = blocks[1:]
     if isinstance(stages, int):
@@ -117,12 +116,12 @@ def chain_of(model: nn.Module, example: torch.Tensor, stages: int | Sequence[int
         parts = np.split(np.arange(stages[-1] + 1), [end + 1 for end in stages[:-1]])
     groups = tuple(tuple(rest[which] for which in part) for part in parts)
     size = (example.shape[-2], example.shape[-1])
-    return Chain(expects, blocks[0].base(), groups, tuple(output.shape[1:]), size, isinstance(model, TellsBoxes))
+    return Chain(expects, blocks[0].base(), groups, tuple(output.shape[1:]), size, isinstance(model, BoxOutput))
 
 
 @dataclass(eq=False)
 class _Call:
-    """A call of a module on one tensor; tensors are held so that their identity lasts."""
+    """A call of a module on one tensor; it holds the tensors, so that their ids are not reused."""
 
     name: str
     module: nn.Module
@@ -133,7 +132,7 @@ class _Call:
 
 
 def _calls(model: nn.Module, images: torch.Tensor) -> tuple[list[_Call], torch.Tensor]:
-    """Record each call of a module within the network, in the order in which they begin."""
+    """Record the calls of all modules of the network, in order of their start."""
     calls, open_, now = list[_Call](), list[_Call](), iter(range(1_000_000))
 
     def begin(name: str) -> Any:
@@ -162,7 +161,7 @@ def _calls(model: nn.Module, images: torch.Tensor) -> tuple[list[_Call], torch.T
 
 
 def _blocks(model: nn.Module, images: torch.Tensor) -> Iterator[Block]:
-    """Yield the blocks of the chain, but for that of the network's own head."""
+    """Yield the blocks of the chain, without the network's head."""
     head, example = head_of(model, images), images
     calls, now = _calls(model, example)
     parts, begin, last = list[nn.Module](), example, -1
@@ -182,7 +181,7 @@ def _blocks(model: nn.Module, images: torch.Tensor) -> Iterator[Block]:
 
 
 def _follow(calls: Sequence[_Call], now: torch.Tensor) -> Iterator[_Call]:
-    """Follow the feature map from one module to the next, as long as each takes what the last one made."""
+    """Yield the calls along the chain, as long as each takes the output of the previous one."""
     counts: dict[str, int] = {}
     for call in calls:
         counts[call.name] = counts.get(call.name, 0) + 1

@@ -1,4 +1,4 @@
-"""Count the operations, the parameters and the memory traffic of a network for one image."""
+"""Count the operations, parameters and memory traffic of a network per frame."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ UNCOUNTED = (
     nn.GroupNorm,
     nn.LayerNorm,
     nn.Embedding,
-)  # have parameters and by convention no multiply-accumulates
+)  # have parameters, but by convention no multiply-accumulates
 
 
 def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
-    """Count one image: a multiply-accumulate counts one; convolutions and products of matrices have some.
+    """Return the cost of one frame in multiply-accumulates of convolutions and matrix products.
 
-    Operators are counted as they run, so attention counts wherever it is written. Bytes are those of leaf modules, and
-    of others that multiply by themselves; operations between them (adding, resizing) are not counted. A copy runs once
-    over a black image on the model's device: the meta device would save the arithmetic and cost a second of imports.
+    Operators are counted as they run, so attention counts however it is implemented. Bytes are those of leaf modules
+    and of other modules with multiplications; operations between modules (addition, resizing) are not counted. A copy
+    runs once on a black frame on the model's device: the meta device would save the arithmetic, but cost 1 s of
+    imports.
     """
     ghost = copy_model(model).eval()
     where = next((parameter.device for parameter in ghost.parameters()), torch.device("cpu"))
@@ -53,7 +54,7 @@ def count_cost(model: nn.Module, height: int, width: int) -> ModelCost:
 
 @contextmanager
 def _visible_attention() -> Iterator[None]:
-    """Let attention run as products of matrices, not as one operator that hides them."""
+    """Run attention as matrix products, instead of one operator that hides them from the count."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -64,18 +65,18 @@ def _visible_attention() -> Iterator[None]:
 
 
 class _Operators(TorchDispatchMode):
-    """Attribute the multiply-accumulates of operators to the innermost module that runs them."""
+    """Assign the multiply-accumulates of operators to the innermost running module."""
 
     def __init__(self, model: nn.Module, layers: list[LayerCost]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._layers, self._running = layers, [0]  # the multiply-accumulates of each module that has begun
+        self._layers, self._running = layers, [0]  # multiply-accumulates of each running module
         for name, module in model.named_modules():
             module.register_forward_pre_hook(self._begin)
             module.register_forward_hook(partial(self._end, name))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Leave torch.compile alone: to switch it off here would import it, 1.5 s of processor time."""
+        """Keep torch.compile as it is: disabling it here would import it, which takes 1.5 s of processor time."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -107,7 +108,7 @@ def _layer(name: str, module: nn.Module, given: Any, made: Any, macs: int) -> La
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Find the tensors in a module's arguments or results."""
+    """Return the tensors in the arguments or results of a module."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -118,7 +119,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
-    """Warn of modules with parameters that counted no operation: recurrent layers, arithmetic without products."""
+    """Log a warning for modules with parameters and no counted operation: recurrent layers, plain arithmetic."""
     for name, module in model.named_modules():
         own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
         if own and not counted & _lineage(name) and not isinstance(module, UNCOUNTED):
@@ -126,12 +127,12 @@ def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
 
 
 def _lineage(name: str) -> set[str]:
-    """Return the name of a module and of all that it lies in: attention computes with the weights of its parts."""
+    """Return the names of a module and all its ancestors: attention uses the weights of its submodules."""
     parts = name.split(".")
     return {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
 
 
 def stored_bytes(model: nn.Module) -> int:
-    """Sum parameters and persistent buffers; shared ones count once."""
+    """Return the bytes of parameters and persistent buffers; shared tensors count once."""
     stored = {id(value): value for value in model.state_dict(keep_vars=True).values()}
     return sum(value.numel() * value.itemsize for value in stored.values())

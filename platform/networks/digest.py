@@ -1,4 +1,4 @@
-"""A digest of weights."""
+"""The digest of weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from driftlab.platform.core.records import Weights
 
 def digest(weights: Weights) -> str:
     """Return 16 hexadecimal digits over names, types, shapes and bytes."""
-    seen = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name in sorted(weights):
         value = np.ascontiguousarray(weights[name])
-        seen.update(f"{name}\x1f{value.dtype.str}\x1f{weights[name].shape}\x1f".encode())
-        seen.update(value.tobytes())
-    return seen.hexdigest()[:16]
+        hashed.update(f"{name}\x1f{value.dtype.str}\x1f{weights[name].shape}\x1f".encode())
+        hashed.update(value.tobytes())
+    return hashed.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A network that each frame leaves at the first exit that is sure enough: input-adaptive inference."""
+"""Early exit: each frame exits at the first exit whose confidence reaches its threshold (input-adaptive inference)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Floats = npt.NDArray[np.float64]
 
 
 class ExitLog(list[int]):
-    """The exits of frames in the order in which they passed; copies of a network go on writing into the same log."""
+    """The exit numbers of frames, in running order; copies of a network append to the same log."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExitLog:
         return self
 
 
 class LeavingNetwork(nn.Module):
-    """Stages with an exit behind each; the answer of a frame is that of the first exit whose confidence is reached.
+    """Stages with an exit behind each; a frame is predicted by the first exit whose confidence reaches its threshold.
 
-    All stages run for all frames of a batch, and answers are picked afterwards: `reached_cost` tells what a device that
-    stops would compute. While it trains, it answers at the last exit.
+    All stages run for all frames of a batch, and the predictions are selected afterwards; `reached_cost` returns the
+    cost of a device that stops at the exits. In training mode the last exit predicts all frames.
     """
 
     def __init__(
@@ -41,76 +41,76 @@ class LeavingNetwork(nn.Module):
         super().__init__()
         self.expects, self.stem = expects, stem
         self.stages, self.heads = nn.ModuleList(stages), nn.ModuleList(heads)
-        self.thresholds: tuple[float, ...] = (float("inf"),) * (len(stages) - 1)  # of all exits but the last
+        self.thresholds: tuple[float, ...] = (float("inf"),) * (len(stages) - 1)  # of all exits except the last
         self.log: ExitLog | None = None
 
     def outputs(self, images: torch.Tensor) -> list[torch.Tensor]:
         """Return the output of every exit."""
-        x, found = self.stem(self.expects.convert(images)), []
+        x, outputs = self.stem(self.expects.convert(images)), []
         for stage, head in zip(self.stages, self.heads, strict=True):
             x = stage(x)
-            found.append(head(x, images))
-        return found
+            outputs.append(head(x, images))
+        return outputs
 
     def confidence(self, output: torch.Tensor) -> torch.Tensor:
-        """Return how sure an exit is of each frame."""
+        """Return the confidence of an exit's output per frame."""
         return box_confidence(output) if isinstance(self.heads[0], BoxExit) else confidence(output)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        answer, exits = self.leave(images)
+        output, exits = self.exit_early(images)
         if self.log is not None:
             self.log += exits.tolist()
-        return answer
+        return output
 
-    def leave(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the answer of each frame, and the number of the exit at which it leaves, from 0 on."""
+    def exit_early(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the output of each frame, and the number of its exit, from 0 on."""
         outputs = self.outputs(images)
-        answer, last = outputs[-1], len(outputs) - 1
+        output, last = outputs[-1], len(outputs) - 1
         exits = torch.full((len(images),), last)
         if self.training:
-            return answer, exits
+            return output, exits
         for number in reversed(range(last)):
-            sure = self.confidence(outputs[number]) >= self.thresholds[number]
-            answer = torch.where(sure.view(-1, *[1] * (answer.dim() - 1)), outputs[number], answer)
-            exits = torch.where(sure.cpu(), number, exits)
-        return answer, exits
+            confident = self.confidence(outputs[number]) >= self.thresholds[number]
+            output = torch.where(confident.view(-1, *[1] * (output.dim() - 1)), outputs[number], output)
+            exits = torch.where(confident.cpu(), number, exits)
+        return output, exits
 
 
 def confidence(output: torch.Tensor) -> torch.Tensor:
-    """Return the largest probability of each frame, averaged over places."""
+    """Return the largest class probability of each frame, averaged over places."""
     return output.softmax(dim=1).amax(dim=1).flatten(1).mean(dim=1) if output.dim() > 2 else output.softmax(1).amax(1)
 
 
 def place_thresholds(confidences: Floats, shares: Sequence[float]) -> tuple[float, ...]:
-    """Set thresholds so that given shares of the frames leave at each exit (MSDNet); a row holds a frame's exits.
+    """Return thresholds at which given shares of frames exit at each exit (MSDNet); confidences [frames, exits].
 
-    At each exit the surest of the frames that are left leave; the last exit takes the rest.
+    The most confident of the remaining frames exit at each exit; the last exit takes the rest.
     """
-    left, found = np.ones(len(confidences), dtype=bool), []
+    remaining, thresholds = np.ones(len(confidences), dtype=bool), []
     for exit_, share in enumerate(shares[:-1]):
-        here = np.sort(confidences[left, exit_])[::-1]
-        count = min(len(here), int(share * len(confidences)))
-        threshold = float(here[count - 1]) if count else float("inf")
-        left &= confidences[:, exit_] < threshold
-        found.append(threshold)
-    return tuple(found)
+        ranked = np.sort(confidences[remaining, exit_])[::-1]
+        count = min(len(ranked), int(share * len(confidences)))
+        threshold = float(ranked[count - 1]) if count else float("inf")
+        remaining &= confidences[:, exit_] < threshold
+        thresholds.append(threshold)
+    return tuple(thresholds)
 
 
 def leaving_shares(confidences: Floats, thresholds: Sequence[float]) -> Floats:
-    """Return the share of the frames that leave at each exit."""
-    sure = np.column_stack([confidences[:, :-1] >= np.array(thresholds), np.ones(len(confidences), dtype=bool)])
-    return np.bincount(sure.argmax(axis=1), minlength=confidences.shape[1]) / len(confidences)
+    """Return the share of frames that exit at each exit."""
+    confident = np.column_stack([confidences[:, :-1] >= np.array(thresholds), np.ones(len(confidences), dtype=bool)])
+    return np.bincount(confident.argmax(axis=1), minlength=confidences.shape[1]) / len(confidences)
 
 
 def geometric_shares(exits: int, ratio: float) -> Floats:
-    """Return shares of frames that rise or fall from exit to exit by a ratio."""
-    found = np.power(ratio, np.arange(exits, dtype=np.float64))
-    shares: Floats = found / found.sum()
+    """Return shares of frames that form a geometric series over the exits."""
+    powers = np.power(ratio, np.arange(exits, dtype=np.float64))
+    shares: Floats = powers / powers.sum()
     return shares
 
 
 def mean_cost(network: LeavingNetwork, size: tuple[int, int], leaving: Floats) -> ModelCost:
-    """Count the mean cost of a frame, given the shares that leave at each exit; overheads of layers stay whole."""
+    """Return the mean cost of a frame for given shares per exit; overheads of layers are not reduced."""
     whole = count_cost(network, *size)
     reached = 1 - np.concatenate([[0.0], np.cumsum(leaving)[:-1]])
     layers = []
@@ -121,21 +121,21 @@ def mean_cost(network: LeavingNetwork, size: tuple[int, int], leaving: Floats) -
 
 
 def reached_cost(whole: ModelCost, exits: Sequence[int]) -> ModelCost:
-    """Count the mean cost of a frame of a batch whose frames leave at these exits.
+    """Return the mean cost of a frame of a batch with these exits.
 
-    A layer works for the frames that reach it, and reads its weights once; layers that none reaches are left out.
+    A layer computes the frames that reach it and reads its weights once; layers without frames are dropped.
     """
-    left = np.asarray(exits)
+    reached = np.asarray(exits)
     layers = []
     for layer in whole.layers:
-        part = float(np.mean(left >= _exit_behind(layer)))
+        part = float(np.mean(reached >= _exit_behind(layer)))
         if part:
             layers.append(_scaled(layer, part, ("macs", "input_bytes", "output_bytes")))
     return replace(whole, macs=sum(layer.macs for layer in layers), layers=tuple(layers))
 
 
 def reached_work(work: Passes, whole: ModelCost, reached: ModelCost) -> Passes:
-    """Return passes without the training of modules that no frame reached: no gradient comes back to them."""
+    """Return passes without the training of modules that no frame reached: they have no gradient."""
     if work.trained is None:
         return work
     unreached = {layer.name for layer in whole.layers} - {layer.name for layer in reached.layers}
@@ -149,14 +149,14 @@ def _scaled(layer: LayerCost, part: float, names: Sequence[str]) -> LayerCost:
 
 
 def _exit_behind(layer: LayerCost) -> int:
-    """Return the number of the next exit behind a layer: every frame passes those before the first one."""
+    """Return the number of the next exit behind a layer; 0 for layers that every frame passes."""
     part, _, rest = layer.name.partition(".")
     return int(rest.partition(".")[0]) if part in ("stages", "heads") else 0
 
 
 @contextmanager
 def record_exits(model: nn.Module) -> Iterator[ExitLog]:
-    """Record the exit of each frame that passes within this context; a network that none leaves early has no exits."""
+    """Record the exit of each frame within this context; the log of a network without early exit stays empty."""
     log = ExitLog()
     if not isinstance(model, LeavingNetwork):
         yield log

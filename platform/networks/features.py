@@ -1,4 +1,4 @@
-"""The features of a network: the input of its head, from the same pass as its outputs."""
+"""The features of a network, which are the input of its head, from the same pass as its outputs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from driftlab.platform.networks.predict import evaluating
 
 @dataclass(frozen=True, eq=False)
 class FeaturePass:
-    """One pass through a network."""
+    """The results of one forward pass."""
 
     outputs: torch.Tensor
-    features: torch.Tensor  # [n, d] the input of the head, averaged over space
+    features: torch.Tensor  # [n, d] input of the head, averaged over space
     head: str  # name of the last linear or convolutional layer that ran
     layers: tuple[str, ...]  # leaf modules with weights, in running order
 
 
 def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
-    """Run the model in its current mode and return the head's input as well; gradients flow through both."""
-    taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # of the latest layer that could be the head
+    """Run the model in its current mode; gradients flow through outputs and features."""
+    taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # by the last layer that could be the head
     layers: dict[str, None] = {}
 
     def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
+        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             if next(module.children(), None) is None:
                 layers[name] = None
             if isinstance(module, nn.Linear | _ConvNd):
-                taken[:] = [(name, module, given[0])]
+                taken[:] = [(name, module, inputs[0])]
 
         return hook
 
@@ -47,23 +47,23 @@ def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
             hook.remove()
     if not taken:
         raise RunError(f"This {type(model).__name__} has no linear or convolutional layer, therefore no head.")
-    name, module, given = taken[0]
-    return FeaturePass(outputs, _pooled(module, given), name, tuple(layers))
+    name, module, head_input = taken[0]
+    return FeaturePass(outputs, _pooled(module, head_input), name, tuple(layers))
 
 
 def head_of(model: nn.Module, inputs: torch.Tensor) -> str:
-    """Name the head: the last linear or convolutional layer in running order."""
+    """Return the name of the head: the last linear or convolutional layer in running order."""
     with evaluating(model), torch.inference_mode():
         return features(model, inputs).head
 
 
 def _has_weights(module: nn.Module) -> bool:
-    """Tell whether a module computes with weights (own or reparametrised) rather than only contains layers."""
+    """Return whether a module computes with weights (plain or reparametrised), and does not only contain layers."""
     return isinstance(module, nn.Linear | _ConvNd) or next(module.parameters(recurse=False), None) is not None
 
 
-def _pooled(module: nn.Module, given: torch.Tensor) -> torch.Tensor:
+def _pooled(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Average over space: convolutions have channels first, linear layers last."""
-    if given.dim() <= 2:
-        return given
-    return given.flatten(1, -2).mean(dim=1) if isinstance(module, nn.Linear) else given.flatten(2).mean(dim=2)
+    if x.dim() <= 2:
+        return x
+    return x.flatten(1, -2).mean(dim=1) if isinstance(module, nn.Linear) else x.flatten(2).mean(dim=2)

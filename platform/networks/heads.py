@@ -1,4 +1,4 @@
-"""The head of a network, and the parameters below it; torch is imported late, for members are read without it."""
+"""The head of a network, and the parameters below it. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def linear_head(model: nn.Module, *, per_place: bool = False) -> str:
-    """Name the last layer if it is linear, or with `per_place` a convolution of one pixel; empty if it is neither."""
+    """Return the name of the last layer if it is linear, or with `per_place` a 1x1 convolution; else an empty text."""
     from torch import nn
     from torch.nn.modules.conv import _ConvNd
 
@@ -17,17 +17,17 @@ def linear_head(model: nn.Module, *, per_place: bool = False) -> str:
     if not layers:
         return ""
     name, head = layers[-1]
-    of_place = isinstance(head, _ConvNd) and {*head.kernel_size, *head.stride, head.groups} == {1}
-    return name if isinstance(head, nn.Linear) or (per_place and of_place) else ""
+    is_1x1 = isinstance(head, _ConvNd) and {*head.kernel_size, *head.stride, head.groups} == {1}
+    return name if isinstance(head, nn.Linear) or (per_place and is_1x1) else ""
 
 
 def entries_of(model: nn.Module, layer: str) -> list[str]:
-    """Name the entries of the state dict that belong to a layer."""
+    """Return the names of a layer's entries in the state dict."""
     return [f"{layer}.{own}" for own in model.get_submodule(layer).state_dict()] if layer else []
 
 
 def names_below_head(model: nn.Module) -> list[str]:
-    """Name the parameters that make the features: all but those of a linear head."""
+    """Return the names of the feature extractor's parameters: all except those of a linear head."""
     from driftlab.platform.networks.vector import layout_of
 
     head = linear_head(model)

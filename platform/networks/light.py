@@ -1,7 +1,7 @@
-"""Light networks for small pictures: the structures of published ones, at a width that a small device can run.
+"""Light networks for small frames: published architectures at widths for small devices.
 
-Each is a trunk of feature maps at an eighth of the resolution with a head for its task: an average and a linear layer
-for frames, a 1x1 convolution for places. Depths and widths are ours; the structures are those of the papers.
+Each has a trunk with feature maps at 1/8 of the resolution and a head for its task: average pooling and a linear layer
+for frames, a 1x1 convolution for places. The blocks are those of the papers; depths and widths are ours.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.networks.box_head import BoxHead, TellsBoxes, count_finer
+from driftlab.platform.networks.box_head import BoxHead, BoxOutput, count_finer
 from driftlab.platform.networks.published.residual import BasicBlock, SqueezeExcite, conv_norm
 from driftlab.platform.networks.resizing import resize
 from driftlab.platform.networks.tasks.boxes import SIDES
 
-WIDTH = 16  # channels of a stem
-Trunk = tuple[nn.Module, int]  # with the number of its channels
+WIDTH = 16  # channels of the stem
+Trunk = tuple[nn.Module, int]  # module and number of output channels
 
 
 class Inverted(nn.Module):
-    """An inverted residual: expand, depthwise convolution, gate where there is one, project (MobileNetV3)."""
+    """Inverted residual of MobileNetV3: expand, depthwise convolution, optional squeeze-and-excitation, project."""
 
     def __init__(self, inputs: int, middle: int, outputs: int, stride: int, *, gate: bool, hard: bool) -> None:
         super().__init__()
@@ -32,20 +32,20 @@ class Inverted(nn.Module):
         self.adds = stride == 1 and inputs == outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.inner(x)
-        return x + made if self.adds else made
+        inner: torch.Tensor = self.inner(x)
+        return x + inner if self.adds else inner
 
 
-class Shuffled(nn.Module):
-    """Half of the channels pass, the others are convolved; where the resolution falls, all are (ShuffleNetV2)."""
+class ShuffleUnit(nn.Module):
+    """Unit of ShuffleNetV2: half of the channels pass unchanged; with a stride, both halves are convolved."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         half, self.splits = outputs // 2, stride == 1 and inputs == outputs
-        given = half if self.splits else inputs
+        deep_inputs = half if self.splits else inputs
         self.deep = nn.Sequential(
-            conv_norm(given, half, 1), nn.ReLU(), conv_norm(half, half, 3, stride, half), conv_norm(half, half, 1),
-            nn.ReLU(),
+            conv_norm(deep_inputs, half, 1), nn.ReLU(), conv_norm(half, half, 3, stride, half),
+            conv_norm(half, half, 1), nn.ReLU(),
         )  # fmt: skip
         passing = [conv_norm(inputs, inputs, 3, stride, inputs), conv_norm(inputs, half, 1), nn.ReLU()]
         self.passing = nn.Identity() if self.splits else nn.Sequential(*passing)
@@ -58,7 +58,7 @@ class Shuffled(nn.Module):
 
 
 class Fire(nn.Module):
-    """A narrow 1x1 convolution, then 1x1 and 3x3 beside each other (SqueezeNet)."""
+    """Fire module of SqueezeNet: a narrow 1x1 convolution, then 1x1 and 3x3 convolutions in parallel."""
 
     def __init__(self, inputs: int, narrow: int, outputs: int) -> None:
         super().__init__()
@@ -70,8 +70,8 @@ class Fire(nn.Module):
         return F.relu(torch.cat([self.small(narrow), self.large(narrow)], dim=1))
 
 
-class Patches(nn.Module):
-    """Encoder layers on patches of the picture, whose places are encoded by a depthwise convolution."""
+class PatchEncoder(nn.Module):
+    """Transformer encoder on image patches; a depthwise convolution encodes their positions."""
 
     def __init__(self, side: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -85,8 +85,8 @@ class Patches(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches = self.cut(x)
         patches = patches + self.places(patches)
-        made: torch.Tensor = self.layers(patches.flatten(2).transpose(1, 2))
-        return made.transpose(1, 2).reshape(patches.shape)
+        encoded: torch.Tensor = self.layers(patches.flatten(2).transpose(1, 2))
+        return encoded.transpose(1, 2).reshape(patches.shape)
 
 
 def _stem(width: int = WIDTH, stride: int = 2) -> list[nn.Module]:
@@ -94,7 +94,7 @@ def _stem(width: int = WIDTH, stride: int = 2) -> list[nn.Module]:
 
 
 def _mobile(rows: tuple[tuple[int, int, int, bool, bool], ...]) -> Trunk:
-    """Stack inverted residuals: expansion, channels, stride, gate, hard swish."""
+    """Stack inverted residuals; rows of expansion, channels, stride, squeeze-and-excitation, hard swish."""
     parts, inputs = _stem(), WIDTH
     for expansion, outputs, stride, gate, hard in rows:
         parts.append(Inverted(inputs, expansion * inputs, outputs, stride, gate=gate, hard=hard))
@@ -115,7 +115,7 @@ def _mobile_large() -> Trunk:
 
 def _shuffle() -> Trunk:
     rows = ((WIDTH, 48, 2), (48, 48, 1), (48, 96, 2), (96, 96, 1), (96, 96, 1))
-    return nn.Sequential(*_stem(), *(Shuffled(*row) for row in rows), conv_norm(96, 128, 1), nn.ReLU()), 128
+    return nn.Sequential(*_stem(), *(ShuffleUnit(*row) for row in rows), conv_norm(96, 128, 1), nn.ReLU()), 128
 
 
 def _squeeze() -> Trunk:
@@ -125,7 +125,7 @@ def _squeeze() -> Trunk:
 
 
 def _residual() -> Trunk:
-    """Eight residual blocks in four stages, as in ResNet-18, at an eighth of its width."""
+    """Return eight residual blocks in four stages, as in ResNet-18 at 1/8 of its width."""
     widths = ((WIDTH, 8, 1), (8, 16, 2), (16, 24, 1), (24, 48, 2))
     stages = (BasicBlock(*shape) for inputs, outputs, stride in widths
               for shape in ((inputs, outputs, stride), (outputs, outputs, 1)))  # fmt: skip
@@ -133,7 +133,7 @@ def _residual() -> Trunk:
 
 
 def _transformer() -> Trunk:
-    return Patches(4, 32, 4, 2), 32
+    return PatchEncoder(4, 32, 4, 2), 32
 
 
 TRUNKS: Mapping[str, Callable[[], Trunk]] = {
@@ -147,7 +147,7 @@ TRUNKS: Mapping[str, Callable[[], Trunk]] = {
 
 
 class LightNetwork(nn.Module):
-    """A trunk and the head of its task: one answer for the frame, or one for every pixel."""
+    """A trunk with a head for classification, or with `pixels` for segmentation."""
 
     def __init__(self, trunk: Trunk, outputs: int, *, pixels: bool) -> None:
         super().__init__()
@@ -163,8 +163,8 @@ class LightNetwork(nn.Module):
         return logits
 
 
-class LightDetector(nn.Module, TellsBoxes):
-    """A trunk and a head that tells boxes, in the grid of the lab's detectors."""
+class LightDetector(nn.Module, BoxOutput):
+    """A trunk with a box head, in the grid of all detectors."""
 
     def __init__(self, trunk: Trunk, classes: int, finer: int) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class LightDetector(nn.Module, TellsBoxes):
 
 
 def _mobile_tiny() -> Trunk:
-    """Five inverted residuals down to a quarter of the resolution: places must stay apart for maps and boxes."""
+    """Return five inverted residuals down to 1/4 of the resolution: maps and boxes need finer features."""
     return _mobile(((1, 16, 1, True, False), (3, 24, 2, False, False), (3, 24, 1, False, False),
                     (3, 32, 1, True, True), (3, 32, 1, True, True)))  # fmt: skip
 
@@ -195,11 +195,11 @@ def mobile_detector(classes: int) -> LightDetector:
 
 
 def build_like(name: str, model: nn.Module, images: torch.Tensor) -> LightNetwork | LightDetector:
-    """Build a light network that answers in the shape in which a model answers for these pictures."""
+    """Build a light network whose outputs have the shape of a model's outputs for these images."""
     trunk = TRUNKS[name]()
     with torch.no_grad():
         outputs, *places = model(images).shape[1:]
-        if isinstance(model, TellsBoxes):
+        if isinstance(model, BoxOutput):
             features = trunk[0].eval()(images)
             return LightDetector(trunk, outputs - SIDES, count_finer(places[0], features.shape[-2])).eval()
     return LightNetwork(trunk, outputs, pixels=bool(places)).eval()

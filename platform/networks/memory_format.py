@@ -1,8 +1,8 @@
-"""The memory format in which a network computes on a CPU; this is the one place where it is chosen.
+"""The memory format of a network's input on a CPU; no other module sets it.
 
-`predict.to_input` makes channels-last tensors: with them most networks of the zoo take .7 to .95 of the time that they
-take with contiguous ones. Those below take 1.1 to 1.9 times as long, so their input is made contiguous. Both were
-measured with `benchmarks/memory_format.py` on one thread.
+`predict.to_input` returns channels-last tensors: most networks of the zoo then take .7 to .95 of the time of contiguous
+tensors. The networks below take 1.1 to 1.9 times as long, so their input is made contiguous. Measured with
+`benchmarks/memory_format.py` on one thread.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ CONTIGUOUS = frozenset(("deeplabv3_mobilenet", "resnet18", "resnet18_cbam", "res
 
 
 def choose_format(name: str, model: nn.Module) -> nn.Module:
-    """Make a network compute in the memory format that was measured to be faster for its name."""
+    """Return the network with the faster memory format for its name, set in place."""
     if name in CONTIGUOUS:
         model.register_forward_pre_hook(_make_contiguous)
     return model
 
 
-def _make_contiguous(model: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    images, *others = given
+def _make_contiguous(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    images, *others = inputs
     return images.contiguous(), *others

@@ -1,4 +1,4 @@
-"""Parts of a network: copies, training of a part alone, and batch norms that normalise by the batch."""
+"""Helpers on modules: copies, entries of the state dict, training of single parameters, batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass
 class NormRecord:
-    """The batch norms that normalised by the batch, and those that could not: one value per channel has no variance."""
+    """The batch norms that used batch statistics, and those that could not: one value per channel has no variance."""
 
     ran: dict[str, None] = field(default_factory=dict)  # in running order
     starved: dict[str, None] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class NormRecord:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Make batch norms use their stored statistics within this context."""
+        """Use the stored statistics of batch norms within this context."""
         self.rests = True
         try:
             yield
@@ -39,7 +39,7 @@ class NormRecord:
 
 
 def copy_model(model: Network, memo: dict[int, Any] | None = None) -> Network:
-    """Copy a model deeply; for small ones the many empty tables of hooks take most of the time elsewhere."""
+    """Return a deep copy, without copying empty tables of hooks, which take most of the time for small models."""
     memo = {} if memo is None else memo
     for module in model.modules():
         for value in vars(module).values():
@@ -49,17 +49,17 @@ def copy_model(model: Network, memo: dict[int, Any] | None = None) -> Network:
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    """List the batch norms by name."""
+    """Return the batch norms by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
 
 
 def norm_state(model: nn.Module) -> list[str]:
-    """Name the entries of batch norms in the state dict: scales, shifts and statistics."""
+    """Return the names of the batch norms' entries in the state dict: scales, shifts and statistics."""
     return [f"{name}.{own}" for name, norm in batch_norms(model).items() for own in norm.state_dict()]
 
 
 def copy_entries(model: nn.Module, names: Iterable[str]) -> Weights:
-    """Copy these entries of the state dict."""
+    """Return copies of entries of the state dict."""
     state = model.state_dict()
     return {name: np.array(state[name].cpu().numpy(), order="C") for name in names}
 
@@ -72,7 +72,7 @@ def restore_entries(model: nn.Module, weights: Weights) -> None:
 
 
 def is_finite(model: nn.Module, names: Iterable[str]) -> bool:
-    """Tell whether every number of these entries is finite."""
+    """Return whether all numbers of these entries are finite."""
     state = model.state_dict()
     return all(bool(state[name].isfinite().all()) for name in names)
 
@@ -87,7 +87,7 @@ def coordinates(layout: Layout, names: Iterable[str]) -> npt.NDArray[np.bool_]:
 
 @contextmanager
 def train_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
-    """Make only these parameters trainable within this context."""
+    """Freeze all parameters except these within this context."""
     still = [value for name, value in model.named_parameters() if value.requires_grad and name not in names]
     for parameter in still:
         parameter.requires_grad_(False)
@@ -100,7 +100,7 @@ def train_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
 
 @contextmanager
 def record_layers(model: nn.Module) -> Iterator[dict[str, None]]:
-    """Record the modules with parameters of their own that run within this context, in running order."""
+    """Record the modules with direct parameters that run within this context, in running order."""
     ran: dict[str, None] = {}
 
     def hook_of(name: str) -> Callable[..., None]:
@@ -118,9 +118,10 @@ def record_layers(model: nn.Module) -> Iterator[dict[str, None]]:
 
 @contextmanager
 def normalise_by_batch(model: nn.Module, *, keeps: bool, momentum: float | None = None) -> Iterator[NormRecord]:
-    """Make batch norms normalise by the batch; `keeps` updates their statistics, by momentum or (None) as an average.
+    """Normalise by batch statistics within this context.
 
-    A batch norm with one value per channel uses its stored statistics. No other module changes its mode.
+    `keeps` updates the stored statistics by momentum, or with None as a cumulative average. A batch norm with one value
+    per channel uses its stored statistics. No other module changes its mode.
     """
     norms, passed = batch_norms(model), NormRecord()
     before = {name: (norm.training, norm.track_running_stats, norm.momentum) for name, norm in norms.items()}
@@ -138,7 +139,7 @@ def normalise_by_batch(model: nn.Module, *, keeps: bool, momentum: float | None 
 
 @contextmanager
 def blend_statistics(model: nn.Module, share: float) -> Iterator[None]:
-    """Make batch norms blend a share of the batch's statistics, with unbiased variance, into their own."""
+    """Blend a share of the batch statistics (unbiased variance) into the stored ones within this context."""
     norms = {name: norm for name, norm in batch_norms(model).items() if norm.running_mean is not None}
     stored = copy_entries(model, names := [f"{name}.running_{what}" for name in norms for what in ("mean", "var")])
     source = {name: torch.tensor(stored[name]) for name in names}
@@ -163,7 +164,7 @@ def blend_statistics(model: nn.Module, share: float) -> Iterator[None]:
 
 
 def _choosing(name: str, passed: NormRecord) -> Callable[..., None]:
-    """Return a hook that sets a batch norm's mode by its input before each call, and records it."""
+    """Return a hook that sets the mode of a batch norm before each call by its input, and records the call."""
 
     def hook(norm: _BatchNorm, given: tuple[Any, ...]) -> None:
         norm.training = not passed.rests and given[0].numel() > given[0].shape[1]

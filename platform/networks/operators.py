@@ -1,7 +1,7 @@
-"""Compression operators: cheaper structures of the shape of a residual part (AdaScale, arXiv 2412.00724, section III).
+"""Compression operators of AdaScale (arXiv 2412.00724, Section III): cheaper replacements of a residual part.
 
-Each maps C_in channels to C_out channels at a stride of 1 or 2. They have no biases; the batch norm and the activation
-behind an operator belong to its block. Where an odd number of channels is split, the first part has one more.
+Each maps C_in to C_out channels at a stride of 1 or 2. Operators have no biases; the batch norm and activation behind
+an operator belong to its block. If an odd number of channels is split, the first part has one more.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-BETA = 0.25  # channels of a narrow layer, as a share of the input's
-GROUPS = 4  # of the shuffled operator, where they divide its channels
-EXPANSION = 2  # channels of an inverted residual's middle, as a multiple of the input's
+BETA = 0.25  # channels of a narrow layer over those of its input
+GROUPS = 4  # of the shuffle operator, if they divide its channels
+EXPANSION = 2  # channels inside an inverted residual over those of its input
 
 
 def _conv(inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, groups: int = 1) -> nn.Conv2d:
@@ -28,18 +28,18 @@ def _norm_relu(channels: int) -> list[nn.Module]:
 
 
 def narrow_width(inputs: int) -> int:
-    """Return the channels of a narrow layer."""
+    """Return the number of channels of a narrow layer."""
     return max(1, int(BETA * inputs))
 
 
 def shuffle_groups(inputs: int, outputs: int) -> tuple[int, int]:
-    """Return groups and middle channels of the shuffled operator: as many groups as divide all of its channels."""
+    """Return groups and inner channels of the shuffle operator: the largest common divisor up to `GROUPS`."""
     middle = max(1, outputs // 4)
     return math.gcd(math.gcd(GROUPS, inputs), math.gcd(middle, outputs)), middle
 
 
-class _Beside(nn.Module):
-    """Two layers on the same input, whose channels are joined."""
+class _Parallel(nn.Module):
+    """Two layers on the same input, with concatenated outputs."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Beside(nn.Module):
 
 
 class Ghost(nn.Module):
-    """Half of the channels from a 1x1 convolution, the rest from a cheap depthwise one of those (GhostNet)."""
+    """Ghost module (GhostNet): a 1x1 convolution, and a depthwise convolution of its output for the other half."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Ghost(nn.Module):
 
 
 class _Gate(nn.Module):
-    """Squeeze and excitation with a hard sigmoid, without biases (MobileNetV3)."""
+    """Squeeze-and-excitation of MobileNetV3: hard sigmoid, no biases."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Gate(nn.Module):
 
 
 class Shared(nn.Module):
-    """A bottleneck with two 3x3 convolutions that have the same weights, and batch norms of their own."""
+    """A bottleneck that applies one 3x3 convolution twice, with separate batch norms."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -93,12 +93,12 @@ class Shared(nn.Module):
         x = self.narrow(x)
         for norm in self.norms:
             x = norm(self.twice(x))
-        made: torch.Tensor = self.wide(x)
-        return made
+        output: torch.Tensor = self.wide(x)
+        return output
 
 
 class LowRank(nn.Module):
-    """A 1x3 and a 3x1 convolution with nothing between them: a 3x3 convolution of low rank."""
+    """A 3x3 convolution of low rank: a 1x3 and a 3x1 convolution without activation between them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, rank: int | None = None) -> None:
         super().__init__()
@@ -107,12 +107,12 @@ class LowRank(nn.Module):
         self.across.stride, self.down.stride = (1, stride), (stride, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.down(self.across(x))
-        return made
+        output: torch.Tensor = self.down(self.across(x))
+        return output
 
 
 def inherit(pair: LowRank, weight: torch.Tensor) -> None:
-    """Give a low-rank pair the best approximation of a 3x3 convolution's weights: their truncated singular values."""
+    """Set a low-rank pair to the best approximation of 3x3 weights, by truncated SVD."""
     across, down = pair.across.weight, pair.down.weight
     outputs, inputs, height, width = weight.shape
     matrix = weight.detach().permute(1, 3, 2, 0).reshape(inputs * width, height * outputs)
@@ -127,7 +127,7 @@ def inherit(pair: LowRank, weight: torch.Tensor) -> None:
 def _fire(inputs: int, outputs: int, stride: int) -> nn.Module:
     middle, half = narrow_width(inputs), math.ceil(outputs / 2)
     expand = _conv(middle, half, 1, stride), _conv(middle, outputs - half, 3, stride)
-    return nn.Sequential(_conv(inputs, middle, 1), *_norm_relu(middle), _Beside(*expand))
+    return nn.Sequential(_conv(inputs, middle, 1), *_norm_relu(middle), _Parallel(*expand))
 
 
 def _depthwise(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -142,7 +142,7 @@ def _bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 def _asymmetric(inputs: int, outputs: int, stride: int) -> nn.Module:
     half = math.ceil(outputs / 2)
-    return _Beside(_conv(inputs, half, (1, 3), stride), _conv(inputs, outputs - half, (3, 1), stride))
+    return _Parallel(_conv(inputs, half, (1, 3), stride), _conv(inputs, outputs - half, (3, 1), stride))
 
 
 def _shuffled(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -178,7 +178,7 @@ OPERATORS: Mapping[str, Callable[[int, int, int], nn.Module]] = {
 
 
 class OperatorBlock(nn.Module):
-    """A block whose residual part is an operator; it keeps the block's shortcut, batch norm and activation."""
+    """A block with an operator as residual part, and the shortcut, batch norm and activation of a residual block."""
 
     def __init__(self, operator: nn.Module, outputs: int, shortcut: nn.Module | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Paths through a network of stages: an exit, and one operator for each stage before it. No torch."""
+"""Paths through a supernet: an exit, and one operator per stage before it. Importing this does not import torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cached_property
 
 from driftlab.errors import RequestError
 
-BASE = "base"  # the operator that leaves a stage as it is
-CRITICAL = ("fire", "svd", BASE)  # operators of a stage where accuracy is lost most
+BASE = "base"  # the stage's own blocks
+CRITICAL = ("fire", "svd", BASE)  # operators of a critical stage
 FIVE = ("shuffle", "dwsep", "fire", "svd", BASE)
-SPARSE = {"sparse80": 0.8, "sparse60": 0.6, "sparse40": 0.4}  # share of the inner filters that are cut
-MERGED = "merged"  # a stage as one block
-Path = tuple[int, ...]  # the operator of each stage up to the exit
-Operators = tuple[tuple[str, ...], ...]  # of each stage, `base` last
+SPARSE = {"sparse80": 0.8, "sparse60": 0.6, "sparse40": 0.4}  # pruned share of the inner filters
+MERGED = "merged"  # one block for the stage
+Path = tuple[int, ...]  # operator of each stage up to the exit
+Operators = tuple[tuple[str, ...], ...]  # by stage, `base` last
 
 SPACES: dict[str, Operators] = {
     "tiny": (("dwsep", "svd", BASE),) * 4,
@@ -29,9 +29,9 @@ SPACES: dict[str, Operators] = {
 
 @dataclass(frozen=True)
 class PathSpace:
-    """All paths, numbered in mixed radix: those of the first exit first, the first stage's operator most significant.
+    """All paths, numbered in mixed radix: by exit, then by operators, the first stage most significant.
 
-    The last operator of a stage is its base, so that path 0 is the cheapest in structure and the last one the whole
+    The last operator of a stage is its base, so that path 0 has the cheapest structure and the last path is the full
     network.
     """
 
@@ -66,7 +66,7 @@ class PathSpace:
         return self.offsets[len(path) - 1] + number
 
     def decode(self, number: int) -> Path:
-        """Return the path of a number."""
+        """Return the path with a number."""
         if not 0 <= number < len(self):
             raise RequestError(f"variant is {number}, the family has networks 0 to {len(self) - 1}")
         exit_ = next(e for e in range(self.stages) if number < self.offsets[e + 1])
@@ -77,7 +77,7 @@ class PathSpace:
         return tuple(path)
 
     def walk(self) -> Iterator[Path]:
-        """Yield every path once, each directly after its prefixes: a walk over the prefix tree, depth first."""
+        """Yield every path once, depth first over the tree of prefixes: a path directly after its prefix."""
 
         def below(path: Path) -> Iterator[Path]:
             for one in range(self.counts[len(path)]):
@@ -88,9 +88,9 @@ class PathSpace:
         yield from below(())
 
     def name(self, path: Path) -> str:
-        """Name a path by its operators, as in `svd.base`: the exit after the second stage."""
+        """Return the name of a path: its operators, as in `svd.base` for an exit after the second stage."""
         return ".".join(self.operators[stage][one] for stage, one in enumerate(path))
 
     def whole(self, exit_: int) -> int:
-        """Return the number of the path to an exit (from 0 on) without operators."""
+        """Return the number of the path without operators to an exit, counted from 0."""
         return self.offsets[exit_ + 1] - 1

@@ -1,4 +1,4 @@
-"""Run a network on frames, and convert its weights to plain arrays."""
+"""Run a network on frames, and convert its weights to arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
 
 
 def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """Convert frames [n, height, width, 3] to the input of every network of the zoo.
+    """Convert frames [n, height, width, 3] to normalised input [n, 3, height, width].
 
-    Channels stay last in memory; `memory_format.py` gives the reason and the exceptions.
+    Channels stay last in memory; `memory_format.py` states the reason and the exceptions.
     """
     pixels = (images.astype(np.float32) - np.float32(127.5)) / np.float32(63.75)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -33,20 +33,20 @@ def predict(
     batch: int = 32,
     device: str = "cpu",
 ) -> Answers:
-    """Predict every frame, at most `batch` at a time; the model moves to the device and keeps its mode."""
+    """Return the predictions of all frames, at most `batch` at a time; the model moves to the device."""
     model.to(torch_device(device))
     count, height, width = images.shape[:3]
-    answers = task.blank(count, height, width)
+    predictions = task.blank(count, height, width)
     with evaluating(model), torch.inference_mode():
         for start in range(0, count, batch):
             part = to_input(images[start : start + batch]).to(device)
-            answers[start : start + batch] = task.answers(model(part), height, width)
-    return answers
+            predictions[start : start + batch] = task.answers(model(part), height, width)
+    return predictions
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every module into evaluation mode, then back into its own: some modules are frozen on purpose."""
+    """Set evaluation mode within this context, then restore the mode of each module: some are frozen on purpose."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -57,14 +57,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def torch_device(name: str) -> torch.device:
-    """Return a torch device; refuse one that this machine does not have."""
+    """Return a torch device; refuse one that this computer does not have."""
     try:
         device = torch.device(name)
     except RuntimeError:
         raise RequestError(f"Unknown torch device '{name}'. Allowed: cpu, cuda, cuda:0, cuda:1, ...") from None
-    found = torch.cuda.device_count() if device.type == "cuda" else 0
-    if device.type == "cuda" and (device.index or 0) >= found:
-        raise RequestError(f"Torch device '{name}' was asked for; torch sees {found} GPUs here. Use 'cpu'.")
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise RequestError(f"Torch device '{name}' is not available; torch finds {gpus} GPUs. Use 'cpu'.")
     return device
 
 
@@ -74,7 +74,7 @@ def device_of(model: nn.Module) -> str:
 
 
 def state_of(model: nn.Module) -> Weights:
-    """Copy the state dict into arrays of its own."""
+    """Return a copy of the state dict as arrays."""
     return {name: np.array(value.detach().cpu().numpy(), order="C") for name, value in model.state_dict().items()}
 
 

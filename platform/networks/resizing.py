@@ -1,4 +1,4 @@
-"""Maps of one resolution brought to that of another."""
+"""Interpolation of feature maps."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch.nn import functional as F
 
 
 def resize(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Interpolate a map to the height and width of another one."""
+    """Interpolate a map bilinearly to the height and width of another."""
     return F.interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)

@@ -1,7 +1,7 @@
-"""The state of a network: its trainable parameters as one vector, its persistent buffers as arrays by name.
+"""The state of a network: trainable parameters as one vector, persistent buffers as arrays.
 
-Buffers are the statistics of batch norms (means, variances, batch counts) and every other untrained entry of the
-state dict. A digest identifies a state; it covers the state of the adaptation as well.
+Buffers are the batch-norm statistics (means, variances, batch counts) and all other untrained entries of the state
+dict. The digest of a state also covers the state of the adaptation.
 """
 
 from __future__ import annotations
@@ -72,60 +72,60 @@ def read(model: nn.Module) -> State:
     return State(vector.read(model), read_buffers(model))
 
 
-def write(model: nn.Module, held: State) -> None:
+def write(model: nn.Module, state: State) -> None:
     """Copy parameters and buffers into the model."""
-    write_buffers(model, held.buffers)  # refuses another model's buffers before anything changes
-    vector.write(model, held.vector)
+    write_buffers(model, state.buffers)  # first, as it refuses the buffers of another model
+    vector.write(model, state.vector)
 
 
 def read_buffers(model: nn.Module) -> Buffers:
-    """Copy the model's persistent buffers; buffers that share storage count once, under the first name."""
-    found = _persistent(model)
-    return Buffers(_layout_of(found), tuple(np.array(tensor.detach().cpu().numpy()) for tensor in found.values()))
+    """Copy the model's persistent buffers; buffers with shared storage count once, under the first name."""
+    tensors = _persistent(model)
+    return Buffers(_layout_of(tensors), tuple(np.array(tensor.detach().cpu().numpy()) for tensor in tensors.values()))
 
 
 def write_buffers(model: nn.Module, buffers: Buffers) -> None:
     """Copy buffers into the model; names, shapes and types must match."""
-    found = _persistent(model)
-    if _layout_of(found) != buffers.layout:
+    tensors = _persistent(model)
+    if _layout_of(tensors) != buffers.layout:
         raise RequestError(
             f"buffers of layout {buffers.layout.digest} do not belong to this {type(model).__name__}, "
-            f"whose layout is {_layout_of(found).digest}; write buffers that were read from the same network"
+            f"whose layout is {_layout_of(tensors).digest}; write buffers that were read from the same network"
         )
     with torch.no_grad():
-        for tensor, array in zip(found.values(), buffers.arrays, strict=True):
-            tensor.copy_(torch.tensor(array))  # a copy: an array that crossed a border may be read-only
+        for tensor, array in zip(tensors.values(), buffers.arrays, strict=True):
+            tensor.copy_(torch.tensor(array))  # a copy: an array from another process may be read-only
 
 
 def changed_buffers(before: Buffers, after: Buffers) -> tuple[int, ...]:
-    """Return the places of the buffers of `after` that differ by a bit from those of `before`."""
+    """Return the indices of the buffers of `after` that differ from those of `before` in any bit."""
     if before.layout != after.layout:
         return tuple(range(len(after.arrays)))
     pairs = zip(before.arrays, after.arrays, strict=True)
     return tuple(place for place, (old, new) in enumerate(pairs) if old.tobytes() != new.tobytes())
 
 
-def digest_of(held: State, built: Buffers, memory: Any = None) -> str:
+def digest_of(state: State, built: Buffers, memory: Any = None) -> str:
     """Return sixteen hex digits over weights, buffers and the state of an adaptation.
 
-    Buffers count where they differ from those of the network as built, `memory` where it is not empty: a network of
-    which only the weights changed has the digest of its weights alone.
+    Buffers are covered only if they differ from those of the network as built, `memory` only if it is not empty.
     """
-    seen = hashlib.sha256(held.vector.tobytes())
+    hashed = hashlib.sha256(state.vector.tobytes())
     changed = {
-        held.buffers.layout.names[place]: held.buffers.arrays[place] for place in changed_buffers(built, held.buffers)
+        state.buffers.layout.names[place]: state.buffers.arrays[place]
+        for place in changed_buffers(built, state.buffers)
     }
     if changed:
-        seen.update(canonical_bytes(("buffers", changed)))
+        hashed.update(canonical_bytes(("buffers", changed)))
     if not (memory is None or (isinstance(memory, Mapping | Sequence) and not len(memory))):
-        seen.update(canonical_bytes(("adaptation", memory)))
-    return seen.hexdigest()[:16]
+        hashed.update(canonical_bytes(("adaptation", memory)))
+    return hashed.hexdigest()[:16]
 
 
 def canonical_bytes(value: Any, place: str = "state") -> bytes:
-    """Encode a value as bytes that are equal in every process and differ with type, name, shape or any bit.
+    """Encode a value as bytes that are equal in all processes and differ with type, name, shape or any bit.
 
-    The insertion order of a dictionary does not count. A type that cannot be encoded is refused.
+    The order of a dictionary is ignored. Types without an encoding are refused.
     """
     kind, parts = _parts_of(value, place)
     return b"".join(struct.pack("<Q", len(part)) + part for part in (kind.encode(), *parts))
@@ -137,8 +137,8 @@ def _parts_of(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
         names = [field.name for field in fields(value)]
         values = [canonical_bytes(getattr(value, name), f"{place}.{name}") for name in names]
         cls = type(value)
-        # A class may keep the name under which it was first digested. The module is left out: that of a user's file
-        # depends on the machine.
+        # `digest_name` keeps digests valid after a class is renamed. The module is ignored: that of a user's file
+        # depends on the computer.
         name = getattr(cls, "digest_name", cls.__qualname__)
         return f"dataclass {name}", [part for pair in zip(map(str.encode, names), values, strict=True) for part in pair]
     if isinstance(value, Mapping):
@@ -174,19 +174,19 @@ def _parts_of_leaf(value: Any, place: str) -> tuple[str, Sequence[bytes]]:
 
 
 def _persistent(model: nn.Module) -> dict[str, Tensor]:
-    """Find the persistent buffers by name, one name per storage."""
+    """Return the persistent buffers by name, one name per storage."""
     kept = model.state_dict(keep_vars=True).keys()
-    found: dict[object, tuple[str, Tensor]] = {}
+    by_storage: dict[object, tuple[str, Tensor]] = {}
     for name, tensor in model.named_buffers():
         if name in kept:
             key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
-            found.setdefault(key, (name, tensor))
-    return dict(found.values())
+            by_storage.setdefault(key, (name, tensor))
+    return dict(by_storage.values())
 
 
-def _layout_of(found: Mapping[str, Tensor]) -> BufferLayout:
-    dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in found.values())
-    for name, dtype in zip(found, dtypes, strict=True):
+def _layout_of(tensors: Mapping[str, Tensor]) -> BufferLayout:
+    dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
+    for name, dtype in zip(tensors, dtypes, strict=True):
         if dtype not in DTYPES:
             raise RequestError(f"buffer '{name}' is {dtype}, allowed are {', '.join(DTYPES)}; convert the network")
-    return BufferLayout(tuple(found), tuple(tuple(tensor.shape) for tensor in found.values()), dtypes)
+    return BufferLayout(tuple(tensors), tuple(tuple(tensor.shape) for tensor in tensors.values()), dtypes)

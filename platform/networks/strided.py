@@ -1,10 +1,10 @@
-"""Strided 1x1 convolutions of few channels, in a form that is safe on every CPU.
+"""A safe form of strided 1x1 convolutions with few channels.
 
-On a CPU with AVX2 and without AVX-512, oneDNN 3.12 (in torch 2.13) writes beyond its memory in the backward pass of a
-1x1 convolution with a stride, fewer than 8 input channels and channels-last input (uxlfoundation/oneDNN issue 6035).
-The form here takes the pixels of the stride first and convolves them with stride 1: the same sums, on every CPU.
+On a CPU with AVX2 and without AVX-512, oneDNN 3.12 (in torch 2.13) writes out of bounds in the backward pass of a
+strided 1x1 convolution with fewer than 8 input channels and channels-last input (uxlfoundation/oneDNN issue 6035). The
+safe form selects the pixels of the stride first and convolves them with stride 1: the same sums on every CPU.
 
-Once the supported torch has a oneDNN without that fault, set `NARROW` to 0: then no convolution changes its form.
+Set `NARROW` to 0 once the supported torch contains a oneDNN without this bug.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-NARROW = 8  # input channels per group below which the fault shows
+NARROW = 8  # input channels per group below which the bug occurs
 Network = TypeVar("Network", bound=nn.Module)
 
 
 class Conv1x1Strided(nn.Conv2d):
-    """A 1x1 convolution that takes the pixels of its stride first."""
+    """A 1x1 convolution that selects the pixels of its stride before it convolves."""
 
     def take(self, images: Tensor) -> Tensor:
         """Return the pixels that the convolution reads."""
@@ -34,7 +34,7 @@ class Conv1x1Strided(nn.Conv2d):
 
 
 def make_safe(model: Network) -> Network:
-    """Give the model's convolutions the form that is safe for their shape, in place; names and weights stay."""
+    """Convert the model's unsafe convolutions to the safe form, in place; names and weights stay."""
     for module in model.modules():
         if type(module) in (nn.Conv2d, Conv1x1Strided):
             module.__class__ = Conv1x1Strided if _is_unsafe(module) else nn.Conv2d

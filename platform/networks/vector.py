@@ -1,6 +1,7 @@
-"""A model's trainable parameters as one flat vector.
+"""The trainable parameters of a model as one flat vector.
 
-The order is that of `named_parameters()`; parameters that share storage count once, frozen ones and buffers not at all.
+The order is that of `named_parameters()`. Parameters with shared storage occur once; frozen parameters and buffers do
+not occur.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Layout:
-    """The position of each parameter in the vector; two models with the same digest can exchange vectors."""
+    """The position of each parameter in the vector; models with equal digests can exchange vectors."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -53,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """A bound model: its parameters and their gradients are views of these two vectors."""
+    """The vectors of a bound model, of which its parameters and gradients are views."""
 
     layout: Layout
     weights: Tensor
@@ -61,7 +62,7 @@ class Flat:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """Describe the model's vector."""
+    """Return the layout of the model's vector."""
     groups = _trainable(model)
     types = sorted({str(shared[0].dtype).removeprefix("torch.") for shared in groups.values()})
     if len(types) > 1:
@@ -84,7 +85,7 @@ def write(model: nn.Module, vector: Vector) -> None:
     sizes = [shared[0].numel() for shared in groups.values()]
     if vector.shape != (sum(sizes),):
         raise RequestError(f"the model has {sum(sizes)} trainable parameters, the vector is {vector.shape}")
-    parts = torch.split(torch.tensor(vector), sizes)  # a copy: an array that crossed a border may be read-only
+    parts = torch.split(torch.tensor(vector), sizes)  # a copy: an array from another process may be read-only
     with torch.no_grad():
         for shared, part in zip(groups.values(), parts, strict=True):
             shared[0].copy_(part.view(shared[0].shape))
@@ -94,8 +95,8 @@ def write(model: nn.Module, vector: Vector) -> None:
 def bind_vector(model: nn.Module) -> Iterator[Flat]:
     """Make the model's trainable parameters and their gradients views of two vectors within this context.
 
-    Gradients accumulate until the caller zeroes them. Afterwards there are none, and every parameter owns its storage
-    again: pickling a view would pickle the full vector.
+    Gradients accumulate until the caller zeroes them. Afterwards the parameters have no gradients and own their storage
+    again, because pickling a view would pickle the full vector.
     """
     layout = layout_of(model)
     groups = _trainable(model)
@@ -117,7 +118,7 @@ def bind_vector(model: nn.Module) -> Iterator[Flat]:
 
 
 def running_order(model: nn.Module, layout: Layout, sample: Tensor) -> list[str]:
-    """List the parameters in the order in which the model first uses their modules; unused ones come last."""
+    """Return the names of parameters in the order of first use of their modules; unused ones are last."""
     order: dict[str, None] = {}
 
     def note(prefix: str, module: nn.Module) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""The networks by name. Importing this module does not import torch, so that a request can be checked first."""
+"""The networks by name. Importing this module does not import torch: requests are checked without it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Numbers = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Input:
-    """The pictures that a network expects; by default those that the lab hands to every network."""
+    """The input that a network expects; the default is the output of `predict.to_input`."""
 
-    size: tuple[int, int] | None = None  # height and width at which papers tell its operations; None: any
-    mean: Numbers | None = None  # of channels from 0 to 1; None: the lab's
+    size: tuple[int, int] | None = None  # height and width for which papers state the operations; None: any
+    mean: Numbers | None = None  # of channels from 0 to 1; None: no conversion
     deviation: Numbers = (1.0, 1.0, 1.0)
-    fixed: bool = False  # whether pictures of other sizes are resized
+    fixed: bool = False  # whether frames of other sizes are resized
 
     def convert(self, images: torch.Tensor) -> torch.Tensor:
-        """Bring the lab's input to what the network expects."""
+        """Convert the output of `predict.to_input` to the expected input."""
         import torch
         from torch.nn import functional as F
 
@@ -40,7 +40,7 @@ class Input:
 
 @dataclass(frozen=True)
 class UsualTraining:
-    """How a network is usually trained: where an experiment says nothing else, so is this one."""
+    """The default pre-training of a network, for experiments that set none."""
 
     steps: int
     rate: float
@@ -49,14 +49,14 @@ class UsualTraining:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """A network of the zoo: its task, its parts and what it needs."""
+    """A network of the zoo: its task, blocks, input and default pre-training."""
 
     task: Task
     summary: str
-    blocks: tuple[str, ...]  # its parts in running order, but for the head
-    head: str = "head"  # its last layer
+    blocks: tuple[str, ...]  # in running order, without the head
+    head: str = "head"  # last layer
     input: Input = Input()
-    course: UsualTraining | None = None  # None: the one that an experiment has for students
+    course: UsualTraining | None = None  # None: the experiment's settings for students
 
 
 TRUNK = ("first", "deep")
@@ -71,7 +71,7 @@ SHUFFLED = ("conv1", "stage2", "stage3", "stage4", "conv5")
 
 def _torchvision(summary: str, blocks: Iterable[str], head: str) -> ZooEntry:
     parts = tuple(f"network.{block}" for block in blocks)
-    return ZooEntry(CLASSIFICATION, f"{summary}, as torchvision has it", parts, f"network.{head}", IMAGENET, LARGE)
+    return ZooEntry(CLASSIFICATION, f"{summary}, from torchvision", parts, f"network.{head}", IMAGENET, LARGE)
 
 
 def _parts(name: str, count: int) -> list[str]:
@@ -79,95 +79,91 @@ def _parts(name: str, count: int) -> list[str]:
 
 
 OWN: Mapping[str, ZooEntry] = {
-    "tiny": ZooEntry(
-        SEGMENTATION, "student of four convolutions at a quarter of the resolution, 24 k parameters", TRUNK
-    ),
-    "small": ZooEntry(SEGMENTATION, "tiny at one and a half times its width, 53 k parameters", TRUNK),
-    "half": ZooEntry(SEGMENTATION, "tiny at half its width, 6 k parameters", TRUNK),
+    "tiny": ZooEntry(SEGMENTATION, "student: four convolutions down to 1/4 of the resolution, 24 k parameters", TRUNK),
+    "small": ZooEntry(SEGMENTATION, "tiny at 1.5 times the width, 53 k parameters", TRUNK),
+    "half": ZooEntry(SEGMENTATION, "tiny at half the width, 6 k parameters", TRUNK),
     "teacher": ZooEntry(
         SEGMENTATION,
-        "skips and a view of the whole frame, 420 k parameters",
+        "encoder-decoder with skip connections and frame context, 420 k parameters",
         ("stem", "quarter", "eighth", "up_quarter", "up_half"),
     ),
-    "tiny_classifier": ZooEntry(CLASSIFICATION, "tiny with one answer for the whole frame, 24 k parameters", TRUNK),
-    "wide_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier at four times its width, 370 k parameters", TRUNK),
+    "tiny_classifier": ZooEntry(CLASSIFICATION, "tiny with a class per frame, 24 k parameters", TRUNK),
+    "wide_classifier": ZooEntry(CLASSIFICATION, "tiny_classifier at 4 times the width, 370 k parameters", TRUNK),
     "tiny_residual": ZooEntry(
         CLASSIFICATION,
-        "two residual blocks, as large as tiny_classifier, 26 k parameters",
+        "two residual blocks, 26 k parameters",
         ("first", "deep.0", "deep.1"),
     ),
     "wide_residual": ZooEntry(
-        CLASSIFICATION, "tiny_residual at four times its width, 410 k parameters", ("first", "deep.0", "deep.1")
+        CLASSIFICATION, "tiny_residual at 4 times the width, 410 k parameters", ("first", "deep.0", "deep.1")
     ),
     "deep_classifier": ZooEntry(
         CLASSIFICATION,
-        "thirteen convolutions as VGG-16 has them, at an eighth of its width, 260 k parameters",
+        "layout of VGG-16 at 1/8 of the width, 260 k parameters",
         tuple(f"stages.{stage}" for stage in range(5)),
     ),
     "tiny_staged": ZooEntry(
         CLASSIFICATION,
-        "four stages of residual blocks, at half the width and resolution of staged, 81 k parameters",
+        "staged at half the width and resolution, 81 k parameters",
         FOUR_STAGES,
     ),
     "staged": ZooEntry(
-        CLASSIFICATION, "four stages of two residual blocks for pictures of 32 x 32, 320 k parameters", FOUR_STAGES
+        CLASSIFICATION, "four stages of two residual blocks for 32 x 32 images, 320 k parameters", FOUR_STAGES
     ),
     "tiny_mobile": ZooEntry(
-        CLASSIFICATION, "five inverted residuals down to a quarter of the resolution, 23 k parameters", MOBILE
+        CLASSIFICATION, "five inverted residuals down to 1/4 of the resolution, 23 k parameters", MOBILE
     ),
-    "tiny_mobile_segmenter": ZooEntry(SEGMENTATION, "tiny_mobile with a class for each pixel, 23 k parameters", MOBILE),
+    "tiny_mobile_segmenter": ZooEntry(SEGMENTATION, "tiny_mobile with a class per pixel, 23 k parameters", MOBILE),
     "tiny_mobile_detector": ZooEntry(
-        DETECTION, "tiny_mobile with a head that finds middles and sides, 24 k parameters", MOBILE, "head.answer"
+        DETECTION, "tiny_mobile with a centre-point detection head, 24 k parameters", MOBILE, "head.answer"
     ),
-    "tiny_detector": ZooEntry(
-        DETECTION, "tiny with a head that finds middles and sides, 38 k parameters", (*TRUNK, "neck")
-    ),
-    "wide_detector": ZooEntry(DETECTION, "tiny_detector at four times its width, 370 k parameters", (*TRUNK, "neck")),
+    "tiny_detector": ZooEntry(DETECTION, "tiny with a centre-point detection head, 38 k parameters", (*TRUNK, "neck")),
+    "wide_detector": ZooEntry(DETECTION, "tiny_detector at 4 times the width, 370 k parameters", (*TRUNK, "neck")),
 }
 PUBLISHED: Mapping[str, ZooEntry] = {
     "deeplabv3_mobilenet": ZooEntry(
         SEGMENTATION,
-        "DeepLabV3 on MobileNetV3-Large as torchvision has it, 11 M parameters",
+        "DeepLabV3 on MobileNetV3-Large, from torchvision, 11 M parameters",
         (*(f"network.{part}" for part in _parts("backbone", 17)), *_parts("network.classifier", 3)),
         "network.classifier.4",
     ),
     "deeplabv3_mobilenet_v2": ZooEntry(
         SEGMENTATION,
-        "DeepLabV3 on MobileNetV2 without pyramid, the student of AMS, 2.1 M parameters",
+        "DeepLabV3 on MobileNetV2 without ASPP, the student of AMS, 2.1 M parameters",
         ("stem", *_parts("stages", 7), "place", "frame", "join"),
         input=Input((513, 513)),
         course=LARGE,
     ),
     "resnet56": ZooEntry(
-        CLASSIFICATION, "ResNet-56 for small pictures, 0.85 M parameters", STAGED, input=SMALL_PICTURES, course=LARGE
+        CLASSIFICATION, "ResNet-56 for 32 x 32 images, 0.85 M parameters", STAGED, input=SMALL_PICTURES, course=LARGE
     ),
     "wrn_28_10": ZooEntry(
         CLASSIFICATION,
-        "wide residual network for small pictures, 36 M parameters",
+        "WRN-28-10 for 32 x 32 images, 36 M parameters",
         (*STAGED, "last"),
         input=SMALL_PICTURES,
         course=LARGE,
     ),
     "resnext29": ZooEntry(
-        CLASSIFICATION, "ResNeXt-29, 8 x 64d, for small pictures, 34 M parameters", STAGED, input=SMALL_PICTURES,
+        CLASSIFICATION, "ResNeXt-29, 8 x 64d, for 32 x 32 images, 34 M parameters", STAGED, input=SMALL_PICTURES,
         course=LARGE,
     ),
     "senet18": ZooEntry(
-        CLASSIFICATION, "ResNet-18 with squeeze and excitation, 12 M parameters", (*STAGED, "stages.3"),
+        CLASSIFICATION, "ResNet-18 with squeeze-and-excitation, 12 M parameters", (*STAGED, "stages.3"),
         input=Input((224, 224)), course=LARGE,
     ),
     "resnet18_cbam": ZooEntry(
-        CLASSIFICATION, "ResNet-18 with attention to channels and places, 12 M parameters", (*STAGED, "stages.3"),
+        CLASSIFICATION, "ResNet-18 with CBAM, 12 M parameters", (*STAGED, "stages.3"),
         input=Input((224, 224)), course=LARGE,
     ),
     "yolov3": ZooEntry(
-        DETECTION, "YOLOv3 with outputs as the lab reads them, 62 M parameters",
+        DETECTION, "YOLOv3 with a centre-point output, 62 M parameters",
         ("stem", *_parts("stages", 5), "necks.0", "heads.0", "downs.0", "necks.1", "heads.1", "downs.1", "necks.2",
          "heads.2.0"),
         "heads.2.1", Input((416, 416)), LARGE,
     ),
     "yolov3_tiny": ZooEntry(
-        DETECTION, "YOLOv3-tiny with outputs as the lab reads them, 9 M parameters",
+        DETECTION, "YOLOv3-tiny with a centre-point output, 9 M parameters",
         (*_parts("local", 5), "deep", "neck", "down", "coarse", "fine.0"), "fine.1", Input((416, 416)), LARGE,
     ),
     "resnet18": _torchvision("ResNet-18, 12 M parameters", ("conv1", "bn1", *(f"layer{k}" for k in range(1, 5))), "fc"),
@@ -192,7 +188,7 @@ ZOO: Mapping[str, ZooEntry] = {**OWN, **PUBLISHED}
 
 
 def check(name: str) -> None:
-    """Refuse a name that the zoo does not have."""
+    """Refuse a name that is not in the zoo."""
     if name not in ZOO:
         raise unknown_name("network", name, ZOO)
 

@@ -1,10 +1,10 @@
-"""AdaSpring: a search for a combination of operators, layer by layer, whenever the context of the device changes.
+"""AdaSpring (Liu et al., IMWUT 2021): beam search for operators, stage by stage, when the device context changes.
 
-The search keeps the best two beginnings at every stage, by a score of accuracy and energy whose weights follow the
-battery: the emptier it is, the more energy counts (Liu et al., IMWUT 2021).
+The search keeps the best prefixes at every stage. Its score weighs accuracy and energy; the weight of energy rises as
+the battery drains.
 
-Differs from the paper: its networks are the paths of a branched network without exits; accuracies are those measured
-of whole paths, or estimated, and new ones start a search; candidates are not mutated.
+Differs from the paper: networks are the paths of a supernet without exits; accuracies are those of whole paths,
+measured or estimated, and changed ones start a search; candidates are not mutated.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from annotated_types import Ge, Le
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, deep_paths, held_paths
+from driftlab.platform.scaling.branches import PathScaling, deep_paths, fitting_paths
 from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
-Begun = tuple[str, ...]  # the operators of the first stages
+Operators = tuple[str, ...]  # of the first stages, or of all
 
 
 @dataclass(frozen=True)
-class AdaSpring(OfPaths):
-    """Search for operators stage by stage, with the best beginnings only, when the load or accuracies have changed."""
+class AdaSpring(PathScaling):
+    """AdaSpring (IMWUT 2021): beam search for operators, stage by stage, when load or accuracies change."""
 
-    beam: Annotated[int, Ge(1), Means("beginnings that are kept at each stage")] = field(
+    beam: Annotated[int, Ge(1), Means("width of the beam: prefixes kept at each stage")] = field(
         default=2, metadata={CHOOSING: True}
     )
-    energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the score, with a full battery")] = field(
+    energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the score at a full battery")] = field(
         default=0.3, metadata={CHOOSING: True}
     )
-    change: Annotated[float, Ge(0), Le(10), Means("change of the slowdown that starts a search")] = field(
+    change: Annotated[float, Ge(0), Le(10), Means("relative change of the slowdown that starts a search")] = field(
         default=0.1, metadata={CHOOSING: True}
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Search where the context or accuracies have changed; `state` is the running network and both."""
+        """Search if context or accuracies have changed; `state` is the running network and both."""
         slower = predicted_slowdown(budget)
-        known = (budget.latency_s, set(held_paths(variants, budget)))
+        limits = (budget.latency_s, set(fitting_paths(variants, budget)))
         if state is not None and same(variants, state[3]):
-            which, before, limits, _ = state
-            if limits == known and abs(slower - before) <= self.change * before:
+            which, slower_before, limits_before, _ = state
+            if limits == limits_before and abs(slower - slower_before) <= self.change * slower_before:
                 return which, state
         which = self.search(variants, budget, slower)
-        return which, (which, slower, known, variants)
+        return which, (which, slower, limits, variants)
 
     def search(self, variants: Sequence[Variant], budget: Budget, slowdown: float) -> int:
-        """Return the network that a beam search finds; the fastest one where none of its ends is in time."""
-        paths, options = held_paths(variants, budget), deep_paths(variants)[1]
-        kept: list[Begun] = [()]
+        """Return the best network of a beam search; if none of its results is in time, the fastest of them."""
+        paths, options = fitting_paths(variants, budget), deep_paths(variants)[1]
+        beam: list[Operators] = [()]
         for names in options:
-            longer = [one for begun in kept for name in names if _begins(one := (*begun, name), paths)]
+            longer = [one for prefix in beam for name in names if _is_prefix(one := (*prefix, name), paths)]
             scored = [
-                (self.score(variants[self._ended(variants, paths, one)], budget, slowdown), one) for one in longer
+                (self.score(variants[self._fastest_end(variants, paths, one)], budget, slowdown), one) for one in longer
             ]
-            kept = [one for _, one in sorted(scored, key=lambda pair: -pair[0])[: self.beam]]
-        return paths[kept[0]]
+            beam = [one for _, one in sorted(scored, key=lambda pair: -pair[0])[: self.beam]]
+        return paths[beam[0]]
 
     def score(self, variant: Variant, budget: Budget, slowdown: float) -> float:
-        """Weigh accuracy against energy; what is too slow comes after all that is not, the slowest last."""
+        """Return the weighted accuracy less the weighted energy; late networks score below all others, by lateness."""
         late_s = variant.latency_s * slowdown - (float("inf") if budget.latency_s is None else budget.latency_s)
         if late_s > 0:
             return -1e3 - late_s
@@ -71,12 +71,11 @@ class AdaSpring(OfPaths):
         limit_j = budget.energy_j or variant.energy_j or 1.0
         return (1 - weight) * (variant.accuracy or 0.0) - weight * (variant.energy_j or 0.0) / limit_j
 
-    def _ended(self, variants: Sequence[Variant], paths: Mapping[Begun, int], begun: Begun) -> int:
-        """Return the quickest network that begins so: stages not yet chosen count as their cheapest."""
-        ends = (which for path, which in paths.items() if path[: len(begun)] == begun)
+    def _fastest_end(self, variants: Sequence[Variant], paths: Mapping[Operators, int], prefix: Operators) -> int:
+        """Return the fastest network with a prefix: open stages count as their fastest operator."""
+        ends = (which for path, which in paths.items() if path[: len(prefix)] == prefix)
         return min(ends, key=lambda which: (variants[which].latency_s, which))
 
 
-def _begins(begun: Begun, paths: Iterable[Begun]) -> bool:
-    """Tell whether some path begins so."""
-    return any(path[: len(begun)] == begun for path in paths)
+def _is_prefix(prefix: Operators, paths: Iterable[Operators]) -> bool:
+    return any(path[: len(prefix)] == prefix for path in paths)

@@ -1,11 +1,11 @@
-"""Branches: a network with an exit behind each stage and several operators in each; every path is a network.
+"""AdaScale's multi-branch supernet (Section III): an exit and several operators per stage; every path is a network.
 
-One set of weights holds all paths: stages without operators and exits are trained stage by stage, operators learn to
-compute what their stage computes. The member itself never switches: it runs the whole network, or always one exit.
-Other members build the same networks and choose among them.
+All paths share one set of weights: stages and exits are trained stage by stage (Algorithm 1), operators are distilled
+from their stage. `Branches` never switches: it runs the full network or a fixed exit. Other members build the same
+supernet and select among its paths.
 
-Differs from the paper: its operators replace a network's own blocks, which are trained already; each stage keeps its
-best epoch; blocks are shared out evenly over the stages unless `placement` is `probed`.
+Differs from the paper: operators replace the blocks of a network that is already trained; each stage keeps its best
+epoch; stages have equally many blocks unless `placement` is `probed`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,23 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, CHOOSING, Means
 from driftlab.platform.core.records import Variant, Weights
-from driftlab.platform.networks.paths import SPACES, Operators, PathSpace
-from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check_index, held_in_memory, most_accurate
+from driftlab.platform.networks.paths import MERGED, SPACES, SPARSE, Operators, PathSpace
+from driftlab.platform.scaling.base import (
+    Budget,
+    Profile,
+    Scaling,
+    Size,
+    check_index,
+    fit_memory,
+    most_accurate,
+    width_of,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.branched import Branched
+    from driftlab.platform.networks.chain import Block, Chain
     from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.probing import StagePlan
 
@@ -35,41 +45,40 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class PathFamily:
-    """All paths of a branched network, with their accuracies by number."""
+    """A supernet with the accuracies of all its paths, by number."""
 
     branched: Branched
     val_accuracies: tuple[float, ...]
     test_accuracies: tuple[float, ...]
-    plan: StagePlan | None = None  # of its stages; None: they have equally many blocks
+    plan: StagePlan | None = None  # of the stages; None: equally many blocks each
 
     def __len__(self) -> int:
         return len(self.branched.space)
 
 
 @dataclass(frozen=True)
-class OfPaths(Scaling):
-    """Base of members that choose among the paths of a branched network."""
+class PathScaling(Scaling):
+    """Base of members that select among the paths of a supernet."""
 
     space: Annotated[
         Literal["tiny", "small", "paper480", "lego", "supernet"],
-        Means("operators of each stage: 120, 340 or 480 paths with four exits; lego prunes, supernet merges blocks"),
+        Means("operators per stage: 120, 340 or 480 paths with four exits; lego prunes, supernet merges blocks"),
     ] = "tiny"
-    exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit, if there are blocks for so many")] = 4
+    exits: Annotated[int, Ge(1), Le(4), Means("stages, each with an exit; at most one per block")] = 4
     placement: Annotated[
         Literal["even", "probed"],
-        Means("whether stages have equally many blocks, or exits go where accuracy is gained"),
+        Means("even: equally many blocks per stage; probed: exits where accuracy rises most per operation"),
     ] = field(default="even", metadata={BEFORE: "even"})
-    probe_epochs: Annotated[int, Ge(0), Means("passes over the data for each probe", "epochs")] = field(
-        default=5, metadata={BEFORE: 5}
-    )
+    probe_epochs: Annotated[int, Ge(0), Means("epochs per probe", "epochs")] = field(default=5, metadata={BEFORE: 5})
     training: Annotated[
-        Literal["freeze", "conditional"], Means("whether a stage stays, or goes on learning while its exit gains")
+        Literal["freeze", "conditional"],
+        Means("Algorithm 1: freeze earlier stages (a), or update the one before if its exit gains (b)"),
     ] = field(default="freeze", metadata={BEFORE: "freeze"})
-    stage_epochs: Annotated[int, Ge(0), Means("passes over the data for each stage", "epochs")] = 8
-    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size of stages at the beginning")] = 0.05
-    operator_epochs: Annotated[int, Ge(0), Means("passes over the data for each operator", "epochs")] = 3
-    path_epochs: Annotated[int, Ge(0), Means("passes over the data along random paths", "epochs")] = 2
-    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
+    stage_epochs: Annotated[int, Ge(0), Means("epochs per stage", "epochs")] = 8
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate of stages")] = 0.05
+    operator_epochs: Annotated[int, Ge(0), Means("epochs per operator", "epochs")] = 3
+    path_epochs: Annotated[int, Ge(0), Means("epochs of training along random paths", "epochs")] = 2
+    batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
     version = 2
     needs_data = True
@@ -77,34 +86,37 @@ class OfPaths(Scaling):
     built_as: ClassVar[str] = "branches"
 
     def build(self, model: nn.Module, data: Data | None) -> PathFamily:
-        from driftlab.platform.networks.training.training_loop import Course, deterministic
+        from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
         from driftlab.platform.scaling import staged
         from driftlab.platform.scaling.conditional import train_conditionally
 
         assert data is not None
         with deterministic(data.seed):
+            # Branch diversity establishment: where exits and operators are.
             plan = self._plan(model, data) if self.placement == "probed" else None
             branched = branch_model(model, data.size, SPACES[self.space], self.exits, plan)
-            stage = Course(self.stage_epochs, self.learning_rate, self.batch)
-            course = staged.StagedCourse(stage, self.operator_epochs, self.path_epochs)
+            # Algorithm 1 (a) or (b), then the operators.
+            stage = TrainingSchedule(self.stage_epochs, self.learning_rate, self.batch)
+            schedule = staged.StagedSchedule(stage, self.operator_epochs, self.path_epochs)
             (train_conditionally if self.training == "conditional" else staged.train_stages)(branched, data, stage)
-            staged.train_operators(branched, data, course)
-            staged.train_paths(branched, data, course)
-            val, test = (staged.grade_paths(branched, data, part) for part in (data.val, data.test))
+            staged.train_operators(branched, data, schedule)
+            staged.train_paths(branched, data, schedule)
+            # Performance index table: the accuracy of every path.
+            val, test = (staged.grade_paths(branched, data, split) for split in (data.val, data.test))
         logger.info("Measured %d paths: %.3f to %.3f", len(val), min(val), max(val))
         return PathFamily(branched, val, test, plan)
 
     def _plan(self, model: nn.Module, data: Data) -> StagePlan:
-        """Probe every block of a network."""
+        """Plan the stages by probing every block."""
         from driftlab.platform.networks.chain import chain_of
-        from driftlab.platform.networks.training.training_loop import Course
+        from driftlab.platform.networks.training.training_loop import TrainingSchedule
         from driftlab.platform.scaling.probing import plan_stages
 
         chain = chain_of(model, data.example(model), self.exits)
-        return plan_stages(chain, data, self.exits, Course(self.probe_epochs, self.learning_rate, self.batch))
+        return plan_stages(chain, data, self.exits, TrainingSchedule(self.probe_epochs, self.learning_rate, self.batch))
 
     def select(self, family: PathFamily, budget: Budget) -> nn.Module:
-        """Return the chosen path's network; without a choice that of the most accurate path."""
+        """Return the network of the budget's path, or else of the most accurate path."""
         if budget.variant is None:
             which = most_accurate(family.val_accuracies)
         else:
@@ -122,12 +134,12 @@ class OfPaths(Scaling):
         from driftlab.platform.networks.branched import count_paths, module_bytes
 
         branched, space = family.branched, family.branched.space
-        held, costs = module_bytes(branched), count_paths(branched, *size)
+        sizes, costs = module_bytes(branched), count_paths(branched, *size)
         accuracies = zip(family.val_accuracies, family.test_accuracies, strict=True)
         return tuple(
             Profile(
                 space.name(path := space.decode(which)), val, costs[which].weight_bytes, costs[which], test,
-                tuple((name, held[name]) for name, _ in branched.used(path)),
+                tuple((name, sizes[name]) for name, _ in branched.used(path)),
             )
             for which, (val, test) in enumerate(accuracies)
         )  # fmt: skip
@@ -157,7 +169,7 @@ class OfPaths(Scaling):
         if "plan" in arrays:
             ends, critical = arrays["plan"].tolist()
             plan = StagePlan(tuple(ends), tuple(map(bool, critical)))
-        with deterministic(0):  # the weights drawn are replaced
+        with deterministic(0):  # the random weights are replaced
             branched = branch_model(model, size, SPACES[self.space], self.exits, plan)
         for part, module in branched.parts():
             load(module, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith(f"{part}/")})
@@ -168,16 +180,57 @@ class OfPaths(Scaling):
 def branch_model(
     model: nn.Module, size: Size, operators: Operators, exits: int, plan: StagePlan | None = None
 ) -> Branched:
-    """Cut a network into stages, at most so many or those of a plan, and give them operators and exits."""
+    """Return a network as a supernet: at most `exits` stages, or those of a plan, with operators and exits."""
     import torch
 
     from driftlab.platform.networks.branched import branch
     from driftlab.platform.networks.chain import chain_of
-    from driftlab.platform.scaling.blocks import make_stage
 
     chain = chain_of(model, torch.zeros(1, 3, *size), plan.ends if plan else exits)
     operators = operators[: len(chain.stages)]
     return branch(chain, PathSpace(plan.operators(operators) if plan else operators), make_stage)
+
+
+def make_stage(chain: Chain, which: int, name: str | None) -> nn.Module:
+    """Return a stage with an operator, pruned (LegoDNN) or merged into one block (AdaptiveNet); None: unchanged.
+
+    A merged stage keeps its first block, which changes channels and resolution, if that has the output shape of all.
+    """
+    from torch import nn
+
+    blocks = chain.stages[which]
+    if name == MERGED:
+        fits = (blocks[0].outputs, blocks[0].after) == (blocks[-1].outputs, blocks[-1].after)
+        return nn.Sequential(blocks[0].base()) if fits else chain.stage(which, None)
+    if name in SPARSE:
+        return nn.Sequential(*(pruned_block(block, 1 - SPARSE[name]) for block in blocks))
+    return chain.stage(which, name)
+
+
+def pruned_block(block: Block, share: float) -> nn.Module:
+    """Return a copy of a block with a share of its inner filters, ranked by L1 norm; without inner filters unchanged.
+
+    Filters that other blocks read stay, so that a pruned block has the same output channels.
+    """
+    import numpy as np
+    import torch
+
+    from driftlab.platform.networks.pruning.ranking import rank
+    from driftlab.platform.networks.pruning.surgery import cut, groups
+    from driftlab.platform.scaling.growing import best_channels
+
+    base = block.base().eval()
+    with torch.no_grad():
+        inner = groups(base, torch.zeros(1, block.inputs, *block.before))
+    if not inner.sizes:
+        return base
+    unused = np.zeros(0, np.uint8)
+    scores = rank(base, inner, "l1", images=unused, labels=unused, rng=np.random.default_rng(0))
+    kept = {
+        name: best_channels(torch.arange(size), scores[name], width_of(size, share))
+        for name, size in inner.sizes.items()
+    }
+    return cut(base, inner, kept)
 
 
 def exit_of(variant: Variant) -> int:
@@ -186,7 +239,7 @@ def exit_of(variant: Variant) -> int:
 
 
 def full_depth(variants: Sequence[Variant]) -> list[int]:
-    """List the paths to the last exit, by number: what a method without exits can choose among."""
+    """Return the numbers of the paths to the last exit, the candidates of methods without exits."""
     last = max(map(exit_of, variants))
     return [which for which, one in enumerate(variants) if exit_of(one) == last]
 
@@ -197,30 +250,30 @@ def deep_paths(variants: Sequence[Variant]) -> tuple[dict[tuple[str, ...], int],
     return paths, [list(dict.fromkeys(names)) for names in zip(*paths, strict=True)]
 
 
-def held_paths(variants: Sequence[Variant], budget: Budget) -> dict[tuple[str, ...], int]:
-    """Return the paths to the last exit that fit in the free memory, by operators; the smallest where none does."""
+def fitting_paths(variants: Sequence[Variant], budget: Budget) -> dict[tuple[str, ...], int]:
+    """Return the paths to the last exit that fit in the free memory, by operators; if none fits, the smallest."""
     paths, _ = deep_paths(variants)
-    held = set(held_in_memory(variants, paths.values(), budget))
-    return {path: which for path, which in paths.items() if which in held}
+    fitting = set(fit_memory(variants, paths.values(), budget))
+    return {path: which for path, which in paths.items() if which in fitting}
 
 
-def held_among(variants: Sequence[Variant], found: Sequence[int], budget: Budget) -> list[int]:
-    """Return which of these fit in the free memory; where none does, only the smallest path to the last exit."""
-    held = held_in_memory(variants, full_depth(variants), budget)
-    smallest = min(held, key=lambda which: (variants[which].memory_bytes, which))
-    return [which for which in found if which in held] or [smallest]
+def fitting_among(variants: Sequence[Variant], candidates: Sequence[int], budget: Budget) -> list[int]:
+    """Return the candidates that fit in the free memory; if none fits, the smallest path to the last exit."""
+    fitting = fit_memory(variants, full_depth(variants), budget)
+    smallest = min(fitting, key=lambda which: (variants[which].memory_bytes, which))
+    return [which for which in candidates if which in fitting] or [smallest]
 
 
 @dataclass(frozen=True)
-class Branches(OfPaths):
-    """Run one path always: the whole network, or the network up to an exit, without operators."""
+class Branches(PathScaling):
+    """Static supernet: run the full network, or a fixed early exit."""
 
-    exit: Annotated[int | None, Ge(1), Le(4), Means("the exit that always answers; none: the last one")] = field(
-        default=None, metadata={CHOOSING: True}
+    exit: Annotated[int | None, Ge(1), Le(4), Means("the exit that is used for all frames; none: the last one")] = (
+        field(default=None, metadata={CHOOSING: True})
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose the path without operators to the exit, whatever the budget."""
+        """Return the path without operators to the exit; the budget is ignored."""
         last = exit_of(variants[-1])
         wanted = min(self.exit or last, last)
         return max(which for which, one in enumerate(variants) if exit_of(one) == wanted), state

@@ -1,11 +1,11 @@
-"""DARTS: operators weighted by a softmax and trained all at once, of which the heaviest one stays at each stage.
+"""DARTS (Liu et al., ICLR 2019): gradient-based search over softmax-weighted operators.
 
-The weights of all operators learn on one half of the frames, the weights of the mixture (the architecture) on the
-other, a step of each in turn. The first order takes the gradient of the architecture at the weights as they are; the
-second one at the weights after their next step, by finite differences (Liu et al., ICLR 2019).
+Operator weights train on one half of the frames, architecture parameters on the other, in alternating steps. First
+order takes the architecture gradient at the current weights, second order at the weights after their next step, by
+finite differences (Eq. 7 and 8). The operator with the largest architecture parameter is used at each stage.
 
-Differs from the paper: an operator stands for a whole stage; the architecture takes larger steps, as there are far
-fewer; the step of the second order has no momentum.
+Differs from the paper: an operator replaces a whole stage; the architecture takes fewer and larger steps; the virtual
+step of the second order has no momentum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.scaling.searched import OfSearch
+from driftlab.platform.scaling.searched import PathSearchScaling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,82 +27,83 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.branched import Branched, MixedNetwork
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, Rows
+    from driftlab.platform.networks.training.training_loop import Data, Lessons, Rows, TrainingSchedule
 
     Loss = Callable[[], Tensor]
 
 BETAS, DECAY = (0.5, 0.999), 1e-3  # of the architecture's optimiser
-REACH = 0.01  # of finite differences, over the length of the gradient
+EPSILON = 0.01  # of the finite difference, divided by the norm of the gradient
 
 
 @dataclass(frozen=True)
-class Darts(OfSearch):
-    """Search operators by gradients, and run the network of the heaviest ones."""
+class Darts(PathSearchScaling):
+    """DARTS (ICLR 2019): gradient-based search over softmax-weighted operators; run the argmax path."""
 
     order: Annotated[
-        Literal["first", "second"], Means("whether the architecture's gradient foresees the next step of the weights")
+        Literal["first", "second"], Means("architecture gradient at the current weights, or after their next step")
     ] = "first"
-    architecture_rate: Annotated[float, Gt(0), Le(10), Means("step size of the architecture")] = 0.01
+    architecture_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the architecture")] = 0.01
 
-    def find_path(self, branched: Branched, data: Data, course: Course) -> Path:
+    def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
         import torch
 
         from driftlab.platform.networks.branched import MixedNetwork
         from driftlab.platform.networks.training.training_loop import epochs
 
         rng = rng_for(data.seed, "scaling", "darts")
-        learned, judged = halves(data.train, rng)
+        train, val = halves(data.train, rng)
         mixed = MixedNetwork(branched)
-        mixture = [torch.zeros(len(modules), requires_grad=True) for modules in branched.stages]
-        walk = torch.optim.Adam(mixture, lr=self.architecture_rate, betas=BETAS, weight_decay=DECAY)
+        architecture = [torch.zeros(len(modules), requires_grad=True) for modules in branched.stages]
+        optimiser = torch.optim.Adam(architecture, lr=self.architecture_rate, betas=BETAS, weight_decay=DECAY)
 
-        def loss_on(lessons: Lessons, rows: Rows) -> Tensor:
-            shares = [one.softmax(dim=0) for one in mixture]
-            return _loss(data, mixed, lessons, rows, shares)
+        def loss_on(frames: Lessons, rows: Rows) -> Tensor:
+            shares = [one.softmax(dim=0) for one in architecture]
+            return _loss(data, mixed, frames, rows, shares)
 
         def learn(rows: Rows) -> None:
-            others = rng.integers(len(judged), size=len(rows))
-            losses = (lambda: loss_on(learned, rows), lambda: loss_on(judged, others))
-            for one, gradient in zip(mixture, self._gradients(losses, list(mixed.parameters()), mixture), strict=True):
-                one.grad = gradient
-            walk.step()
-            torch.autograd.backward(loss_on(learned, rows), inputs=list(mixed.parameters()))
+            val_rows = rng.integers(len(val), size=len(rows))
+            losses = (lambda: loss_on(train, rows), lambda: loss_on(val, val_rows))
+            gradients = self._gradients(losses, list(mixed.parameters()), architecture)
+            for parameter, gradient in zip(architecture, gradients, strict=True):
+                parameter.grad = gradient
+            optimiser.step()
+            torch.autograd.backward(loss_on(train, rows), inputs=list(mixed.parameters()))
 
-        for _ in epochs(mixed, replace(data, train=learned), course, rng, learn=learn):
+        for _ in epochs(mixed, replace(data, train=train), schedule, rng, learn=learn):
             pass
-        return tuple(int(one.argmax()) for one in mixture)
+        return tuple(int(one.argmax()) for one in architecture)
 
     def _gradients(
-        self, losses: tuple[Loss, Loss], weights: Sequence[Tensor], mixture: Sequence[Tensor]
+        self, losses: tuple[Loss, Loss], weights: Sequence[Tensor], architecture: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         import torch
 
         if self.order == "second":
-            return second_order(losses, weights, mixture, self.learning_rate)
-        return torch.autograd.grad(losses[1](), mixture)
+            return second_order(losses, weights, architecture, self.learning_rate)
+        return torch.autograd.grad(losses[1](), architecture)
 
 
 def second_order(
-    losses: tuple[Loss, Loss], weights: Sequence[Tensor], mixture: Sequence[Tensor], rate: float
+    losses: tuple[Loss, Loss], weights: Sequence[Tensor], architecture: Sequence[Tensor], rate: float
 ) -> list[Tensor]:
-    """Return the mixture's gradient of the second loss after a step of the weights along the first (Eq. 7 and 8)."""
+    """Return the architecture gradient of the validation loss after a weight step on the training loss (Eq. 7, 8)."""
     import torch
 
-    learn, judge = losses
-    with moved(weights, torch.autograd.grad(learn(), weights), -rate):
-        found = torch.autograd.grad(judge(), [*weights, *mixture])
-    ahead, direct = found[: len(weights)], found[len(weights) :]
-    reach = REACH / max(float(torch.stack([one.square().sum() for one in ahead]).sum().sqrt()), 1e-12)
+    train_loss, val_loss = losses
+    with moved(weights, torch.autograd.grad(train_loss(), weights), -rate):
+        gradients = torch.autograd.grad(val_loss(), [*weights, *architecture])
+    by_weights, direct = gradients[: len(weights)], gradients[len(weights) :]
+    epsilon = EPSILON / max(float(torch.stack([one.square().sum() for one in by_weights]).sum().sqrt()), 1e-12)
     sides = []
-    for side in (reach, -reach):
-        with moved(weights, ahead, side):
-            sides.append(torch.autograd.grad(learn(), mixture))
-    return [one - rate * (up - down) / (2 * reach) for one, up, down in zip(direct, *sides, strict=True)]
+    for step in (epsilon, -epsilon):
+        with moved(weights, by_weights, step):
+            sides.append(torch.autograd.grad(train_loss(), architecture))
+    return [one - rate * (up - down) / (2 * epsilon) for one, up, down in zip(direct, *sides, strict=True)]
 
 
 @contextmanager
 def moved(weights: Sequence[Tensor], along: Sequence[Tensor], step: float) -> Iterator[None]:
-    """Move weights along a direction for as long as the block runs; then they are what they were, to the bit."""
+    """Move weights along a direction within the block, and restore them to the bit afterwards."""
     import torch
 
     before = [one.detach().clone() for one in weights]
@@ -117,16 +118,16 @@ def moved(weights: Sequence[Tensor], along: Sequence[Tensor], step: float) -> It
                 one.copy_(old)
 
 
-def halves(lessons: Lessons, rng: np.random.Generator) -> tuple[Lessons, Lessons]:
-    """Split examples into two halves at random."""
-    order = rng.permutation(len(lessons))
-    return lessons.part(order[: len(order) // 2]), lessons.part(order[len(order) // 2 :])
+def halves(frames: Lessons, rng: np.random.Generator) -> tuple[Lessons, Lessons]:
+    """Split frames into two random halves."""
+    order = rng.permutation(len(frames))
+    return frames.part(order[: len(order) // 2]), frames.part(order[len(order) // 2 :])
 
 
-def _loss(data: Data, mixed: MixedNetwork, lessons: Lessons, rows: Rows, shares: Sequence[Tensor]) -> Tensor:
-    """Return the task's loss of a mixture; 0 where no frame can be learned from."""
+def _loss(data: Data, mixed: MixedNetwork, frames: Lessons, rows: Rows, shares: Sequence[Tensor]) -> Tensor:
+    """Return the task's loss of the mixed network; 0 if no frame has a usable label."""
     from driftlab.platform.networks.predict import to_input
 
-    output = mixed(to_input(lessons.images[rows]), shares)
-    loss = data.task.loss(output, lessons.labels[rows])
+    output = mixed(to_input(frames.images[rows]), shares)
+    loss = data.task.loss(output, frames.labels[rows])
     return output.sum() * 0 if loss is None else loss

@@ -1,4 +1,7 @@
-"""A gated master with its current surrogates: cut one for samples, run it, and feed back what it learned."""
+"""ElasticDNN's surrogate generator and master updating (Section III-B 2 and 3): cut a surrogate, feed back its changes.
+
+The retraining of a surrogate between the two is `adaptation/elasticdnn`.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,21 @@ from driftlab.platform.networks.module_utils import batch_norms, copy_model, res
 from driftlab.platform.networks.predict import device_of, state_of, to_input
 from driftlab.platform.networks.pruning import gating
 from driftlab.platform.networks.pruning.gating import GatedNetwork, GateSite
-from driftlab.platform.networks.pruning.knowledge import LayerLink, finalise, known_layers
+from driftlab.platform.networks.pruning.knowledge import LayerLink, layers_with_knowledge, mix_layers
 from driftlab.platform.networks.pruning.surgery import Groups, cut, groups, lift
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.networks.training.training_loop import Data, grade
 from driftlab.platform.scaling.base import Draft
 from driftlab.platform.scaling.growing import PruningContext
-from driftlab.platform.scaling.master_training import Trainee, measure_statistics, statistics_of
+from driftlab.platform.scaling.master_training import MasterInTraining, measure_statistics, statistic_names
 
-LOOKED_AT = 64  # frames that pass the master at once
+FRAMES_PER_PASS = 64  # through the master
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A surrogate as it is now: its channels, and its tensors."""
+    """A surrogate: its channels and its tensors."""
 
     kept: Mapping[str, npt.NDArray[np.int64]]
     state: Weights
@@ -43,12 +46,12 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Master:
-    """A gated network, its knowledge, and for each keep ratio statistics of batch norms and a surrogate."""
+    """A master network with its domain knowledge, and per keep ratio batch-norm statistics and a surrogate."""
 
-    gated: GatedNetwork  # never changed: a change makes a copy
+    gated: GatedNetwork  # immutable: a change makes a copy
     groups: Groups
-    links: Mapping[str, LayerLink]
-    ratios: tuple[float, ...]  # from the smallest on
+    links: Mapping[str, LayerLink]  # domain knowledge, by layer (Eq. 1)
+    ratios: tuple[float, ...]  # ascending
     statistics: tuple[Weights, ...]
     cuts: tuple[Cut, ...] = ()
     val_accuracies: tuple[float, ...] = ()
@@ -65,7 +68,7 @@ class Master:
         return sum(array.nbytes for array in self.cuts[which].state.values())
 
     def at_ratio(self, which: int) -> GatedNetwork:
-        """Return the gated network at a keep ratio, with the statistics of that ratio."""
+        """Return a copy of the gated network at a keep ratio, with the statistics of that ratio."""
         gated = copy_model(self.gated).eval()
         gated.ratio = self.ratios[which]
         restore_entries(gated.network, self.statistics[which])
@@ -73,65 +76,70 @@ class Master:
 
 
 def refuse_ungated(model: nn.Module, sites: Sequence[GateSite], others: Mapping[str, str]) -> None:
-    """Refuse a network without a single group of channels that can be gated."""
+    """Refuse a network in which no group of channels can be gated."""
     if not sites:
         reasons = "; ".join(f"{name} {why}" for name, why in others.items())
         raise RequestError(
-            f"Nothing of {type(model).__name__} can be gated ({reasons}). Take another network, or scaling 'fixed'."
+            f"{type(model).__name__} has no group of channels that can be gated ({reasons}). "
+            "Use another network or scaling 'fixed'."
         )
 
 
-def first_master(trainee: Trainee, context: PruningContext, keep: Sequence[float]) -> Master:
-    """Return a trained master with measured statistics; ratios that keep equal numbers of channels are one."""
-    gated = trainee.gated
+def first_master(trained: MasterInTraining, context: PruningContext, keep: Sequence[float]) -> Master:
+    """Return the master with statistics per keep ratio; ratios that keep equal numbers of channels are merged."""
+    gated = trained.gated
     sizes = {
         tuple(gating.keep_count(site.size, ratio, gated.min_keep) for site in gated.sites): ratio for ratio in keep
     }
     ratios = tuple(sorted(sizes.values()))
     statistics = tuple(measure_statistics(gated, context.data.train.images, ratio) for ratio in ratios)
-    return Master(gated.eval(), context.groups, trainee.links, ratios, statistics, tuple(Cut({}, {}) for _ in ratios))
+    return Master(gated.eval(), context.groups, trained.links, ratios, statistics, tuple(Cut({}, {}) for _ in ratios))
 
 
 def measure_accuracies(master: Master, data: Data) -> Master:
-    """Measure the validation and the test accuracy of each surrogate."""
+    """Return the master with the validation and test accuracy of each surrogate."""
     networks = [surrogate_of(master, which) for which in range(len(master))]
     val_accuracies, test_accuracies = (
-        tuple(grade(network, data, lessons) for network in networks) for lessons in (data.val, data.test)
+        tuple(grade(network, data, split) for network in networks) for split in (data.val, data.test)
     )
     return replace(master, val_accuracies=val_accuracies, test_accuracies=test_accuracies)
 
 
-# Surrogates -----------------------------------------------------------------------------------------------------------
+# Domain-specific surrogate generator ----------------------------------------------------------------------------------
 
 
-def draft_for(master: Master, which: int, images: npt.NDArray[np.uint8], task: Task, choice: tuple[str, str]) -> Draft:
-    """Choose the channels of a keep ratio for samples, by one pass of all of them through the master."""
-    gated, (sample, filters) = master.at_ratio(which), choice
-    parts, device = [], device_of(gated)
+def draft_for(
+    master: Master, which: int, images: npt.NDArray[np.uint8], task: Task, *, sample: str, filters: str
+) -> Draft:
+    """Select the channels of a keep ratio for samples of a domain; all samples pass the master once."""
+    gated = master.at_ratio(which)
+    passes, device = [], device_of(gated)
     with torch.no_grad():
-        for start in range(0, len(images), LOOKED_AT):
-            parts.append(gated.run(to_input(images[start : start + LOOKED_AT]).to(device)))
-    outputs = torch.cat([made for made, _ in parts])
-    row = int(uncertainties(outputs, task).argmax()) if sample == "hardest" else 0
+        for start in range(0, len(images), FRAMES_PER_PASS):
+            passes.append(gated.run(to_input(images[start : start + FRAMES_PER_PASS]).to(device)))
+
+    # Step 1, representative sample selection: the most difficult sample, which has the largest entropy.
+    outputs = torch.cat([output for output, _ in passes])
+    row = int(entropies(outputs, task).argmax()) if sample == "hardest" else 0
+
+    # Step 2, accuracy-relevant filter selection: the filters with the largest relevance p of Eq. 2.
     kept, gates = {}, {}
     for site in gated.sites:
-        raw = torch.cat([found[site.group] for _, found in parts])
-        mine = raw.mean(dim=0) if sample == "mean" else raw[row]
-        stays = _chosen_channels(site, mine, gating.keep_count(site.size, gated.ratio, gated.min_keep), filters)
-        kept[site.group] = stays.cpu().numpy()
-        gates[site.group] = mine[gating.kept_places(site, stays).to(device)].cpu().numpy()
-    return Draft(kept, gates, _work_of(master, kept, images))
+        relevance = torch.cat([found[site.group] for _, found in passes])
+        relevance = relevance.mean(dim=0) if sample == "mean" else relevance[row]
+        count = gating.keep_count(site.size, gated.ratio, gated.min_keep)
+        if filters == "relevant":
+            channels = gating.top_channels(site.per_unit(relevance), count)
+        else:
+            drawn = rng_for(count, "surrogate", site.group).choice(site.size, size=count, replace=False)
+            channels = torch.from_numpy(np.sort(drawn))
+        kept[site.group] = channels.cpu().numpy()
+        gates[site.group] = relevance[gating.kept_places(site, channels).to(device)].cpu().numpy()
+    return Draft(kept, gates, _selection_passes(master, kept, images))
 
 
-def _chosen_channels(site: GateSite, raw: Tensor, keep: int, filters: str) -> Tensor:
-    if filters == "relevant":
-        return gating.top_channels(site.per_unit(raw), keep)
-    drawn = rng_for(keep, "surrogate", site.group).choice(site.size, size=keep, replace=False)
-    return torch.from_numpy(np.sort(drawn))
-
-
-def uncertainties(outputs: Tensor, task: Task) -> Tensor:
-    """Return each frame's mean entropy in nats; that of a detector sums over the classes, which are apart."""
+def entropies(outputs: Tensor, task: Task) -> Tensor:
+    """Return the mean entropy of each frame in nats; a detector's sums over its independent classes."""
     if task.name == "detection":
         scores = outputs[:, :-SIDES]
         logs = torch.cat([F.logsigmoid(scores), F.logsigmoid(-scores)], dim=1)
@@ -141,8 +149,10 @@ def uncertainties(outputs: Tensor, task: Task) -> Tensor:
     return each.reshape(len(each), -1).mean(dim=1)
 
 
-def _work_of(master: Master, kept: Mapping[str, npt.NDArray[np.int64]], images: npt.NDArray[np.uint8]) -> Passes:
-    """Return the pass through the master as the number of frames that cost as much in the surrogate."""
+def _selection_passes(
+    master: Master, kept: Mapping[str, npt.NDArray[np.int64]], images: npt.NDArray[np.uint8]
+) -> Passes:
+    """Return the pass through the master as a number of frames of equal cost in the surrogate."""
     size = images.shape[1], images.shape[2]
     whole, small = (
         count_cost(network, *size) for network in (master.network, cut(master.network, master.groups, kept))
@@ -152,7 +162,7 @@ def _work_of(master: Master, kept: Mapping[str, npt.NDArray[np.int64]], images: 
 
 
 def cut_by(master: Master, which: int, draft: Draft) -> Master:
-    """Return the master with the surrogate of a keep ratio cut anew."""
+    """Return the master with the surrogate of a keep ratio reassembled from the selected channels."""
     if draft.kept.keys() != {site.group for site in master.gated.sites}:
         raise RequestError(f"the draft is of other groups than {', '.join(site.group for site in master.gated.sites)}")
     for site in master.gated.sites:
@@ -162,49 +172,54 @@ def cut_by(master: Master, which: int, draft: Draft) -> Master:
     network, gates = master.at_ratio(which).network, {}
     for site in master.gated.sites:
         places = gating.kept_places(site, torch.from_numpy(np.array(draft.kept[site.group])))
-        found = draft.gates.get(site.group)
-        gates[site.group] = torch.ones(int(places.sum())) if found is None else torch.from_numpy(np.array(found))
+        gate = draft.gates.get(site.group)
+        gates[site.group] = torch.ones(int(places.sum())) if gate is None else torch.from_numpy(np.array(gate))
     model = gating.cut_gated(network, master.groups, master.gated.sites, dict(draft.kept), gates)
     return _with_cut(master, which, Cut(dict(draft.kept), state_of(model)))
 
 
 def surrogate_of(master: Master, which: int) -> nn.Module:
     """Build the current surrogate of a keep ratio."""
-    now = master.cuts[which]
+    current = master.cuts[which]
     ones = {
-        site.group: torch.ones(int(gating.kept_places(site, torch.from_numpy(now.kept[site.group])).sum()))
+        site.group: torch.ones(int(gating.kept_places(site, torch.from_numpy(current.kept[site.group])).sum()))
         for site in master.gated.sites
     }
-    model = gating.cut_gated(master.network, master.groups, master.gated.sites, dict(now.kept), ones)
-    restore_entries(model, now.state)
+    model = gating.cut_gated(master.network, master.groups, master.gated.sites, dict(current.kept), ones)
+    restore_entries(model, current.state)
     return model
 
 
-def _with_cut(master: Master, which: int, now: Cut) -> Master:
-    return replace(master, cuts=tuple(now if k == which else one for k, one in enumerate(master.cuts)))
+def _with_cut(master: Master, which: int, surrogate: Cut) -> Master:
+    return replace(master, cuts=tuple(surrogate if k == which else other for k, other in enumerate(master.cuts)))
 
 
-# LayerLink fed back ---------------------------------------------------------------------------------------------------
+# Master DNN updating --------------------------------------------------------------------------------------------------
 
 
 def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float) -> Master:
-    """Return the master after a surrogate was trained: its changes since it was cut or last fed back flow into it.
+    """Return the master after a surrogate was trained, updated by its changes since it was cut or last fed back.
 
-    Filters go through the knowledge of their layer, biases and batch norms move by their share, statistics only those
-    of the surrogate's keep ratio. The head and the gates stay.
+    Filters change through the knowledge of their layer, biases and batch norms by a share of their change; statistics
+    change for the surrogate's keep ratio only. The head and the gates stay.
     """
-    which, now = _recognised(master, surrogate), state_of(surrogate)
+    which, state = _find_ratio(master, surrogate), state_of(surrogate)
     before = master.cuts[which]
-    change = {
-        name: torch.from_numpy(now[name].astype(np.float64) - old)
+    changes = {
+        name: torch.from_numpy(state[name].astype(np.float64) - old)
         for name, old in before.state.items()
         if old.dtype.kind == "f" and not name.endswith(".gate")
     }
-    lifted = lift(change, master.groups, before.kept)
+    lifted = lift(changes, master.groups, before.kept)
     gated = copy_model(master.gated)
-    links = {name: link.learn(lifted[f"{name}.weight"].flatten(1), absorb_alpha) for name, link in master.links.items()}
-    finalise(gated.network, links)
-    statistics = set(statistics_of(gated.network))
+    # Eq. 3 for all filters of a layer, then Eq. 4: mixed one by one, later filters would read outdated knowledge.
+    links = {
+        name: link.store_change(lifted[f"{name}.weight"].flatten(1), absorb_alpha)
+        for name, link in master.links.items()
+    }
+    mix_layers(gated.network, links)
+    # Beyond the paper: biases, batch norms and statistics.
+    statistics = set(statistic_names(gated.network))
     norms = {f"{name}." for name in batch_norms(gated.network)}
     with torch.no_grad():
         for name, value in gated.network.named_parameters():
@@ -220,14 +235,14 @@ def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alph
         for name, old in master.statistics[which].items()
     }
     all_measured = tuple(measured if k == which else old for k, old in enumerate(master.statistics))
-    return _with_cut(replace(master, gated=gated, links=links, statistics=all_measured), which, Cut(before.kept, now))
+    return _with_cut(replace(master, gated=gated, links=links, statistics=all_measured), which, Cut(before.kept, state))
 
 
-def _recognised(master: Master, network: nn.Module) -> int:
+def _find_ratio(master: Master, network: nn.Module) -> int:
     """Find the keep ratio of a surrogate by its shapes."""
     shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    for which, now in enumerate(master.cuts):
-        if {name: value.shape for name, value in now.state.items()} == shapes:
+    for which, surrogate in enumerate(master.cuts):
+        if {name: value.shape for name, value in surrogate.state.items()} == shapes:
             return which
     raise RequestError(f"This {type(network).__name__} is none of the master's {len(master)} surrogates.")
 
@@ -247,33 +262,36 @@ def store(master: Master) -> Weights:
         if link.mixing is not None:
             arrays[f"mixing/{name}"] = np.array(link.mixing.cpu().numpy())
             arrays[f"entries/{name}"] = np.array(link.entries.cpu().numpy())
-    for which, (statistics, now) in enumerate(zip(master.statistics, master.cuts, strict=True)):
+    for which, (statistics, surrogate) in enumerate(zip(master.statistics, master.cuts, strict=True)):
         arrays |= {f"statistics/{which}/{name}": array for name, array in statistics.items()}
-        arrays |= {f"kept/{which}/{name}": array for name, array in now.kept.items()}
-        arrays |= {f"surrogate/{which}/{name}": array for name, array in now.state.items()}
+        arrays |= {f"kept/{which}/{name}": array for name, array in surrogate.kept.items()}
+        arrays |= {f"surrogate/{which}/{name}": array for name, array in surrogate.state.items()}
     return arrays
 
 
 def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], bottleneck: int, min_keep: int) -> Master:
     """Restore a stored master of this model, for frames of this size."""
     example = torch.zeros(1, 3, *size, device=device_of(model))
-    found = groups(model, example)
-    sites, _ = gating.find_sites(model, found, example)
+    channel_groups = groups(model, example)
+    sites, _ = gating.find_sites(model, channel_groups, example)
     with torch.random.fork_rng(devices=()):
         gated = GatedNetwork(copy_model(model), sites, bottleneck, min_keep).to(device_of(model)).eval()
     restore_entries(gated, _part(arrays, "master/"))
     links = {
         name: _link(gated.network, name, arrays)
-        for name in known_layers(gated.network, head_of(gated.network, example))
+        for name in layers_with_knowledge(gated.network, head_of(gated.network, example))
     }
     ratios = tuple(arrays["ratios"].tolist())
     statistics = tuple(_part(arrays, f"statistics/{which}/") for which in range(len(ratios)))
     cuts = tuple(
-        Cut(_kept(_part(arrays, f"kept/{which}/")), _part(arrays, f"surrogate/{which}/"))
+        Cut(
+            {name: channels.astype(np.int64) for name, channels in _part(arrays, f"kept/{which}/").items()},
+            _part(arrays, f"surrogate/{which}/"),
+        )
         for which in range(len(ratios))
     )
     accuracies = (tuple(arrays[name].tolist()) for name in ("accuracies", "judged"))
-    return Master(gated, found, links, ratios, statistics, cuts, *accuracies)
+    return Master(gated, channel_groups, links, ratios, statistics, cuts, *accuracies)
 
 
 def _link(network: nn.Module, name: str, arrays: Weights) -> LayerLink:
@@ -282,10 +300,6 @@ def _link(network: nn.Module, name: str, arrays: Weights) -> LayerLink:
     device = device_of(network)
     mixing, entries = (torch.from_numpy(np.array(arrays[f"{what}/{name}"])) for what in ("mixing", "entries"))
     return LayerLink(mixing.to(device), entries.to(device))
-
-
-def _kept(found: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.int64]]:
-    return {name: channels.astype(np.int64) for name, channels in found.items()}
 
 
 def _part(arrays: Weights, prefix: str) -> dict[str, npt.NDArray[np.generic]]:

@@ -1,10 +1,9 @@
-"""ENAS: paths with shared weights, and a controller that learns which of them answer well.
+"""ENAS (Pham et al., ICML 2018): an RL controller searches the paths of a weight-sharing supernet.
 
-In turn, the shared weights are trained along paths that the controller draws, for a pass over the data, and the
-controller learns from the scores of paths on validation frames (Pham et al., ICML 2018). Of some paths that it draws
-in the end the best one is retrained.
+Two phases alternate: the shared weights train for an epoch on paths drawn by the controller, then the controller trains
+on the validation scores of paths. Finally the best of several drawn paths is retrained.
 
-Differs from the paper: a path has an operator for each stage; batch norms answer by statistics that all paths share.
+Differs from the paper: a path has one operator per stage; batch-norm statistics are shared by all paths.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.scaling.searched import OfSearch
+from driftlab.platform.scaling.searched import PathSearchScaling
 
 if TYPE_CHECKING:
     from driftlab.platform.networks.branched import Branched
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.networks.training.training_loop import Course, Data, Rows
+    from driftlab.platform.networks.training.training_loop import Data, Rows, TrainingSchedule
 
 
 @dataclass(frozen=True)
-class Enas(OfSearch):
-    """Search operators by a controller over shared weights, and run the best network that it draws."""
+class Enas(PathSearchScaling):
+    """ENAS (ICML 2018): RL controller over a weight-sharing supernet; run the best sampled path."""
 
-    steps: Annotated[int, Ge(0), Means("paths that the controller learns from after each pass over the data")] = 30
-    controller_rate: Annotated[float, Gt(0), Le(10), Means("step size of the controller")] = 0.02
-    candidates: Annotated[int, Ge(1), Means("paths that are drawn in the end and compared")] = 10
+    steps: Annotated[int, Ge(0), Means("controller steps after each epoch, one path each")] = 30
+    controller_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the controller")] = 0.02
+    candidates: Annotated[int, Ge(1), Means("paths drawn and compared at the end")] = 10
 
-    def find_path(self, branched: Branched, data: Data, course: Course) -> Path:
+    def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
         import torch
         from torch import nn
 
@@ -50,10 +49,10 @@ class Enas(OfSearch):
                 torch.autograd.backward(loss)
 
         parts = nn.ModuleList(module for name, module in branched.parts() if not name.startswith("exit."))
-        for _ in epochs(nn.ModuleList([parts, branched.heads[-1]]), data, course, rng, learn=learn):
+        for _ in epochs(nn.ModuleList([parts, branched.heads[-1]]), data, schedule, rng, learn=learn):
             for _ in range(self.steps):
                 path = controller.draw(rng)
-                some = data.val.part(rng.integers(len(data.val), size=min(self.batch, len(data.val))))
-                controller.learn(path, grade(branched.shared(path), data, some))
+                sample = data.val.part(rng.integers(len(data.val), size=min(self.batch, len(data.val))))
+                controller.learn(path, grade(branched.shared(path), data, sample))
         drawn = dict.fromkeys(controller.draw(rng) for _ in range(self.candidates))
         return max(drawn, key=lambda path: grade(branched.shared(path), data, data.val))

@@ -1,4 +1,4 @@
-"""Fixed: one network, whatever the budget (the null member)."""
+"""The null member: the student's network, for every budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fixed(Scaling):
-    """Run the network as it was built."""
+    """Run the student as built (null member)."""
 
     needs_data = False
     nested = False

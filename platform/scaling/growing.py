@@ -1,4 +1,4 @@
-"""The steps of pruning and growing: the kept filters, their nested order, and the filters put back around them."""
+"""Steps on channels that several members share, and NestDNN's roadmap (Section 3.1) and freeze-&-grow (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -24,36 +24,87 @@ from driftlab.platform.networks.vector import layout_of
 from driftlab.platform.scaling.base import width_of
 
 Kept = Mapping[str, Tensor]  # by group: the kept original channels, ascending
-Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed first
-Marks = Mapping[str, Tensor]  # by tensor: marks of its numbers
+Order = Mapping[str, Tensor]  # by group: all original channels, those of the seed model first
+Marks = Mapping[str, Tensor]  # by tensor: a boolean per number
 Initial = Literal["preserve", "footprint", "scratch"]
 BatchNorm = Literal["private", "shared_frozen"]
 
 
 @dataclass(frozen=True, eq=False)
 class PruningContext:
-    """The base of every step: the original network, its groups, and its training data."""
+    """The input of every step: the original network, its groups of channels, and the training data."""
 
     model: nn.Module
     groups: Groups
     data: Data
 
     def __post_init__(self) -> None:
-        """Refuse a network without prunable channels: its sizes would all be the same."""
+        """Refuse a network without prunable channels: all its sizes would be equal."""
         if not self.groups.sizes:
             reasons = "; ".join(f"{layer}: {why}" for layer, why in self.groups.fixed.items())
             raise RequestError(
-                f"Nothing of {type(self.model).__name__} can be pruned ({reasons or 'it has no channels'}). "
-                "Take another network, or scaling 'fixed'."
+                f"{type(self.model).__name__} has no prunable channels ({reasons or 'it has no channels'}). "
+                "Use another network or scaling 'fixed'."
             )
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         return rng_for(self.data.seed, "scaling", *purpose)
 
 
+# Widths ---------------------------------------------------------------------------------------------------------------
+
+
+def prefix_of(context: PruningContext, share: float | Mapping[str, float]) -> dict[str, range]:
+    """Return the first channels of every group: one share for all groups, or a share per group."""
+    shares = share if isinstance(share, Mapping) else dict.fromkeys(context.groups.sizes, share)
+    return {name: range(width_of(size, shares[name])) for name, size in context.groups.sizes.items()}
+
+
+def drop_equal_shares(context: PruningContext, shares: Sequence[float]) -> list[float]:
+    """Drop all but one of the shares that round to the same numbers of channels: they give the same network."""
+    return list({tuple(prefix_of(context, share).items()): share for share in shares}.values())
+
+
+def untrained_narrow(context: PruningContext, prefix: Mapping[str, range]) -> nn.Module:
+    """Return an untrained network with these channels."""
+    network = cut(context.model, context.groups, prefix)
+    for module in network.modules():
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    return network
+
+
+def tensor_names(model: nn.Module) -> set[str]:
+    """Return the names of all parameters and buffers."""
+    return {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+
+
+def merge_measured(
+    context: PruningContext, shares: Sequence[float], networks: Sequence[nn.Module], *, own: set[str]
+) -> Family:
+    """Merge networks with these shares, from the smallest on, into a family, and measure each."""
+    widths = {name: tuple(width_of(size, share) for share in shares) for name, size in context.groups.sizes.items()}
+    return measure_accuracies(
+        merge_networks(context.model, context.groups, widths, networks, own=own), context, networks
+    )
+
+
+def measure_accuracies(family: Family, context: PruningContext, networks: Sequence[nn.Module]) -> Family:
+    """Return the family with the validation and test accuracy of each network."""
+    val_accuracies, test_accuracies = (
+        tuple(grade(network, context.data, split) for network in networks)
+        for split in (context.data.val, context.data.test)
+    )
+    return replace(family, val_accuracies=val_accuracies, test_accuracies=test_accuracies)
+
+
+# NestDNN, Section 3.1: filter importance ranking and the filter pruning roadmap ---------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """A partly pruned network, and the original filters that it keeps."""
+    """A pruned model of the roadmap with its filter pruning record."""
 
     kept: Kept
     network: nn.Module
@@ -69,39 +120,43 @@ class Footprint:
 
 
 def start_footprint(context: PruningContext) -> Footprint:
-    """Start with the original network."""
+    """Return the vanilla model as a footprint."""
     return Footprint({name: torch.arange(size) for name, size in context.groups.sizes.items()}, context.model)
 
 
 def prune(
-    context: PruningContext, here: Footprint, shares: Mapping[str, float], ranking: Ranking, ranked_on: int
+    context: PruningContext, footprint: Footprint, shares: Mapping[str, float], ranking: Ranking, ranked_on: int
 ) -> Footprint:
-    """Keep the most important filters of each group, a given share of the original ones."""
-    model, found = context.model, context.groups
-    whole = mask(expand(here.network, model, found, here.kept), found, here.kept)  # removed channels have no effect
+    """Keep the highest-ranked filters of each group; a share counts filters of the vanilla model."""
+    model, groups = context.model, context.groups
+    # Ranked at full width, where pruned channels are zero: scores and kept channels have the vanilla numbering.
+    whole = mask(expand(footprint.network, model, groups, footprint.kept), groups, footprint.kept)
     scores = score_filters(context, whole, ranking, ranked_on)
     kept = {
-        name: best_channels(channels, scores[name][channels], width_of(found.sizes[name], shares[name]))
-        for name, channels in here.kept.items()
+        name: best_channels(channels, scores[name][channels], width_of(groups.sizes[name], shares[name]))
+        for name, channels in footprint.kept.items()
     }
-    return Footprint(kept, cut(whole, found, kept))
+    return Footprint(kept, cut(whole, groups, kept))
 
 
 def score_filters(context: PruningContext, whole: nn.Module, ranking: Ranking, ranked_on: int) -> Scores:
-    """Score the filters of a network of full width."""
-    lessons = context.data.train.first(ranked_on)
-    return rank(whole, context.groups, ranking, images=lessons.images, labels=lessons.labels, rng=context.rng("rank"))
+    """Score the filters of a network of full width on the first frames of the training data (TRR: Eq. 1)."""
+    frames = context.data.train.first(ranked_on)
+    return rank(whole, context.groups, ranking, images=frames.images, labels=frames.labels, rng=context.rng("rank"))
 
 
 def best_channels(channels: Tensor, scores: Tensor, count: int) -> Tensor:
-    """Return the channels with the highest scores, ascending; of equal ones the first."""
+    """Return the channels with the highest scores, ascending; of equal scores the first."""
     return channels[scores.argsort(descending=True, stable=True)[:count]].sort().values
 
 
-def nested_order(found: Groups, roadmap: Sequence[Footprint]) -> Order:
-    """Put the channels of the seed first, then those that each larger footprint adds, then the rest."""
+# NestDNN, Section 3.2: model freezing and filter growing --------------------------------------------------------------
+
+
+def nested_order(groups: Groups, roadmap: Sequence[Footprint]) -> Order:
+    """Return the channels in the order of growing: those of the seed model, then those added by each footprint."""
     order = {}
-    for name, size in found.sizes.items():
+    for name, size in groups.sizes.items():
         nests = [*(footprint.kept[name].tolist() for footprint in reversed(roadmap)), range(size)]
         order[name] = torch.tensor(list(dict.fromkeys(channel for nest in nests for channel in nest)))
     return order
@@ -113,84 +168,81 @@ def reorder_nested(context: PruningContext, footprint: Footprint, order: Order) 
 
 
 def expand_nested(context: PruningContext, footprint: Footprint, order: Order) -> nn.Module:
-    """Expand a footprint to full width, in nested order."""
+    """Return a footprint's network at full width, in nested order."""
     return permute(expand(footprint.network, context.model, context.groups, footprint.kept), context.groups, order)
 
 
-def untrained(context: PruningContext, footprint: Footprint, _: Order) -> nn.Module:
-    """Return an untrained network of a footprint's width, at full width; the order does not matter."""
+def expand_untrained(context: PruningContext, footprint: Footprint, _: Order) -> nn.Module:
+    """Return an untrained network of a footprint's width at full width; the order does not matter."""
     return expand(untrained_narrow(context, footprint.prefix), context.model, context.groups, footprint.prefix)
-
-
-def without_reads(found: Groups) -> Groups:
-    """Return the groups without reads between filters."""
-    return replace(found, reads=frozenset())
-
-
-def filter_reads_only(found: Groups) -> Groups:
-    """Return the groups with reads by filters only, without those by layers that make no channels (classifiers)."""
-    filters = {name for name, dim in found.axes if (name, dim) not in found.reads}
-    return replace(found, reads=frozenset((name, dim) for name, dim in found.reads if name in filters))
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """The way in which descendants grow around one another."""
+    """The choices of filter growing that the paper leaves open."""
 
-    around: Callable[[PruningContext, Footprint, Order], nn.Module]  # initial values of the filters that are put back
-    closed: Groups  # reads of new filters by old ones that stay zero
-    unread: Groups  # reads of new filters by old ones that start at zero
-    own: set[str]  # unshared tensors of each descendant
+    around: Callable[[PruningContext, Footprint, Order], nn.Module]  # the network that grown filters are taken from
+    closed: Groups  # reads of grown filters by frozen ones that stay zero
+    unread: Groups  # reads of grown filters by frozen ones that start at zero
+    own: set[str]  # tensors that every descendant stores separately
 
 
 def plan_growth(context: PruningContext, initial: Initial, batch_norm: BatchNorm, *, causal: bool) -> Growth:
-    """Choose how to grow. With `preserve`, weights from new filters into old ones start at zero: outputs stay equal."""
-    found = context.groups
-    around = {"preserve": expand_nested, "footprint": expand_nested, "scratch": untrained}
-    own = {"private": unshared_names(context.model), "shared_frozen": unshared_names(context.model) - found.dims.keys()}
-    closed = filter_reads_only(found) if causal else without_reads(found)
-    return Growth(around[initial], closed, found if initial == "preserve" else closed, own[batch_norm])
+    """Return how to grow. With `preserve`, frozen filters read grown ones with weight zero at first: outputs stay."""
+    groups, model = context.groups, context.model
+    around = {"preserve": expand_nested, "footprint": expand_nested, "scratch": expand_untrained}
+    shared = {name for name, tensor in model.named_parameters() if tensor.dim() > 1}
+    private = tensor_names(model) - shared  # one number per channel, and every statistic
+    own = {"private": private, "shared_frozen": private - groups.dims.keys()}
+    closed = filter_reads_only(groups) if causal else replace(groups, reads=frozenset())
+    return Growth(around[initial], closed, groups if initial == "preserve" else closed, own[batch_norm])
+
+
+def filter_reads_only(groups: Groups) -> Groups:
+    """Return the groups with reads by filters only, without those by layers that make no channels (classifiers)."""
+    filters = {name for name, dim in groups.axes if (name, dim) not in groups.reads}
+    return replace(groups, reads=frozenset((name, dim) for name, dim in groups.reads if name in filters))
 
 
 def grow(
     context: PruningContext, how: Growth, descendant: nn.Module, smaller: Footprint, larger: Footprint, order: Order
 ) -> nn.Module:
-    """Put the filters that the larger footprint adds back around a descendant."""
+    """Add the filters of the larger footprint's pruning record back around a descendant."""
     whole = expand(descendant, how.around(context, larger, order), context.groups, smaller.prefix)
     return cut(mask(whole, how.unread, smaller.prefix), context.groups, larger.prefix)
 
 
 def mark_finished(context: PruningContext, how: Growth, smaller: Footprint, larger: Footprint) -> Marks:
-    """Mark the numbers of a larger network that never change again: those shared with the smaller one, and zeros."""
-    found = context.groups
+    """Mark the frozen numbers of a grown descendant: those shared with the smaller one, and closed reads."""
+    groups = context.groups
     tensors = (*context.model.named_parameters(), *context.model.named_buffers())
     marks = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in tensors if name not in how.own}
-    old = restrict(lift(restrict(marks, found, smaller.prefix), found, smaller.prefix), found, larger.prefix)
-    free = restrict(silence(marks, how.closed, smaller.prefix), found, larger.prefix)
+    old = restrict(lift(restrict(marks, groups, smaller.prefix), groups, smaller.prefix), groups, larger.prefix)
+    free = restrict(silence(marks, how.closed, smaller.prefix), groups, larger.prefix)
     return {name: old[name] | ~free[name] for name in marks}
 
 
-def new_coordinates(descendant: nn.Module, done: Marks) -> npt.NDArray[np.bool_]:
-    """Mark the coordinates of a grown descendant that may be trained: all that are not finished."""
+def new_coordinates(descendant: nn.Module, frozen: Marks) -> npt.NDArray[np.bool_]:
+    """Mark the trainable coordinates of a grown descendant: all that are not frozen."""
     layout = layout_of(descendant)
-    changes = np.ones(layout.size, dtype=bool)
-    for name in done.keys() & layout.spans.keys():
-        changes[layout.spans[name]] = ~done[name].reshape(-1).numpy()
-    return changes
+    trainable = np.ones(layout.size, dtype=bool)
+    for name in frozen.keys() & layout.spans.keys():
+        trainable[layout.spans[name]] = ~frozen[name].reshape(-1).numpy()
+    return trainable
 
 
 @contextmanager
-def fixed_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
-    """While a descendant trains, normalise finished channels by their fixed statistics."""
+def fixed_statistics(descendant: nn.Module, frozen: Marks) -> Iterator[None]:
+    """While a descendant trains, normalise its frozen channels by their stored statistics."""
     modules = descendant.named_modules()
-    norms = {module: done[f"{name}.running_mean"] for name, module in modules if f"{name}.running_mean" in done}
+    norms = {module: frozen[f"{name}.running_mean"] for name, module in modules if f"{name}.running_mean" in frozen}
     before = {norm: copy.deepcopy(norm).eval().requires_grad_(requires_grad=False) for norm in norms}
 
-    def as_ever(norm: nn.Module, given: tuple[Tensor], made: Tensor) -> Tensor:
-        old = norms[norm].to(made.device).view(-1, *(1,) * (made.dim() - 2))
-        return torch.where(old, before[norm](*given), made)
+    def keep_frozen(norm: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        old = norms[norm].to(output.device).view(-1, *(1,) * (output.dim() - 2))
+        return torch.where(old, before[norm](*inputs), output)
 
-    hooks = [norm.register_forward_hook(as_ever) for norm in norms]
+    hooks = [norm.register_forward_hook(keep_frozen) for norm in norms]
     try:
         yield
     finally:
@@ -201,66 +253,12 @@ def fixed_statistics(descendant: nn.Module, done: Marks) -> Iterator[None]:
                 norm.get_buffer(name)[old] = before[norm].get_buffer(name)[old]
 
 
-def prefix_of(context: PruningContext, share: float | Mapping[str, float]) -> dict[str, range]:
-    """Return the first channels of every group, a given share of them, or one for each group."""
-    shares = share if isinstance(share, Mapping) else dict.fromkeys(context.groups.sizes, share)
-    return {name: range(width_of(size, shares[name])) for name, size in context.groups.sizes.items()}
-
-
-def drop_equal_shares(context: PruningContext, shares: Sequence[float]) -> list[float]:
-    """Leave out a share that gives the same numbers of channels as another one: they are one network."""
-    return list({tuple(prefix_of(context, share).items()): share for share in shares}.values())
-
-
-def widths_of(context: PruningContext, shares: Sequence[float]) -> Widths:
-    """Count the channels of networks with these shares, from the smallest on."""
-    return {name: tuple(width_of(size, share) for share in shares) for name, size in context.groups.sizes.items()}
-
-
-def untrained_narrow(context: PruningContext, prefix: Mapping[str, range]) -> nn.Module:
-    """Return an untrained narrow network."""
-    network = cut(context.model, context.groups, prefix)
-    for module in network.modules():
-        reset: Any = getattr(module, "reset_parameters", None)
-        if reset is not None:
-            reset()
-    return network
-
-
-def unshared_names(model: nn.Module) -> set[str]:
-    """Name the unshared tensors of each descendant: those with one number per channel, and every statistic."""
-    shared = {name for name, tensor in model.named_parameters() if tensor.dim() > 1}
-    return tensor_names(model) - shared
-
-
-def tensor_names(model: nn.Module) -> set[str]:
-    """Name all tensors of a network."""
-    return {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-
-
 def store_descendants(
     context: PruningContext, how: Growth, roadmap: Sequence[Footprint], descendants: Sequence[nn.Module]
 ) -> Family:
-    """Store the descendants inside one another, and measure each."""
+    """Store the descendants, from the seed model on, as one multi-capacity model, and measure each."""
     footprints = roadmap[::-1]
     widths: Widths = {name: tuple(each.widths[name] for each in footprints) for name in context.groups.sizes}
     return measure_accuracies(
         merge_networks(context.model, context.groups, widths, descendants, own=how.own), context, descendants
     )
-
-
-def merge_measured(
-    context: PruningContext, shares: Sequence[float], networks: Sequence[nn.Module], *, own: set[str]
-) -> Family:
-    """Make a family of networks that keep these shares, and measure each."""
-    family = merge_networks(context.model, context.groups, widths_of(context, shares), networks, own=own)
-    return measure_accuracies(family, context, networks)
-
-
-def measure_accuracies(family: Family, context: PruningContext, networks: Sequence[nn.Module]) -> Family:
-    """Measure the validation and the test accuracy of each network."""
-    val_accuracies, test_accuracies = (
-        tuple(grade(network, context.data, lessons) for network in networks)
-        for lessons in (context.data.val, context.data.test)
-    )
-    return replace(family, val_accuracies=val_accuracies, test_accuracies=test_accuracies)

@@ -1,13 +1,13 @@
-"""LegoDNN: a network of blocks, for each of which one of several variants is chosen while the application runs.
+"""LegoDNN (Han et al., MobiCom 2021): select one variant per block from additive accuracy, latency and memory profiles.
 
-What a variant loses in accuracy and saves in latency and memory is measured block by block and taken to add up. The
-choice is the combination of least loss within the limits; a limit that no combination keeps is relaxed in steps, memory
-before latency, and none that can be kept (Han et al., MobiCom 2021). Sums are estimates: combinations whose own size
-exceeds the free memory are dropped before.
+The profiler measures the accuracy drop and the latency and memory reduction of each variant of each block, and assumes
+that they add up. The optimizer selects the combination with the smallest accuracy drop within the limits; a limit that
+no combination meets is relaxed in steps, memory before latency. Sums are estimates, so combinations whose own size
+exceeds the free memory are excluded first.
 
-Differs from the paper: its blocks are the stages of a branched network without exits, their variants operators unless
-`space` is `lego`, where filters are pruned; combinations are compared one by one instead of by a solver; latencies are
-scaled by the sensed load; new accuracies bring new losses.
+Differs from the paper: blocks are the stages of a supernet without exits, and their variants operators unless `space`
+is `lego`, where filters are pruned; combinations are compared one by one instead of by a solver; latencies are scaled
+by the sensed load; changed accuracies change the profiles.
 """
 
 from __future__ import annotations
@@ -24,88 +24,86 @@ from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scaling.base import Budget, held_in_memory
-from driftlab.platform.scaling.branches import OfPaths, deep_paths
+from driftlab.platform.scaling.base import Budget, fit_memory
+from driftlab.platform.scaling.branches import PathScaling, deep_paths
 from driftlab.platform.scaling.selecting import predicted_slowdown, same
 
 Floats = npt.NDArray[np.float64]
 Names = tuple[str, ...]
-SLACK = 1e-12  # of comparisons of sums
+SLACK = 1e-12  # of comparisons between sums
 
 
 @dataclass(frozen=True, eq=False)
-class BlockTable:
-    """What each block's variants lose and save, added up for every combination; the last variant is the original."""
+class BlockProfiles:
+    """The profiles of each block's variants, added up for every combination; the last variant is the original."""
 
     variants: Sequence[Variant]
     paths: Mapping[Names, int]
     options: Sequence[Sequence[str]]
 
     @property
-    def whole(self) -> Names:
+    def original(self) -> Names:
         return tuple(names[-1] for names in self.options)
 
-    def changed(self, path: Names, block: int, name: str) -> Variant:
-        """Return the combination with one block's variant exchanged."""
-        exchanged = (*path[:block], name, *path[block + 1 :])
-        return self.variants[self.paths[exchanged]]
+    def exchanged(self, path: Names, block: int, name: str) -> Variant:
+        """Return the combination with the variant of one block exchanged."""
+        return self.variants[self.paths[(*path[:block], name, *path[block + 1 :])]]
 
-    def lost(self, block: int, name: str) -> float:
-        """Average the loss of accuracy over three environments: the other blocks original, in the middle, smallest."""
-        middle = tuple(names[::-1][(len(names) - 1) // 2] for names in self.options)  # counted from the original
-        others = [self.whole, middle, tuple(names[0] for names in self.options)]
+    def accuracy_drop(self, block: int, name: str) -> float:
+        """Return the mean accuracy drop in three environments: other blocks original, of median size, smallest."""
+        median = tuple(names[::-1][(len(names) - 1) // 2] for names in self.options)  # counted from the original
+        environments = [self.original, median, tuple(names[0] for names in self.options)]
         original = self.options[block][-1]
-        pairs = [(self.changed(path, block, original), self.changed(path, block, name)) for path in others]
-        return float(np.mean([(one.accuracy or 0.0) - (other.accuracy or 0.0) for one, other in pairs]))
+        pairs = [(self.exchanged(path, block, original), self.exchanged(path, block, name)) for path in environments]
+        return float(np.mean([(before.accuracy or 0.0) - (after.accuracy or 0.0) for before, after in pairs]))
 
     @cached_property
-    def sums(self) -> tuple[list[int], Floats, Floats, Floats]:
-        """Return each combination's number, loss of accuracy, latency and memory, as its blocks add up."""
-        whole = self.variants[self.paths[self.whole]]
+    def totals(self) -> tuple[list[int], Floats, Floats, Floats]:
+        """Return the number, accuracy drop, latency and memory of each combination, as sums over its blocks."""
+        whole = self.variants[self.paths[self.original]]
         blocks = {
             (block, name): (
-                self.lost(block, name),
-                whole.latency_s - (one := self.changed(self.whole, block, name)).latency_s,
-                whole.memory_bytes - one.memory_bytes,
+                self.accuracy_drop(block, name),
+                whole.latency_s - (reduced := self.exchanged(self.original, block, name)).latency_s,
+                whole.memory_bytes - reduced.memory_bytes,
             )
             for block, names in enumerate(self.options)
             for name in names
         }
-        added = np.array([np.sum([blocks[each] for each in enumerate(path)], axis=0) for path in self.paths])
-        lost, latency, memory = added.T
-        return list(self.paths.values()), lost, whole.latency_s - latency, whole.memory_bytes - memory
+        sums = np.array([np.sum([blocks[each] for each in enumerate(path)], axis=0) for path in self.paths])
+        accuracy_drop, latency, memory = sums.T
+        return list(self.paths.values()), accuracy_drop, whole.latency_s - latency, whole.memory_bytes - memory
 
 
 @dataclass(frozen=True)
-class LegoDnn(OfPaths):
-    """Choose a variant for each block, by losses and savings that add up."""
+class LegoDnn(PathScaling):
+    """LegoDNN (MobiCom 2021): select one variant per block from additive accuracy and latency profiles."""
 
-    memory_step: Annotated[float, Gt(0), Le(1e9), Means("step in which a limit on memory is relaxed", "bytes")] = field(
+    memory_step: Annotated[float, Gt(0), Le(1e9), Means("step in which a memory limit is relaxed", "bytes")] = field(
         default=2.0**20 / 10, metadata={CHOOSING: True}
     )
-    latency_step_s: Annotated[float, Gt(0), Le(3600), Means("step in which a limit on latency is relaxed", "s")] = (
-        field(default=0.1, metadata={CHOOSING: True})
+    latency_step_s: Annotated[float, Gt(0), Le(3600), Means("step in which a latency limit is relaxed", "s")] = field(
+        default=0.1, metadata={CHOOSING: True}
     )
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose anew at every reading; `state` is the table of blocks, which new accuracies replace."""
-        known = state is not None and same(variants, state.variants)
-        table = state if known else BlockTable(variants, *deep_paths(variants))
-        numbers, lost, alone_s, memory = table.sums
-        latency_s = np.minimum(alone_s * predicted_slowdown(budget), np.finfo(np.float64).max)
-        held = np.isin(numbers, held_in_memory(variants, numbers, budget))
-        room = relaxed(budget.memory_bytes, float(memory[held].min()), self.memory_step)
-        held &= memory <= room + SLACK
-        limit_s = relaxed(budget.latency_s, float(latency_s[held].min()), self.latency_step_s)
-        good = held & (latency_s <= limit_s * (1 + SLACK))
-        return numbers[int(np.where(good, lost, np.inf).argmin())], table
+    def prefer(self, variants: Sequence[Variant], budget: Budget, state: BlockProfiles | None) -> tuple[int, Any]:
+        """Select a combination; repeated at every reading. `state` holds the profiles until accuracies change."""
+        profiles = state if state and same(variants, state.variants) else BlockProfiles(variants, *deep_paths(variants))
+        numbers, accuracy_drop, idle_s, memory = profiles.totals
+        latency_s = np.minimum(idle_s * predicted_slowdown(budget), np.finfo(np.float64).max)
+        fits = np.isin(numbers, fit_memory(variants, numbers, budget))
+        memory_limit = relaxed(budget.memory_bytes, float(memory[fits].min()), self.memory_step)
+        fits &= memory <= memory_limit + SLACK
+        limit_s = relaxed(budget.latency_s, float(latency_s[fits].min()), self.latency_step_s)
+        fits &= latency_s <= limit_s * (1 + SLACK)
+        return numbers[int(np.where(fits, accuracy_drop, np.inf).argmin())], profiles
 
 
-def relaxed(limit: float | None, least: float, step: float) -> float:
-    """Raise a limit in steps until something keeps it; one that something keeps stays."""
+def relaxed(limit: float | None, smallest: float, step: float) -> float:
+    """Return a limit raised in steps until it admits the smallest value; a limit that admits it is returned as is."""
     if limit is None:
         return math.inf
-    if limit >= least:
+    if limit >= smallest:
         return limit
-    steps = (least - limit) / step
-    return max(least, limit + step * math.ceil(steps)) if math.isfinite(steps) else least
+    steps = (smallest - limit) / step
+    return max(smallest, limit + step * math.ceil(steps)) if math.isfinite(steps) else smallest

@@ -1,8 +1,8 @@
-"""Light: a small network of another structure in place of the student's, trained on the same data, whatever the load.
+"""Lightweight baselines: a small published architecture in place of the student, trained on the same data.
 
-These are the networks that papers put beside theirs: MobileNetV3, ShuffleNet, SqueezeNet, ResNet-18 and a transformer.
+The architectures are the baselines of papers: MobileNetV3, ShuffleNet, SqueezeNet, ResNet-18 and a transformer.
 
-Differs from the paper: structures and depths are cut down to pictures of 32 x 32 and to devices that run the student.
+Differs from the paper: structures and depths are reduced for images of 32 x 32 and the devices of the student.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.scaling.base import Size
-from driftlab.platform.scaling.single import OfSingle, SingleFamily
+from driftlab.platform.scaling.single import SingleFamily, SingleNetworkScaling
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,24 +28,24 @@ LightKind = Literal["mobilenet_v3_small", "mobilenet_v3_large", "shufflenet", "s
 
 
 @dataclass(frozen=True)
-class Substitute(OfSingle):
-    """Run a light network that was trained from random weights."""
+class Substitute(SingleNetworkScaling):
+    """Lightweight baseline: run a published small architecture trained from scratch."""
 
-    network: Annotated[LightKind, Means("structure of the network")] = "mobilenet_v3_small"
-    epochs: Annotated[int, Ge(0), Means("passes over the data", "epochs")] = 20
-    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning")] = 0.05
-    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
+    network: Annotated[LightKind, Means("architecture of the network")] = "mobilenet_v3_small"
+    epochs: Annotated[int, Ge(0), Means("training epochs", "epochs")] = 20
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate")] = 0.05
+    batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
     def build(self, model: nn.Module, data: Data | None) -> SingleFamily:
         from driftlab.platform.networks.light import build_like
-        from driftlab.platform.networks.training.training_loop import Course, deterministic
+        from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
 
         assert data is not None
         with deterministic(data.seed):
             network = build_like(self.network, model, data.example(model))
-            found = self.train(network, data, Course(self.epochs, self.learning_rate, self.batch), "light")
-        logger.info("Trained %s: %.3f", self.network, found.val_accuracy)
-        return found
+            family = self.train(network, data, TrainingSchedule(self.epochs, self.learning_rate, self.batch), "light")
+        logger.info("Trained %s: %.3f", self.network, family.val_accuracy)
+        return family
 
     def title(self, network: nn.Module) -> str:
         return self.network

@@ -1,10 +1,9 @@
-"""NAS: one path whose operators are settings, so that a search of settings is a search of architectures.
+"""NAS baseline: one path with an operator per stage as parameters: a parameter search is an architecture search.
 
 `driftlab tune nas` searches them with any searcher, by default the evolutionary one. Candidates share the weights of
-one branched network, as in one-shot searches: none is trained from scratch. What was found stays, whatever the load.
+one supernet, as in one-shot searches: none is trained from scratch. The path is static under load.
 
-Differs from the paper: the space holds an operator for each stage; candidates are scored on streams, not on held-out
-data.
+Differs from the paper: the space has one operator per stage; candidates are scored on streams, not on held-out data.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Annotated, Any, Literal
 from driftlab.platform.core.parameters import CHOOSING, Means
 from driftlab.platform.core.records import Variant
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.branches import OfPaths, deep_paths
+from driftlab.platform.scaling.branches import PathScaling, deep_paths
 
 StageOperator = Literal["dwsep", "fire", "svd", "base"]
 
 
 @dataclass(frozen=True)
-class Nas(OfPaths):
-    """Run always the path of these operators; a stage that has no such operator stays as it is."""
+class Nas(PathScaling):
+    """NAS baseline: run a given operator per stage; `driftlab tune nas` searches them."""
 
     first: Annotated[StageOperator, Means("operator of the first stage")] = field(
         default="base", metadata={CHOOSING: True}
@@ -39,8 +38,8 @@ class Nas(OfPaths):
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose the path, whatever the budget."""
+        """Return the path, for every budget; a stage without the given operator keeps its own blocks."""
         paths, options = deep_paths(variants)
-        wanted = (self.first, self.second, self.third, self.fourth)
-        path = tuple(one if one in names else names[-1] for one, names in zip(wanted, options, strict=False))
+        operators = (self.first, self.second, self.third, self.fourth)
+        path = tuple(name if name in names else names[-1] for name, names in zip(operators, options, strict=False))
         return paths[path], state

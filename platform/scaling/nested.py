@@ -1,15 +1,17 @@
-"""Nested: one set of weights that contains networks of several widths (NestDNN: pruning, then freeze-and-grow).
+"""NestDNN's multi-capacity model: filter pruning (Section 3.1), then freeze-&-grow (Section 3.2).
 
-Filters are pruned step by step; each network is retrained and leaves a footprint. The last one that is accurate
-enough is the seed. It is frozen, the filters of the next larger footprint are put back around it and
-trained, and so on: every descendant is contained in the next one.
+Filters are ranked by their triplet response residual (Eq. 1) and pruned iteratively; every pruned and retrained model
+is a footprint of the roadmap, the smallest one is the seed model. It is frozen, the filters of the next larger
+footprint are grown back around it and trained, and so on: each descendant contains all smaller ones. The scheduler
+that chooses among descendants (Section 3.3, Eq. 2-4) is `scheduling/nestdnn`.
 
-Differs from the paper: batch norms and biases belong to each descendant, new filters start with their footprint's
-weights and the weights from them into old filters at zero, and each retraining keeps its best epoch.
+Differs from the paper: batch norms and biases are separate for each descendant; grown filters start with the weights
+of their footprint, and frozen filters read them with weight zero at first; each retraining keeps its best epoch.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +22,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.errors import RequestError
 from driftlab.platform.core.parameters import BEFORE, Means
 from driftlab.platform.networks.pruning.rankings import Ranking
-from driftlab.platform.scaling.widths import OfWidths
+from driftlab.platform.scaling.widths import WidthScaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,82 +30,83 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.pruning.family import Family
-    from driftlab.platform.networks.training.training_loop import Course
     from driftlab.platform.scaling.growing import Footprint, Growth, PruningContext
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Nested(OfWidths):
-    """Prune filters step by step, then grow them back around a frozen seed: one model of several capacities."""
+class Nested(WidthScaling):
+    """NestDNN (MobiCom 2018): TRR filter pruning, then freeze-and-grow into one multi-capacity model."""
 
     shares: Annotated[
         Literal["uniform", "sensitivity"],
-        Means("whether each layer loses the same share, or less where it matters more"),
+        Means("whether each layer loses the same share of filters, or sensitive layers lose fewer"),
     ] = field(default="uniform", metadata={BEFORE: "uniform"})
     ranking: Annotated[Ranking, Means("how filters are ranked")] = "trr"
-    ranked_on: Annotated[int, Ge(2), Means("frames that the ranking looks at", "frames")] = 500
+    ranked_on: Annotated[int, Ge(2), Means("training frames that the ranking uses", "frames")] = 500
     accuracy_loss: Annotated[
-        float, Ge(0), Le(1), Means("how far the smallest network may score below the whole one", "fraction")
+        float, Ge(0), Le(1), Means("accuracy goal: how far a network may score below the unpruned one", "fraction")
     ] = 0.05
-    only: Annotated[int | None, Ge(0), Means("the one group of channels to prune, by its place; none: all")] = None
-    initial: Annotated[Literal["preserve", "footprint", "scratch"], Means("how filters begin that are grown back")] = (
+    only: Annotated[int | None, Ge(0), Means("index of the only group of channels to prune; none: all groups")] = None
+    initial: Annotated[Literal["preserve", "footprint", "scratch"], Means("initial weights of grown filters")] = (
         "preserve"
     )
-    causal: Annotated[bool, Means("whether no old filter ever reads a new one")] = field(
+    causal: Annotated[bool, Means("whether frozen filters never read grown ones")] = field(
         default=False, metadata={BEFORE: False}
     )
     batch_norm: Annotated[
-        Literal["private", "shared_frozen"], Means("whether each network has batch norms of its own")
+        Literal["private", "shared_frozen"], Means("whether each network has separate batch norms")
     ] = field(default="private", metadata={BEFORE: "private"})
-    prune_epochs: Annotated[int, Ge(0), Means("passes over the data after each step of pruning", "epochs")] = 2
-    prune_rate: Annotated[float, Gt(0), Le(10), Means("step size after pruning")] = 0.02
-    grow_epochs: Annotated[int, Ge(0), Means("passes over the data after each step of growing", "epochs")] = 3
-    grow_rate: Annotated[float, Gt(0), Le(10), Means("step size after growing")] = 0.03
-    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
+    prune_epochs: Annotated[int, Ge(0), Means("epochs of retraining after each pruning step", "epochs")] = 2
+    prune_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after pruning")] = 0.02
+    grow_epochs: Annotated[int, Ge(0), Means("epochs of training after each growing step", "epochs")] = 3
+    grow_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after growing")] = 0.03
+    batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
     nested = True
 
     def faults(self) -> list[str]:
-        """Name a list of shares that does not fall, and what does not fit together."""
-        apart = self.only is not None and self.shares != "uniform"
-        faults = [f"'shares' is {self.shares}, must be uniform where 'only' one group is pruned"] if apart else []
+        """Return faults in the shares, and a single group combined with shares by sensitivity."""
+        conflict = self.only is not None and self.shares != "uniform"
+        faults = [f"'shares' is {self.shares}, must be uniform where 'only' one group is pruned"] if conflict else []
         return super().faults() + faults
 
     def grow_family(self, context: PruningContext) -> Family:
-        from driftlab.platform.scaling.growing import store_descendants
+        from driftlab.platform.scaling.growing import plan_growth, store_descendants
 
-        roadmap, how = self._prune(context), self._growth(context)
+        roadmap = self._prune(context)
+        how = plan_growth(context, self.initial, self.batch_norm, causal=self.causal)
         return store_descendants(context, how, roadmap, self._freeze_and_grow(context, how, roadmap))
 
     def _prune(self, context: PruningContext) -> list[Footprint]:
-        """Prune while the accuracy goal is met (paper, section 3.1)."""
-        from driftlab.platform.networks.training.training_loop import grade, train_best
+        """Return the filter pruning roadmap; its last footprint is the seed model (Section 3.1.5)."""
+        from driftlab.platform.networks.training.training_loop import TrainingSchedule, grade, train_best
         from driftlab.platform.scaling.growing import prune, start_footprint
 
         goal = grade(context.model, context.data, context.data.val) - self.accuracy_loss
-        shares = self._shares(context)
+        schedule = TrainingSchedule(self.prune_epochs, self.prune_rate, self.batch)
+        shares_of = self._layer_shares(context)
         roadmap: list[Footprint] = []
         for step, share in enumerate(self.keep):
-            here = roadmap[-1] if roadmap else start_footprint(context)
-            footprint = prune(context, here, shares(share), self.ranking, self.ranked_on)
-            if roadmap and footprint.widths == here.widths:  # after rounding, no channel was removed
+            before = roadmap[-1] if roadmap else start_footprint(context)
+            footprint = prune(context, before, shares_of(share), self.ranking, self.ranked_on)
+            if roadmap and footprint.widths == before.widths:  # rounding left every width as it was
                 continue
-            score = train_best(footprint.network, context.data, self._course("prune"), context.rng("prune", step))
-            logger.info("Pruned to %s: %.3f, the goal is %.3f", dict(footprint.widths), score, goal)
+            score = train_best(footprint.network, context.data, schedule, context.rng("prune", step))
+            logger.info("Pruned to %s: %.3f, accuracy goal %.3f", dict(footprint.widths), score, goal)
             if score < goal:
                 break
             roadmap.append(footprint)
         if not roadmap:
             raise RequestError(
-                f"The network pruned to {self.keep[0]:.0%} scores {score:.3f} and the goal is {goal:.3f}: "
-                "there is no seed. Allow a larger accuracy_loss, prune less at first or retrain for more epochs."
+                f"The network pruned to {self.keep[0]:.0%} scores {score:.3f}, below the accuracy goal {goal:.3f}: no "
+                "seed model. Raise accuracy_loss or prune_epochs, or start 'keep' with a larger share."
             )
         return roadmap
 
-    def _shares(self, context: PruningContext) -> Callable[[float], dict[str, float]]:
-        """Return the function that splits the share of a step over the groups of channels."""
+    def _layer_shares(self, context: PruningContext) -> Callable[[float], dict[str, float]]:
+        """Return the function that splits a step's share over the groups of channels."""
         from driftlab.platform.scaling.sensitivity import equally_lossy, measure_losses
 
         if self.shares == "sensitivity":
@@ -115,32 +118,23 @@ class Nested(OfWidths):
             raise RequestError(f"'only' is {only}, the network has groups 0 to {len(groups) - 1}")
         return lambda share: {**dict.fromkeys(groups, 1.0), groups[only]: share}
 
-    def _growth(self, context: PruningContext) -> Growth:
-        from driftlab.platform.scaling.growing import plan_growth
-
-        return plan_growth(context, self.initial, self.batch_norm, causal=self.causal)
-
     def _freeze_and_grow(self, context: PruningContext, how: Growth, roadmap: list[Footprint]) -> list[nn.Module]:
-        """Grow from the seed to the largest footprint; stored weights are never changed again (paper, section 3.2)."""
-        from driftlab.platform.networks.training.training_loop import train_best
+        """Return the descendants, from the seed model to the largest (Section 3.2.2)."""
+        from driftlab.platform.networks.training.training_loop import TrainingSchedule, train_best
         from driftlab.platform.scaling import growing
 
+        schedule = TrainingSchedule(self.grow_epochs, self.grow_rate, self.batch)
         order = growing.nested_order(context.groups, roadmap)
-        seed, *rest = roadmap[::-1]
-        descendants = [growing.reorder_nested(context, seed, order)]
-        for step, (smaller, larger) in enumerate(zip(roadmap[::-1], rest, strict=False)):
+        footprints = roadmap[::-1]
+        descendants = [growing.reorder_nested(context, footprints[0], order)]
+        for step, (smaller, larger) in enumerate(itertools.pairwise(footprints)):
+            # Filter growing: the roadmap in reverse order.
             descendant = growing.grow(context, how, descendants[-1], smaller, larger, order)
-            done = growing.mark_finished(context, how, smaller, larger)
-            new, rng = growing.new_coordinates(descendant, done), context.rng("grow", step)
-            with growing.fixed_statistics(descendant, done):
-                score = train_best(descendant, context.data, self._course("grow"), rng, new)
-            logger.info("Grown back to %s: %.3f", dict(larger.widths), score)
+            # Model freezing: only the added filters change.
+            frozen = growing.mark_finished(context, how, smaller, larger)
+            trainable, rng = growing.new_coordinates(descendant, frozen), context.rng("grow", step)
+            with growing.fixed_statistics(descendant, frozen):
+                score = train_best(descendant, context.data, schedule, rng, trainable)
+            logger.info("Grown to %s: %.3f", dict(larger.widths), score)
             descendants.append(descendant)
         return descendants
-
-    def _course(self, phase: Literal["prune", "grow"]) -> Course:
-        from driftlab.platform.networks.training.training_loop import Course
-
-        if phase == "prune":
-            return Course(self.prune_epochs, self.prune_rate, self.batch)
-        return Course(self.grow_epochs, self.grow_rate, self.batch)

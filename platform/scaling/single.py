@@ -1,4 +1,4 @@
-"""Single: members whose family is one network, trained on the source data and run whatever the load."""
+"""Base of members with one network, which is trained on the source data and never switched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Course, Data
+    from driftlab.platform.networks.training.training_loop import Data, TrainingSchedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class SingleFamily:
     test_accuracy: float
 
 
-class OfSingle(Scaling):
+class SingleNetworkScaling(Scaling):
     """Base of members with one network."""
 
     needs_data = True
@@ -33,22 +33,22 @@ class OfSingle(Scaling):
 
     @abstractmethod
     def title(self, network: nn.Module) -> str:
-        """Name the network in tables."""
+        """Return the name of the network in tables."""
 
     @abstractmethod
     def empty(self, model: nn.Module, arrays: Weights, size: Size) -> nn.Module:
-        """Make the network that stored arrays belong to, with any weights."""
+        """Return the network of stored arrays, with any weights."""
 
     def describe(self, network: nn.Module) -> Weights:
-        """Return what `empty` needs to know beside the network's weights."""
+        """Return the arrays that `empty` requires in addition to the weights."""
         return {}
 
-    def train(self, network: nn.Module, data: Data, course: Course, stream: str) -> SingleFamily:
-        """Train a network in place, keep its best epoch, and measure it."""
+    def train(self, network: nn.Module, data: Data, schedule: TrainingSchedule, stream: str) -> SingleFamily:
+        """Train a network in place, keep its best epoch and measure it; `stream` names the random numbers."""
         from driftlab.platform.core.seeding import rng_for
         from driftlab.platform.networks.training.training_loop import grade, train_best
 
-        val = train_best(network, data, course, rng_for(data.seed, "scaling", stream))
+        val = train_best(network, data, schedule, rng_for(data.seed, "scaling", stream))
         return SingleFamily(network, val, grade(network, data, data.test))
 
     def select(self, family: SingleFamily, budget: Budget) -> nn.Module:
@@ -57,8 +57,8 @@ class OfSingle(Scaling):
 
     def absorb(self, family: SingleFamily, variant: nn.Module) -> SingleFamily:
         if type(variant) is not type(family.network):
-            wanted = self.title(family.network)
-            raise RequestError(f"This {type(variant).__name__} is not the {wanted} that the family holds.")
+            title = self.title(family.network)
+            raise RequestError(f"This {type(variant).__name__} is not the family's {title}.")
         return replace(family, network=variant)
 
     def profile(self, family: SingleFamily, size: Size) -> tuple[Profile, ...]:
@@ -82,7 +82,7 @@ class OfSingle(Scaling):
         from driftlab.platform.networks.predict import load
         from driftlab.platform.networks.training.training_loop import deterministic
 
-        with deterministic(0):  # the weights drawn are replaced
+        with deterministic(0):  # the random weights are replaced
             network = self.empty(model, arrays, size)
         load(network, {key.partition("/")[2]: array for key, array in arrays.items() if key.startswith("network/")})
         val, test = arrays["accuracies"].tolist()

@@ -1,10 +1,11 @@
-"""Surrogate: a smaller network cut from a gated master for the hardest sample of a domain (ElasticDNN).
+"""ElasticDNN's networks: surrogates cut from a gated master for the most difficult sample of a domain (Section III-B).
 
-Building gates every group of channels that can be gated, trains the master at falling densities, measures the batch
-norms anew for each keep ratio, and cuts a first surrogate of each for frames of the source. On the device a draft cuts
-another one; what it learned flows back into the master layer by layer.
+Building pre-trains the master at falling keep ratios (`master_training.py`) and cuts one surrogate per ratio for frames
+of the source. On the device a draft selects the channels for a target domain, and the changes of a trained surrogate
+update the master through its domain knowledge (Eq. 3 and 4, `elastic.py`). The accuracy estimator (Eq. 5-7) is
+`adaptation/estimating.py`, the scheduler (Eq. 8-11) `scheduling/elasticdnn.py`.
 
-Differs from the paper: gates multiply batch norms instead of convolutions, statistics of batch norms are private to a
+Differs from the paper: gates multiply batch norms instead of convolutions, batch-norm statistics are separate for each
 keep ratio, and layers equal the mixtures of their knowledge by construction instead of by a penalty.
 """
 
@@ -28,45 +29,42 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.tasks.tasks import Task
     from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.elastic import Master
-    from driftlab.platform.scaling.growing import PruningContext
-    from driftlab.platform.scaling.master_training import MasterPlan
 
-SOURCE_SAMPLES = 100  # of the source, for the first surrogates and as many as a domain gives
+SOURCE_SAMPLES = 100  # frames for the first surrogates: as many as a target domain provides
 
 
 @dataclass(frozen=True)
 class Surrogate(Scaling):
-    """Cut a network for the samples of each domain from a gated master, and feed back what it learns."""
+    """ElasticDNN (TC 2024): cut a surrogate from a gated master per domain, feed trained filters back."""
 
     keep: Annotated[
-        tuple[float, ...], Gt(0), Le(1), Means("share of each gated group that a network keeps, falling")
+        tuple[float, ...], Gt(0), Le(1), Means("keep ratios of the gated groups, one per network, falling")
     ] = (0.3,)
     sample: Annotated[
-        Literal["hardest", "first", "mean"], Means("whose gates decide: of the least certain frame, the first, or all")
+        Literal["hardest", "first", "mean"],
+        Means("frame whose gates decide: highest entropy, the first, or the mean over all"),
     ] = "hardest"
-    filters: Annotated[Literal["relevant", "random"], Means("whether gates or chance choose the kept channels")] = (
-        "relevant"
-    )
+    filters: Annotated[
+        Literal["relevant", "random"], Means("whether channels are kept by their gates or at random")
+    ] = "relevant"
     knowledge: Annotated[
-        Literal["identity", "mix_fixed", "reparam", "penalty"], Means("how layers are linked to their knowledge")
+        Literal["identity", "mix_fixed", "reparam", "penalty"], Means("link between layers and their domain knowledge")
     ] = "identity"
-    mixing: Annotated[Literal["orthogonal", "softmax"], Means("the matrices of knowledge mix_fixed")] = "orthogonal"
-    absorb_alpha: Annotated[float, Ge(0), Le(1), Means("share of a filter's change that flows back")] = 1.0
-    bn_alpha: Annotated[float, Ge(0), Le(1), Means("share of a batch norm's change that flows back")] = 0.2
-    bottleneck: Annotated[int, Ge(1), Means("factor by which a gate's hidden layer is narrower")] = 16
-    min_keep: Annotated[int, Ge(1), Means("channels of each group that always stay")] = 2
-    stages: Annotated[
-        tuple[float, ...], Gt(0), Le(1), Means("smallest keep ratio of each stage of training, falling")
-    ] = (
+    mixing: Annotated[Literal["orthogonal", "softmax"], Means("mixing matrices of knowledge mix_fixed")] = "orthogonal"
+    absorb_alpha: Annotated[float, Ge(0), Le(1), Means("share of a filter's change that updates the master")] = 1.0
+    bn_alpha: Annotated[float, Ge(0), Le(1), Means("share of a batch norm's change that updates the master")] = 0.2
+    bottleneck: Annotated[int, Ge(1), Means("factor by which the hidden layer of a gate is narrower")] = 16
+    min_keep: Annotated[int, Ge(1), Means("minimum channels per group")] = 2
+    stages: Annotated[tuple[float, ...], Gt(0), Le(1), Means("smallest keep ratio of each training stage, falling")] = (
         0.8,
         0.5,
         0.2,
     )
-    epochs: Annotated[int, Ge(0), Means("passes over the data per stage", "epochs")] = 4
-    learning_rate: Annotated[float, Gt(0), Le(10), Means("step size at the beginning of a stage")] = 0.02
-    batch: Annotated[int, Ge(2), Means("frames of a step", "frames")] = 32
+    epochs: Annotated[int, Ge(0), Means("epochs per stage", "epochs")] = 4
+    learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate of a stage")] = 0.02
+    batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
     gate_penalty: Annotated[float, Ge(0), Le(1), Means("weight of the sum of gates in the loss")] = 1e-6
-    link_penalty: Annotated[float, Ge(0), Le(1), Means("weight of the links in the loss, with knowledge penalty")] = (
+    link_penalty: Annotated[float, Ge(0), Le(1), Means("weight of the links in the loss; for knowledge: penalty")] = (
         5e-4
     )
 
@@ -75,63 +73,55 @@ class Surrogate(Scaling):
     drafts = True
 
     def faults(self) -> list[str]:
-        """Name lists of ratios that do not fall."""
+        """Return a fault for each list of ratios that does not fall."""
         lists = {"keep": self.keep, "stages": self.stages}
         return [
-            f"'{name}' is {given}, must be one or more shares that fall"
-            for name, given in lists.items()
-            if not given or any(later >= earlier for earlier, later in itertools.pairwise(given))
+            f"'{name}' is {ratios}, must be one or more shares that fall"
+            for name, ratios in lists.items()
+            if not ratios or any(later >= earlier for earlier, later in itertools.pairwise(ratios))
         ]
 
     def build(self, model: nn.Module, data: Data | None) -> Master:
+        from driftlab.platform.networks.pruning.gating import find_sites
         from driftlab.platform.networks.pruning.surgery import groups
-        from driftlab.platform.networks.training.training_loop import deterministic
+        from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
+        from driftlab.platform.scaling import elastic
         from driftlab.platform.scaling.growing import PruningContext
+        from driftlab.platform.scaling.master_training import MasterPlan, train_master
 
         assert data is not None
         with deterministic(data.seed):
-            return self._build(PruningContext(model, groups(model, data.example(model)), data))
-
-    def _build(self, context: PruningContext) -> Master:
-        from driftlab.platform.networks.pruning.gating import find_sites
-        from driftlab.platform.scaling import elastic
-        from driftlab.platform.scaling.master_training import train_master
-
-        data = context.data
-        sites, others = find_sites(context.model, context.groups, data.example(context.model))
-        elastic.refuse_ungated(context.model, sites, others)
-        trainee = train_master(context, sites, self._plan)
-        master = elastic.first_master(trainee, context, self.keep)
-        images = data.train.images[:SOURCE_SAMPLES]
-        for which in range(len(master)):
-            draft = self.draft(master, Budget(variant=which), images, data.task)
-            master = self.redraft(master, Budget(variant=which), draft)
-        return elastic.measure_accuracies(master, data)
-
-    @property
-    def _plan(self) -> MasterPlan:
-        from driftlab.platform.networks.training.training_loop import Course
-        from driftlab.platform.scaling.master_training import MasterPlan
-
-        course = Course(self.epochs, self.learning_rate, self.batch)
-        link = self.knowledge, self.mixing == "orthogonal", self.link_penalty
-        return MasterPlan(self.stages, course, self.gate_penalty, *link, self.bottleneck, self.min_keep)
+            # Offline master DNN constructor: extend with FBS, pre-train master and domain knowledge.
+            context = PruningContext(model, groups(model, data.example(model)), data)
+            sites, others = find_sites(model, context.groups, data.example(model))
+            elastic.refuse_ungated(model, sites, others)
+            schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
+            link = self.knowledge, self.mixing == "orthogonal", self.link_penalty
+            plan = MasterPlan(self.stages, schedule, self.gate_penalty, *link, self.bottleneck, self.min_keep)
+            master = elastic.first_master(train_master(context, sites, plan), context, self.keep)
+            # Surrogate generator: one surrogate per keep ratio for frames of the source.
+            images = data.train.images[:SOURCE_SAMPLES]
+            for which in range(len(master)):
+                draft = self.draft(master, Budget(variant=which), images, data.task)
+                master = self.redraft(master, Budget(variant=which), draft)
+            return elastic.measure_accuracies(master, data)
 
     def select(self, family: Master, budget: Budget) -> nn.Module:
-        """Return the current network of the chosen keep ratio; without a choice the most accurate that fits."""
+        """Return the surrogate of the budget's keep ratio, or else the most accurate that fits in memory."""
         from driftlab.platform.scaling.elastic import surrogate_of
 
-        return surrogate_of(family, self._chosen(family, budget))
+        return surrogate_of(family, self._ratio_of(family, budget))
 
     def draft(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> Draft:
         from driftlab.platform.scaling.elastic import draft_for
 
-        return draft_for(family, self._chosen(family, budget), images, task, (self.sample, self.filters))
+        which = self._ratio_of(family, budget)
+        return draft_for(family, which, images, task, sample=self.sample, filters=self.filters)
 
     def redraft(self, family: Master, budget: Budget, draft: Draft) -> Master:
         from driftlab.platform.scaling.elastic import cut_by
 
-        return cut_by(family, self._chosen(family, budget), draft)
+        return cut_by(family, self._ratio_of(family, budget), draft)
 
     def absorb(self, family: Master, variant: nn.Module) -> Master:
         from driftlab.platform.scaling.elastic import feed_back
@@ -142,12 +132,12 @@ class Surrogate(Scaling):
         from driftlab.platform.networks.cost_counter import count_cost
         from driftlab.platform.scaling.elastic import surrogate_of
 
-        found = []
+        profiles = []
         for which, ratio in enumerate(family.ratios):
             cost = count_cost(surrogate_of(family, which), *size)
             accuracies = family.val_accuracies[which], family.test_accuracies[which]
-            found.append(Profile(f"keep {ratio:g}", accuracies[0], cost.weight_bytes, cost, accuracies[1]))
-        return tuple(found)
+            profiles.append(Profile(f"keep {ratio:g}", accuracies[0], cost.weight_bytes, cost, accuracies[1]))
+        return tuple(profiles)
 
     def store(self, family: Master) -> Weights:
         from driftlab.platform.scaling.elastic import store
@@ -159,9 +149,9 @@ class Surrogate(Scaling):
 
         return restore(model, arrays, size, self.bottleneck, self.min_keep)
 
-    def _chosen(self, family: Master, budget: Budget) -> int:
+    def _ratio_of(self, family: Master, budget: Budget) -> int:
         if budget.variant is not None:
             return check_index(budget.variant, len(family))
         limit = budget.memory_bytes
-        good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
-        return most_accurate(family.val_accuracies, good)
+        fitting = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
+        return most_accurate(family.val_accuracies, fitting)

@@ -1,4 +1,4 @@
-"""The common part of members whose networks differ in width only."""
+"""Base of members whose networks differ in width."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
 
 
 @dataclass(frozen=True)
-class OfWidths(Scaling):
-    """Base of members that build a `pruning.family.Family`; the other verbs are the same for all."""
+class WidthScaling(Scaling):
+    """Base of members that build a `pruning.family.Family`; only building differs between them."""
 
-    keep: Annotated[Keep, Gt(0), Le(1), Means("share of the filters that each network keeps, falling")] = KEEP
+    keep: Annotated[Keep, Gt(0), Le(1), Means("shares of the filters, one per network, falling")] = KEEP
 
     needs_data = True
 
     def faults(self) -> list[str]:
-        """Name a list of shares that does not fall."""
+        """Return a fault if the shares do not fall."""
         falls = all(small < large for large, small in itertools.pairwise(self.keep))
         return [] if self.keep and falls else [f"'keep' is {self.keep}, must be one or more shares that fall"]
 
     @abstractmethod
     def grow_family(self, context: PruningContext) -> Family:
-        """Train the family's networks, and measure them."""
+        """Train the networks of the family and measure them."""
 
     def build(self, model: nn.Module, data: Data | None) -> Family:
         from driftlab.platform.networks.pruning.surgery import groups
@@ -52,10 +52,14 @@ class OfWidths(Scaling):
             return self.grow_family(PruningContext(model, groups(model, data.example(model)), data))
 
     def select(self, family: Family, budget: Budget) -> nn.Module:
-        """Return the chosen network; without a choice the most accurate one that fits into memory."""
+        """Return the budget's network, or else the most accurate that fits in memory."""
         from driftlab.platform.networks.pruning.family import extract
 
-        return extract(family, chosen(family, budget))
+        if budget.variant is not None:
+            return extract(family, check_index(budget.variant, len(family)))
+        limit = budget.memory_bytes
+        fitting = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
+        return extract(family, most_accurate(family.val_accuracies, fitting))
 
     def absorb(self, family: Family, variant: nn.Module) -> Family:
         from driftlab.platform.networks.pruning.family import absorb
@@ -83,12 +87,3 @@ class OfWidths(Scaling):
         from driftlab.platform.networks.pruning.family import restore
 
         return restore(model, arrays, size)
-
-
-def chosen(family: Family, budget: Budget) -> int:
-    """Return the network that the budget names, or the most accurate one that fits into memory."""
-    if budget.variant is not None:
-        return check_index(budget.variant, len(family))
-    limit = budget.memory_bytes
-    good = [which for which in range(len(family)) if limit is None or family.memory_bytes(which) <= limit]
-    return most_accurate(family.val_accuracies, good)

@@ -1,4 +1,4 @@
-"""What every member of the scaling family promises."""
+"""The contract of all members of the scaling family."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), dtype=np.uint8
 
 
 def lessons(count: int, seed: int) -> Lessons:
-    """Patches of four colours, each of them a class."""
+    """Return frames with patches of four colours, a class each."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, (count, 4, 6)).repeat(4, axis=1).repeat(4, axis=2)
     colours = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [200, 200, 60]])
@@ -61,7 +61,7 @@ def network() -> nn.Module:
 
 @cache
 def built(name: str) -> Any:
-    """Build once: whoever changes a family makes a new one."""
+    """Return the member's family, built once; members never change it."""
     return member_of(name).build(network(), DATA)
 
 
@@ -75,18 +75,18 @@ class TestEveryScaling:
     def family(self, name):
         return copy.deepcopy(built(name))
 
-    def test_without_limits_there_is_a_network_that_predicts(self, member, family):
+    def test_select_without_limits_returns_a_working_network(self, member, family):
         labels = predict(member.select(family, Budget()), IMAGES)
         assert labels.shape == (2, 16, 24)
         assert labels.max() < CLASSES
 
-    def test_it_says_what_it_needs(self, member):
+    def test_flags_are_booleans(self, member):
         assert isinstance(member.needs_data, bool)
         assert isinstance(member.nested, bool)
         if not member.needs_data:
             assert len(member.profile(member.build(network(), None), SIZE)) == 1
 
-    def test_the_same_data_gives_the_same_family_and_leaves_model_and_generators_alone(self, name, member):
+    def test_build_is_deterministic_and_changes_no_model_and_no_generator(self, name, member):
         model = network()
         torch.manual_seed(5)
         before = torch.random.get_rng_state()
@@ -96,12 +96,12 @@ class TestEveryScaling:
         assert digest(state_of(model)) == digest(state_of(network()))
         assert digest(member.store(again)) == digest(member.store(built(name)))
 
-    def test_it_knows_what_each_network_costs(self, member, family):
+    def test_profile_matches_the_measured_networks(self, name, member, family):
         profile = member.profile(family, SIZE)
         for which, known in enumerate(profile):
             variant = member.select(family, Budget(variant=which))
             whole = count_cost(variant, *SIZE)
-            assert known.cost.macs <= whole.macs if member.leaves_early else known.cost == whole
+            assert known.cost.macs <= whole.macs if name == "early_exit" else known.cost == whole
             assert known.memory_bytes >= known.cost.weight_bytes
             for told, lessons in ((known.accuracy, DATA.val), (known.test_accuracy, DATA.test)):
                 assert told is None or told == pytest.approx(grade(variant, DATA, lessons), abs=1e-6)
@@ -113,12 +113,12 @@ class TestEveryScaling:
             assert [one.memory_bytes for one in profile] == sorted({one.memory_bytes for one in profile})
             assert [one.cost.macs for one in profile] == sorted({one.cost.macs for one in profile})
 
-    def test_a_network_that_it_does_not_have_is_refused(self, member, family):
+    def test_select_refuses_an_index_outside_the_family(self, member, family):
         for which in (-1, len(member.profile(family, SIZE))):
             with pytest.raises(RequestError, match="variant is"):
                 member.select(family, Budget(variant=which))
 
-    def test_it_survives_as_plain_arrays(self, member, family):
+    def test_restore_returns_the_stored_family(self, member, family):
         arrays = member.store(family)
         assert all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays.values())
         again = member.restore(network(), arrays, SIZE)
@@ -129,13 +129,13 @@ class TestEveryScaling:
             == vector.read(member.select(family, Budget())).tobytes()
         )
 
-    def test_a_family_goes_on_from_a_checkpoint(self, member, family):
+    def test_a_pickled_family_predicts_the_same(self, member, family):
         again = pickle.loads(pickle.dumps(family))
         assert np.array_equal(
             predict(member.select(family, Budget()), IMAGES), predict(member.select(again, Budget()), IMAGES)
         )
 
-    def test_what_a_variant_has_learned_stays_in_the_family(self, member, family):
+    def test_absorb_keeps_the_weights_of_a_trained_network(self, member, family):
         for which in range(len(member.profile(family, SIZE))):
             variant = member.select(family, Budget(variant=which))
             learned = vector.read(variant) + np.float32(0.25)
@@ -143,7 +143,7 @@ class TestEveryScaling:
             family = member.absorb(family, variant)
             assert vector.read(member.select(family, Budget(variant=which))).tobytes() == learned.tobytes()
 
-    def test_networks_that_share_learn_together_and_others_alone(self, member, family):
+    def test_absorb_changes_networks_that_share_weights_only(self, member, family):
         count = len(member.profile(family, SIZE))
         profile = member.profile(family, SIZE)
         before = [vector.read(member.select(family, Budget(variant=which))) for which in range(count)]
@@ -156,19 +156,19 @@ class TestEveryScaling:
 
 
 def shared(one: Profile, other: Profile) -> int:
-    """Count the parameters of the parts that two networks of paths have in common."""
+    """Return the number of parameters in modules that two paths share."""
     parts = [name for name, _ in other.parts]
     common = {place_of(which, len(parts)) for which, name in enumerate(parts) if name in dict(one.parts)}
     return sum(layer.parameters for layer in other.cost.layers if any(layer.name.startswith(place) for place in common))
 
 
 def place_of(which: int, count: int) -> str:
-    """Name the modules of a part by its place among those of a path."""
+    """Return the name of a module in a path's network, by its place among the modules of the path."""
     return "stem" if which == 0 else "head" if which == count - 1 else f"stages.{which - 1}."
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILDERS) - {"fixed", "light"}))
-def test_a_network_of_which_nothing_can_be_cut_is_refused(name):
-    """Its only channels are those that it answers with."""
-    with pytest.raises(RequestError, match=r"Nothing of Sequential can be .*scaling 'fixed'"):
+def test_networks_without_cuttable_channels_are_refused(name):
+    """Its only channels are the outputs."""
+    with pytest.raises(RequestError, match=r"Sequential has no .*scaling 'fixed'"):
         member_of(name).build(torch.nn.Sequential(torch.nn.Conv2d(3, CLASSES, 1)).eval(), DATA)

@@ -31,26 +31,26 @@ def digest(model: nn.Module) -> str:
 
 
 class Witness:
-    """Builds a family and remembers every descendant as it was finished."""
+    """Builds a family and records every descendant as soon as it is finished."""
 
     def __init__(self, name: str, member: Nested = MEMBER) -> None:
         self.name, self.vanilla = name, networks()[name]
         before = digest(self.vanilla)
-        self.ground = PruningContext(self.vanilla, groups(self.vanilla, EXAMPLE), problem())
-        self.roadmap = member._prune(self.ground)
-        self.order = growing.nested_order(self.ground.groups, self.roadmap)
-        how = member._growth(self.ground)
-        self.digests: list[str] = []  # each taken as soon as the descendant was finished
+        self.context = PruningContext(self.vanilla, groups(self.vanilla, EXAMPLE), problem())
+        self.roadmap = member._prune(self.context)
+        self.order = growing.nested_order(self.context.groups, self.roadmap)
+        how = growing.plan_growth(self.context, member.initial, member.batch_norm, causal=member.causal)
+        self.digests: list[str] = []  # of each descendant when it was finished
         with pytest.MonkeyPatch.context() as watched:
             watched.setattr(growing, "grow", self._noting(growing.grow))
-            self.descendants = member._freeze_and_grow(self.ground, how, self.roadmap)
+            self.descendants = member._freeze_and_grow(self.context, how, self.roadmap)
         self.digests.append(digest(self.descendants[-1]))
-        self.family = growing.store_descendants(self.ground, how, self.roadmap, self.descendants)
+        self.family = growing.store_descendants(self.context, how, self.roadmap, self.descendants)
         assert digest(self.vanilla) == before
 
     def _noting(self, grow: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-        def noted(ground: PruningContext, how: Growth, descendant: nn.Module, *footprints: Any) -> nn.Module:
+        def noted(context: PruningContext, how: Growth, descendant: nn.Module, *footprints: Any) -> nn.Module:
             self.digests.append(digest(descendant))
-            return grow(ground, how, descendant, *footprints)
+            return grow(context, how, descendant, *footprints)
 
         return noted

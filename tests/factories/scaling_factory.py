@@ -1,4 +1,4 @@
-"""A small problem and small networks, so that a whole family is built in a second."""
+"""A small problem and small networks: a family is built in about a second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def some_images(count: int = 8) -> torch.Tensor:
 
 
 class Residual(nn.Module):
-    """A shortcut, a depthwise layer, a convolution with a bias and a hidden layer."""
+    """A network with a shortcut, a depthwise layer, a convolution with bias and a hidden layer."""
 
     def __init__(self) -> None:
         super().__init__()

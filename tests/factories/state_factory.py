@@ -1,4 +1,4 @@
-"""Adaptations that move buffers and no weight, as those do that follow the statistics of batch norm."""
+"""Adaptations that change buffers and no weights, as methods on batch-norm statistics do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OnTheServer(Adaptation):
 
 @dataclass(frozen=True)
 class OnTheDevice(OnTheServer):
-    """The same, without a server, from every three frames."""
+    """Measure the statistics on every three frames, on the device."""
 
     stream_batch: int = 3
 

@@ -9,7 +9,7 @@ IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """Layers by name, and how they are put together."""
+    """A network of named layers with a given forward function."""
 
     def __init__(self, forward, **layers: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""AdaScale's choice against brute force over all paths, and its trigger on loads that step and oscillate."""
+"""AdaScale: the search against brute force over all paths, the trigger on stepping and oscillating loads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PATHS, BUDGETS = 480, 10_000
 
 
 def table(count: int = PATHS, seed: int = 0) -> PathTable:
-    """Draw networks with rounded values, so that there are ties."""
+    """Return random networks with rounded values, so that ties occur."""
     rng = np.random.default_rng(seed)
     columns = rng.uniform(0.001, 0.1, count), rng.uniform(0.01, 1, count), rng.uniform(0.3, 0.9, count)
     return PathTable(*(np.round(column, 3) for column in columns), rng.integers(10, 100, count).astype(float))
 
 
 def brute_force(paths: PathTable, slowdown: float, limits: PathLimits, how: PathObjective) -> tuple[int, str]:
-    """Choose by plain comparisons of every path, as the specification of the choice says it."""
+    """Return the choice of the specification, by plain comparisons of all paths."""
     rows = list(zip(paths.latency_s * slowdown, paths.energy_j, paths.accuracy, paths.memory_bytes, strict=True))
     held = [i for i, row in enumerate(rows) if row[3] <= limits.memory_bytes]
     if not held:
@@ -58,7 +58,7 @@ def draws(rng: np.random.Generator, count: int) -> list[tuple[float, PathLimits]
 
 
 @pytest.mark.parametrize("mode", ["lexicographic", "paper"])
-def test_the_choice_is_that_of_brute_force_over_all_paths(mode: str):
+def test_pick_equals_brute_force_over_all_paths(mode: str):
     paths, how, seen = table(), PathObjective(mode=mode), dict[str, int]()
     for slowdown, limits in draws(np.random.default_rng(1), 300):
         found = pick(paths, slowdown, limits, how)
@@ -68,8 +68,8 @@ def test_the_choice_is_that_of_brute_force_over_all_paths(mode: str):
 
 
 @pytest.mark.slow
-def test_ten_thousand_budgets_are_answered_as_by_comparing_all_paths_at_once():
-    """The same rule for all budgets together, as matrices of budgets and paths."""
+def test_pick_equals_a_matrix_comparison_for_ten_thousand_budgets():
+    """The reference applies the rule to matrices of budgets and paths."""
     paths, how = table(), PathObjective()
     given = draws(np.random.default_rng(2), BUDGETS)
     slow = np.array([[one] for one, _ in given])
@@ -95,7 +95,7 @@ def test_ten_thousand_budgets_are_answered_as_by_comparing_all_paths_at_once():
     assert [flag for _, flag in found] == flags.tolist()
 
 
-def test_a_looser_latency_limit_never_loses_more_than_the_tolerance():
+def test_a_looser_latency_limit_loses_at_most_the_tolerance():
     paths = table()
     for _, limits in draws(np.random.default_rng(3), 200):
         answers = [
@@ -107,15 +107,15 @@ def test_a_looser_latency_limit_never_loses_more_than_the_tolerance():
             assert second >= first - 0.01 - 1e-9
 
 
-def test_the_literal_objective_takes_the_cheapest_path_whatever_its_accuracy():
+def test_the_literal_objective_ignores_accuracy():
     for mode, chosen in (("paper", 0), ("lexicographic", 4)):
         assert pick(PathTable.of(LADDER), 1.0, PathLimits(latency_s=1.0), PathObjective(mode=mode)) == (chosen, "ok")
     floor = PathLimits(latency_s=1.0, accuracy=0.65)
     assert pick(PathTable.of(LADDER), 1.0, floor, PathObjective(mode="paper")) == (2, "ok")
 
 
-def test_the_distance_draws_every_demand_towards_the_mean_capability():
-    """Over four demands and three capabilities it is the distance from their mean, and a constant."""
+def test_the_distance_of_eq_1_is_that_from_the_mean_capability():
+    """For four demands and three capabilities: the squared distance from the mean, plus a constant."""
     rng = np.random.default_rng(4)
     demands, capabilities = rng.uniform(0, 1, (20, 4)), rng.uniform(0, 1, 3)
     apart = 3 * ((demands - capabilities.mean()) ** 2).sum(axis=1) + 4 * 3 * capabilities.var()
@@ -139,7 +139,7 @@ def run(
     estimates: Sequence[Sequence[Variant]] = (),
     **settings: Any,
 ) -> list[int]:
-    """Choose at each reading, two in a second; `estimates` holds the networks as known at each of them."""
+    """Select at two readings per second; `estimates` holds the networks with their accuracies at each reading."""
     member = AdaScale(accuracy_loss=1.0, **settings)
     state, chosen, readings = None, [], []
     for step, cpu in enumerate(loads):
@@ -154,14 +154,14 @@ def switches(chosen: list[int]) -> int:
     return sum(a != b for a, b in itertools.pairwise(chosen))
 
 
-def test_a_load_that_oscillates_a_little_switches_nothing():
+def test_a_small_oscillation_of_the_load_causes_no_switch():
     calm = [0.1 + 0.02 * (-1) ** step for step in range(40)]  # the second largest takes 0.0430 to 0.0448 s
     assert switches(run(calm)) == 0
     straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
     assert switches(run(straddling)) <= 1
 
 
-def test_a_step_of_the_load_is_answered_at_once_and_its_end_with_patience():
+def test_a_load_step_switches_at_once_and_its_end_after_the_patience():
     chosen = run([0.0] * 4 + [0.8] * 6 + [0.0] * 8)
     assert chosen[:4] == [3] * 4
     assert chosen[4:10] == [0] * 6
@@ -170,20 +170,20 @@ def test_a_step_of_the_load_is_answered_at_once_and_its_end_with_patience():
     assert run([0.0, 0.8, 0.0, 0.0, 0.0, 0.0], dwell_s=2.0)[-2:] == [0, 3]
 
 
-def test_a_better_path_needs_headroom():
+def test_a_better_path_requires_headroom():
     nearly = 0.041  # the fourth path takes 0.04 s: within the limit, not within nine tenths of it
     assert run([0.5] + [0.0] * 8, limit_s=nearly)[-1] == 2
     assert run([0.5] + [0.0] * 8, limit_s=nearly, headroom=1.0)[-1] == 3
 
 
-def test_a_rising_load_is_left_earlier_by_a_forecast_than_by_the_last_reading():
+def test_the_ar_forecast_reacts_to_a_rising_load_before_persistence():
     rising = [0.02 * step for step in range(40)]
     by = {kind: run(rising, forecaster=kind) for kind in ("persistence", "ar")}
     first = {kind: next(step for step, which in enumerate(chosen) if which < 2) for kind, chosen in by.items()}
     assert first["ar"] < first["persistence"]
 
 
-def test_what_is_expected_of_the_load_is_told():
+def test_forecast_returns_the_expected_load():
     member = AdaScale()
     _, state = member.choose(LADDER, Budget(load=(Reading(0.0, 0.3, 1000),)))
     assert member.forecast(state) == 0.3
@@ -191,7 +191,7 @@ def test_what_is_expected_of_the_load_is_told():
     assert member.forecast(member.choose(LADDER, Budget())[1]) is None
 
 
-def test_edges_of_the_load_are_answered():
+def test_extreme_loads_and_budgets_have_a_path():
     member = AdaScale(accuracy_loss=1.0)
     for budget in (
         Budget(latency_s=0.045, share=0.0),
@@ -207,7 +207,7 @@ def test_edges_of_the_load_are_answered():
     assert member.choose(unknown, Budget(latency_s=0.1))[0] == 0
 
 
-def test_memory_that_runs_out_is_left_at_once():
+def test_an_exceeded_memory_limit_switches_at_once():
     member = AdaScale(accuracy_loss=1.0)
     which, state = member.choose(LADDER, Budget(memory_bytes=100))
     assert which == 4
@@ -216,16 +216,16 @@ def test_memory_that_runs_out_is_left_at_once():
 
 
 @pytest.mark.parametrize("goal_j", [0.05, 0.25])
-def test_an_energy_goal_that_no_path_in_time_keeps_leaves_the_loop_calm(goal_j: float):
-    """The third path takes 0.3 J and the first 0.1 J; the load straddles what the fourth one needs."""
-    dear = tuple(replace(one, energy_j=one.energy_j + 0.2) for one in LADDER)
+def test_an_unreachable_energy_goal_causes_no_oscillation(goal_j: float):
+    """The load oscillates around the limit of the fourth path; the third takes 0.5 J and the first 0.3 J."""
+    expensive = tuple(replace(one, energy_j=one.energy_j + 0.2) for one in LADDER)
     straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
-    assert switches(run(straddling, networks=dear, energy_j=goal_j)) <= 1
-    assert set(run(straddling, networks=dear, energy_j=0.45)) == {1}
+    assert switches(run(straddling, networks=expensive, energy_j=goal_j)) <= 1
+    assert set(run(straddling, networks=expensive, energy_j=0.45)) == {1}
 
 
-def test_an_energy_goal_that_can_be_kept_again_is_kept_with_patience():
-    """Only the slowest path keeps the goal: a little more load must not move the device back and forth."""
+def test_an_energy_goal_is_restored_after_the_patience():
+    """Only the slowest path meets the goal: small changes of the load must not cause oscillation."""
     frugal = tuple(replace(one, energy_j=0.9 - one.energy_j, accuracy=0.7) for one in LADDER)  # 0.8 to 0.4 J
     settings = {"networks": frugal, "limit_s": 0.0501, "energy_j": 0.45}
     straddling = [0.0 if step % 2 == 0 else 0.01 for step in range(40)]
@@ -237,13 +237,13 @@ def test_an_energy_goal_that_can_be_kept_again_is_kept_with_patience():
     assert chosen[-1] == 4
 
 
-def test_a_better_path_breaks_no_goal_that_the_running_one_keeps():
-    """With headroom only dear paths are left; the running one keeps the goal, and stays."""
+def test_a_better_path_violates_no_goal_that_the_running_one_meets():
+    """With headroom only paths above the energy goal fit; the running one meets it, and stays."""
     two = (Variant("quick", 0.8, 10, 0.01, 1.0), Variant("frugal", 0.6, 10, 0.04, 0.1))
     assert run([0.0] * 10, networks=two, limit_s=0.041, energy_j=0.5) == [1] * 10
 
 
-def test_the_default_floor_yields_to_an_energy_goal_and_an_accuracy_goal_does_not():
+def test_an_energy_goal_overrides_the_default_floor_and_no_accuracy_goal():
     budget = Budget(latency_s=0.1, energy_j=0.25)
     assert AdaScale(accuracy_loss=0.04).choose(LADDER, budget)[0] == 1
     assert AdaScale(accuracy_loss=0.35).choose(LADDER, budget)[0] == 1
@@ -253,8 +253,8 @@ def test_the_default_floor_yields_to_an_energy_goal_and_an_accuracy_goal_does_no
     assert pick(PathTable.of(LADDER), 1.0, replace(floors, floor=0.0, accuracy=0.85)) == (4, "relaxed")
 
 
-def test_new_accuracies_are_taken_over_and_the_loop_goes_on():
-    """Estimates that tremble neither start the dwell time anew nor are they a reason to switch at once."""
+def test_small_changes_of_accuracies_reset_no_trigger():
+    """Small changes of estimates do not restart the dwell time and cause no immediate switch."""
     trembling = [tuple(replace(one, accuracy=one.accuracy + 1e-6 * step) for one in LADDER) for step in range(40)]
     straddling = [0.123 + 0.02 * (-1) ** step for step in range(40)]
     assert switches(run(straddling, estimates=trembling)) <= 1
@@ -262,18 +262,18 @@ def test_new_accuracies_are_taken_over_and_the_loop_goes_on():
     assert run(stepping, estimates=trembling) == run(stepping)
 
 
-def test_new_accuracies_that_call_for_another_path_are_followed():
+def test_changed_accuracies_select_another_path():
     member, state, chosen = AdaScale(), None, []
     turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in LADDER)
     for step, networks in enumerate([LADDER] * 2 + [turned] * 4):
         which, state = member.choose(networks, Budget(latency_s=0.1, now_s=step / 2), state)
         chosen.append(which)
     assert chosen == [4, 4, 4, 4, 0, 0]
-    which, state = member.choose(LADDER[:2], Budget(latency_s=0.1, now_s=4.0), state)  # other networks: a new loop
+    which, state = member.choose(LADDER[:2], Budget(latency_s=0.1, now_s=4.0), state)  # other networks: a new state
     assert which == 1
 
 
-def test_an_accuracy_goal_that_new_accuracies_break_is_answered_at_once():
+def test_a_violated_accuracy_goal_switches_at_once():
     member, budget = AdaScale(mode="paper"), Budget(latency_s=0.1, accuracy=0.65)
     which, state = member.choose(LADDER, budget)
     assert which == 2
@@ -282,7 +282,7 @@ def test_an_accuracy_goal_that_new_accuracies_break_is_answered_at_once():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_machine_that_stands_still_runs_a_path_that_fits():
+def test_a_processor_at_standstill_runs_a_path_that_fits_in_memory():
     few = PathTable(*(np.array(column) for column in ([0.01, 0.03, 0.02], [0.5] * 3, [0.6] * 3, [10.0, 1.0, 1.0])))
     for mode in ("lexicographic", "paper", "distance"):
         for limits in (PathLimits(latency_s=0.06, memory_bytes=5), PathLimits(memory_bytes=5)):

@@ -1,4 +1,4 @@
-"""Variants of a stage from its own blocks: pruned ones, and one block in place of all."""
+"""Variants of a stage from its own blocks: pruned, or merged into one block."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.chain import Chain, chain_of
 from driftlab.platform.networks.paths import SPACES, PathSpace
-from driftlab.platform.scaling.blocks import make_stage, thinned
-from driftlab.platform.scaling.branches import Branches
+from driftlab.platform.scaling.branches import Branches, make_stage, pruned_block
 
 EXAMPLE = torch.randn(1, 3, *factory.SIZE)
 
@@ -21,7 +20,7 @@ def chain(network: str = "tiny_staged") -> Chain:
 
 def test_a_pruned_block_keeps_the_inner_filters_of_the_largest_weights():
     block = chain().stages[1][1]
-    whole, small = block.base(), thinned(block, 0.4)
+    whole, small = block.base(), pruned_block(block, 0.4)
     weights, kept = whole.first[0].weight, small.first[0].weight
     size = round(0.4 * len(weights))
     strongest = sorted((whole.first[0].weight.abs().sum(dim=(1, 2, 3))).argsort(descending=True)[:size].tolist())

@@ -1,4 +1,4 @@
-"""Exits that answer with boxes: at the resolution of the network's own answer, and as sure as its possible centres."""
+"""Detection exits: the output grid of the network, and the confidence of possible centres."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.box_head import BoxHead, TellsBoxes, box_confidence
+from driftlab.platform.networks.box_head import BoxHead, BoxOutput, box_confidence
 from driftlab.platform.networks.branched import BoxExit, Branched, MapExit, branch
 from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.light import TRUNKS, build_like
@@ -30,7 +30,7 @@ def branched(name: str, size: tuple[int, int] = SIZE) -> Branched:
 
 
 def lessons(count: int, seed: int) -> Lessons:
-    """Show one white box on a dark ground, as large as a third of the frame."""
+    """Return frames with one white box of a third of the frame's size on a dark background."""
     rng = np.random.default_rng(seed)
     images, truth = np.full((count, *SIZE, 3), 40, dtype=np.uint8), np.empty(count, dtype=object)
     for row in range(count):
@@ -47,7 +47,7 @@ def problem() -> Data:
 
 @pytest.mark.parametrize("name", DETECTORS)
 @pytest.mark.parametrize("size", [SIZE, (18, 26), (17, 23), (17, 64), (27, 48), (45, 80), (135, 240)])
-def test_every_path_answers_in_the_grid_of_the_network(name: str, size: tuple[int, int]):
+def test_every_path_has_the_output_grid_of_the_network(name: str, size: tuple[int, int]):
     images, made = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0)), branched(name, size)
     own = build(name, CLASSES, seed=0).eval()(images)
     for which in range(made.space.stages):
@@ -57,7 +57,7 @@ def test_every_path_answers_in_the_grid_of_the_network(name: str, size: tuple[in
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_untrained_exits_report_nothing_since_centres_are_rare(name: str):
+def test_untrained_exits_predict_no_boxes(name: str):
     output = branched(name).network((0,))(torch.zeros(1, 3, *SIZE))
     assert float(output[:, :-SIDES].detach().sigmoid().max()) < 0.1
     assert [len(found) for found in DETECTION.answers(output.detach(), *SIZE)] == [0]
@@ -68,16 +68,16 @@ def test_probes_of_boxes_have_the_head_of_their_exits(name: str):
     chain = chain_of(build(name, CLASSES, seed=0).eval(), torch.zeros(1, 3, *SIZE), 3)
     (block, *_), images = chain.stages[-1], torch.zeros(1, 3, *SIZE)
     probe = LightExit(block, chain)
-    assert isinstance(probe.answer, BoxHead)
+    assert isinstance(probe.head, BoxHead)
     assert probe(torch.zeros(1, block.outputs, *block.after), images).shape[1:] == chain.output
 
 
 @pytest.mark.parametrize("network", TRUNKS)
 @pytest.mark.parametrize("size", [(32, 48), (45, 80)])
-def test_a_light_network_tells_boxes_as_detectors_do(network: str, size: tuple[int, int]):
+def test_a_light_network_has_the_box_output_of_detectors(network: str, size: tuple[int, int]):
     model, images = build("tiny_detector", CLASSES, seed=0).eval(), torch.zeros(1, 3, *size)
     light = build_like(network, model, images)
-    assert isinstance(light, TellsBoxes)
+    assert isinstance(light, BoxOutput)
     output = light(images).detach()
     assert output.shape == model(images).shape
     assert float(output[:, :-SIDES].sigmoid().max()) < 0.1
@@ -88,7 +88,7 @@ def test_pixels_keep_their_maps():
     assert {type(head) for head in branch(chain, PathSpace(SPACES["tiny"][:3])).heads} == {MapExit}
 
 
-def test_a_place_of_the_features_answers_for_the_places_that_it_covers():
+def test_a_feature_place_predicts_the_output_places_that_it_covers():
     head, features, images = BoxHead(2, CLASSES + SIDES, 2), torch.zeros(1, 2, 4, 6), torch.zeros(1, 3, *SIZE)
     before = head(features, images)
     features[0, :, 1, 2] = 5.0
@@ -97,7 +97,7 @@ def test_a_place_of_the_features_answers_for_the_places_that_it_covers():
 
 
 def test_a_map_is_as_sure_as_its_possible_centres():
-    """Sides do not count, and neither do places beside a peak or without a centre."""
+    """Sides, places next to a peak and places without a centre are ignored."""
     likely = torch.full((4, CLASSES, 8, 8), 0.001)
     likely[1, 0, 2, 2], likely[1, 0, 2, 3] = 0.9, 0.5
     likely[2, 0, 2, 2], likely[2, 1, 6, 6] = 0.9, 0.2

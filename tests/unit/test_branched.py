@@ -1,4 +1,4 @@
-"""Paths of a branched network: their numbers, their training stage by stage, and what they share."""
+"""Paths of a supernet: their numbers, the training of stages, and shared modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.paths import SPACES, PathSpace
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
-from driftlab.platform.networks.training.training_loop import Course, deterministic, grade
+from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic, grade
 from driftlab.platform.scaling import staged
 from driftlab.platform.scaling.base import Budget, variants_on
 from driftlab.platform.scaling.branches import Branches, PathFamily, branch_model
@@ -30,7 +30,7 @@ from driftlab.platform.scaling.conditional import Pair, commits, train_condition
 from driftlab.platform.world import hardware
 from driftlab.platform.world.measured import paged_bytes
 
-COURSE = staged.StagedCourse(Course(1, 0.05, 16), operator_epochs=2, path_epochs=1)
+SCHEDULE = staged.StagedSchedule(TrainingSchedule(1, 0.05, 16), operator_epochs=2, path_epochs=1)
 
 
 @cache
@@ -92,7 +92,7 @@ def test_each_module_is_measured_once_and_paths_are_as_if_measured_alone():
 
 
 @pytest.mark.slow
-def test_a_switch_moves_only_what_differs():
+def test_a_switch_moves_only_modules_that_differ():
     profile = Branches().profile(family(), factory.SIZE)
     variants = variants_on(hardware.find("phone-lo"), profile)
     number = {one.name: which for which, one in enumerate(variants)}
@@ -106,14 +106,14 @@ def test_a_switch_moves_only_what_differs():
 
 
 @pytest.mark.slow
-def test_a_stage_learns_without_changing_what_was_trained_before():
+def test_training_a_stage_changes_no_earlier_stage():
     made, data = modules(), factory.problem()
     prefix = staged.Prefix(data, made)
     prefix.pass_through(made.stem)
     prefix.pass_through(made.stages[0][-1])
     before = digests(made)
     body, head = made.stages[1][-1], made.heads[1]
-    staged.train_exit(prefix, body, head, Course(3, 0.05, 32), np.random.default_rng(0))
+    staged.train_exit(prefix, body, head, TrainingSchedule(3, 0.05, 32), np.random.default_rng(0))
     changed = {name for name, value in digests(made).items() if value != before[name]}
     assert changed == {"2.base", "exit.2"}
     assert all(value.grad is None for _, module in made.parts() for value in module.parameters())
@@ -124,8 +124,8 @@ def test_operators_learn_and_leave_stages_and_exits_alone():
     made, data = modules(), factory.problem()
     before = digests(made)
     with deterministic(0):
-        staged.train_operators(made, data, COURSE)
-        staged.train_paths(made, data, COURSE)
+        staged.train_operators(made, data, SCHEDULE)
+        staged.train_paths(made, data, SCHEDULE)
     same = {name for name, value in digests(made).items() if value == before[name]}
     assert same == {"stem", *(f"{stage}.base" for stage in range(1, 5)), *(f"exit.{stage}" for stage in range(1, 5))}
 
@@ -137,7 +137,7 @@ def test_an_operator_comes_closer_to_its_stage_epoch_by_epoch():
     goal = staged.run(made.stages[0][-1], x)
     with deterministic(0):
         errors = [
-            staged._imitate(made.stages[0][0], x, goal, replace(COURSE, operator_epochs=1), np.random.default_rng(0))
+            staged._distil(made.stages[0][0], x, goal, replace(SCHEDULE, operator_epochs=1), np.random.default_rng(0))
             for _ in range(3)
         ]
     assert errors[2] < errors[1] < errors[0]
@@ -156,14 +156,14 @@ def test_members_that_only_choose_share_networks():
 
 
 @pytest.mark.slow
-def test_one_exit_runs_whatever_the_budget():
+def test_branches_runs_one_exit_for_every_budget():
     variants = variants_on(hardware.find("phone-lo"), Branches().profile(family(), factory.SIZE))
     for which, name in ((1, "base"), (3, "base.base.base"), (None, "base.base.base.base")):
         chosen, state = Branches(exit=which).choose(variants, Budget(latency_s=1e-9), state="kept")
         assert (variants[chosen].name, state) == (name, "kept")
 
 
-def test_what_a_path_has_learned_is_copied():
+def test_absorb_copies_the_weights_of_a_path():
     made = family()
     alone = made.branched.network((2, 0))
     again = Branches().absorb(made, copy.deepcopy(alone))
@@ -174,7 +174,7 @@ def test_what_a_path_has_learned_is_copied():
 
 @pytest.mark.slow
 def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
-    """Stages further back stay to the bit; the earlier exit is scored as it was kept."""
+    """Earlier stages keep every bit; the previous exit is scored with its saved weights."""
     made, data = modules(), factory.problem()
     prefix = staged.Prefix(data, made)
     for module in (made.stem, made.stages[0][-1]):
@@ -183,7 +183,7 @@ def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
     pair = Pair(prefix, (made.stages[1][-1], made.stages[2][-1]), (made.heads[1], made.heads[2]))
     first = pair.score()
     with deterministic(0):
-        found = [first, *commits(pair, data, Course(4, 0.05, 32), first, 2)]
+        found = [first, *commits(pair, data, TrainingSchedule(4, 0.05, 32), first, 2)]
     assert found == sorted(found)
     assert pair.score() == found[-1] > first
     changed = {name for name, value in digests(made).items() if value != before[name]}
@@ -194,7 +194,7 @@ def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
 def test_conditional_training_leads_to_the_same_exits():
     made, data = modules(), factory.problem()
     with deterministic(0):
-        scores = train_conditionally(made, data, Course(2, 0.05, 32))
+        scores = train_conditionally(made, data, TrainingSchedule(2, 0.05, 32))
     graded = staged.grade_paths(made, data, data.val)
     assert scores == pytest.approx([graded[made.space.whole(which)] for which in range(4)])
 

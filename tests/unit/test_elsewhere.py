@@ -1,4 +1,4 @@
-"""Networks that learned another labelled set first: what they keep of it, and what is refused."""
+"""Networks with a pre-training set: the weights that they keep, and refused requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_all_but_the_head_comes_from_the_other_set():
     assert not np.array_equal(learned["first.0.weight"], untrained["first.0.weight"])
 
 
-def test_keys_of_networks_that_learned_nothing_elsewhere_are_what_they_were():
+def test_keys_without_a_pretraining_set_are_unchanged():
     assert replace(ELSEWHERE, elsewhere="", elsewhere_steps=0).key() == OWN.key() != ELSEWHERE.key()
 
 
@@ -45,5 +45,5 @@ def test_keys_of_networks_that_learned_nothing_elsewhere_are_what_they_were():
         ),
     ],
 )
-def test_what_no_network_can_learn_is_refused(changes, said):
+def test_unusable_pretraining_sets_are_refused(changes, said):
     assert f"student.elsewhere: {said}" in refusal(document(), tuple(f"student.{change}" for change in changes))

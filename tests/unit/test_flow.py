@@ -1,4 +1,4 @@
-"""Optical flow: labels carried along a motion that is known are where that motion puts them."""
+"""Optical flow: labels warped along a known motion have the expected positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEIGHT, WIDTH, MARGIN = 64, 96, 16
 
 
 def view(left: int, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Look at a part of a wide, smooth texture with a label of its own for each patch."""
+    """Return a view of a wide, smooth texture with a separate label for each patch."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (HEIGHT * 3, WIDTH * 3)).astype(np.uint8)
     texture = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 3), None, 0, 255, cv2.NORM_MINMAX)
@@ -64,7 +64,7 @@ def test_labels_are_taken_and_never_mixed():
     assert set(np.unique(flow.warp(labels, half_a_pixel))) == {1, 6}
 
 
-def test_what_comes_into_view_takes_the_nearest_label():
+def test_newly_visible_pixels_take_the_nearest_label():
     labels = view(0, 0)[1]
     source = flow.identity(HEIGHT, WIDTH) + np.array([5, 0], np.float32)
     assert np.array_equal(flow.warp(labels, source)[:, -5:], np.repeat(labels[:, -1:], 5, axis=1))

@@ -1,4 +1,4 @@
-"""Gates, the networks cut by them, and the knowledge that links the layers of a master."""
+"""Gates, networks cut by them, and the domain knowledge of a master's layers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Inverted(nn.Module):
 
 
 def shaken(model: nn.Module) -> nn.Module:
-    """Give batch norms numbers that are not those of a fresh network."""
+    """Return the model with random batch-norm parameters and statistics, in float64."""
     torch.manual_seed(3)
     for norm in batch_norms(model).values():
         for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
@@ -64,7 +64,7 @@ def gated_network(name: str, ratio: float) -> tuple[GatedNetwork, torch.Tensor]:
     images = torch.randn(5, 3, *SIZE, dtype=torch.float64)
     sites, _ = find_sites(model, groups(model, images), images)
     gated = GatedNetwork(model, sites, 4, 2).double().eval()
-    for gate in gated.gates:  # as after training: gates that differ from frame to frame
+    for gate in gated.gates:  # as after training: gates differ between frames
         nn.init.normal_(gate.predict.weight, std=0.8)
     gated.ratio = ratio
     return gated, images
@@ -80,7 +80,7 @@ def cut_for(gated: GatedNetwork, raw: dict[str, torch.Tensor], row: int, images:
 
 
 class TestGates:
-    def test_the_largest_stay_and_of_equal_ones_the_first(self):
+    def test_top_channels_keeps_the_largest_and_of_equals_the_first(self):
         row = torch.tensor([[0.2, 0.9, 0.0, 0.4, 0.7], [0.5, 0.1, 0.3, 0.3, 0.6]])
         assert (row * mark_top(row, 2)).tolist() == torch.tensor([[0, 0.9, 0, 0, 0.7], [0.5, 0, 0, 0, 0.6]]).tolist()
         assert (row * mark_top(row, 3))[1].tolist() == torch.tensor([0.5, 0, 0.3, 0, 0.6]).tolist()
@@ -90,10 +90,10 @@ class TestGates:
         ("size", "ratio", "keep"),
         [(100, 0.29, 29), (5, 0.4, 2), (5, 0.6, 3), (16, 0.01, 2), (1, 0.3, 1), (32, 1.0, 32)],
     )
-    def test_a_ratio_keeps_as_many_as_it_says(self, size, ratio, keep):
+    def test_keep_count_rounds_down_to_at_least_the_minimum(self, size, ratio, keep):
         assert gating.keep_count(size, ratio, 2) == keep
 
-    def test_a_gate_is_made_of_the_mean_absolute_input(self):
+    def test_a_gate_depends_on_the_mean_absolute_input(self):
         gate = gating.ChannelGate(3, 40, 4)
         assert gate.squeeze.out_features == 10
         assert gating.ChannelGate(3, 8, 16).squeeze.out_features == 4
@@ -102,7 +102,7 @@ class TestGates:
         nn.init.zeros_(gate.predict.weight)
         assert torch.equal(gate(x), torch.ones(2, 40))
 
-    def test_with_gates_of_one_and_every_channel_nothing_changes(self):
+    def test_gates_of_one_on_all_channels_change_no_output(self):
         gated, images = gated_network("blocks", 1.0)
         for gate in gated.gates:
             nn.init.zeros_(gate.predict.weight)
@@ -127,14 +127,14 @@ class TestGates:
 class TestSurrogates:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", NETWORKS)
-    def test_a_surrogate_computes_what_the_gated_network_computes_on_its_frame(self, name):
+    def test_a_surrogate_equals_the_gated_network_on_its_frame(self, name):
         gated, images = gated_network(name, 0.4)
         with torch.no_grad():
             expected, raw = gated.run(images)
             small = cut_for(gated, raw, 2, images)
             made = small(images)
         assert (made - expected)[2].abs().max() < 1e-10
-        assert (made - expected)[0].abs().max() > 1e-6  # another frame has gates of its own
+        assert (made - expected)[0].abs().max() > 1e-6  # another frame has other gates
         parameters = [sum(value.numel() for value in each.parameters()) for each in (small, gated.network)]
         assert parameters[0] < parameters[1]
 
@@ -162,37 +162,37 @@ class TestKnowledge:
         rows = torch.randn(6, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         return LayerLink(mixing, rows if mixing is None else torch.linalg.solve(mixing, rows))
 
-    def test_a_change_moves_the_layer_by_the_mixing_and_back(self):
+    def test_equations_3_and_4_change_a_layer_by_mixing_times_its_transpose(self):
         torch.manual_seed(0)
         mixing = torch.randn(6, 6, dtype=torch.float64)
         link, change = self.link(mixing), self.change()
-        rate = 1 / float(torch.linalg.matrix_norm(mixing, 2)) ** 2  # too large an amplification is scaled down
-        moved = link.learn(change, 1.0).weights - link.weights
+        rate = 1 / float(torch.linalg.matrix_norm(mixing, 2)) ** 2  # a large amplification is scaled down
+        moved = link.store_change(change, 1.0).weights - link.weights
         assert (moved - rate * mixing @ mixing.T @ change).abs().max() < 1e-12
 
-    def test_identity_and_rotation_carry_it_whole_and_shares_attenuate_it(self):
+    def test_identity_and_rotation_transfer_a_change_fully_and_softmax_attenuates_it(self):
         torch.manual_seed(0)
         change = self.change()
         for mixing in (None, knowledge.random_mixing(6, orthogonal=True)):
             link = self.link(mixing)
-            moved = link.learn(change, 1.0).weights - link.weights
+            moved = link.store_change(change, 1.0).weights - link.weights
             assert (moved - change).abs().max() < 1e-12
         for shares in (torch.randn(6, 6, dtype=torch.float64).softmax(1), knowledge.random_mixing(6, orthogonal=False)):
             link = self.link(shares)
-            moved = link.learn(change, 1.0).weights - link.weights
+            moved = link.store_change(change, 1.0).weights - link.weights
             assert 0.05 < 1 - float(moved.norm() / change.norm()) < 0.85
 
     @pytest.mark.parametrize(("shape", "low", "high"), [((6, 10), 0.3, 0.9), ((10, 6), 0.0, 1e-10)])
-    def test_a_mixing_alone_cannot_make_any_layer(self, shape, low, high):
+    def test_fixed_entries_cannot_reproduce_an_arbitrary_layer(self, shape, low, high):
         torch.manual_seed(0)
         rows, entries = (torch.randn(*shape, dtype=torch.float64) for _ in range(2))
         rest = rows - rows @ torch.linalg.pinv(entries) @ entries
         assert low <= float(rest.norm() / rows.norm()) <= high
 
-    def test_the_mixture_of_a_layer_starts_as_the_layer_and_becomes_its_weights(self):
+    def test_a_mixture_starts_as_the_layer_and_becomes_its_weights(self):
         model = build("half", 4, seed=0).eval()
         images, before = torch.randn(2, 3, *SIZE), numbers(model)
-        expected, layers = model(images), knowledge.known_layers(model, "head")
+        expected, layers = model(images), knowledge.layers_with_knowledge(model, "head")
         knowledge.parametrise(model, layers)
         assert torch.equal(model(images), expected)
         with torch.no_grad():
@@ -200,17 +200,17 @@ class TestKnowledge:
                 model.get_submodule(name).parametrizations.weight[0].offset.normal_(std=0.1)
         made = model(images)
         links = knowledge.fix_mixtures(model, layers)
-        knowledge.finalise(model, links)
+        knowledge.mix_layers(model, links)
         assert set(numbers(model)) == set(before)
-        assert knowledge.largest_gap(model, links) < knowledge.CONTRACT
+        assert knowledge.largest_gap(model, links) < knowledge.MAX_GAP
         assert (model(images) - made).abs().max() < 1e-5
 
-    def test_an_order_of_filters_does_not_matter(self):
+    def test_the_order_of_filters_does_not_affect_equation_3(self):
         torch.manual_seed(0)
         link, change = self.link(knowledge.random_mixing(6, orthogonal=False)), self.change()
         parts = [torch.zeros_like(change) for _ in range(2)]
         parts[0][1], parts[1][4] = change[1], change[4]
-        one = link.learn(parts[0], 1.0).learn(parts[1], 1.0)
-        other = link.learn(parts[1], 1.0).learn(parts[0], 1.0)
+        one = link.store_change(parts[0], 1.0).store_change(parts[1], 1.0)
+        other = link.store_change(parts[1], 1.0).store_change(parts[0], 1.0)
         assert (one.weights - other.weights).abs().max() < 1e-12
-        assert (one.weights - link.learn(change, 1.0).weights).abs().max() < 1e-12
+        assert (one.weights - link.store_change(change, 1.0).weights).abs().max() < 1e-12

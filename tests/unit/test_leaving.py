@@ -1,4 +1,4 @@
-"""Frames that leave a network early: thresholds by shares, costs by what is reached, answers by sure exits."""
+"""Early exit: thresholds by shares of frames, costs of reached layers, predictions of confident exits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scaling.early_exit import EarlyExit, LeavingFamily
+from driftlab.platform.scaling.early_exit import EarlyExit, EarlyExitFamily
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
 from driftlab.platform.world import hardware
@@ -33,7 +33,7 @@ SURE = RNG.permuted(np.tile(np.linspace(0.01, 0.99, 200)[:, None], (1, 3)), axis
 
 @pytest.fixture(scope="module")
 def untrained():
-    """Return a member and its family, whose exits learned nothing."""
+    """Return a member and its family with untrained exits."""
     member = EarlyExit(exits=3, stage_epochs=0)
     return member, member.build(model(), factory.problem())
 
@@ -78,12 +78,12 @@ def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
 
 @pytest.fixture(scope="module")
 def halved(untrained):
-    """Return frames, a family with thresholds at which half of them leave first, the exits, and the cost at each."""
+    """Return frames, a family in which half of them use the first exit, the exits, and the cost up to each exit."""
     family = copy.deepcopy(untrained[1])
     images = np.random.default_rng(0).integers(0, 256, (8, *factory.SIZE, 3), dtype=np.uint8)
     with torch.no_grad():
         sure = early_exit.confidence(family.network.outputs(to_input(images))[0]).numpy()
-        family.network.heads[2].answer.bias[3] += 9.0  # another answer than that of the first exit
+        family.network.heads[2].answer.bias[3] += 9.0  # another prediction than the first exit's
     family = replace(family, thresholds=np.tile([np.median(sure), 2.0], (len(family.thresholds), 1)))
     left = [0 if one else 2 for one in sure >= np.median(sure)]
     assert sorted(left) == [0] * 4 + [2] * 4
@@ -94,7 +94,7 @@ def halved(untrained):
     return images, family, left, (*costs, whole)
 
 
-def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZEN, **spec: Any) -> AppNode:
+def node_of(member: EarlyExit, family: EarlyExitFamily, adaptation: Member = FROZEN, **spec: Any) -> AppNode:
     settings = (("exits", 3), ("stage_epochs", 0))
     student = StudentSpec(
         "tiny_staged", factory.CLASSES, *factory.SIZE, adaptation, Member("scaling", "early_exit", settings), 0
@@ -105,7 +105,7 @@ def node_of(member: EarlyExit, family: LeavingFamily, adaptation: Member = FROZE
 
 @pytest.mark.slow
 def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved):
-    """Thresholds at which half of the frames leave first: each pays for the layers that it passed, and no others."""
+    """Half of the frames use the first exit: each is charged for the layers that it passed only."""
     images, family, left, costs = halved
     assert [early_exit.reached_cost(costs[2], [exit_]) for exit_ in range(3)] == list(costs)
     node = node_of(untrained[0], family)
@@ -123,7 +123,7 @@ def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved
 @pytest.mark.slow
 @pytest.mark.parametrize("switched", [False, True])
 def test_a_frame_of_a_learner_takes_the_time_of_its_exit_too(untrained, halved, switched: bool):
-    """The member answers frame by frame, and learns from a batch that never comes."""
+    """The member predicts frame by frame; its training batch is never complete."""
     images, family, left, costs = halved
     tent = Member("adaptation", "tent", (("stream_batch", 9), ("answers", "now"), ("variant", "run")))
     node = node_of(untrained[0], family, tent)
@@ -137,7 +137,7 @@ def test_a_frame_of_a_learner_takes_the_time_of_its_exit_too(untrained, halved, 
 
 @pytest.mark.slow
 def test_a_batch_of_a_learner_takes_each_stage_for_the_frames_that_reach_it(untrained, halved):
-    """Half of the frames leave first, so that later layers work for four frames; weights are read once."""
+    """Half of the frames use the first exit: later layers compute four frames; weights are read once."""
     images, family, _, costs = halved
     tent = Member("adaptation", "tent", (("stream_batch", 8), ("variant", "run"), ("learning_rate", 0.0)))
     told = watch(node_of(untrained[0], family, tent), images)
@@ -148,8 +148,8 @@ def test_a_batch_of_a_learner_takes_each_stage_for_the_frames_that_reach_it(untr
 
 
 @pytest.mark.slow
-def test_a_lesson_pays_for_the_stages_that_its_frames_reach(untrained, halved):
-    """Where all frames leave at the first exit, nothing behind it learns or is paid for."""
+def test_a_training_batch_costs_the_stages_that_its_frames_reach(untrained, halved):
+    """If all frames use the first exit, no layer behind it is trained or charged."""
     images, family, _, costs = halved
     early = replace(family, thresholds=np.zeros_like(family.thresholds))
     tent = Member("adaptation", "tent", (("stream_batch", 8),))
@@ -173,7 +173,7 @@ def test_copies_of_a_network_write_into_the_log_of_the_original(halved):
 
 
 def watch(node: AppNode, images: Any) -> Reply:
-    """Show eight frames, one a second, on half of the machine, and wait."""
+    """Run eight frames, one per second, on half of the processor, and return the results."""
     times_s, truth = np.arange(len(images), dtype=np.float64), np.zeros(len(images), np.int64)
     return node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 90.0, ((0.0, 0.5),))
 

@@ -1,4 +1,4 @@
-"""More classes than a byte can name: 255 is a class like any other, and 299 is not 43."""
+"""More than 256 classes: 255 is an ordinary class, and 299 differs from 43 (299 mod 256)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.pruning import ranking
 from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
-from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, convert_set, grade, train_best
+from driftlab.platform.networks.training.training_loop import (
+    Data,
+    Lessons,
+    TrainingSchedule,
+    convert_set,
+    grade,
+    train_best,
+)
 from driftlab.platform.sim.nodes.teacher import TeacherNode
 from driftlab.platform.sim.setting import TeacherSpec
 
@@ -46,12 +53,12 @@ def test_one_step_teaches_a_class_beyond_a_byte_which_is_predicted_and_scored(ki
     data = Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
     model = build("tiny_classifier", CLASSES, seed=0)
     assert grade(model, data, lessons) == 0.0
-    assert train_best(model, data, Course(1, 1.0), np.random.default_rng(0)) == 1.0
+    assert train_best(model, data, TrainingSchedule(1, 1.0), np.random.default_rng(0)) == 1.0
     assert predict(model, lessons.images, task=CLASSIFICATION).tolist() == [kind]
     assert grade(model, data, only(whole.train, kind - 256 if kind > 255 else 0)) == 0.0
 
 
-def test_the_loss_asks_for_each_class_and_leaves_out_only_what_is_unknown():
+def test_the_loss_covers_every_class_and_ignores_unlisted_labels():
     output = torch.randn(4, CLASSES, generator=torch.Generator().manual_seed(0))
     truth = np.array([255, 299, NO_CLASS, CLASSES])
     wanted = torch.nn.functional.cross_entropy(output[:2], torch.tensor([255, 299]))
@@ -64,7 +71,7 @@ def test_the_loss_asks_for_each_class_and_leaves_out_only_what_is_unknown():
     assert float(CLASSIFICATION.score(counts)) == 0.5
 
 
-def test_classes_differ_beyond_a_byte_and_what_is_unknown_has_not_changed():
+def test_phi_compares_classes_above_255_and_ignores_unlisted_ones():
     assert CLASSIFICATION.phi(299, 43, CLASSES) == CLASSIFICATION.phi(255, 3, CLASSES) == 1.0
     assert CLASSIFICATION.phi(299, 299, CLASSES) == CLASSIFICATION.phi(NO_CLASS, 3, CLASSES) == 0.0
 

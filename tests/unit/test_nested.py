@@ -1,4 +1,4 @@
-"""Nested networks: what is finished never changes, growing begins where the smaller one ended, switching is a slice."""
+"""NestDNN's nested networks: frozen weights never change, growing keeps outputs, a switch moves a slice."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from driftlab.platform.networks.pruning.family import extract, restore, store
 from driftlab.platform.networks.pruning.surgery import permute
 from driftlab.platform.networks.training import training_loop
 from driftlab.platform.networks.training.descent import Descent
-from driftlab.platform.networks.training.training_loop import Course, epochs, grade
+from driftlab.platform.networks.training.training_loop import TrainingSchedule, epochs, grade
 from driftlab.platform.networks.vector import layout_of, read
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.growing import Footprint, Growth
 
-COURSE = Course(epochs=1, learning_rate=0.05, weight_decay=0.1)
+SCHEDULE = TrainingSchedule(epochs=1, learning_rate=0.05, weight_decay=0.1)
 
 
-def manner(built: Witness, initial: growing.Initial, *, causal: bool = False) -> Growth:
-    return growing.plan_growth(built.ground, initial, "private", causal=causal)
+def plan_growth(built: Witness, initial: growing.Initial, *, causal: bool = False) -> Growth:
+    return growing.plan_growth(built.context, initial, "private", causal=causal)
 
 
 def free(built: Witness, how: Growth, begun: nn.Module, small: Footprint, large: Footprint) -> np.ndarray:
-    return growing.new_coordinates(begun, growing.mark_finished(built.ground, how, small, large))
+    return growing.new_coordinates(begun, growing.mark_finished(built.context, how, small, large))
 
 
 def grown(built: Witness, how: Growth, descendant: nn.Module, small: Footprint, large: Footprint) -> nn.Module:
-    return growing.grow(built.ground, how, descendant, small, large, built.order)
+    return growing.grow(built.context, how, descendant, small, large, built.order)
 
 
 @pytest.fixture(scope="module", params=["plain", "residual"])
@@ -45,36 +45,36 @@ def built(request) -> Witness:
 
 
 @pytest.mark.slow
-def test_footprints_lie_inside_one_another(built):
+def test_footprints_are_nested(built):
     assert len(built.roadmap) == len(KEEP)
     for large, small in itertools.pairwise(built.roadmap):
         for name, channels in small.kept.items():
             assert set(channels.tolist()) < set(large.kept[name].tolist())
             assert channels.tolist() == sorted(channels.tolist())
-    for name, size in built.ground.groups.sizes.items():
+    for name, size in built.context.groups.sizes.items():
         assert [len(each.kept[name]) for each in built.roadmap] == [max(2, round(share * size)) for share in KEEP]
 
 
-def test_nested_order_computes_the_same(built):
-    reordered = permute(built.vanilla, built.ground.groups, built.order)
+def test_nested_order_changes_no_output(built):
+    reordered = permute(built.vanilla, built.context.groups, built.order)
     assert torch.allclose(reordered(EXAMPLE), built.vanilla(EXAMPLE), atol=1e-5)
     for footprint in built.roadmap:
-        settled = growing.reorder_nested(built.ground, footprint, built.order)
+        settled = growing.reorder_nested(built.context, footprint, built.order)
         assert torch.allclose(settled(EXAMPLE), footprint.network(EXAMPLE), atol=1e-5)
 
 
-def test_a_finished_descendant_stays_as_it_was_to_the_bit(built):
+def test_finished_descendants_keep_every_bit(built):
     for which, finished in enumerate(built.descendants):
         again = extract(built.family, which)
         assert digest(again) == digest(finished) == built.digests[which]
         assert torch.equal(again(EXAMPLE), finished(EXAMPLE))
 
 
-def test_growing_begins_with_what_the_smaller_one_computes(built):
+def test_growing_with_preserve_starts_with_the_outputs_of_the_smaller_network(built):
     footprints = built.roadmap[::-1]
     for small, large, descendant in zip(footprints, footprints[1:], built.descendants, strict=False):
         begun, bare = (
-            grown(built, manner(built, initial), descendant, small, large).eval()
+            grown(built, plan_growth(built, initial), descendant, small, large).eval()
             for initial in ("preserve", "footprint")
         )
         assert torch.allclose(begun(EXAMPLE), descendant(EXAMPLE), atol=1e-6)
@@ -82,9 +82,9 @@ def test_growing_begins_with_what_the_smaller_one_computes(built):
         assert all(tensor[-1].abs().sum() > 0 for tensor in begun.parameters() if tensor.dim() == 4)
 
 
-def test_from_scratch_nothing_that_is_new_is_of_the_footprint_and_all_that_is_old_is_the_smaller_ones(built):
+def test_growing_from_scratch_uses_no_weights_of_the_footprint(built):
     small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
-    scratch, footprint = (manner(built, initial) for initial in ("scratch", "footprint"))
+    scratch, footprint = (plan_growth(built, initial) for initial in ("scratch", "footprint"))
     with torch.random.fork_rng(devices=()):
         fresh, known = (grown(built, how, descendant, small, large) for how in (scratch, footprint))
     new = free(built, scratch, fresh, small, large)
@@ -100,23 +100,23 @@ def test_from_scratch_nothing_that_is_new_is_of_the_footprint_and_all_that_is_ol
             assert (statistic[count:] == float(name.endswith("var"))).all()
 
 
-def test_accuracy_on_what_was_chosen_by_never_falls(built):
+def test_validation_accuracy_never_falls_with_size(built):
     scores = [grade(network, problem(), problem().val) for network in built.descendants]
     assert scores == sorted(scores)
 
 
-def test_what_is_frozen_stays_under_weight_decay_without_momentum_and_everything_else_moves(built, monkeypatch):
-    walks: list[Descent] = []
-    monkeypatch.setattr(training_loop, "Descent", lambda *given: walks.append(Descent(*given)) or walks[-1])
+def test_frozen_coordinates_stay_under_weight_decay_and_all_others_change(built, monkeypatch):
+    descents: list[Descent] = []
+    monkeypatch.setattr(training_loop, "Descent", lambda *given: descents.append(Descent(*given)) or descents[-1])
     small, large = built.roadmap[-1], built.roadmap[-2]
-    how = manner(built, "preserve")
+    how = plan_growth(built, "preserve")
     begun = grown(built, how, built.descendants[0], small, large)
     new = free(built, how, begun, small, large)
     before, layout = read(begun), layout_of(begun)
-    list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
-    after, (walk,) = read(begun), walks
-    assert walk.steps >= 10
-    assert [len(moment) for moment in walk.moments()] == [new.sum()]
+    list(epochs(begun, problem(), SCHEDULE, np.random.default_rng(0), new))
+    after, (descent,) = read(begun), descents
+    assert descent.steps >= 10
+    assert [len(moment) for moment in descent.moments()] == [new.sum()]
     assert np.array_equal(after[~new], before[~new])
     assert (after[new] != before[new]).mean() > 0.9
     frozen = {name: (~new[span]).sum() for name, span in layout.spans.items()}
@@ -125,12 +125,12 @@ def test_what_is_frozen_stays_under_weight_decay_without_momentum_and_everything
 
 
 @pytest.mark.parametrize("initial", ["preserve", "footprint", "scratch"])
-def test_causal_filters_never_read_what_came_later_and_the_classifier_reads_everything(built, initial):
+def test_causal_filters_never_read_grown_ones_and_the_classifier_reads_all(built, initial):
     small, large, descendant = *built.roadmap[:-3:-1], built.descendants[0]
-    how = manner(built, initial, causal=True)
+    how = plan_growth(built, initial, causal=True)
     begun = grown(built, how, descendant, small, large)
     new = free(built, how, begun, small, large)
-    list(epochs(begun, problem(), COURSE, np.random.default_rng(0), new))
+    list(epochs(begun, problem(), SCHEDULE, np.random.default_rng(0), new))
     for name, weights in begun.named_parameters():
         old = descendant.get_parameter(name)
         if name == "head.weight":
@@ -149,8 +149,8 @@ def frozen(request) -> Witness:
 
 
 @pytest.mark.slow
-def test_shared_batch_norms_are_the_beginning_of_the_larger_ones_and_stay_as_they_were(frozen):
-    test_a_finished_descendant_stays_as_it_was_to_the_bit(frozen)
+def test_shared_batch_norms_are_prefixes_of_larger_ones_and_stay(frozen):
+    test_finished_descendants_keep_every_bit(frozen)
     for small, large in itertools.pairwise(map(numbers, frozen.descendants)):
         for name, tensor in small.items():
             if tensor.dim() == 1 and name != "head.bias":
@@ -168,7 +168,7 @@ def test_shared_batch_norms_are_counted_once(frozen):
         assert frozen.family.memory_bytes(which) == weights + each * (len(frozen.descendants) - 1)
 
 
-def test_what_one_learns_of_shared_batch_norms_reaches_all(frozen):
+def test_absorb_updates_shared_batch_norms_of_all_networks(frozen):
     taught = extract(frozen.family, 1)
     vector.write(taught, read(taught) + np.float32(0.25))
     after = MEMBER.absorb(frozen.family, taught)
@@ -180,7 +180,7 @@ def test_what_one_learns_of_shared_batch_norms_reaches_all(frozen):
             assert torch.equal(large[name][: len(middle[name])], middle[name])
 
 
-def test_what_old_filters_of_a_causal_family_with_shared_batch_norms_see_is_the_same_in_all_networks(frozen):
+def test_causal_families_with_shared_batch_norms_have_equal_old_features(frozen):
     def seen(model: nn.Module) -> dict[str, torch.Tensor]:
         maps = {}
         layers = {name: layer for name, layer in model.named_modules() if name != "head" and [*layer.parameters(False)]}
@@ -196,7 +196,7 @@ def test_what_old_filters_of_a_causal_family_with_shared_batch_norms_see_is_the_
             assert torch.allclose(features, large[name][:, : features.shape[1]], atol=1e-5)
 
 
-def test_every_network_is_the_beginning_of_the_next_ones_vector(built):
+def test_each_network_is_a_prefix_of_the_shared_vector(built):
     family = built.family
     ends = family.ends()
     assert list(ends) == sorted(set(ends)) and ends[-1] == len(family.shared)
@@ -206,7 +206,7 @@ def test_every_network_is_the_beginning_of_the_next_ones_vector(built):
     assert memory[2] - memory[0] == family.shared[ends[0] : ends[2]].nbytes
 
 
-def test_a_family_survives_as_plain_arrays(built):
+def test_restore_returns_the_stored_family(built):
     arrays = {name: np.array(array) for name, array in store(built.family).items()}
     again = restore(networks()[built.name], arrays, SIZE)
     assert again.val_accuracies == built.family.val_accuracies
@@ -214,7 +214,7 @@ def test_a_family_survives_as_plain_arrays(built):
         assert digest(extract(again, which)) == digest(extract(built.family, which))
 
 
-def test_what_one_learns_reaches_all_who_share_it(built):
+def test_absorb_updates_shared_weights_of_all_networks(built):
     family = built.family
     taught = extract(family, 1)
     with torch.no_grad():
@@ -236,12 +236,12 @@ def test_what_one_learns_reaches_all_who_share_it(built):
     assert family.shared is not after.shared and digest(extract(family, 1)) == digest(built.descendants[1])
 
 
-def test_only_its_own_networks_are_taken_back(built):
+def test_absorb_refuses_a_network_of_another_family(built):
     with pytest.raises(RequestError, match="none of the family's 3 networks"):
         MEMBER.absorb(built.family, built.vanilla)
 
 
-def test_a_budget_names_the_network_or_limits_its_memory(built):
+def test_select_uses_the_variant_or_the_memory_limit(built):
     family = built.family
     sizes = [family.memory_bytes(which) for which in range(3)]
     assert layout_of(MEMBER.select(family, Budget(memory_bytes=sizes[0]))) == layout_of(extract(family, 0))

@@ -19,13 +19,13 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.pruning.family import extract
 from driftlab.platform.networks.pruning.surgery import cut, groups
 from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, _family_origin
-from driftlab.platform.networks.training.training_loop import Course, grade, train_best
+from driftlab.platform.networks.training.training_loop import TrainingSchedule, grade, train_best
 from driftlab.platform.scaling.growing import PruningContext, fixed_statistics
 from driftlab.platform.scaling.nested import Nested
 
 
 @pytest.mark.slow
-def test_of_a_causal_family_what_old_filters_would_read_of_new_ones_is_zero():
+def test_causal_families_store_zeros_for_reads_of_grown_filters():
     descendants = Witness("plain", dataclasses.replace(MEMBER, initial="footprint", causal=True)).descendants
     for small, large in itertools.pairwise(descendants):
         for name in ("deep.0.0.weight", "deep.1.0.weight", "deep.2.0.weight"):
@@ -34,7 +34,7 @@ def test_of_a_causal_family_what_old_filters_would_read_of_new_ones_is_zero():
             assert large.get_parameter(name)[outputs:, inputs:].any()
 
 
-def test_while_it_learns_old_channels_are_normalised_as_ever_and_new_ones_by_the_batch():
+def test_fixed_statistics_normalises_frozen_channels_by_stored_statistics():
     norm, images = nn.BatchNorm2d(3), torch.randn(6, 3, 4, 4) * 3 + 1
     norm.running_mean.uniform_(-1, 1)
     network, ever = nn.Sequential(norm), copy.deepcopy(norm).eval()
@@ -51,8 +51,8 @@ def test_while_it_learns_old_channels_are_normalised_as_ever_and_new_ones_by_the
 
 
 @pytest.mark.parametrize("smaller", [{"pool": 2}, {"stride": 2}])
-def test_one_filter_less_saves_what_it_reads_at_its_size_and_what_reads_it_at_the_next(smaller: dict[str, int]):
-    """No two numbers here are the same: a term in the place of another would be seen."""
+def test_cutting_one_filter_saves_its_reads_and_the_reads_of_it(smaller: dict[str, int]):
+    """All sizes differ, so that an exchanged term changes the result."""
     before, width, after, kernel, reading = 5, 8, 11, 3, 5
     model = nn.Sequential(
         nn.Conv2d(3, before, 3, padding=1),
@@ -72,7 +72,7 @@ def test_one_filter_less_saves_what_it_reads_at_its_size_and_what_reads_it_at_th
 
 
 @pytest.mark.slow
-def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone():
+def test_equal_seeds_build_equal_families_and_change_no_other_generator():
     torch.manual_seed(9)
     before = torch.get_rng_state()
     first, again = (MEMBER.build(networks()["plain"], problem()) for _ in range(2))
@@ -82,21 +82,21 @@ def test_the_same_seed_builds_the_same_family_and_leaves_other_generators_alone(
 
 
 @pytest.mark.slow
-def test_a_goal_out_of_reach_is_refused_and_one_that_is_missed_later_ends_the_roadmap():
+def test_a_missed_accuracy_goal_ends_the_roadmap_or_is_refused_at_the_first_step():
     member = Nested(keep=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
     trained = networks()["plain"]
-    train_best(trained, problem(), Course(6, 0.05), np.random.default_rng(0))
-    with pytest.raises(RequestError, match="there is no seed"):
+    train_best(trained, problem(), TrainingSchedule(6, 0.05), np.random.default_rng(0))
+    with pytest.raises(RequestError, match="no seed model"):
         member.build(trained, problem())
-    ground = PruningContext(trained, groups(trained, EXAMPLE), problem())
+    context = PruningContext(trained, groups(trained, EXAMPLE), problem())
     whole = grade(trained, problem(), problem().val)
-    steps = Nested(keep=(1.0, 0.1), accuracy_loss=0.02, prune_epochs=0)._prune(ground)
+    steps = Nested(keep=(1.0, 0.1), accuracy_loss=0.02, prune_epochs=0)._prune(context)
     assert len(steps) == 1
     assert grade(steps[0].network, problem(), problem().val) == whole
 
 
 @pytest.mark.slow
-def test_one_group_of_channels_is_pruned_and_the_others_stay():
+def test_only_prunes_one_group_of_channels():
     model, keep = networks()["plain"], (1.0, 0.5, 0.25)
     member = Nested(only=2, keep=keep, accuracy_loss=1.0, prune_epochs=0, grow_epochs=0, initial="footprint")
     family = member.build(model, problem())
@@ -111,7 +111,7 @@ def test_one_group_of_channels_is_pruned_and_the_others_stay():
 
 
 class Narrow(nn.Module):
-    """Everything passes through one channel, which a layer of its own then filters."""
+    """A network with a layer of one channel, followed by a convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_where_the_only_group_is_of_one_channel_there_is_one_network():
     assert torch.equal(extract(family, 0)(EXAMPLE), model(EXAMPLE))
 
 
-def test_a_parameter_that_came_later_leaves_what_was_built_before_where_it_is_kept():
+def test_later_parameters_at_their_defaults_change_no_cache_key():
     def written(**given: object) -> set[str]:
         member = Member("scaling", "nested", tuple(given.items()))
         return set(_family_origin(FamilyRecipe(Recipe("half"), member))["scaling"])

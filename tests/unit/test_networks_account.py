@@ -1,4 +1,4 @@
-"""Accounts against closed forms and against torch's own counter of operations."""
+"""Cost counts against closed forms and torch's counter of operations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_bytes_and_parameters_of_the_example(example):
     assert (conv.input_bytes, conv.output_bytes, conv.weight_bytes) == (3 * 256 * 4, 8 * 256 * 4, 4 * 224)
     assert [layer.kind for layer in cost.layers] == [type(module).__name__ for module in example]
     assert cost.parameters == 224 + 16 + 90
-    assert cost.weight_bytes == 4 * (224 + 16 + 90) + 4 * 16 + 8  # running statistics and their counter are kept too
+    assert cost.weight_bytes == 4 * (224 + 16 + 90) + 4 * 16 + 8  # with running statistics and their counter
     assert cost.activation_bytes == 4 * (3 * 8 * 256 + 8 + 8 + 10)
 
 
@@ -94,7 +94,7 @@ class Attention(nn.Module):
         return self.attend(x, x, x)[0] * self.scale
 
 
-def test_parameters_that_count_nothing_are_reported(caplog, example):
+def test_parameters_without_counted_operations_are_logged(caplog, example):
     with caplog.at_level(logging.WARNING):
         count_cost(example, 16, 16)
     assert not caplog.records
@@ -107,7 +107,7 @@ def test_parameters_that_count_nothing_are_reported(caplog, example):
 
 
 class Attending(nn.Module):
-    """Four heads over a picture's places, whose scores an einsum computes as well."""
+    """Attention with four heads over the places of a frame, also implemented with einsum."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A network computes in the memory format that was measured to be faster for it."""
+"""Networks use the memory format that is faster for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGES = to_input(np.zeros((2, 32, 32, 3), np.uint8))
 
 
 def seen(name: str) -> torch.Tensor:
-    """The input of the first convolution."""
+    """Return the input of the first convolution."""
     model, found = build(name, 5, seed=0).eval(), []
     first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
     first.register_forward_pre_hook(lambda _, given: found.append(given[0]))

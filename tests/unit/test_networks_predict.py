@@ -1,4 +1,4 @@
-"""Prediction against a plain loop; weights that cross a border come back bit for bit."""
+"""Prediction against a plain loop; weights keep every bit in a round trip through arrays."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_weights_make_the_round_trip_and_are_copies(model):
     assert digest(weights) == before
     other = build("half", 5, seed=4)
     for value in weights.values():
-        value.flags.writeable = False  # as shared memory hands them out
+        value.flags.writeable = False  # as arrays from shared memory are
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(other, weights)
@@ -108,7 +108,7 @@ def test_a_device_that_is_not_there_is_refused(model, images, name):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
-def test_a_gpu_predicts_what_the_processor_predicts(model, images):
+def test_a_gpu_predicts_the_same_as_the_cpu(model, images):
     on_cpu = predict(model, images)
     on_gpu = predict(model, images, device="cuda")
-    assert np.mean(on_cpu == on_gpu) > 0.999  # sums in another order may tip a pixel between two classes
+    assert np.mean(on_cpu == on_gpu) > 0.999  # another order of sums may change the class of a pixel

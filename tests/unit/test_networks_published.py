@@ -1,4 +1,4 @@
-"""Networks of papers: parameters and multiply-accumulates as published, parts in order, inputs, and one step."""
+"""Published networks: parameters and multiply-accumulates, order of parts, inputs, and a training step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from driftlab.platform.networks.features import features
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
 from driftlab.platform.networks.zoo import PUBLISHED, ZOO, Input
 
-# Outputs, parameters and multiply-accumulates as papers or their libraries tell them.
-TOLD = {
+# Outputs, parameters and multiply-accumulates as published in papers or by libraries.
+PUBLISHED_COSTS = {
     "deeplabv3_mobilenet_v2": (21, 2.11e6, 2.75e9),
     "resnet56": (10, 0.85e6, 0.127e9),
     "wrn_28_10": (10, 36.5e6, 5.25e9),
@@ -33,14 +33,14 @@ TOLD = {
     "squeezenet1_1": (1000, 1.24e6, 0.35e9),
     "vit_small": (1000, 22.05e6, 4.6e9),
 }
-SMALL = ("resnet56", "squeezenet1_1", "mobilenet_v3_small")  # that take a step within a second
+SMALL = ("resnet56", "squeezenet1_1", "mobilenet_v3_small")  # a training step takes less than a second
 
 
 @cache
 def without_weights(name: str) -> torch.nn.Module:
-    """Make a network without memory for its weights."""
+    """Return a network on the meta device."""
     with torch.device("meta"):
-        return build(name, TOLD.get(name, (8,))[0], seed=0).eval()
+        return build(name, PUBLISHED_COSTS.get(name, (8,))[0], seed=0).eval()
 
 
 def size_of(name: str) -> tuple[int, int]:
@@ -48,13 +48,13 @@ def size_of(name: str) -> tuple[int, int]:
 
 
 def test_every_network_of_a_paper_is_compared_with_its_published_numbers():
-    assert set(TOLD) == set(PUBLISHED) - {"deeplabv3_mobilenet"}  # whose paper has another head
+    assert set(PUBLISHED_COSTS) == set(PUBLISHED) - {"deeplabv3_mobilenet"}  # the paper has another head
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", PUBLISHED_COSTS)
 def test_parameters_and_operations_are_those_published(name):
-    _, parameters, macs = TOLD[name]
+    _, parameters, macs = PUBLISHED_COSTS[name]
     cost = count_cost(without_weights(name), *size_of(name))
     assert cost.parameters == pytest.approx(parameters, rel=0.01)
     assert cost.macs == pytest.approx(macs, rel=0.02)
@@ -71,8 +71,8 @@ def test_parts_are_named_in_running_order_and_cover_the_network(name):
     assert found.head == entry.head
 
 
-def test_the_lab_s_pictures_become_what_a_network_expects():
-    grey = torch.full((1, 3, 4, 4), 0.25 / 0.25)  # 0.75 of 1 in the lab's input
+def test_convert_returns_the_expected_input():
+    grey = torch.full((1, 3, 4, 4), 0.25 / 0.25)  # 0.75 on the scale from 0 to 1
     expects = Input((8, 8), (0.5, 0.25, 0.75), (0.25, 0.5, 0.1), fixed=True)
     made = expects.convert(grey)
     assert made.shape == (1, 3, 8, 8)
@@ -82,7 +82,7 @@ def test_the_lab_s_pictures_become_what_a_network_expects():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_a_network_of_a_paper_takes_a_step_and_answers(name):
+def test_published_networks_train_and_predict(name):
     model = build(name, 5, seed=0).train()
     images = torch.randn(4, 3, 48, 64, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3]).numpy()

@@ -1,4 +1,4 @@
-"""Strided 1x1 convolutions of few channels compute the same in their safe form, wherever a network comes from."""
+"""The safe form of strided 1x1 convolutions has equal outputs, for networks of every origin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GEOMETRIES = [  # stride, padding, padding mode, groups
 
 
 def learn(conv: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
-    """The output, and the gradients of the input and of every parameter."""
+    """Return the output, and the gradients of the input and of every parameter."""
     images = images.clone().requires_grad_()
     output = conv(images)
     return [output, *torch.autograd.grad(output.square().sum(), [images, *conv.parameters()])]
@@ -59,7 +59,7 @@ def test_the_same_numbers_come_out(stride, padding, mode, groups, shape):
 def test_only_shapes_that_crash_change_their_form(conv: nn.Conv2d, unsafe: bool):
     names = list(conv.state_dict())
     assert (type(make_safe(conv)) is Conv1x1Strided) == unsafe
-    assert list(conv.state_dict()) == names  # weights of before still load
+    assert list(conv.state_dict()) == names  # stored weights still load
 
 
 def test_copies_keep_the_form():

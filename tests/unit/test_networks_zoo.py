@@ -1,4 +1,4 @@
-"""The networks by name: sizes, shapes, seeds, and what they say when they cannot be built."""
+"""The networks by name: sizes, shapes, seeds and error messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_logits_come_at_the_size_of_the_input(name, size):
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("height, width", [(48, 80), (33, 50)])
-def test_a_task_reads_an_answer_for_every_frame(name, height, width):
+def test_every_network_has_a_prediction_per_frame(name, height, width):
     task = task_of(name)
     images = np.random.default_rng(0).integers(0, 255, (3, height, width, 3), dtype=np.uint8)
     answers = predict(build(name, 7, seed=0).eval(), images, task=task, batch=2)
@@ -60,7 +60,7 @@ def test_deeplab_gives_logits_at_the_size_of_the_input(torchvision):
     "error", [ImportError("no such module"), RuntimeError("operator torchvision::nms is not there")]
 )
 @pytest.mark.parametrize("name", ["deeplabv3_mobilenet", "resnet18"])
-def test_without_torchvision_a_network_that_needs_it_names_the_cure(monkeypatch, name, error):
+def test_a_missing_torchvision_is_reported_with_the_fix(monkeypatch, name, error):
     usual = builtins.__import__
 
     def broken(module, *rest):
@@ -73,7 +73,7 @@ def test_without_torchvision_a_network_that_needs_it_names_the_cure(monkeypatch,
         build(name, 5, seed=0)
 
 
-def test_the_seed_decides_the_weights_and_nothing_else_is_disturbed():
+def test_weights_depend_on_the_seed_and_other_generators_are_unchanged():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -83,7 +83,7 @@ def test_the_seed_decides_the_weights_and_nothing_else_is_disturbed():
     assert not torch.equal(first, other)
 
 
-def test_an_unknown_name_is_refused_with_what_was_meant():
+def test_an_unknown_name_is_refused_with_a_suggestion():
     with pytest.raises(RequestError, match="Did you mean 'teacher'"):
         build("teachr", 5, seed=0)
 

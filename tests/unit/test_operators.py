@@ -18,7 +18,7 @@ SHAPES = [(8, 8, 1), (8, 16, 2), (7, 9, 1), (5, 3, 2), (16, 16, 2), (3, 12, 1)]
 
 
 def weights(name: str, c: int, d: int, stride: int) -> list[tuple[int, int]]:
-    """List the weights of each convolution, and 1 where it works at the resolution of the output, 0 at the input's."""
+    """Return the weights of each convolution, with 1 at the resolution of the output, 0 at that of the input."""
     r, half, t = narrow_width(c), math.ceil(d / 2), 2 * c
     g, m = shuffle_groups(c, d)
     e = narrow_width(t)
@@ -84,5 +84,5 @@ def test_a_network_is_cut_into_stages_that_any_operator_fits(network: str, stage
 
 
 def test_a_network_without_a_chain_of_convolutions_is_refused():
-    with pytest.raises(RequestError, match="0 convolutional blocks in a chain"):
+    with pytest.raises(RequestError, match="has 0 convolutional blocks"):
         chain_of(build("teacher", 4, seed=0).eval(), torch.zeros(1, 3, 32, 32), 4)

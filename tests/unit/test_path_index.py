@@ -1,4 +1,4 @@
-"""The index of networks by latency, and the B+ tree that it is measured against: both as a scan of all networks."""
+"""The index of networks by latency, and the B+ tree of the benchmark, against a scan of all networks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_tree_stays_in_order_and_agrees_with_a_list():
             number = draw.choice(sorted(held))
             tree.delete(held.pop(number)[0], number)
         else:
-            held[step] = (draw.randrange(200) / 100, draw.random())  # latencies occur twice and more
+            held[step] = (draw.randrange(200) / 100, draw.random())  # with repeated latencies
             tree.insert(held[step][0], step, held[step][1])
         if step % 100 == 99:
             check(tree)
@@ -64,7 +64,7 @@ def test_a_look_up_visits_a_node_of_each_level():
     assert tree.height == 4
 
 
-def test_sorted_arrays_find_what_a_scan_finds():
+def test_sorted_arrays_return_the_result_of_a_scan():
     draw = random.Random(1)
     latencies = [draw.randrange(50) / 10 for _ in range(300)]
     accuracies = [draw.randrange(40) / 40 for _ in range(300)]
@@ -75,7 +75,7 @@ def test_sorted_arrays_find_what_a_scan_finds():
         assert index.most_accurate(limit) == best
 
 
-def test_the_front_holds_what_nothing_beats():
+def test_front_returns_the_undominated_networks():
     index = LatencyIndex.of([3.0, 1.0, 2.0, 2.0, 4.0], [0.7, 0.5, 0.6, 0.65, 0.7])
     assert index.front() == (1, 3, 0)
     assert index.most_accurate(0.5) is None

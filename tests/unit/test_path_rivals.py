@@ -1,4 +1,4 @@
-"""Rivals of AdaScale on one table of paths: each by its own rule, against comparisons of all paths."""
+"""Baselines of AdaScale on one table of paths, against comparisons of all paths."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import deep_paths, exit_of, full_depth
 from driftlab.platform.scaling.clairvoyant import Clairvoyant
 from driftlab.platform.scaling.darts import moved
-from driftlab.platform.scaling.legodnn import BlockTable, LegoDnn, relaxed
+from driftlab.platform.scaling.legodnn import BlockProfiles, LegoDnn, relaxed
 from driftlab.platform.scaling.nas import Nas
 from driftlab.platform.world import measured
 
-MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # folder of profiles measured on real devices
 
 NAMES = ("dwsep", "svd", "fire", "base")
 CHOOSERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == "branches")
 
 
 def paths(seed: int = 0, stages: int = 3, noise: float = 0.005) -> tuple[Variant, ...]:
-    """Draw the cost of every operator of every stage; costs add up, and so do losses but for some noise."""
+    """Return paths with random costs per operator; costs are additive, losses too except for noise."""
     draw = random.Random(seed)
     cost = {(s, name): draw.uniform(1, 3) * (1 + 2 * (name == "base")) for s in range(stages) for name in NAMES}
     loss = {key: 0.0 if key[1] == "base" else draw.uniform(0.01, 0.1) for key in cost}
@@ -51,7 +51,7 @@ def under(cpu: float, limit_s: float = 0.02, **more: float) -> Budget:
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
-def test_every_chooser_answers_any_budget_with_a_path(name: str):
+def test_every_member_selects_a_path_for_any_budget(name: str):
     variants, member, state = paths(), Member("scaling", name).make(), None
     for budget in (
         Budget(), under(0.0), under(1.0), under(0.5, clock=0.0), Budget(latency_s=0.0, share=0.0),
@@ -83,7 +83,7 @@ def test_paths_that_do_not_fit_in_the_free_memory_are_dropped(name: str):
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_new_accuracies_are_planned_by(name: str):
-    """The most accurate path becomes the least accurate; all are in time, and energy is the same for all."""
+    """The most accurate path becomes the least accurate; all are in time and use equal energy."""
     member = Member("scaling", name).make()
     known = tuple(replace(one, energy_j=1.0) for one in paths())
     turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in known)
@@ -105,7 +105,7 @@ def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
 
 
 class TestLegoDnn:
-    def test_it_finds_the_least_loss_within_the_limits_where_losses_add_up(self):
+    def test_additive_drops_give_the_most_accurate_path_within_the_limits(self):
         draw, variants = random.Random(0), paths(1, noise=0.0)
         numbers = full_depth(variants)
         for _ in range(100):
@@ -118,32 +118,32 @@ class TestLegoDnn:
             elif small:
                 assert variants[which].memory_bytes <= room
 
-    def test_a_limit_is_relaxed_in_steps_and_only_as_far_as_it_must(self):
+    def test_limits_are_relaxed_in_steps_as_little_as_possible(self):
         assert [relaxed(limit, 3.25, 0.5) for limit in (1.0, 3.25, 4.0, None)] == [3.5, 3.25, 4.0, math.inf]
         variants = paths(1, noise=0.0)
         tight = LegoDnn(latency_step_s=1e-6)
         which, _ = tight.choose(variants, Budget(latency_s=1e-6))
         assert variants[which].latency_s == min(variants[one].latency_s for one in full_depth(variants))
 
-    def test_a_loss_is_that_of_three_environments(self):
+    def test_an_accuracy_drop_is_the_mean_of_three_environments(self):
         names = ("a", "b", "c")
         known = {(x, y): 0.9 - 0.1 * names[::-1].index(x) - 0.03 * names[::-1].index(y) * (1 + names[::-1].index(x))
                  for x in names for y in names}  # fmt: skip
         variants = tuple(Variant(".".join(path), accuracy, 1, 0.01) for path, accuracy in known.items())
-        table = BlockTable(variants, *deep_paths(variants))
+        profiles = BlockProfiles(variants, *deep_paths(variants))
         expected = [known[other, "c"] - known[other, "a"] for other in ("c", "b", "a")]
-        assert table.lost(1, "a") == pytest.approx(sum(expected) / 3)
+        assert profiles.accuracy_drop(1, "a") == pytest.approx(sum(expected) / 3)
 
     def test_the_middle_environment_is_counted_from_the_original(self):
-        """Of four variants it is the one next to the original: of the paper's, the one of least sparsity but one."""
+        """Of four variants the median is the one next to the original."""
         names = ("c", "b", "a", "original")
         known = {(x, y): 0.9 - 0.1 * (x == "a") * (y == "c") for x in names for y in names}
         variants = tuple(Variant(".".join(path), accuracy, 1, 0.01) for path, accuracy in known.items())
-        assert BlockTable(variants, *deep_paths(variants)).lost(1, "c") == pytest.approx(0.1 / 3)
+        assert BlockProfiles(variants, *deep_paths(variants)).accuracy_drop(1, "c") == pytest.approx(0.1 / 3)
 
 
 class TestAdaptiveNet:
-    def test_its_list_holds_what_no_other_path_beats(self):
+    def test_the_list_holds_the_undominated_paths(self):
         variants = paths()
         front = latency_front(variants)
         for which in full_depth(variants):
@@ -151,7 +151,7 @@ class TestAdaptiveNet:
             beaten = any(variants[one].accuracy >= variants[which].accuracy for one in quicker)
             assert (which in front) == (not beaten)
 
-    def test_it_runs_the_dearest_one_in_time_and_stays_there(self):
+    def test_it_runs_the_slowest_network_in_time_without_oscillation(self):
         variants = paths()
         front, member, state = latency_front(variants), AdaptiveNet(), None
         for cpu in (0.0, 0.0, 0.6, 0.6, 0.0, 0.0):
@@ -160,7 +160,7 @@ class TestAdaptiveNet:
             assert which == max((one for one in front if variants[one].latency_s <= limit_s), default=front[0],
                                 key=lambda one: variants[one].latency_s)  # fmt: skip
 
-    def test_it_moves_up_only_with_slack(self):
+    def test_a_slower_network_requires_slack(self):
         two = (Variant("a", 0.5, 1, 0.01), Variant("b", 0.6, 1, 0.0198))
         member = AdaptiveNet(slack=0.02)
         assert member.choose(two, under(0.0))[0] == 1
@@ -168,7 +168,7 @@ class TestAdaptiveNet:
         assert member.choose(two, under(0.0), low)[0] == 0
         assert member.choose(two, under(0.0, limit_s=0.021), low)[0] == 1
 
-    def test_its_search_comes_close_to_the_list_of_all_paths(self):
+    def test_the_evolutionary_search_is_close_to_the_list_of_all_paths(self):
         variants = paths(stages=4)
         member = AdaptiveNet(search="evolution", limits=6)
         times_s = [variants[which].latency_s for which in full_depth(variants)]
@@ -198,7 +198,7 @@ class TestAdaptiveNet:
             assert chosen[1] == chosen[2] < chosen[0]
 
 
-def test_the_path_of_given_operators_runs_whatever_the_budget():
+def test_nas_runs_the_given_operators_for_every_budget():
     variants = paths()
     for cpu in (0.0, 1.0):
         which, _ = Nas(first="svd", second="fire", third="dwsep", fourth="svd").choose(variants, under(cpu))

@@ -1,4 +1,4 @@
-"""Where a network gains accuracy, and which exits and operators follow from that."""
+"""Probing of blocks, placement of exits, and critical stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.platform.scaling.probing import StagePlan, block_macs, critical_st
 def test_exits_go_where_accuracy_rises_most_for_the_operations_and_keep_their_distance():
     scores, macs = [0.3, 0.35, 0.6, 0.62, 0.7, 0.71], [10, 10, 10, 10, 10, 50]
     assert place_exits(scores, macs, 3) == (0, 2, 5)
-    assert place_exits(scores, macs, 9) == (0, 2, 4, 5)  # the second and fourth lie within twelve percent of another
+    assert place_exits(scores, macs, 9) == (0, 2, 4, 5)  # blocks 1 and 3 are closer than 12 % to another exit
     assert place_exits(scores, [10, 10, 10, 10, 10, 5], 2) == (0, 5)
     assert place_exits([0.5], [10], 4) == (0,)
 

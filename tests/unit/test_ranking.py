@@ -1,4 +1,4 @@
-"""Ranking of filters: the closed form against all triplets one by one, and filters planted to be useless."""
+"""Ranking of filters: the closed form of Eq. 1 against all triplets, and planted useless filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from driftlab.errors import RequestError
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.pruning.ranking import rank, sums_of, triplet_response_residual
+from driftlab.platform.networks.pruning.ranking import rank, sum_by_class, triplet_response_residual
 from driftlab.platform.networks.pruning.surgery import groups, mask
 
 METHODS = ("trr", "trr_ratio", "trr_linear", "trr_linear_ratio", "l1", "bn_gamma", "random")
@@ -26,11 +26,11 @@ def maps_of(seed: int, samples: int = 30, channels: int = 4) -> tuple[torch.Tens
 
 
 def residual(maps: torch.Tensor, labels: np.ndarray, classes: int = 3) -> torch.Tensor:
-    return triplet_response_residual(sums_of(maps, labels, classes))
+    return triplet_response_residual(sum_by_class(maps, labels, classes))
 
 
 def by_hand(maps: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
-    """Eq. 1 as it stands, averaged."""
+    """Return the mean of Eq. 1 over all triplets."""
     far = (maps[:, None] - maps[None]).square().sum(dim=3)
     triplets = [
         far[anchor, negative] - far[anchor, positive]
@@ -47,7 +47,7 @@ def test_the_closed_form_is_the_sum_over_all_triplets(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_constant_changes_nothing_and_a_factor_counts_squared(seed):
+def test_an_offset_changes_no_score_and_a_factor_counts_squared(seed):
     maps, labels = maps_of(seed)
     plain = residual(maps, labels)
     constant = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(seed), dtype=maps.dtype)
@@ -57,29 +57,29 @@ def test_a_constant_changes_nothing_and_a_factor_counts_squared(seed):
 
 @pytest.mark.parametrize("offset", [1e3, 1e6])
 def test_an_offset_of_all_maps_costs_no_digits(offset):
-    """Counted from 0, the squares of an offset of a million spreads leave none of the sixteen digits of a float."""
+    """Without a centre, the squares of an offset of 1e6 standard deviations cost all 16 digits."""
     maps, labels = maps_of(0)
     maps = (maps * 1e-3 + offset).double()
     exact = by_hand(maps - offset, labels)
     assert torch.allclose(residual(maps, labels), exact, rtol=1e-4, atol=0)
-    parts = sums_of(maps[:11], labels[:11], 3) + sums_of(maps[11:], labels[11:], 3)
+    parts = sum_by_class(maps[:11], labels[:11], 3) + sum_by_class(maps[11:], labels[11:], 3)
     assert torch.allclose(triplet_response_residual(parts), exact, rtol=1e-4, atol=0)
 
 
-def test_sums_of_no_known_sample_add_nothing():
+def test_sums_without_listed_samples_change_no_total():
     maps, labels = maps_of(0)
-    none = sums_of(maps[:5], np.full(5, -1), 3)
-    both = (none + sums_of(maps, labels, 3), sums_of(maps, labels, 3) + none)
+    none = sum_by_class(maps[:5], np.full(5, -1), 3)
+    both = (none + sum_by_class(maps, labels, 3), sum_by_class(maps, labels, 3) + none)
     assert all(torch.equal(triplet_response_residual(sums), residual(maps, labels)) for sums in both)
 
 
 def test_batches_add_up():
     maps, labels = maps_of(0)
-    parts = sums_of(maps[:11], labels[:11], 3) + sums_of(maps[11:], labels[11:], 3)
+    parts = sum_by_class(maps[:11], labels[:11], 3) + sum_by_class(maps[11:], labels[11:], 3)
     assert torch.allclose(triplet_response_residual(parts), residual(maps, labels), rtol=1e-12)
 
 
-def test_a_class_of_one_makes_no_triplet_and_what_is_unknown_counts_for_nothing():
+def test_single_samples_and_unlisted_labels_make_no_triplet():
     maps, labels = maps_of(0)
     labels[0] = 3
     assert torch.allclose(residual(maps, labels, 4), by_hand(maps, labels), rtol=1e-10)
@@ -91,7 +91,7 @@ def test_a_class_of_one_makes_no_triplet_and_what_is_unknown_counts_for_nothing(
 
 
 @pytest.mark.parametrize("absent", [0, 1, 3])
-def test_a_class_that_no_sample_shows_counts_for_nothing(absent):
+def test_a_class_without_samples_changes_no_score(absent):
     maps, labels = maps_of(0)
     labels = labels + (labels >= absent)
     assert torch.allclose(residual(maps, labels, 4), by_hand(maps, labels), rtol=1e-10)
@@ -99,7 +99,7 @@ def test_a_class_that_no_sample_shows_counts_for_nothing(absent):
 
 
 class Planted(nn.Module):
-    """Four filters that tell the classes, and four louder ones that see only noise and that nobody reads."""
+    """A network with four filters that separate the classes, and four with larger weights that respond to noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Planted(nn.Module):
 
 
 def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Red and green tell the class, blue is noise."""
+    """Return frames whose red and green depend on the class; blue is noise."""
     rng = np.random.default_rng(0)
     labels = np.arange(count) % 4
     images = rng.normal(127.5, 20, (count, 6, 6, 3))
@@ -146,7 +146,7 @@ def test_planted_filters_come_last_by_response_and_first_by_weight():
     assert right("l1") < 0.5
 
 
-def test_whether_a_class_is_absent_from_what_filters_are_ranked_on_changes_no_score():
+def test_an_absent_class_changes_no_score():
     model, (images, labels) = Planted().eval(), pictures(40)
     images, labels = images[labels != 1], labels[labels != 1]
     found = groups(model, torch.zeros(1, 3, 6, 6))
@@ -159,7 +159,7 @@ def test_whether_a_class_is_absent_from_what_filters_are_ranked_on_changes_no_sc
 
 
 class Pooled(nn.Module):
-    """Two layers, each followed by pooling of two kinds."""
+    """A network of two layers, each followed by two kinds of pooling."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Pooled(nn.Module):
 
 
 @pytest.mark.parametrize(("method", "read"), [("trr", torch.relu), ("trr_linear", torch.clone)])
-def test_maps_count_as_the_filters_made_them_whatever_pools_them_afterwards(method, read):
+def test_maps_are_read_before_any_pooling(method, read):
     torch.manual_seed(0)
     model, rng = Pooled().eval(), np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (90, 20, 20, 3), dtype=np.uint8), rng.integers(0, 3, 90).astype(np.uint8)
@@ -191,7 +191,7 @@ def test_maps_count_as_the_filters_made_them_whatever_pools_them_afterwards(meth
 
 def test_the_ratio_is_that_of_the_distances_and_knows_no_energy():
     maps, labels = maps_of(0)
-    loud = maps * torch.tensor([1.0, 3.0, 0.1, 0.0])[:, None]  # the last filter never answers
+    loud = maps * torch.tensor([1.0, 3.0, 0.1, 0.0])[:, None]  # the last filter never responds
     far = (maps[:, None] - maps[None]).square().sum(dim=3)
     pairs = [
         (far[anchor, negative], far[anchor, positive])
@@ -199,7 +199,7 @@ def test_the_ratio_is_that_of_the_distances_and_knows_no_energy():
         if anchor != positive and labels[anchor] == labels[positive] != labels[negative]
     ]
     apart, close = (torch.stack(side).sum(dim=0) for side in zip(*pairs, strict=True))
-    ratio = triplet_response_residual(sums_of(loud, labels, 3), ratio=True)
+    ratio = triplet_response_residual(sum_by_class(loud, labels, 3), ratio=True)
     assert torch.allclose(ratio[:3], (apart / close - 1)[:3], rtol=1e-9)
     assert ratio[3] == 0
 
@@ -230,11 +230,11 @@ def test_weights_are_summed_by_hand():
     assert torch.allclose(scores["first.0"], expected / expected.mean())
 
 
-def test_what_cannot_rank_says_so():
+def test_unusable_rankings_are_refused():
     model = Planted()
     found = groups(model, torch.zeros(1, 3, 6, 6))
     images, labels = pictures(8)
-    with pytest.raises(RequestError, match="by l1 or random"):
+    with pytest.raises(RequestError, match="ranking l1 or random"):
         rank(model, found, "bn_gamma", images=images, labels=labels, rng=np.random.default_rng(0))
-    with pytest.raises(RequestError, match="rank by l1"):
+    with pytest.raises(RequestError, match="ranking l1"):
         rank(model, found, "trr", images=images, labels=np.empty(8, dtype=object), rng=np.random.default_rng(0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from driftlab.datasets.frames import IGNORE
-from driftlab.platform.networks.tasks import phi
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION
 from driftlab.platform.streaming.rates import (
     Rates,
     SamplingControl,
@@ -32,31 +32,31 @@ def settle(c: float, mode: str, updates: int = 400) -> list[float]:
 def test_phi_of_label_maps():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 5, (2, 20, 30), dtype=np.uint8)
-    assert phi.segmentation(a, a, 5) == 0
-    assert phi.segmentation(np.zeros_like(a), np.ones_like(a), 5) == 1
-    assert phi.segmentation(a, b, 5) == phi.segmentation(b, a, 5)
+    assert SEGMENTATION.phi(a, a, 5) == 0
+    assert SEGMENTATION.phi(np.zeros_like(a), np.ones_like(a), 5) == 1
+    assert SEGMENTATION.phi(a, b, 5) == SEGMENTATION.phi(b, a, 5)
     renamed = np.array([3, 0, 4, 1, 2], dtype=np.uint8)
-    assert phi.segmentation(renamed[a], renamed[b], 5) == pytest.approx(phi.segmentation(a, b, 5))
+    assert SEGMENTATION.phi(renamed[a], renamed[b], 5) == pytest.approx(SEGMENTATION.phi(a, b, 5))
     by_hand = np.mean([1 - np.sum((a == c) & (b == c)) / np.sum((a == c) | (b == c)) for c in range(5)])
-    assert phi.segmentation(a, b, 5) == pytest.approx(by_hand)
+    assert SEGMENTATION.phi(a, b, 5) == pytest.approx(by_hand)
 
 
 def test_phi_leaves_out_what_either_side_does_not_know():
     a = np.array([[0, 0, 1, 1]], dtype=np.uint8)
-    assert phi.segmentation(np.array([[0, IGNORE, 1, 1]], dtype=np.uint8), a, 2) == 0
-    assert phi.segmentation(a, np.array([[0, 0, 7, 1]], dtype=np.uint8), 2) == 0
-    assert phi.segmentation(np.full_like(a, IGNORE), a, 2) == 0
+    assert SEGMENTATION.phi(np.array([[0, IGNORE, 1, 1]], dtype=np.uint8), a, 2) == 0
+    assert SEGMENTATION.phi(a, np.array([[0, 0, 7, 1]], dtype=np.uint8), 2) == 0
+    assert SEGMENTATION.phi(np.full_like(a, IGNORE), a, 2) == 0
 
 
 def test_phi_of_the_other_tasks():
-    assert phi.classification(2, 2, 3) == 0
-    assert phi.classification(2, 1, 3) == 1
-    assert phi.classification(2, 7, 3) == phi.classification(IGNORE, 1, 3) == 0
+    assert CLASSIFICATION.phi(2, 2, 3) == 0
+    assert CLASSIFICATION.phi(2, 1, 3) == 1
+    assert CLASSIFICATION.phi(2, 7, 3) == CLASSIFICATION.phi(IGNORE, 1, 3) == 0
     boxes = np.array([[6, 0, 0, 10, 10], [7, 20, 0, 30, 10]], dtype=np.float32)
-    assert phi.detection(boxes, boxes[::-1]) == 0
-    assert phi.detection(boxes, boxes[:1]) == pytest.approx(1 / 3) == phi.detection(boxes[:1], boxes)
-    assert phi.detection(boxes, boxes[:0]) == 1
-    assert phi.detection(boxes[:0], boxes[:0]) == 0
+    assert DETECTION.phi(boxes, boxes[::-1], 8) == 0
+    assert DETECTION.phi(boxes, boxes[:1], 8) == pytest.approx(1 / 3) == DETECTION.phi(boxes[:1], boxes, 8)
+    assert DETECTION.phi(boxes, boxes[:0], 8) == 1
+    assert DETECTION.phi(boxes[:0], boxes[:0], 8) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,16 +67,16 @@ def test_phi_of_boxes_is_the_same_both_ways_and_under_other_names(seed):
     before = np.hstack([rng.integers(5, 8, (9, 1)), corners, corners + 20])
     now = rng.permutation(before)[: rng.integers(1, 9)]
     now[:, 1:] += rng.uniform(-6, 6, now[:, 1:].shape)
-    score = phi.detection(now, before)
+    score = DETECTION.phi(now, before, 8)
     assert 0 < score < 1
-    assert phi.detection(before, now) == score
+    assert DETECTION.phi(before, now, 8) == score
     names = np.array([6, 7, 5])
     for boxes in (now, before):
         boxes[:, 0] = names[boxes[:, 0].astype(int) - 5]
-    assert phi.detection(now, before) == score
+    assert DETECTION.phi(now, before, 8) == score
     for change in ([0, 20, 20, 20, 20], [3, 0, 0, 0, 0]):  # beside where they were; other things
         other = before + np.array(change)
-        assert phi.detection(other, before) == phi.detection(before, other) == 1
+        assert DETECTION.phi(other, before, 8) == DETECTION.phi(before, other, 8) == 1
 
 
 @pytest.mark.parametrize("mode", ["tanh", "linear", "scaled"])

@@ -1,4 +1,4 @@
-"""What scaling chooses where a scheduler leaves it open: within the budget, on the share."""
+"""The selection of a network without a scheduler's choice: within the budget, on the share."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_where_none_keeps_to_the_limits_it_is_the_fastest(budget: dict[str, Any]
         assert order[choice(order, **budget)] == SMALL
 
 
-def test_the_network_that_was_chosen_already_is_taken_whatever_the_limits():
+def test_choose_returns_the_variant_of_the_budget_without_limits():
     assert choice(variant=1, memory_bytes=1, latency_s=1e-6, accuracy=1.0, share=0.0) == 1
     with pytest.raises(RequestError, match="variant is 3"):
         choice(variant=3)
 
 
 @pytest.mark.parametrize("nothing", [None, math.nan])
-def test_what_was_not_measured_is_within_the_limits_and_less_accurate_than_all_that_was(nothing: float | None):
+def test_unmeasured_networks_are_within_limits_and_least_accurate(nothing: float | None):
     unknown = Variant("unknown", nothing, 10, 0.01, energy_j=nothing)
     assert choice((unknown, SMALL), energy_j=0.1) == 1
     assert choice((unknown, SMALL), energy_j=0.05, accuracy=0.5) == 0
@@ -96,7 +96,7 @@ def test_a_looser_limit_never_chooses_a_less_accurate_network_that_fits(limit: s
 
 
 def test_no_network_exceeds_the_memory_while_another_fits():
-    """Where none that fits is in time it is the fastest of them, and where none fits the smallest."""
+    """If none is in time, the fastest that fits in memory; if none fits, the smallest."""
     networks = (Variant("slow", 0.7, 20, 0.04), Variant("small", 0.6, 10, 0.05), Variant("quick", 0.5, 30, 0.01))
     for room, chosen in ((30, 2), (20, 0), (10, 1), (0, 1)):
         assert choice(networks, memory_bytes=room, latency_s=0.001) == chosen

@@ -1,4 +1,4 @@
-"""Searches of networks: gradients of a mixture against finite differences, and who learns when."""
+"""Architecture searches: gradients against finite differences, and the order of training steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import MixedNetwork
 from driftlab.platform.networks.paths import SPACES
 from driftlab.platform.networks.training import training_loop
-from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, deterministic
+from driftlab.platform.networks.training.training_loop import Data, Lessons, TrainingSchedule, deterministic
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scaling.branches import branch_model
 from driftlab.platform.scaling.controller import Controller
@@ -127,12 +127,12 @@ def test_darts_runs_the_heaviest_operator_of_each_stage(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Darts, "_gradients", towards)
     made, before = branched(), MixedNetwork(branched())
-    assert member.find_path(made, little(), Course(1, 0.05, 16)) == wanted
+    assert member.find_path(made, little(), TrainingSchedule(1, 0.05, 16)) == wanted
     changed = [
         not torch.equal(one, other)
         for one, other in zip(MixedNetwork(made).parameters(), before.parameters(), strict=True)
     ]
-    assert all(changed)  # every operator has learned, and so has the exit
+    assert all(changed)  # all operators and the exit were trained
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monk
     monkeypatch.setattr(training_loop, "grade", grade)
     monkeypatch.setattr(Controller, "learn", learn)
     member = Enas(space="tiny", stages=2, steps=3, candidates=40, batch=8)
-    path = member.find_path(made, little(), Course(2, 0.05, 8))
+    path = member.find_path(made, little(), TrainingSchedule(2, 0.05, 8))
     assert path == (0, 2)
     assert [choices for choices, _ in told] == graded[8] and len(told) == 2 * 3
     assert len(set(graded[16])) == len(graded[16]) <= 9  # each candidate once, on all validation frames

@@ -1,4 +1,4 @@
-"""Shares by sensitivity: all layers are predicted to lose the same, and compute what uniform shares would."""
+"""Shares by sensitivity: equal predicted losses of all layers at the cost of uniform shares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from driftlab.platform.core.registry import member_class, parameter_faults
 from driftlab.platform.networks.pruning.surgery import cut, groups
-from driftlab.platform.networks.training.training_loop import Course, grade, train_best
+from driftlab.platform.networks.training.training_loop import TrainingSchedule, grade, train_best
 from driftlab.platform.scaling import sensitivity
 from driftlab.platform.scaling.base import MIN_CHANNELS, width_of
 from driftlab.platform.scaling.growing import PruningContext
@@ -29,19 +29,19 @@ from driftlab.platform.scaling.sensitivity import (
 EXAMPLE, SPARE = factory.some_images(), "deep.1.0"
 
 
-def widths_of(ground: PruningContext, shares: dict[str, float]) -> dict[str, int]:
-    return {name: width_of(ground.groups.sizes[name], share) for name, share in shares.items()}
+def widths_of(context: PruningContext, shares: dict[str, float]) -> dict[str, int]:
+    return {name: width_of(context.groups.sizes[name], share) for name, share in shares.items()}
 
 
-def uniform(ground: PruningContext, share: float) -> dict[str, int]:
-    return widths_of(ground, dict.fromkeys(ground.groups.sizes, share))
+def uniform(context: PruningContext, share: float) -> dict[str, int]:
+    return widths_of(context, dict.fromkeys(context.groups.sizes, share))
 
 
 @pytest.fixture(scope="module")
-def ground() -> PruningContext:
-    """A trained network in which half the channels of one group say nothing."""
+def context() -> PruningContext:
+    """Return the context of a trained network with half of the channels of one group without effect."""
     model = factory.networks()["plain"]
-    train_best(model, factory.problem(), Course(6, 0.05), np.random.default_rng(0))
+    train_best(model, factory.problem(), TrainingSchedule(6, 0.05), np.random.default_rng(0))
     with torch.no_grad():
         for parameter in model.deep[1][1].parameters():
             parameter[::2] = 0
@@ -49,20 +49,20 @@ def ground() -> PruningContext:
 
 
 @pytest.fixture(scope="module")
-def predicted(ground) -> sensitivity.Losses:
-    return measure_losses(ground, "bn_gamma", 2)
+def predicted(context) -> sensitivity.Losses:
+    return measure_losses(context, "bn_gamma", 2)
 
 
 @pytest.mark.slow
-def test_a_curve_is_what_narrowing_one_group_alone_loses(ground, predicted):
-    data, size = ground.data, ground.groups.sizes[SPARE]
-    whole = grade(ground.model, data, data.val)
-    gammas = ground.model.deep[1][1].weight.abs()
+def test_a_curve_holds_the_losses_of_narrowing_one_group(context, predicted):
+    data, size = context.data, context.groups.sizes[SPARE]
+    whole = grade(context.model, data, data.val)
+    gammas = context.model.deep[1][1].weight.abs()
     worst = 0.0
     for share in np.linspace(1, 0, 11):
         width = width_of(size, share)
         kept = gammas.argsort(descending=True, stable=True)[:width]
-        worst = max(worst, whole - grade(cut(ground.model, ground.groups, {SPARE: kept}), data, data.val))
+        worst = max(worst, whole - grade(cut(context.model, context.groups, {SPARE: kept}), data, data.val))
         assert predicted[SPARE][width] == pytest.approx(worst + TIE_BREAK * (1 - width / size))
     assert predicted[SPARE][size // 2] < TIE_BREAK < 0.05 < worst
 
@@ -74,8 +74,8 @@ def test_a_curve_never_falls_where_channels_go():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, seed, monkeypatch):
-    rng, sizes = np.random.default_rng(seed), ground.groups.sizes
+def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(context, seed, monkeypatch):
+    rng, sizes = np.random.default_rng(seed), context.groups.sizes
     drawn = {name: loss_curve(size, {2: rng.random(), size // 2: rng.random() / 3}) for name, size in sizes.items()}
     costs = dict(zip(sizes, rng.random(len(sizes)), strict=True))
 
@@ -86,10 +86,10 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, se
     levels = {level for lost in drawn.values() for level in lost[MIN_CHANNELS:]}
     before = sizes
     for share in (1.0, 0.7, 0.4, 0.1):
-        goal = cost(ground, uniform(ground, share))
-        found = widths_of(ground, equally_lossy(ground, drawn, share))
-        fitting = [widths for widths in map(partial(narrowest, drawn), levels) if cost(ground, widths) <= goal]
-        assert found == max(fitting, key=partial(cost, ground))
+        goal = cost(context, uniform(context, share))
+        found = widths_of(context, equally_lossy(context, drawn, share))
+        fitting = [widths for widths in map(partial(narrowest, drawn), levels) if cost(context, widths) <= goal]
+        assert found == max(fitting, key=partial(cost, context))
         level = max(drawn[name][width] for name, width in found.items())
         assert all(drawn[name][width - 1] > level for name, width in found.items() if width > MIN_CHANNELS)
         assert all(found[name] <= before[name] for name in sizes)
@@ -97,21 +97,21 @@ def test_all_lose_equally_and_compute_as_much_as_whole_channels_allow(ground, se
 
 
 @pytest.mark.slow
-def test_a_layer_with_channels_to_spare_is_narrowed_first(ground, predicted):
+def test_a_layer_with_channels_to_spare_is_narrowed_first(context, predicted):
     keep = (0.9, 0.6)
     member = Nested(keep, "sensitivity", "bn_gamma", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
-    family = member.build(ground.model, ground.data)
+    family = member.build(context.model, context.data)
     for which, share in enumerate(keep[::-1]):
         widths = {name: counts[which] for name, counts in family.widths.items()}
-        assert widths == widths_of(ground, equally_lossy(ground, predicted, share))
-        assert widths[SPARE] < uniform(ground, share)[SPARE]
-        assert widths["deep.2.0"] > uniform(ground, share)["deep.2.0"]
-        assert 0.93 < count_macs(ground, widths) / count_macs(ground, uniform(ground, share)) <= 1
+        assert widths == widths_of(context, equally_lossy(context, predicted, share))
+        assert widths[SPARE] < uniform(context, share)[SPARE]
+        assert widths["deep.2.0"] > uniform(context, share)["deep.2.0"]
+        assert 0.93 < count_macs(context, widths) / count_macs(context, uniform(context, share)) <= 1
     for counts in family.widths.values():
         assert all(small <= large for small, large in itertools.pairwise(counts))
 
 
-def test_one_group_alone_has_nobody_to_be_compared_with():
+def test_a_single_group_is_narrowed_to_the_cost():
     faults = parameter_faults(member_class("scaling", "nested"), {"shares": "sensitivity", "only": 1})
     assert faults == ["'shares' is sensitivity, must be uniform where 'only' one group is pruned"]
     assert "did you mean 'shares'" in parameter_faults(member_class("scaling", "nested"), {"share": "uniform"})[0]

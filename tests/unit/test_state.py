@@ -1,4 +1,4 @@
-"""The state of a network: buffers beside the vector, and the digest of both and of what an adaptation remembers."""
+"""The state of a network: vector, buffers, and the digest of both and of the adaptation's state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from driftlab.platform.networks.state import NO_BUFFERS, Buffers, State, canonic
 
 
 class Shared(nn.Module):
-    """One batch norm under two names, one buffer in two modules, and one buffer that is not kept."""
+    """A network with a batch norm under two names, a shared buffer, and a non-persistent buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def memory(**changed: Any) -> Memory:
 
 
 def stirred(model: nn.Module) -> nn.Module:
-    """Move every buffer, as training does."""
+    """Return the model with changed buffers, as after training."""
     model.train()
     model(torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     return model.eval()
@@ -69,17 +69,17 @@ class TestBuffers:
         assert layout.dtypes == ("float32", "float32", "float32", "int64", "int32")
         assert layout.nbytes == (0, 12, 12, 8, 8)
 
-    def test_the_layout_survives_a_copy_and_tells_models_apart(self):
+    def test_layouts_are_equal_for_copies_and_differ_between_models(self):
         one, other = (state.read_buffers(build(name, 8, seed=0)).layout for name in ("tiny", "half"))
         assert state.read_buffers(copy.deepcopy(build("tiny", 8, seed=1))).layout == one
         assert state.read_buffers(copy.deepcopy(Shared())).layout == state.read_buffers(Shared()).layout
         assert one.digest != other.digest
 
-    def test_what_is_written_is_read_bit_for_bit(self):
+    def test_read_returns_the_written_bits(self):
         learned, other = stirred(build("half", 8, seed=0)), build("half", 8, seed=1).eval()
         held = state.read(learned)
         for array in (held.vector, *held.buffers.arrays):
-            array.flags.writeable = False  # as an array from shared memory is
+            array.flags.writeable = False  # as arrays from shared memory are
         assert state.changed_buffers(state.read_buffers(other), held.buffers)
         state.write(other, held)
         again = state.read(other)

@@ -1,4 +1,4 @@
-"""Channel surgery on hand-made networks: what belongs together, what must stay, and what is refused."""
+"""Channel surgery on hand-made networks: groups, fixed channels, and refused edits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_chain_has_a_group_per_layer_and_an_output_that_stays():
     assert torch.equal(small.full.weight, plain().full.weight[:, :12])
 
 
-def test_cutting_is_silencing_what_reads():
+def test_cutting_equals_silencing_the_reads():
     model = plain()
     found, keep = groups(model, IMAGE), {"a": torch.tensor([1, 2, 4]), "b": torch.tensor([0, 7])}
     by_hand = plain()
@@ -45,7 +45,7 @@ def test_cutting_is_silencing_what_reads():
     assert torch.allclose(cut(model, found, keep)(IMAGE), expected, rtol=1e-5)
     assert torch.allclose(mask(model, found, keep)(IMAGE), expected, rtol=1e-5)
     assert not torch.allclose(model(IMAGE), expected, rtol=1e-2)
-    # What only removed channels read stays, so that the network can grow back.
+    # Weights that only removed channels read stay, so that the network can be expanded again.
     assert torch.equal(mask(model, found, keep).b.weight[1:7], model.b.weight[1:7])
 
 
@@ -71,7 +71,7 @@ def test_after_a_permutation_a_smaller_model_is_a_prefix():
     assert torch.allclose(ordered(IMAGE), model(IMAGE), rtol=1e-5)
 
 
-def test_nothing_is_changed_and_nothing_shared():
+def test_edits_change_no_tensor_of_the_original():
     model = plain().train()
     model.a.weight.requires_grad_(False)
     model.norm.weight.grad = torch.ones(6)
@@ -88,7 +88,7 @@ def test_nothing_is_changed_and_nothing_shared():
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_residual_sum_ties_what_meets():
+def test_a_residual_sum_ties_its_channels():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         x = net.stem(x)
         x += net.two(net.one(x).relu())
@@ -118,7 +118,7 @@ def test_a_depthwise_layer_goes_with_its_producer_and_a_block_goes_as_one_or_eve
     assert torch.allclose(small(IMAGE), mask(net, found, keep)(IMAGE), rtol=1e-4)
 
 
-def test_transposed_convolutions_have_their_dimensions_the_other_way_round():
+def test_transposed_convolutions_have_swapped_dimensions():
     up, wide = nn.ConvTranspose2d(6, 4, 2, 2), nn.ConvTranspose2d(4, 6, 2, 2, groups=2)
     net = Net(lambda net, x: net.head(net.wide(net.up(net.a(x)))), a=conv(3, 6), up=up, wide=wide, head=conv(6, 2))
     found = groups(net, IMAGE)
@@ -162,7 +162,7 @@ def test_two_groups_that_begin_in_one_layer_have_names_of_their_own():
     assert groups(net, IMAGE).sizes == {"both": 4, "both#2": 6}
 
 
-def test_a_gate_goes_with_what_it_gates_and_its_bottleneck_is_free():
+def test_a_gate_is_tied_to_its_channels_and_its_bottleneck_is_free():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         x = net.a(x)
         average, peak = F.adaptive_avg_pool2d(x, 1), x.amax((2, 3), keepdim=True)
@@ -199,10 +199,10 @@ def test_attention_over_channels_is_refused_and_says_where():
         (lambda x: x + torch.ones(1, 6, 1, 1), "a tensor that it computes"),
         (lambda x: F.conv2d(x, torch.ones(6, 6, 1, 1)), "a tensor that it computes"),
         (lambda x: torch.cat([x, torch.ones(len(x), 1, 8, 8)], 1)[:, :6], "joins them to a constant"),
-        (lambda x: x.reshape(-1, 6, 4, 16).reshape(-1, 6, 8, 8), "insists on their number"),
+        (lambda x: x.reshape(-1, 6, 4, 16).reshape(-1, 6, 8, 8), "depends on their number"),
     ],
 )
-def test_what_fewer_channels_would_change_stays(forward, reason: str):
+def test_channels_whose_number_affects_the_output_stay(forward, reason: str):
     net = Net(lambda net, x: net.c(net.b(forward(net.a(x)))), a=conv(3, 6), b=conv(6, 4), c=conv(4, 2))
     found = groups(net, IMAGE)
     assert found.sizes == {"b": 4}
@@ -258,7 +258,7 @@ def test_flat_vectors_are_cut_by_coordinates():
     assert vector.read(model)[where].tolist() == vector.read(cut(model, found, keep)).tolist()
 
 
-def test_what_a_small_model_learns_goes_back_to_its_place():
+def test_lift_puts_changes_of_a_small_model_at_their_places():
     model = plain()
     found, keep = groups(model, IMAGE), {"a": [4, 1], "b": [0, 2, 3]}
     small = cut(model, found, keep)
@@ -333,7 +333,7 @@ def test_channels_that_leave_torch_are_refused_with_the_layer():
 
 
 @pytest.mark.parametrize(("then", "reason"), [("raise", "six, please"), ("more", "as it does with all"), ("other", "")])
-def test_code_that_looks_at_the_number_of_channels_is_seen(then: str, reason: str):
+def test_code_that_reads_the_number_of_channels_fixes_them(then: str, reason: str):
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         image, x = x, net.a(x)
         if x.shape[1] != 6 and then == "raise":
@@ -347,7 +347,7 @@ def test_code_that_looks_at_the_number_of_channels_is_seen(then: str, reason: st
         with pytest.raises(RequestError, match=f"does not run with fewer channels .*{reason}"):
             groups(net, IMAGE)
     else:
-        assert groups(net, IMAGE).fixed["a"] == "layer 'b' insists on their number"
+        assert groups(net, IMAGE).fixed["a"] == "layer 'b' depends on their number"
 
 
 def test_layers_behind_a_number_in_the_code_can_still_be_cut():
@@ -357,4 +357,4 @@ def test_layers_behind_a_number_in_the_code_can_still_be_cut():
     layers = {"a": conv(3, 6), "b": conv(6, 4), "full": nn.Linear(256, 8), "last": nn.Linear(8, 2)}
     found = groups(Net(forward, **layers), IMAGE)
     assert found.sizes == {"a": 6, "full": 8}
-    assert found.fixed["b"] == "the model's own forward insists on their number"
+    assert found.fixed["b"] == "the model's own forward depends on their number"

@@ -1,4 +1,4 @@
-"""Channel surgery on what code does between layers: numbers of channels, views, products, branches and training."""
+"""Channel surgery on code between layers: numbers of channels, views, products, branches and training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.networks.pruning.surgery.rules import keep as keeps_chann
 
 
 def check(net: nn.Module, found: Groups, image: torch.Tensor = IMAGE) -> None:
-    """Hold a cut and a permuted network to what the masked one and the network itself compute."""
+    """Check that the cut network equals the masked one, and the permuted network the original."""
     keep = {name: [k for k in range(size) if k % 2 == 0] for name, size in found.sizes.items()}
     order = {name: range(size - 1, -1, -1) for name, size in found.sizes.items()}
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_a_number_of_channels_that_code_computes_with_fixes_them(use, image):
     net = Net(lambda net, x: net.c(use(net.b(net.a(x)))), a=conv(3, 6), b=conv(6, 4), c=conv(4, 2))
     found = groups(net, image)
     assert found.sizes == {"a": 6}
-    assert found.fixed["b"] == "with fewer of them the model computes something else"
+    assert found.fixed["b"] == "with fewer of them the output of the model changes"
     check(net, found)
 
 
@@ -50,7 +50,7 @@ def test_a_number_of_channels_is_seen_behind_a_scale_of_zero():
 
     layers = {"stem": conv(3, 6), "a": conv(3, 6), "b": conv(6, 6), "c": conv(6, 6), "norm": nn.BatchNorm2d(6)}
     net = Net(forward, **layers, head=conv(6, 2))
-    net.norm.weight.data.zero_()  # as residual networks begin
+    net.norm.weight.data.zero_()  # a usual initialisation of residual networks
     assert groups(net, IMAGE).sizes == {"stem": 6, "a": 6}
 
 
@@ -102,7 +102,7 @@ def test_views_of_the_models_own_tensors_go_with_their_channels(use):
     check(net, found)
 
 
-def test_a_view_that_takes_a_part_of_a_tensor_fixes_what_meets_it():
+def test_a_partial_view_of_a_tensor_fixes_the_channels_that_meet_it():
     net = scaled(lambda net, x: x * torch.cat([net.scale[3:], net.scale[:3]]).view(-1, 1, 1))
     assert groups(net, IMAGE).sizes == {}
 
@@ -115,7 +115,7 @@ def test_a_view_that_takes_a_part_of_a_tensor_fixes_what_meets_it():
         lambda x: x / torch.stack([x.mean(), x.amax()]).sum(),
     ],
 )
-def test_one_number_of_all_channels_fixes_them_and_nothing_else(use):
+def test_a_number_computed_from_all_channels_fixes_only_them(use):
     net = Net(lambda net, x: net.c(net.b(use(net.a(x)))), a=conv(3, 6), b=conv(6, 4), c=conv(4, 2))
     found = groups(net, IMAGE)
     assert found.sizes == {"b": 4} and "over channels" in found.fixed["a"]
@@ -127,7 +127,7 @@ def test_one_number_of_all_channels_fixes_them_and_nothing_else(use):
 
 
 class LoRA(nn.Module):
-    """A frozen layer and a low-rank one beside it."""
+    """A frozen layer and a parallel low-rank one."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def test_products_read_and_make_channels_or_say_that_they_sum_over_them(product,
 
 
 class Attention(nn.Module):
-    """A non-local block: what is attended to has channels of its own, what is compared may not be cut."""
+    """A non-local block: values have separate channels, queries and keys cannot be cut."""
 
     def __init__(self, fused: bool) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_attention_keeps_what_it_compares_and_cuts_what_it_passes_on(fused):
+def test_attention_fixes_queries_and_keys_and_cuts_values(fused):
     net = Net(lambda net, x: net.b(net.see(net.a(x))), a=conv(3, 6), see=Attention(fused), b=conv(6, 2))
     found = groups(net, IMAGE)
     assert found.sizes == {"a": 6, "see.value": 5}
@@ -205,7 +205,7 @@ def test_attention_keeps_what_it_compares_and_cuts_what_it_passes_on(fused):
 
 
 def with_head() -> Net:
-    """A network with a head that helps it to train, as GoogLeNet has."""
+    """Return a network with an auxiliary head for training, as in GoogLeNet."""
 
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         y = net.a(x).relu()
@@ -229,7 +229,7 @@ def test_a_cut_network_trains_with_the_head_that_only_training_uses():
     assert small.apart.weight.grad.shape == (2, 2, 3, 3)
 
 
-def test_a_network_that_cannot_train_on_images_alone_is_followed_as_it_answers():
+def test_a_network_that_cannot_train_on_images_is_followed_in_evaluation_mode():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         if net.training:
             raise ValueError("targets, please")
@@ -239,7 +239,7 @@ def test_a_network_that_cannot_train_on_images_alone_is_followed_as_it_answers()
 
 
 class Exits(nn.Module):
-    """A network that can stop early."""
+    """A network with an early exit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,13 +261,13 @@ def test_every_branch_that_is_named_still_runs():
 
 
 class Odd(nn.Module):
-    """A function that surgery does not know."""
+    """A function without a rule."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.special.erfcx(x.abs())
 
 
-def test_a_rule_for_a_type_of_module_says_what_surgery_does_not_know():
+def test_leaves_add_a_rule_for_a_type_of_module():
     net = Net(lambda net, x: net.b(net.odd(net.a(x))), a=conv(3, 6), odd=Odd(), b=conv(6, 2))
     assert groups(net, IMAGE).sizes == {}
     seen: list[str] = []
@@ -305,9 +305,9 @@ def test_a_rule_for_a_type_of_module_binds_its_tensors_and_may_refuse():
         cut(net, groups(net, IMAGE, leaves={Scale: refuse}), {"a": [0]})
 
 
-def test_a_network_that_leaves_out_layers_at_random_is_followed_as_it_answers():
+def test_stochastic_depth_is_followed_in_evaluation_mode():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
-        x = F.dropout(net.a(x), training=net.training)  # which draws more random numbers for more channels
+        x = F.dropout(net.a(x), training=net.training)  # draws more random numbers for more channels
         for _ in range(20):
             x = net.b(x) if not net.training or (torch.rand(()) < 0.5 and random.random() < 0.5) else x
         return net.c(x)
@@ -318,7 +318,7 @@ def test_a_network_that_leaves_out_layers_at_random_is_followed_as_it_answers():
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 
-def test_noise_in_an_answer_is_the_same_for_the_cut_and_the_masked_network():
+def test_noise_in_outputs_is_equal_for_the_cut_and_the_masked_network():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.b(net.a(x)) + torch.randn(len(x), 2, 8, 8)
 

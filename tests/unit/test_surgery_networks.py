@@ -1,4 +1,4 @@
-"""Surgery on random networks, the zoo and torchvision's: it computes the same, to the last digits of float64."""
+"""Channel surgery on random networks, the zoo and torchvision: equal outputs in float64."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from driftlab.platform.networks.pruning.surgery import (
 from driftlab.platform.networks.published import detection, library, residual
 from driftlab.platform.networks.zoo import ZOO
 
-SAME = 1e-9  # relative; float64 leaves about 1e-15
+SAME = 1e-9  # relative; the error of float64 is about 1e-15
 SEEDS = range(20)
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "channel-surgery.md"
@@ -42,7 +42,7 @@ Keep = dict[str, torch.Tensor]
 
 
 class Block(nn.Module):
-    """One random step: channels in, as many or others out, at the same resolution."""
+    """A random block with equal resolution of input and output."""
 
     def __init__(self, inputs: int, pick: Callable[[int], int]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ KINDS = ("conv", "residual", "deep", "grouped", "gate", "join", "up", "attend", 
 
 
 class Random(nn.Module):
-    """A few random steps, then a classifier on the flattened picture."""
+    """A few random blocks, and a classifier on the flattened features."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Random(nn.Module):
         return self.last(self.head(self.blocks(x)))
 
 
-TORCHVISION = {  # and how many groups it has
+TORCHVISION = {  # with the number of groups
     "vgg16": 15,
     "resnet18": 12,
     "resnet50": 37,
@@ -126,14 +126,14 @@ def torchvision_model(name: str) -> nn.Module:
     torchvision = import_torchvision()
     backbone = {"weights_backbone": None} if "deeplab" in name else {}
     model = torchvision.models.get_model(name, weights=None, **backbone)
-    if name == "vgg16":  # with 64 instead of 4096 neurons behind its features, which a test has no time for
+    if name == "vgg16":  # with 64 instead of 4096 hidden units, to save time
         model.classifier[0], model.classifier[3] = nn.Linear(512 * 49, 64), nn.Linear(64, 64)
         model.classifier[6] = nn.Linear(64, 9)
     return model
 
 
 def filled(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Build a network in float64 whose every number matters, without the time that its own initialisation takes."""
+    """Return a network in float64 with random values, without its slow initialisation."""
     with torch.device("meta"):
         model = make()
     model = model.to_empty(device="cpu").double().eval()
@@ -158,14 +158,14 @@ def off(some: torch.Tensor, others: torch.Tensor) -> float:
 
 
 def some_channels(found: Groups, seed: int) -> Keep:
-    """Keep a random part of every group, at least one channel of each."""
+    """Return a random part of every group, at least one channel of each."""
     generator = torch.Generator().manual_seed(seed)
     counts = {name: int(torch.randint(1, size + 1, (), generator=generator)) for name, size in found.sizes.items()}
     return {name: torch.randperm(found.sizes[name], generator=generator)[:count] for name, count in counts.items()}
 
 
 def deaf(model: nn.Module, found: Groups, keep: Keep) -> Iterator[torch.utils.hooks.RemovableHandle]:
-    """Make every dense layer deaf to the channels that go, by clearing them in its input."""
+    """Zero the removed channels in the input of every dense layer."""
     alive = torch.ones(sum(found.sizes.values()) + 1, dtype=torch.double)
     for name, group in found.members.items():
         alive[group.span] = 0
@@ -184,7 +184,7 @@ def deaf(model: nn.Module, found: Groups, keep: Keep) -> Iterator[torch.utils.ho
 
 
 def check(model: nn.Module, images: torch.Tensor, seed: int) -> Groups:
-    """Hold a model to all that surgery promises, and say what its groups are."""
+    """Check all edits on a model, and return its groups."""
     found = groups(model, images)
     expected = answer(model, images)
     generator = torch.Generator().manual_seed(seed)
@@ -217,7 +217,7 @@ def test_random_networks_are_of_every_kind_and_can_be_cut():
 
 
 class Grouped(nn.Module):
-    """Grouped convolutions in a row, of different numbers of blocks, with a sum, a gate and a depthwise one between."""
+    """Grouped convolutions of different numbers of blocks, with a sum, a gate and a depthwise one between."""
 
     def __init__(self, blocks: tuple[int, int]) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def test_grouped_convolutions_lose_blocks_and_places(blocks: tuple[int, int], si
 
 
 @pytest.mark.parametrize("seed", SEEDS[:5])
-def test_a_network_grown_from_a_small_one_computes_what_that_does(seed: int):
+def test_an_expanded_network_has_the_outputs_of_the_small_one(seed: int):
     images = torch.randn(2, 3, 12, 12, dtype=torch.double, generator=torch.Generator().manual_seed(seed))
     small_of, big = filled(lambda: Random(seed), seed), filled(lambda: Random(seed), seed + 1)
     found = groups(big, images)
@@ -285,14 +285,14 @@ def short_transformer() -> nn.Module:
     return library.Published(network, ZOO["vit_small"].input)
 
 
-# The blocks of networks whose weights alone take seconds, fewer and with fewer channels.
+# Networks whose weights take seconds to build, with fewer blocks and channels.
 NARROW = {
     "wrn_28_10": lambda: residual.wide_residual(5, depth=10, width=2),
     "resnext29": narrow_resnext,
     "vit_small": short_transformer,
     "yolov3": lambda: detection.Yolo(5, width=8),
 }
-OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # the next test has them
+OF_TORCHVISION = {*TORCHVISION, "deeplabv3_mobilenet"}  # covered by the next test
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ def test_networks_of_torchvision_compute_the_same(name: str):
 
 
 @pytest.mark.slow
-def test_shuffled_channels_are_named_as_what_must_stay():
+def test_shuffled_channels_are_fixed():
     found = groups(torchvision_model("shufflenet_v2_x0_5"), torch.randn(1, 3, 32, 32))
     assert found.fixed["stage2.0.branch1.2"] == "layer 'stage2.0' divides its channels by position (view)"
     assert {"stage2.1.branch2.0", "conv1.0"} <= found.sizes.keys()
@@ -334,12 +334,12 @@ def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture):
 
 
 def load_coverage() -> ModuleType:
-    """Import the benchmark that writes the page's table."""
+    """Return the benchmark that writes the table of the page."""
     file = ROOT / "benchmarks" / "surgery_coverage.py"
     spec = importlib.util.spec_from_file_location("surgery_coverage", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
+    sys.modules[spec.name] = module  # required by dataclasses
     spec.loader.exec_module(module)
     return module
 
@@ -363,8 +363,8 @@ def test_on_the_page_every_cut_is_exact_and_trains_and_no_group_is_missing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1"])
-def test_the_page_says_what_the_benchmark_measures(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # a script finds what stands beside it
+def test_the_page_holds_the_measurements_of_the_benchmark(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # scripts import modules of their folder
     coverage = load_coverage()
     row = coverage.measure(name, compare=False)
     now = [cell for pair in zip(coverage.cells(row.ours), ("–",) * 3, strict=True) for cell in pair]

@@ -1,4 +1,4 @@
-"""The master of scaling surrogate: its first surrogates, drafts for samples, and what flows back."""
+"""ElasticDNN's master: first surrogates, drafts for samples, and updates of the master."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.module_utils import copy_entries
 from driftlab.platform.networks.predict import predict, state_of, to_input
-from driftlab.platform.networks.pruning.knowledge import CONTRACT, largest_gap
+from driftlab.platform.networks.pruning.knowledge import MAX_GAP, largest_gap
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.scaling import elastic
 from driftlab.platform.scaling.base import Budget, Draft
@@ -55,13 +55,13 @@ def moved(surrogate: torch.nn.Module, seed: int, by: float = 0.01) -> torch.nn.M
 
 class TestDrafts:
     @pytest.mark.slow
-    def test_a_surrogate_is_the_gated_master_on_the_least_certain_frame(self):
+    def test_a_surrogate_equals_the_gated_master_on_the_most_difficult_frame(self):
         found, draft = drafted()
         gated, frames = found.at_ratio(0), to_input(images())
         with torch.no_grad():
             expected = gated(frames)
             made = member().select(found, SMALL)(frames)
-        row = int(elastic.uncertainties(expected, CLASSIFICATION).argmax())
+        row = int(elastic.entropies(expected, CLASSIFICATION).argmax())
         assert torch.allclose(made[row], expected[row], atol=1e-5)
         assert not torch.allclose(made, expected, atol=1e-3)
         assert [len(kept) for kept in draft.kept.values()] == [4, 8, 8]
@@ -75,7 +75,7 @@ class TestDrafts:
         assert one.profile(first, SIZE)[0].cost.macs < one.profile(first, SIZE)[1].cost.macs / 2
 
     @pytest.mark.slow
-    def test_choosing_is_paid_as_a_pass_through_the_master(self):
+    def test_selection_costs_a_pass_through_the_master(self):
         found, draft = drafted()
         small = member().profile(found, SIZE)[0].cost
         whole = elastic.count_cost(found.network, *SIZE)
@@ -106,11 +106,11 @@ class TestDrafts:
         with pytest.raises(RequestError, match="of other groups"):
             member().redraft(found, SMALL, Draft({"first.0": draft.kept["first.0"]}))
 
-    def test_the_least_certain_detection_has_undecided_classes(self):
+    def test_detection_entropy_is_largest_for_undecided_classes(self):
         outputs = torch.full((3, CLASSES + 4, 2, 2), -9.0)
         outputs[1, :CLASSES] = 0.0
         outputs[2, CLASSES:] = 5.0
-        found = elastic.uncertainties(outputs, DETECTION)
+        found = elastic.entropies(outputs, DETECTION)
         assert float(found[1]) == pytest.approx(CLASSES * np.log(2))
         assert float(found[0]) == float(found[2]) < 0.1
 
@@ -128,7 +128,7 @@ def predict_logits(network: torch.nn.Module) -> np.ndarray:
 
 
 class TestStatistics:
-    def test_every_keep_ratio_has_statistics_of_its_own_and_needs_them(self):
+    def test_every_keep_ratio_requires_separate_statistics(self):
         found, frames = master(), to_input(problem().train.images)
         small, large = found.statistics
         assert any(not np.array_equal(small[name], large[name]) for name in small)
@@ -146,9 +146,9 @@ class TestStatistics:
             norm = found.network.deep[1].inner[1]
             shift = norm.bias.detach()[:, None, None]
             own, other = (float((one - shift).mean(dim=(0, 2, 3)).abs().mean()) for one in seen)
-            assert 2 * own < other  # by statistics of its own, what a batch norm gives has mean 0
+            assert 2 * own < other  # with its own statistics, the output of a batch norm has mean 0
 
-    def test_a_surrogate_starts_with_those_of_its_ratio(self):
+    def test_a_surrogate_starts_with_the_statistics_of_its_ratio(self):
         found, draft = drafted()
         bare = copy_with(found, statistics=tuple({k: v * 0 + 2 for k, v in s.items()} for s in found.statistics))
         cut = member().redraft(bare, SMALL, draft).cuts[0].state
@@ -162,14 +162,14 @@ def copy_with(found: elastic.Master, **changes) -> elastic.Master:
 class TestFeedback:
     @pytest.mark.slow
     @pytest.mark.parametrize("knowledge", ["identity", "mix_fixed", "reparam", "penalty"])
-    def test_layers_equal_the_mixtures_of_their_knowledge_and_no_change_is_none(self, knowledge):
+    def test_layers_equal_their_mixtures_and_an_untrained_surrogate_changes_no_layer(self, knowledge):
         found, _ = drafted(knowledge=knowledge)
-        assert largest_gap(found.network, found.links) < CONTRACT
+        assert largest_gap(found.network, found.links) < MAX_GAP
         again = member().absorb(found, member().select(found, SMALL))
         before, after = state_of(found.gated), state_of(again.gated)
         assert max(np.abs(after[name] - before[name]).max() for name in before) < 1e-6
 
-    def test_what_was_not_kept_stays(self):
+    def test_channels_outside_the_surrogate_stay(self):
         found, draft = drafted()
         surrogate = moved(member().select(found, SMALL), 1)
         learned = member().absorb(found, surrogate)
@@ -190,7 +190,7 @@ class TestFeedback:
         gates = {name: value for name, value in state_of(found.gated).items() if name.startswith("gates")}
         assert all(np.array_equal(value, state_of(learned.gated)[name]) for name, value in gates.items())
 
-    def test_statistics_flow_back_into_those_of_their_ratio_alone(self):
+    def test_statistics_update_those_of_their_ratio_only(self):
         found, draft = drafted()
         surrogate = member().select(found, SMALL)
         name, kept = "first.1.running_mean", draft.kept["first.0"]
@@ -201,7 +201,7 @@ class TestFeedback:
         assert np.count_nonzero(change) == len(kept)
         assert learned.statistics[1] is found.statistics[1]
 
-    def test_one_filter_changes_one_filter(self):
+    def test_a_change_of_one_filter_updates_one_filter(self):
         found, draft = drafted()
         surrogate = member().select(found, SMALL)
         with torch.no_grad():
@@ -215,7 +215,7 @@ class TestFeedback:
         assert rows["deep.0.inner.0.weight"].tolist() == [draft.kept["deep.0.inner.0"][3]]
         assert rows["deep.1.inner.0.weight"].size == 0
 
-    def test_the_same_network_flows_back_once(self):
+    def test_absorbing_a_surrogate_twice_changes_the_master_once(self):
         found, _ = drafted()
         surrogate = moved(member().select(found, SMALL), 1)
         once = member().absorb(found, surrogate)
@@ -242,7 +242,7 @@ class TestFeedback:
         with pytest.raises(RequestError, match="none of the master's 2 surrogates"):
             member().absorb(master(), build("tiny_residual", CLASSES, seed=0))
 
-    def test_nothing_of_the_family_itself_changes(self):
+    def test_absorb_leaves_the_original_family_unchanged(self):
         found, _ = drafted()
         before = copy.deepcopy(state_of(found.gated))
         member().absorb(found, moved(member().select(found, SMALL), 1))

@@ -1,4 +1,4 @@
-"""Tasks: what each reads, counts, scores and learns from; boxes against what can be worked out by hand."""
+"""Tasks: decoding, counts, scores and losses; boxes against results by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY = list(TASKS.values())
 
 
 def answers(task, seed=0, n=4):
-    """Draw answers as a network would give them."""
+    """Return random predictions."""
     rng = np.random.default_rng(seed)
     if task is SEGMENTATION:
         return rng.integers(0, CLASSES, (n, HEIGHT, WIDTH), dtype=np.uint8)
@@ -37,7 +37,7 @@ def answers(task, seed=0, n=4):
 
 
 def draw_boxes(rng, count):
-    """Draw boxes apart from each other, so that each has a middle of its own."""
+    """Return random boxes with a minimum distance, so that their centres differ."""
     cells = rng.permutation(12)[:count]
     sizes = rng.uniform(5, 15, (count, 2))
     low = np.stack([cells % 4 * 16, cells // 4 * 16], axis=1) + rng.uniform(0, 16 - sizes)
@@ -48,12 +48,12 @@ def equal(first, second):
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def shown(answers_, task):
-    """Frames that say about themselves what the answers are."""
-    n = len(answers_)
+def shown(labels_of, task):
+    """Return frames with these labels as ground truth."""
+    n = len(labels_of)
     truths = {"labels": None, "classes": None, "boxes": None}
     truths[{"segmentation": "labels", "classification": "classes", "detection": "boxes"}[task.name]] = (
-        tuple(answers_) if task is DETECTION else answers_
+        tuple(labels_of) if task is DETECTION else labels_of
     )
     return Frames(np.arange(n) / 2, np.zeros((n, HEIGHT, WIDTH, 3), np.uint8), np.zeros(n, np.int32), **truths)
 
@@ -68,13 +68,13 @@ class TestEveryTask:
         assert equal(task.truth(shown(given_, task)), given_)
         assert [other.truth(shown(given_, task)) is None for other in EVERY] == [other is not task for other in EVERY]
 
-    def test_what_is_right_scores_1_and_has_not_changed(self, task):
+    def test_equal_labels_score_1_and_have_phi_0(self, task):
         right = answers(task)
         counts = task.counts(right, right, CLASSES)
         assert task.score(counts).tolist() == [1.0] * 4 and float(task.score(counts.sum(axis=0))) == 1.0
         assert [task.phi(answer, answer, CLASSES) for answer in right] == [0.0] * 4
 
-    def test_what_is_wrong_scores_less_and_has_changed(self, task):
+    def test_different_labels_score_below_1_and_have_phi_above_0(self, task):
         right, wrong = answers(task, n=20), answers(task, seed=1, n=20)
         counts = task.counts(wrong, right, CLASSES)
         assert float(task.score(counts.sum(axis=0))) < 0.5
@@ -87,30 +87,30 @@ class TestEveryTask:
         parts = [task.counts(given_[part], right[part], CLASSES) for part in (slice(0, 2), slice(2, 6))]
         assert np.array_equal(np.concatenate(parts), whole)
 
-    def test_an_answer_crosses_the_link_unchanged(self, task):
+    def test_unpack_returns_the_packed_label(self, task):
         for answer in answers(task):
             packed = task.pack(answer)
             assert np.array_equal(task.unpack(packed, HEIGHT, WIDTH), answer)
             with pytest.raises(WireError):
                 task.unpack(packed[:-3], HEIGHT, WIDTH)
 
-    def test_mirroring_twice_changes_nothing(self, task):
+    def test_mirroring_twice_is_the_identity(self, task):
         given_ = answers(task)
         twice = task.mirror(task.mirror(given_, WIDTH), WIDTH)
         assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(twice, given_, strict=True))
 
-    def test_without_motion_an_answer_stays(self, task):
+    def test_warp_without_motion_is_the_identity(self, task):
         for answer, other in zip(answers(task), answers(task, seed=1), strict=True):
-            whole = np.round(answer)  # pixels know of no parts
+            whole = np.round(answer)  # pixels are whole numbers
             assert np.array_equal(task.warp(whole, flow.identity(HEIGHT, WIDTH), other), whole)
 
-    def test_an_answer_is_drawn_at_the_size_of_the_frame(self, task):
+    def test_draw_returns_an_image_of_the_frame_size(self, task):
         image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
         pictures = [task.draw(answer, image) for answer in answers(task)]
         assert {(picture.shape, picture.dtype) for picture in pictures} == {(image.shape, image.dtype)}
         assert not equal(pictures[:1], pictures[1:2])
 
-    def test_answers_can_be_gathered_chosen_and_blank(self, task):
+    def test_labels_can_be_stacked_selected_and_blank(self, task):
         given_ = answers(task)
         gathered = np.concatenate([task.blank(0, HEIGHT, WIDTH), given_])
         assert equal(gathered[np.array([True, False, True, False])], given_[[0, 2]])
@@ -118,7 +118,7 @@ class TestEveryTask:
 
     @pytest.mark.slow
     def test_a_network_learns_from_it(self, task):
-        """Some steps on the same frames halve the loss."""
+        """Steps on the same frames halve the loss."""
         name = {"segmentation": "tiny", "classification": "tiny_classifier", "detection": "tiny_detector"}[task.name]
         assert task_of(name) is task
         truth = answers(task, seed=3)
@@ -136,7 +136,7 @@ class TestEveryTask:
         assert losses[-1] < 0.5 * losses[0]
 
 
-def test_an_unknown_task_is_refused_with_what_was_meant():
+def test_an_unknown_task_is_refused_with_a_suggestion():
     with pytest.raises(RequestError, match="Did you mean 'detection'"):
         tasks.find("detektion")
 
@@ -186,25 +186,25 @@ def test_f1_of_counts_is_that_of_the_frames(seed):
 
 
 def ideal(found, classes=CLASSES):
-    """An output that says exactly what is there."""
-    heat, sides, _ = boxes._targets(found, classes, HEIGHT // 2, WIDTH // 2)
+    """Return the output for perfect predictions."""
+    heat, sides, _ = boxes._draw_targets(found, classes, HEIGHT // 2, WIDTH // 2)
     logits = np.where(heat == 1, 6.0, np.log(np.clip(heat, 1e-4, 0.9) / (1 - np.clip(heat, 1e-4, 0.9))))
     return torch.from_numpy(np.concatenate([logits, sides])[None].astype(np.float32))
 
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 9999))
-def test_what_is_drawn_into_the_map_is_read_from_it(seed):
+def test_decode_returns_the_boxes_of_the_targets(seed):
     rng = np.random.default_rng(seed)
     found = draw_boxes(rng, int(rng.integers(0, 8)))
     (back,) = boxes.decode(ideal(found), HEIGHT, WIDTH)
     assert len(back) == len(found)
     order = np.lexsort(back[:, :3].round(2).T), np.lexsort(found[:, :3].round(2).T)
     assert np.allclose(back[order[0], :5], found[order[1]], atol=0.02)
-    assert np.all(np.diff(back[:, 5]) <= 0)  # the surest first
+    assert np.all(np.diff(back[:, 5]) <= 0)  # the most likely first
 
 
-def test_the_ideal_output_costs_next_to_nothing_and_an_empty_one_what_it_misses():
+def test_the_loss_is_near_zero_for_ideal_outputs_and_large_for_empty_ones():
     found = boxes.stack([draw_boxes(np.random.default_rng(0), 4)])
     empty = boxes.stack([found[0][:0]])
     blank = torch.full((1, CLASSES + boxes.SIDES, HEIGHT // 2, WIDTH // 2), -6.0)
@@ -213,21 +213,21 @@ def test_the_ideal_output_costs_next_to_nothing_and_an_empty_one_what_it_misses(
     assert boxes.loss(blank[:0], boxes.stack([])) is None
 
 
-def test_the_middles_cost_what_the_focal_loss_says():
+def test_the_centre_loss_is_the_focal_loss():
     found = boxes.stack([np.array([[2, 10, 10, 20, 20]], np.float32)])
     output = torch.randn(1, CLASSES + boxes.SIDES, HEIGHT // 2, WIDTH // 2, generator=torch.Generator().manual_seed(1))
-    heat, sides, weight = boxes._targets(found[0], CLASSES, HEIGHT // 2, WIDTH // 2)
+    heat, sides, weight = boxes._draw_targets(found[0], CLASSES, HEIGHT // 2, WIDTH // 2)
     assert (heat == 1).sum() == 1 and heat[2, 7, 7] == 1 and heat[[0, 1, 3]].max() == 0
     p = torch.sigmoid(output[0, :-4]).double().numpy()
     middles = np.where(heat == 1, -((1 - p) ** 2) * np.log(p), -((1 - heat) ** 4) * p**2 * np.log(1 - p)).sum()
     off = F.smooth_l1_loss(output[0, -4:], torch.from_numpy(sides), reduction="none", beta=0.1).sum(0).numpy()
     wanted = middles + (off * weight).sum() / max(1, weight.sum())
     assert float(boxes.loss(output, found)) == pytest.approx(wanted, rel=1e-4)
-    here = sides[:, 7, 7]  # the cell's middle lies at 15, 15
+    here = sides[:, 7, 7]  # centre of the cell: 15, 15
     assert np.exp(here) * boxes.UNIT_PX == pytest.approx([5, 5, 5, 5])
 
 
-def test_what_is_too_small_counts_for_nothing():
+def test_small_boxes_are_not_scored():
     found = np.array([[1, 0, 0, 3.9, 20], [1, 0, 0, 4, 20], [1, 0, 0, 20, 2]], np.float32)
     assert boxes.drop_small(found).tolist() == found[1:2].tolist()
     stream = open_stream("streets/walking_paris", seed=0, height=64, width=96, fps=2, duration_s=20)
@@ -235,9 +235,9 @@ def test_what_is_too_small_counts_for_nothing():
     assert min(np.minimum(b[:, 3] - b[:, 1], b[:, 4] - b[:, 2]).min() for b in truth if len(b)) >= 4
 
 
-def test_boxes_move_with_what_is_in_them_and_leave_with_it():
+def test_warp_moves_boxes_and_drops_those_outside_the_frame():
     found = np.array([[1, 4, 10, 14, 20], [2, 40, 0, 48, 8]], np.float32)
-    right = flow.identity(HEIGHT, WIDTH) - np.array([10, 2], np.float32)  # everything came from further left and up
+    right = flow.identity(HEIGHT, WIDTH) - np.array([10, 2], np.float32)  # the source is further left and up
     assert boxes.warp(found, right).tolist() == [[1, 14, 12, 24, 22], [2, 50, 2, 58, 10]]
     away = flow.identity(HEIGHT, WIDTH) + np.array([20, 0], np.float32)
     assert boxes.warp(found, away).tolist() == [[2, 20, 0, 28, 8]]

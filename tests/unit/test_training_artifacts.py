@@ -1,4 +1,4 @@
-"""Built networks are kept whole, built once, never trusted when damaged."""
+"""The cache of built networks: atomic writes, one build per key, damaged files are rebuilt."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ WEIGHTS = {"a.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "a.count":
 
 @pytest.fixture
 def built(monkeypatch, tmp_path):
-    """Put the cache into an empty folder and the building of weights where it can be counted."""
+    """Use an empty cache folder, and return a list with an entry per build."""
     recipes = []
 
     def build(recipe, before):
         recipes.append(recipe)
-        time.sleep(0.05)  # long enough for others to come and ask
+        time.sleep(0.05)  # long enough for concurrent requests
         return WEIGHTS
 
     monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path / "cache"))
@@ -53,7 +53,7 @@ def kept():
     return path
 
 
-def test_the_second_request_reads_what_the_first_one_built(built):
+def test_a_second_request_reads_the_cache(built):
     assert obtain(RECIPE) is WEIGHTS
     again = obtain(Recipe("half"))
     assert built == [RECIPE]
@@ -61,20 +61,20 @@ def test_the_second_request_reads_what_the_first_one_built(built):
     assert again["a.count"].shape == ()
 
 
-def test_what_is_kept_says_how_it_was_built_and_leaves_no_drafts(built):
+def test_the_cache_holds_weights_and_recipe_and_no_temporary_files(built):
     obtain(RECIPE)
     told = json.loads(kept().with_suffix(".json").read_text())
     given, later = dataclasses.asdict(RECIPE), ["fresh_head", "content", "lessons", "start", "start_digest"]
     later += ["elsewhere", "elsewhere_steps", "elsewhere_content", "device", "precision", "portable"]
     usual = dataclasses.asdict(Recipe("half"))
-    assert not any(given.pop(name) != usual[name] or name in told for name in later)  # what was built before is found
+    assert not any(given.pop(name) != usual[name] or name in told for name in later)  # existing entries stay valid
     assert {**told, **given} == told
     assert told["digest"] == digest(WEIGHTS)
     assert told["torch"]
     assert sorted(path.suffix for path in cache_folder().iterdir()) == [".json", ".lock", ".safetensors"]
 
 
-def test_every_field_of_a_recipe_decides_where_it_is_kept():
+def test_every_field_of_a_recipe_changes_its_key():
     other = {"str": "other", "int": 3, "float": 0.5, "bool": True, "tuple[tuple[str, float], ...]": (("noise", 2.0),)}
     changed = [
         dataclasses.replace(RECIPE, **{field.name: other[str(field.type)]}) for field in dataclasses.fields(Recipe)
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_built_again_with_a_warning(built, caplog, damage):
     assert len(built) == 2
 
 
-def test_a_writer_that_dies_half_way_leaves_nothing_to_trust(built, monkeypatch):
+def test_an_interrupted_write_is_rebuilt(built, monkeypatch):
     from pathlib import Path
 
     whole = Path.write_bytes
@@ -141,7 +141,7 @@ def test_a_writer_that_dies_half_way_leaves_nothing_to_trust(built, monkeypatch)
     assert digest(obtain(RECIPE)) == digest(WEIGHTS)
 
 
-def test_those_who_ask_together_build_once(built):
+def test_concurrent_requests_build_once(built):
     together = threading.Barrier(4)
     found = []
 
@@ -162,11 +162,11 @@ def test_reading_needs_neither_the_lock_nor_a_folder_to_write_to(built):
     obtain(RECIPE)
     lock = kept().with_suffix(".lock")
     lock.unlink()
-    lock.mkdir()  # from now on nobody can take it
+    lock.mkdir()  # the lock can no longer be taken
     assert digest(obtain(RECIPE)) == digest(WEIGHTS)
 
 
-def test_a_builder_that_was_killed_holds_nobody_up(built):
+def test_a_killed_builder_releases_the_lock(built):
     lock = cache_folder() / f"half-{RECIPE.key()}.lock"
     lock.parent.mkdir()
     hold = "f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
@@ -177,19 +177,19 @@ def test_a_builder_that_was_killed_holds_nobody_up(built):
     asked = threading.Thread(target=obtain, args=(RECIPE,))
     asked.start()
     asked.join(0.2)
-    assert not built  # it waits while the other builds
+    assert not built  # it waits for the other builder
     holder.kill()
     holder.wait()
     asked.join(30)
     assert built == [RECIPE]
 
 
-def test_a_folder_that_cannot_be_written_is_a_request_with_a_cure(built, monkeypatch, tmp_path):
+def test_an_unwritable_folder_is_refused_with_the_fix(built, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv(artifacts.FOLDER_VARIABLE, str(tmp_path / "file" / "cache"))
     with pytest.raises(RequestError, match=r"file/cache.*Set DRIFTLAB_CACHE to a folder"):
         obtain(RECIPE)
-    assert not built  # refused before the work, not after it
+    assert not built  # refused before the build
 
 
 def test_without_the_variable_the_users_cache_is_used(monkeypatch, tmp_path):
@@ -279,20 +279,20 @@ def test_a_pack_belongs_to_its_family_and_to_its_member(looking, tmp_path):
     assert looking().key() != edited
 
 
-def test_a_member_that_asks_nothing_has_an_empty_pack_and_builds_nothing(looking):
+def test_a_member_without_a_pack_builds_no_family(looking):
     assert obtain_pack(looking("tent")) == {}
     assert not cache_folder().exists()
 
 
 def test_families_that_were_built_before_packs_are_found(monkeypatch):
-    """A key names a file that took minutes to build: it may change only with what comes out."""
+    """A build takes minutes, so that a key must only change with the result."""
     monkeypatch.setattr(artifacts, "version_of", lambda name: "2.0")
     assert FamilyRecipe(RECIPE, Member("scaling", "usnet")).key() == "835276e2eddc65fe7943"
 
 
 @pytest.mark.parametrize("older", [False, True])
 def test_a_network_of_another_recipe_is_refused_and_built_again(built, caplog, older):
-    """A file that was copied under another recipe's name is whole, and it is not what was asked for."""
+    """A file copied under the name of another recipe is intact, but has the wrong weights."""
     other = dataclasses.replace(RECIPE, steps=3)
     obtain(other)
     wrong, right = kept(), cache_folder() / f"half-{RECIPE.key()}.safetensors"
@@ -308,14 +308,14 @@ def test_a_network_of_another_recipe_is_refused_and_built_again(built, caplog, o
     assert built == [other, RECIPE]
 
 
-def test_a_network_that_was_kept_without_its_recipe_is_known_by_the_json_beside_it(built):
+def test_a_network_without_recipe_metadata_is_checked_by_its_json_file(built):
     obtain(RECIPE)
     save_file(load_file(kept()), kept(), metadata={"digest": digest(WEIGHTS)})
     obtain(RECIPE)
     assert built == [RECIPE]
 
 
-def test_the_version_of_a_member_changes_what_stands_on_it_alone(monkeypatch):
+def test_the_version_of_a_member_changes_only_its_keys(monkeypatch):
     def keys():
         families = [FamilyRecipe(RECIPE, Member("scaling", name)) for name in ("usnet", "nested")]
         packs = [PackRecipe(families[1], Member("adaptation", name)) for name in ("tent", "shot")]

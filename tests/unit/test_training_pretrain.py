@@ -1,4 +1,4 @@
-"""Pre-training: the same bits for the same recipe, lessons from every workload, scenes that no experiment shows."""
+"""Pre-training: equal bits for equal recipes, frames of all workloads, seeds that no experiment uses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_computes_on_one_thread_and_gives_the_others_back():
 
 
 @pytest.mark.slow
-def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
+def test_pretraining_frames_cover_all_workloads_with_separate_seeds(monkeypatch):
     opened = []
     real = pretrain.open_stream
 
@@ -62,18 +62,18 @@ def test_lessons_come_from_every_workload_under_seeds_of_their_own(monkeypatch):
         return real(name, seed=seed, **rest)
 
     monkeypatch.setattr(pretrain, "open_stream", note)
-    lessons = pretrain.draw_lessons(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
+    lessons = pretrain.draw_pretraining_frames(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
     assert len(lessons.images) == len(lessons.labels) == 80
     assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
     assert len({seed for _, seed in opened}) == len(opened) == 20
-    assert min(seed for _, seed in opened) > 1_000_000  # nobody types such a seed
+    assert min(seed for _, seed in opened) > 1_000_000  # larger than usual seeds of experiments
 
 
 @pytest.mark.slow
-def test_lessons_are_drawn_with_the_parameters_of_the_recipe():
+def test_pretraining_frames_use_the_parameters_of_the_recipe():
     recipe = Recipe("half", height=24, width=32, workloads="city", steps=10, batch=8)
-    usual = pretrain.draw_lessons(recipe, 32)
-    empty = pretrain.draw_lessons(replace(recipe, lessons=(("crowd", 0.0), ("passers", 0.0))), 32)
+    usual = pretrain.draw_pretraining_frames(recipe, 32)
+    empty = pretrain.draw_pretraining_frames(replace(recipe, lessons=(("crowd", 0.0), ("passers", 0.0))), 32)
     assert np.isin(usual.labels, (PERSON, CAR)).any() and not np.isin(empty.labels, (PERSON, CAR)).any()
 
 
@@ -85,8 +85,8 @@ def test_no_steps_leave_the_random_weights():
 
 
 @pytest.mark.parametrize("classes", [3, 8])
-def test_a_fresh_head_sits_on_what_was_learned(classes):
-    """Also where there happen to be as many classes as in the lessons."""
+def test_a_fresh_head_keeps_the_trained_features(classes):
+    """Also for the number of classes of the training frames."""
     learned = pretrain.pretrain(SHORT)
     own, same = (pretrain.pretrain(replace(SHORT, classes=classes, fresh_head=True)) for _ in range(2))
     assert digest(own) == digest(same)

@@ -1,4 +1,4 @@
-"""Weights from a file: what fits is taken, a head for other classes is trained, anything else is refused."""
+"""Weights from a file: fitting entries are loaded, another head is trained, other files are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_network_begins_with_the_weights_of_the_file(tmp_path):
     assert recipe(saved(tmp_path / "w.safetensors", 8)).key() != RECIPE.key()
 
 
-def test_a_head_for_other_classes_starts_anew_and_needs_steps(tmp_path):
+def test_a_head_for_other_classes_is_random_and_requires_training(tmp_path):
     path = saved(tmp_path / "w.safetensors", 5)
     model = build("half", 8, seed=1)
     head = model.head.weight.clone()
@@ -54,7 +54,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not weights", b"\xff" * 64])
-def test_a_file_without_weights_is_refused_with_the_way_to_make_one(tmp_path, content):
+def test_a_file_without_weights_is_refused_with_the_fix(tmp_path, content):
     if content is not None:
         (tmp_path / "w").write_bytes(content)
     with pytest.raises(RequestError, match="save_file"):

@@ -13,7 +13,7 @@ from driftlab.platform.networks.architectures import build
 
 
 class Tied(nn.Module):
-    """A head that reuses the weights of the layer before it, and a layer that nobody trains."""
+    """A network with tied weights and a frozen layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,15 +35,15 @@ def test_each_storage_counts_once_and_frozen_parameters_not():
     assert layout.spans["early.weight"] == slice(20, 36)
 
 
-def test_the_digest_tells_models_apart():
+def test_digests_differ_between_models():
     assert vector.layout_of(build("tiny", 8, seed=0)).digest == vector.layout_of(build("tiny", 8, seed=1)).digest
     assert vector.layout_of(build("tiny", 8, seed=0)).digest != vector.layout_of(build("tiny", 7, seed=0)).digest
 
 
-def test_what_is_written_is_read_bit_for_bit():
+def test_read_returns_the_written_bits():
     model = build("tiny", 8, seed=0)
     there = np.random.default_rng(0).normal(size=vector.layout_of(model).size).astype(np.float32)
-    there.flags.writeable = False  # as an array from shared memory is
+    there.flags.writeable = False  # as arrays from shared memory are
     vector.write(model, there)
     assert vector.read(model).tobytes() == there.tobytes()
     assert model.head.bias.detach().numpy().tobytes() == there[-8:].tobytes()

@@ -1,4 +1,4 @@
-"""Rivals of nested networks: trained alone, or all together."""
+"""Baselines of nested networks: independent training, or joint training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.networks.pruning.depth import removable_blocks
 from driftlab.platform.networks.pruning.family import absorb, extract, merge_networks, restore, store
 from driftlab.platform.networks.pruning.ranking import rank
 from driftlab.platform.networks.pruning.surgery import cut, groups
-from driftlab.platform.networks.training.training_loop import Course, Data, Lessons, grade
+from driftlab.platform.networks.training.training_loop import Data, Lessons, TrainingSchedule, grade
 from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on, width_of
 from driftlab.platform.scaling.growing import PruningContext, prefix_of
@@ -30,22 +30,22 @@ from driftlab.platform.world import hardware
 EXAMPLE = factory.some_images()
 
 
-def ground() -> PruningContext:
+def context() -> PruningContext:
     model = factory.networks()["plain"]
     return PruningContext(model, groups(model, EXAMPLE), factory.problem())
 
 
 def test_the_whole_width_is_the_plain_network_to_the_bit():
-    here, shapes = ground(), {}
+    here, shapes = context(), {}
     here.model.train()
     with torch.no_grad():
-        slim = slimming._run(here, here.model, shapes, 1.0, EXAMPLE)
+        slim = slimming._run_narrow(here, here.model, shapes, 1.0, EXAMPLE)
         assert torch.equal(slim, here.model(EXAMPLE))
 
 
 def test_every_width_moves_the_weights_it_reads_and_no_other():
-    here = ground()
-    slimming._run(here, here.model, {}, 0.5, EXAMPLE).sum().backward()
+    here = context()
+    slimming._run_narrow(here, here.model, {}, 0.5, EXAMPLE).sum().backward()
     keep = prefix_of(here, 0.5)
     weight = here.model.deep[1][0].weight
     inside = weight.grad[: len(keep["deep.1.0"]), : len(keep["deep.0.0"])]
@@ -71,11 +71,11 @@ def test_imitation_is_least_where_both_believe_the_same():
     )
 
 
-def test_statistics_are_those_of_the_width_and_of_nobody_else():
-    here = ground()
+def test_calibrate_measures_the_statistics_of_one_width():
+    here = context()
     before = factory.numbers(here.model)
-    course = Course(0, 0.1, batch=8)
-    small = slimming.calibrate(here, here.model, 0.5, course, batches=1)
+    schedule = TrainingSchedule(0, 0.1, batch=8)
+    small = slimming.calibrate(here, here.model, 0.5, schedule, batches=1)
     rows = here.rng("calibration").integers(len(here.data.train), size=(1, 8))[0]
     seen = []
     bare = cut(here.model, here.groups, prefix_of(here, 0.5))
@@ -87,11 +87,11 @@ def test_statistics_are_those_of_the_width_and_of_nobody_else():
 
 @pytest.mark.slow
 def test_trained_together_all_widths_learn():
-    here = ground()
+    here = context()
     member = UsNet(keep=factory.KEEP, epochs=4, learning_rate=0.05)
     family = member.build(here.model, here.data)
     for which, share in enumerate(factory.KEEP[::-1]):
-        bare = slimming.calibrate(here, here.model, share, Course(0, 0.1), 5)
+        bare = slimming.calibrate(here, here.model, share, TrainingSchedule(0, 0.1), 5)
         assert family.val_accuracies[which] > grade(bare, here.data, here.data.test) + 0.1
     largest, smallest = extract(family, 2), extract(family, 0)
     corner = largest.deep[1][0].weight[: smallest.deep[1][0].out_channels, : smallest.deep[1][0].in_channels]
@@ -99,8 +99,8 @@ def test_trained_together_all_widths_learn():
 
 
 @pytest.mark.parametrize("start", ["scratch", "pruned"])
-def test_independent_networks_share_nothing_and_begin_where_they_are_told(start):
-    here = ground()
+def test_independent_networks_share_no_weights_and_start_as_configured(start):
+    here = context()
     family = Independent(keep=(0.5, 0.25), start=start, epochs=0).build(here.model, here.data)
     assert family.shared.size == 0
     mine = set(here.model.first[0].weight.flatten().tolist())
@@ -110,8 +110,8 @@ def test_independent_networks_share_nothing_and_begin_where_they_are_told(start)
     assert [family.memory_bytes(which) for which in range(2)] == own
 
 
-def test_independent_networks_may_learn_what_the_student_learned_first():
-    here = ground()
+def test_independent_networks_train_on_the_pretraining_set():
+    here = context()
     member, plain = Independent(keep=(0.5,), epochs=0, elsewhere_epochs=2), Independent(keep=(0.5,), epochs=0)
     with pytest.raises(RequestError, match=r"student\.elsewhere"):
         member.build(here.model, here.data)
@@ -124,7 +124,7 @@ def test_independent_networks_may_learn_what_the_student_learned_first():
 
 
 def more_classes(data):
-    """The same pictures under one class more, in other order."""
+    """Return the same frames with one more class, in another order."""
     lessons = (Lessons(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
     return Data(data.task, data.classes + 1, *lessons)
 
@@ -140,7 +140,7 @@ def more_classes(data):
     ids=["nested", "independent", "usnet"],
 )
 def test_shares_of_the_same_whole_channels_are_one_network(member):
-    here = ground()
+    here = context()
     family = member.build(here.model, here.data)
     assert len(family) == 3
     macs = [one.cost.macs for one in member.profile(family, factory.SIZE)]
@@ -148,7 +148,7 @@ def test_shares_of_the_same_whole_channels_are_one_network(member):
 
 
 def test_a_larger_network_takes_longer_and_draws_more():
-    here = ground()
+    here = context()
     member = UsNet(keep=factory.KEEP, epochs=0)
     profile = member.profile(member.build(here.model, here.data), factory.SIZE)
     known = variants_on(hardware.find("phone-lo"), profile)
@@ -164,13 +164,13 @@ def test_the_most_accurate_is_the_smaller_of_equals_and_of_none_the_smallest():
     assert most_accurate((None, None)) == 0
 
 
-def test_a_network_without_a_block_lies_within_the_whole_one_and_what_it_learns_flows_back():
+def test_a_network_without_a_block_is_nested_and_absorbed():
     model = build("tiny_residual", factory.CLASSES, seed=0).eval()
     here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
     (block,) = removable_blocks(model)
     assert block == "deep.1"
     shares = [{**dict.fromkeys(here.groups.sizes, share), block: kept} for share, kept in ((0.5, 0.0), (1.0, 1.0))]
-    networks = [slimming.calibrate(here, model, each, Course(0, 0.1, 8), 1) for each in shares]
+    networks = [slimming.calibrate(here, model, each, TrainingSchedule(0, 0.1, 8), 1) for each in shares]
     widths = {name: tuple(width_of(size, each[name]) for each in shares) for name, size in here.groups.sizes.items()}
     own = {name for name, _ in model.named_buffers()}
     family = merge_networks(model, here.groups, {**widths, block: (0, 1)}, networks, own=own)
@@ -193,28 +193,28 @@ def test_a_network_without_a_block_lies_within_the_whole_one_and_what_it_learns_
 def test_a_step_trains_the_smallest_network_without_any_block():
     model = build("tiny_residual", factory.CLASSES, seed=0).train()
     here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
-    whole, smallest, *others = OnceForAll(keep=(1.0, 0.5), widths=40)._draws(here, np.random.default_rng(0))
+    whole, smallest, *others = OnceForAll(keep=(1.0, 0.5), widths=40)._draw_step(here, np.random.default_rng(0))
     assert whole == 1.0 and smallest["deep.1"] == 0 and {each["deep.1"] for each in others} == {0.0, 1.0}
-    slimming._run(here, model, {}, smallest, EXAMPLE).sum().backward()
+    slimming._run_narrow(here, model, {}, smallest, EXAMPLE).sum().backward()
     assert model.deep[1].inner[0].weight.grad is None and bool(model.deep[0].inner[0].weight.grad.any())
-    (_, thin, *_) = OnceForAll(keep=(1.0, 0.5), depth=False)._draws(here, np.random.default_rng(0))
+    (_, thin, *_) = OnceForAll(keep=(1.0, 0.5), depth=False)._draw_step(here, np.random.default_rng(0))
     assert "deep.1" not in thin
 
 
-def test_progressive_training_begins_with_the_whole_network_then_depths_then_widths(monkeypatch):
+def test_progressive_training_starts_with_the_full_network_then_depths_then_widths(monkeypatch):
     model, phases = build("tiny_residual", factory.CLASSES, seed=0).eval(), dict[str, tuple[int, Any]]()
     here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
 
-    def train(context: Any, draws: Any, course: Course, begin: Any, purpose: str) -> torch.nn.Module:
+    def train(context: Any, draws: Any, schedule: TrainingSchedule, begin: Any, purpose: str) -> torch.nn.Module:
         scores = rank(begin, context.groups, "l1", images=None, labels=None, rng=None).values()
         in_order = all(torch.equal(each, each.sort(descending=True).values) for each in scores)
         assert in_order == purpose.endswith("widths")
-        phases[purpose.partition("/")[2]] = course.epochs, list(draws(np.random.default_rng(0)))
+        phases[purpose.partition("/")[2]] = schedule.epochs, list(draws(np.random.default_rng(0)))
         return begin
 
     monkeypatch.setattr(slimming, "train_widths", train)
-    member, course = OnceForAll(keep=(0.9, 0.5), epochs=8, training="progressive"), Course(8, 0.1, 8)
-    member._trained(here, course)
+    member, schedule = OnceForAll(keep=(0.9, 0.5), epochs=8, training="progressive"), TrainingSchedule(8, 0.1, 8)
+    member._train(here, schedule)
     assert list(phases) == ["whole", "depths", "widths"]
     assert [epochs for epochs, _ in phases.values()] == [2, 3, 3]
     (whole,), (deepest, shallowest, *others) = phases["whole"][1], phases["depths"][1]
@@ -222,14 +222,14 @@ def test_progressive_training_begins_with_the_whole_network_then_depths_then_wid
     widths = dict.fromkeys(here.groups.sizes, 0.9)
     assert shallowest == {**widths, "deep.1": 0.0}
     assert all({**each, "deep.1": 0.0} == shallowest for each in others)
-    assert phases["widths"][1] == list(member._draws(here, np.random.default_rng(0)))
+    assert phases["widths"][1] == list(member._draw_step(here, np.random.default_rng(0)))
     phases.clear()
-    replace(member, depth=False)._trained(here, course)
+    replace(member, depth=False)._train(here, schedule)
     assert {name: epochs for name, (epochs, _) in phases.items()} == {"whole": 4, "widths": 4}
 
 
 def test_channels_are_sorted_by_their_weights_and_compute_the_same():
-    here = ground()
+    here = context()
     made = slimming.sort_channels(here, here.model)
     with torch.no_grad():
         assert torch.allclose(made(EXAMPLE), here.model(EXAMPLE), atol=1e-5)
@@ -239,8 +239,8 @@ def test_channels_are_sorted_by_their_weights_and_compute_the_same():
 
 
 @pytest.mark.slow
-def test_progressive_training_changes_what_is_trained_and_networks_still_nest():
-    here = ground()
+def test_progressive_training_changes_the_weights_and_keeps_networks_nested():
+    here = context()
     member = OnceForAll(keep=(1.0, 0.5), epochs=3, candidates=2, training="progressive")
     family = member.build(here.model, here.data)
     joint = replace(member, training="joint").build(here.model, here.data)
@@ -253,7 +253,7 @@ def test_progressive_training_changes_what_is_trained_and_networks_still_nest():
 
 @pytest.mark.slow
 def test_networks_of_uneven_widths_lie_within_one_another_and_take_no_more_than_the_even_ones():
-    here = ground()
+    here = context()
     member = OnceForAll(keep=(1.0, 0.5), epochs=1, candidates=4)
     family = member.build(here.model, here.data)
     assert all(list(counts) == sorted(counts) for counts in family.widths.values())

@@ -1,4 +1,4 @@
-"""Blocks that a network can go without: residual ones whose output has the shape of their input."""
+"""Removable blocks: residual blocks whose output has the shape of their input."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TypeVar
 from torch import nn
 
 Value = TypeVar("Value")
-SHORTCUTS = ("shortcut", "downsample")  # of a block in the networks here, and in torchvision's
+SHORTCUTS = ("shortcut", "downsample")  # of blocks of this project, and of torchvision
 
 
 def removable_blocks(model: nn.Module) -> tuple[str, ...]:
-    """Name the blocks that add their input as it is: what comes before them fits what comes behind."""
+    """Return the names of blocks with an identity shortcut: the layers before and behind them fit together."""
     return tuple(name for name, module in model.named_modules() if _adds_its_input(module))
 
 
 def without_blocks(model: nn.Module, blocks: Iterable[str]) -> nn.Module:
-    """Let these blocks of a network pass their input on; return the network."""
+    """Replace blocks by the identity, in place, and return the network."""
     for name in blocks:
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, nn.Identity())
@@ -25,11 +25,11 @@ def without_blocks(model: nn.Module, blocks: Iterable[str]) -> nn.Module:
 
 
 def outside_blocks(values: Mapping[str, Value], blocks: Iterable[str]) -> dict[str, Value]:
-    """Drop the entries whose names lie in one of the blocks."""
+    """Return the entries whose names are outside these blocks."""
     inside = tuple(f"{name}." for name in blocks)
     return {name: value for name, value in values.items() if not name.startswith(inside)}
 
 
 def _adds_its_input(module: nn.Module) -> bool:
-    found = [getattr(module, name) for name in SHORTCUTS if hasattr(module, name)]
-    return bool(found) and all(one is None or not list(one.parameters()) for one in found)
+    shortcuts = [getattr(module, name) for name in SHORTCUTS if hasattr(module, name)]
+    return bool(shortcuts) and all(one is None or not list(one.parameters()) for one in shortcuts)

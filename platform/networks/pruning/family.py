@@ -1,8 +1,8 @@
-"""A family of networks of several widths: shared weights in one vector, of which each network takes a prefix.
+"""A family of networks of several widths: shared weights in one vector, of which each network uses a prefix.
 
-The vector begins with the weights of the smallest network, followed by those that each larger network adds: loading a
-larger network appends a slice, returning to a smaller one drops it. Unshared tensors are stored per network. A width
-of 0 under the name of a block is that of a network without it.
+The vector starts with the weights of the smallest network, followed by those that each larger network adds: switching
+to a larger network appends a slice, switching back drops it. Unshared tensors are stored per network. A width of 0
+under the name of a block means that the network has no such block.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from driftlab.platform.networks.pruning.surgery import Groups, cut, groups, lift
 
 Vector = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
-Widths = Mapping[str, tuple[int, ...]]  # by group of channels: the number in each network, from the smallest on
+Widths = Mapping[str, tuple[int, ...]]  # by group: channels of each network, the smallest first
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
     """Networks of one architecture; network k has the first `widths[group][k]` channels of each group."""
 
-    model: nn.Module  # of full width; only its architecture counts
+    model: nn.Module  # of full width; only its architecture is used
     groups: Groups
     widths: Widths
-    val_accuracies: tuple[float, ...]  # validation accuracies
-    test_accuracies: tuple[float, ...]  # test accuracies
+    val_accuracies: tuple[float, ...]
+    test_accuracies: tuple[float, ...]
     shared: Vector
-    private: tuple[Weights, ...]  # unshared tensors of each network
+    private: tuple[Weights, ...]  # unshared tensors, by network
 
     def __len__(self) -> int:
         return len(self.private)
 
     @cached_property
     def places(self) -> tuple[Places, ...]:
-        """Return the positions of each network's numbers in the shared vector, in the order of its own tensors."""
+        """Return the positions of each network's weights in the shared vector, in the order of its tensors."""
         lists = [_flat(self.restricted(self._numbered, which)) for which in range(len(self))]
         place = torch.full((sum(tensor.numel() for tensor in self._numbered.values()),), -1)
-        held = 0
+        end = 0
         for numbers in lists:
             new = numbers[place[numbers] < 0]
-            place[new] = torch.arange(held, held + len(new))
-            held += len(new)
+            place[new] = torch.arange(end, end + len(new))
+            end += len(new)
         return tuple(place[numbers].numpy() for numbers in lists)
 
     @cached_property
     def keeps(self) -> tuple[dict[str, range], ...]:
-        """Return the channels of the full width that each network has."""
+        """Return the channels of each network, as positions at full width."""
         widths = {name: counts for name, counts in self.widths.items() if name in self.groups.sizes}
         return tuple({name: range(counts[k]) for name, counts in widths.items()} for k in range(len(self)))
 
@@ -64,26 +64,26 @@ class Family:
         return outside_blocks(restrict(tensors, self.groups, self.keeps[which]), self.missing(which))
 
     def missing(self, which: int) -> tuple[str, ...]:
-        """Name the blocks that a network does not have."""
+        """Return the names of blocks that a network does not have."""
         return tuple(name for name, counts in self.widths.items() if not counts[which])
 
     @property
     def nested(self) -> bool:
-        """Tell whether the networks share weights."""
+        """Return whether the networks share weights."""
         return len(self.shared) > 0
 
     def ends(self) -> tuple[int, ...]:
-        """Return the length of the prefix of the shared vector that each network uses."""
+        """Return the length of each network's prefix of the shared vector."""
         return tuple(len(places) for places in self.places)
 
     def memory_bytes(self, which: int) -> int:
-        """Return the bytes in memory while a network runs; a nested family always holds the unshared tensors of all."""
+        """Return the bytes in memory while a network runs, with the unshared tensors of all networks if nested."""
         own = [sum(array.nbytes for array in private.values()) for private in self.private]
         return self.shared[: self.ends()[which]].nbytes + (sum(own) if self.nested else own[which])
 
     @cached_property
     def _numbered(self) -> dict[str, Tensor]:
-        """Number the shareable entries of the tensors of full width."""
+        """Return the shareable tensors of full width, each number replaced by its index."""
         tensors = {name: tensor for name, tensor in _tensors(self.model).items() if name not in self.private[-1]}
         stops = np.cumsum([tensor.numel() for tensor in tensors.values()]).tolist()
         return {
@@ -93,16 +93,16 @@ class Family:
 
 
 def merge_networks(
-    model: nn.Module, found: Groups, widths: Widths, networks: Sequence[nn.Module], *, own: set[str]
+    model: nn.Module, groups: Groups, widths: Widths, networks: Sequence[nn.Module], *, own: set[str]
 ) -> Family:
-    """Build a family of dense networks, from the smallest on; `own` names the tensors that they do not share.
+    """Build a family from dense networks, the smallest first; `own` names the tensors that are not shared.
 
-    Shared numbers come from the largest network: the others must agree with it, or may be overwritten.
+    Shared weights come from the largest network; different ones of other networks are lost.
     """
     states = [_tensors(network) for network in networks]
     private = tuple({name: _array(state[name]) for name in state if name in own} for state in states)
     unknown = (0.0,) * len(networks)
-    empty = Family(model, found, widths, unknown, unknown, np.empty(0, dtype=np.float32), private)
+    empty = Family(model, groups, widths, unknown, unknown, np.empty(0, dtype=np.float32), private)
     shared = np.empty(empty.ends()[-1], dtype=np.float32)
     shared[empty.places[-1]] = _flat({name: states[-1][name] for name in empty._numbered if name in states[-1]}).numpy()
     return replace(empty, shared=shared)
@@ -113,9 +113,9 @@ def extract(family: Family, which: int) -> nn.Module:
     network = cut(family.model, family.groups, family.keeps[which]).eval()
     without_blocks(network, family.missing(which))
     tensors = _tensors(network)
-    begun = family.shared[: family.ends()[which]][family.places[which]]
+    values = family.shared[: family.ends()[which]][family.places[which]]
     names = [name for name in tensors if name not in family.private[which]]
-    parts = torch.split(torch.from_numpy(begun), [tensors[name].numel() for name in names])
+    parts = torch.split(torch.from_numpy(values), [tensors[name].numel() for name in names])
     with torch.no_grad():
         for name, part in zip(names, parts, strict=True):
             tensors[name].copy_(part.view(tensors[name].shape))
@@ -125,30 +125,30 @@ def extract(family: Family, which: int) -> nn.Module:
 
 
 def absorb(family: Family, network: nn.Module) -> Family:
-    """Merge the learned weights of one network into the family.
+    """Return the family with the trained weights of one network.
 
-    Shared weights change for every network that holds them. Unshared tensors change in this network; in a nested family
-    the others' unshared parameters move by the same amount, channel by channel, and their statistics stay.
+    Shared weights change for all networks that use them. In a nested family, unshared parameters of the other networks
+    change by the same amount per channel; their statistics stay.
     """
-    which, state = _recognised(family, network), _tensors(network)
+    which, state = _find_network(family, network), _tensors(network)
     own, shared = family.private[which], family.shared.copy()
     shared[family.places[which]] = _flat({name: state[name] for name in family._numbered if name in state}).numpy()
-    learned = {name: _array(state[name]) for name in own}
-    private = [learned if k == which else kept for k, kept in enumerate(family.private)]
+    trained = {name: _array(state[name]) for name in own}
+    private = [trained if k == which else kept for k, kept in enumerate(family.private)]
     if family.nested:
-        trained = [name for name, _ in network.named_parameters() if name in own]
-        change = {name: torch.from_numpy(learned[name] - own[name]) for name in trained}
-        moved = lift(change, family.groups, family.keeps[which])
+        names = [name for name, _ in network.named_parameters() if name in own]
+        changes = {name: torch.from_numpy(trained[name] - own[name]) for name in names}
+        lifted = lift(changes, family.groups, family.keeps[which])
         for k, keep in enumerate(family.keeps):
             if k != which:
-                mine = restrict(moved, family.groups, keep)
-                both = [name for name in trained if name in private[k]]
-                private[k] = {**private[k], **{name: private[k][name] + mine[name].numpy() for name in both}}
+                change = restrict(lifted, family.groups, keep)
+                both = [name for name in names if name in private[k]]
+                private[k] = {**private[k], **{name: private[k][name] + change[name].numpy() for name in both}}
     return replace(family, shared=shared, private=tuple(private))
 
 
 def store(family: Family) -> Weights:
-    """Return a family as plain arrays by name."""
+    """Return a family as arrays by name."""
     return {
         "shared": family.shared,
         "accuracies": np.array(family.val_accuracies),
@@ -181,7 +181,7 @@ def restore(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Family:
     )
 
 
-def _recognised(family: Family, network: nn.Module) -> int:
+def _find_network(family: Family, network: nn.Module) -> int:
     """Find a network's index in the family by its shapes."""
     shapes = {name: tensor.shape for name, tensor in _tensors(network).items()}
     blank = {name: tensor.to("meta") for name, tensor in _tensors(family.model).items()}
@@ -200,6 +200,6 @@ def _array(tensor: Tensor) -> npt.NDArray[np.generic]:
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Concatenate tensors, possibly none."""
+    """Return the concatenated tensors, empty without tensors."""
     parts = [tensor.reshape(-1).cpu() for tensor in tensors.values()]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)

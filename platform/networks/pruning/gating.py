@@ -1,7 +1,10 @@
-"""Channel gates: predict from a layer's input which of its channels matter, and keep the most important ones.
+"""Feature boosting and suppression (FBS), the gates of ElasticDNN's master (Eq. 2): keep the most relevant channels.
 
-A gate multiplies the last batch norm of a channel group, before its activation, so that a dropped channel is an exact
-zero for every layer that reads it: the network cut to one frame's channels computes the same as the gated one on it.
+A gate predicts the relevance of each channel from the input of its layer. It multiplies the last batch norm of a group
+of channels, before the activation, so that dropped channels are exactly zero for every layer that reads them: the
+network cut to the channels of one frame has the same output as the gated one on this frame.
+
+Differs from the paper: Eq. 2 multiplies the convolution; a batch norm after it would turn a zero gate into a constant.
 """
 
 from __future__ import annotations
@@ -22,24 +25,24 @@ from driftlab.platform.networks.pruning.surgery import Groups, cut
 from driftlab.platform.networks.pruning.surgery.edit import Channels
 
 MIN_HIDDEN = 4
-SPREAD = 0.05  # deviation of the last layer's initial weights: the gated network starts close to the ungated one
+INITIAL_STD = 0.05  # of the last layer's weights: the gated network starts close to the ungated one
 
 
 @dataclass(frozen=True, eq=False)
 class GateSite:
-    """A gated group of channels: the convolution that makes it, and the batch norm that its gate multiplies."""
+    """A gated group of channels: its convolution, and the batch norm that its gate multiplies."""
 
     group: str
     conv: str
     norm: str
-    units: Tensor  # the channel of the group at each place of the norm: several where channels are cut in blocks
+    units: Tensor  # the channel of the group at each place of the norm; repeated if channels are cut in blocks
 
     @property
     def size(self) -> int:
         return int(self.units.max()) + 1
 
     def per_unit(self, raw: Tensor) -> Tensor:
-        """Average gates over the places of each channel of the group."""
+        """Average the gates over the places of each channel of the group."""
         if len(self.units) == self.size:
             return raw
         summed = raw.new_zeros(*raw.shape[:-1], self.size).index_add(-1, self.units.to(raw.device), raw)
@@ -47,13 +50,13 @@ class GateSite:
 
 
 class ChannelGate(nn.Module):
-    """Predict the importance of a group's channels from the mean absolute value of each input channel."""
+    """The predictor of the relevances p of Eq. 2, from the mean absolute value of each input channel."""
 
     def __init__(self, inputs: int, outputs: int, bottleneck: int) -> None:
         super().__init__()
         hidden = max(MIN_HIDDEN, outputs // bottleneck)
         self.squeeze, self.predict = nn.Linear(inputs, hidden), nn.Linear(hidden, outputs)
-        nn.init.normal_(self.predict.weight, std=SPREAD)
+        nn.init.normal_(self.predict.weight, std=INITIAL_STD)
         nn.init.ones_(self.predict.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,7 +64,7 @@ class ChannelGate(nn.Module):
 
 
 class StaticNorm(nn.BatchNorm2d):
-    """A batch norm multiplied by gates that do not depend on the input: what a surrogate has in place of a gate."""
+    """A batch norm multiplied by constant gates; it replaces the gate in a surrogate."""
 
     gate: Tensor
 
@@ -73,12 +76,12 @@ class StaticNorm(nn.BatchNorm2d):
         self.register_buffer("gate", gate)
 
     def forward(self, input: Tensor) -> Tensor:
-        made: Tensor = super().forward(input)
-        return made * self.gate.view(1, -1, 1, 1)
+        output: Tensor = super().forward(input)
+        return output * self.gate.view(1, -1, 1, 1)
 
 
 class GatedNetwork(nn.Module):
-    """A network whose gates keep, frame by frame, a share of the channels of every gated group."""
+    """A network that keeps a share of the channels of every gated group, selected per frame."""
 
     def __init__(self, network: nn.Module, sites: Sequence[GateSite], bottleneck: int, min_keep: int) -> None:
         super().__init__()
@@ -92,7 +95,7 @@ class GatedNetwork(nn.Module):
         return self.run(images)[0]
 
     def run(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the outputs, and the raw gates [n, places] of each gated group."""
+        """Return the outputs, and the raw gates (relevances) [n, places] of each gated group."""
         modules, raw, hooks = dict(self.network.named_modules()), dict[str, Tensor](), []
         for site, gate in zip(self.sites, self.gates, strict=True):
             hooks.append(modules[site.conv].register_forward_pre_hook(_predicting(site, gate, raw)))
@@ -104,29 +107,29 @@ class GatedNetwork(nn.Module):
                 hook.remove()
 
     def _gating(self, site: GateSite, raw: Mapping[str, Tensor]) -> Callable[..., Tensor]:
-        def hook(_: nn.Module, given: object, made: Tensor) -> Tensor:
+        def hook(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
             gates = raw[site.group]
             keep = keep_count(site.size, self.ratio, self.min_keep)
             stays = mark_top(site.per_unit(gates.detach()), keep)[:, site.units.to(gates.device)]
-            return made * (gates * stays)[:, :, None, None]
+            return output * (gates * stays)[:, :, None, None]
 
         return hook
 
 
 def _predicting(site: GateSite, gate: nn.Module, raw: dict[str, Tensor]) -> Callable[..., None]:
-    def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        raw[site.group] = gate(given[0])
+    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        raw[site.group] = gate(inputs[0])
 
     return hook
 
 
 def keep_count(size: int, ratio: float, min_keep: int) -> int:
-    """Return the number of channels to keep; the small number guards against the rounding of 100 · 0.29."""
+    """Return the number of channels to keep; 1e-9 corrects the rounding of products such as 100 · 0.29."""
     return min(size, max(min_keep, math.floor(size * ratio + 1e-9)))
 
 
 def top_channels(gates: Tensor, keep: int) -> Tensor:
-    """Return the indices of the largest gates along the last dimension, ascending; of equal ones the first."""
+    """Return the indices of the largest gates along the last dimension, ascending; of equal gates the first."""
     return gates.sort(dim=-1, descending=True, stable=True).indices[..., :keep].sort(dim=-1).values
 
 
@@ -136,12 +139,12 @@ def mark_top(gates: Tensor, keep: int) -> Tensor:
 
 
 def find_sites(model: nn.Module, groups: Groups, example: Tensor) -> tuple[tuple[GateSite, ...], dict[str, str]]:
-    """Find the groups that can be gated, in running order, and why each other one cannot.
+    """Return the groups that can be gated, in running order, and the reason for each other group.
 
-    A group needs a single dense convolution that makes it, and a batch norm behind it. A trial then compares the gated
-    network with the cut one: a group that is also used in another way shows there.
+    A group needs exactly one dense convolution, followed by a batch norm. The gated network is then compared with the
+    cut one, which reveals channels that are also read before the batch norm.
     """
-    modules, ran = dict(model.named_modules()), _running(model, example)
+    modules, ran = dict(model.named_modules()), _running_order(model, example)
     sites, others = list[GateSite](), dict[str, str]()
     for name, group in groups.members.items():
         makers = [layer for layer in group.layers if not _is_depthwise(modules.get(layer))]
@@ -149,20 +152,20 @@ def find_sites(model: nn.Module, groups: Groups, example: Tensor) -> tuple[tuple
         if len(makers) != 1 or not isinstance(modules.get(makers[0]), nn.Conv2d):
             others[name] = "is not made by one dense convolution"
         elif not norms or not isinstance(modules[norms[-1]], nn.BatchNorm2d):
-            others[name] = "has no batch norm that a gate could multiply"
+            others[name] = "has no batch norm to gate"
         else:
             units = groups.axes[f"{norms[-1]}.weight", 0][0] - group.first
             sites.append(GateSite(name, makers[0], norms[-1], units))
     sites.sort(key=lambda site: ran.index(site.norm))
     wrong = {site.group for site in sites if not _is_exact(model, groups, site, example)}
-    others.update(dict.fromkeys(wrong, "is used in another way than behind its batch norm"))
+    others.update(dict.fromkeys(wrong, "is also read elsewhere than behind its batch norm"))
     return tuple(site for site in sites if site.group not in wrong), others
 
 
 def cut_gated(
     model: nn.Module, groups: Groups, sites: Sequence[GateSite], kept: Channels, gates: Mapping[str, Tensor]
 ) -> nn.Module:
-    """Cut a network to the kept channels, each multiplied by its gate from now on; gates are by place of the norm."""
+    """Cut a network to the kept channels, each multiplied by a constant gate; gates are by place of the norm."""
     small = cut(model, groups, kept).eval()
     for site in sites:
         parent, _, name = site.norm.rpartition(".")
@@ -173,12 +176,12 @@ def cut_gated(
 
 
 def kept_places(site: GateSite, kept: Tensor) -> Tensor:
-    """Mark the places of the norm whose channels of the group stay."""
+    """Mark the places of the norm whose channels are kept."""
     return torch.isin(site.units, kept.cpu())
 
 
 def _covers(groups: Groups, name: str, norm: str) -> bool:
-    """Tell whether every place of a batch norm is a channel of this group, and all of its channels have places."""
+    """Return whether the places of a batch norm are all channels of this group, and no others."""
     axes = groups.axes.get((f"{norm}.weight", 0))
     group = groups.members[name]
     return axes is not None and set(axes[0].tolist()) == set(range(group.first, group.first + group.size))
@@ -188,14 +191,14 @@ def _is_depthwise(module: nn.Module | None) -> bool:
     return isinstance(module, nn.Conv2d) and module.groups > 1
 
 
-def _running(model: nn.Module, example: Tensor) -> list[str]:
-    """Name the layers with weights in running order."""
+def _running_order(model: nn.Module, example: Tensor) -> list[str]:
+    """Return the names of layers with weights in running order."""
     with evaluating(model), torch.inference_mode():
         return list(features(model, example).layers)
 
 
 def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor) -> bool:
-    """Tell whether dropping channels by a gate equals cutting them, with noise for weights and image."""
+    """Return whether dropping channels by a gate equals cutting them, for random statistics and a random image."""
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.default_generator.manual_seed(0)
         twin = copy_model(model).double().eval()
@@ -208,5 +211,5 @@ def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor)
         expected, raw = gated.run(image)
         kept = top_channels(site.per_unit(raw[site.group][0]), keep_count(site.size, 0.5, 1))
         gate = {site.group: raw[site.group][0][kept_places(site, kept)]}
-        made = cut_gated(twin, groups, [site], {site.group: kept}, gate)(image)
-    return bool((made - expected).abs().max() <= 1e-9 * expected.abs().max().clamp_min(1.0))
+        output = cut_gated(twin, groups, [site], {site.group: kept}, gate)(image)
+    return bool((output - expected).abs().max() <= 1e-9 * expected.abs().max().clamp_min(1.0))

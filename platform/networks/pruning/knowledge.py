@@ -1,8 +1,8 @@
-"""The domain knowledge of a master network: each layer's weights as a mixture of knowledge entries.
+"""ElasticDNN's domain knowledge (Eq. 1, 3 and 4): the weights of each layer as a mixture of knowledge entries.
 
-A layer's weights, one row per filter, are `mixing @ entries`. What a cut network learned goes into the entries,
-weighed by the mixing, and the layer is then mixed anew: every filter receives its part. The two steps change the
-weights by `mixing @ mixing.T @ change`.
+The weights of a layer, one row per filter, are `mixing @ entries`: `mixing` holds the relevances w_i(j, k), `entries`
+the weight set of the layer. The changes of a surrogate are stored in the entries (Eq. 3), and the layer is mixed again
+(Eq. 4). Together the two steps change the weights by `mixing @ mixing.T @ change`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 LinkMode = Literal["identity", "mix_fixed", "reparam", "penalty"]
-AMPLIFIES = 1.5  # a larger eigenvalue of mixing @ mixing.T scales the change down
-CONTRACT = 1e-5  # largest difference between a layer's weights and its mixture
+MAX_AMPLIFICATION = 1.5  # a larger eigenvalue of mixing @ mixing.T scales the change down
+MAX_GAP = 1e-5  # between the weights of a layer and its mixture
 
 
 @dataclass(frozen=True, eq=False)
 class LayerLink:
-    """The knowledge of one layer, in double precision; without a mixing, the entries are the rows of the layer."""
+    """The knowledge of one layer in double precision; without a mixing, the entries are the rows of the layer."""
 
     mixing: Tensor | None  # [filters, filters]
     entries: Tensor  # [filters, inputs · kernel]
 
     @property
     def weights(self) -> Tensor:
+        """Return the mixture, as in Eq. 4."""
         return self.entries if self.mixing is None else self.mixing @ self.entries
 
-    def learn(self, change: Tensor, rate: float) -> LayerLink:
-        """Return the link after a change of the layer's weights, which has zeros where nothing was learned."""
+    def store_change(self, change: Tensor, rate: float) -> LayerLink:
+        """Return the link after a change of the layer's weights (Eq. 3); filters that were not trained have zeros."""
         change = change.to(self.entries)
         if self.mixing is None:
             return LayerLink(None, self.entries + rate * change)
         largest = float(torch.linalg.matrix_norm(self.mixing, 2)) ** 2
-        rate = rate / largest if largest > AMPLIFIES else rate
+        rate = rate / largest if largest > MAX_AMPLIFICATION else rate
         return LayerLink(self.mixing, self.entries + rate * (self.mixing.T @ change))
 
 
 class Mixture(nn.Module):
-    """A parametrisation: the layer computes with a learned mixture of its entries, the identity at first."""
+    """A parametrisation of a layer by a learned mixture of its entries, initially the identity."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -52,21 +53,21 @@ class Mixture(nn.Module):
         return entries + (self.offset @ entries.flatten(1)).view_as(entries)
 
 
-def known_layers(model: nn.Module, head: str) -> list[str]:
-    """Name the layers with knowledge: every convolution and linear layer but the head."""
+def layers_with_knowledge(model: nn.Module, head: str) -> list[str]:
+    """Return the names of all convolutions and linear layers except the head."""
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     return [name for name, module in model.named_modules() if isinstance(module, kinds) and name != head]
 
 
 def parametrise(model: nn.Module, layers: Iterable[str]) -> None:
-    """Let layers compute with mixtures of entries from now on."""
+    """Replace the weights of layers by mixtures of entries, in place."""
     for name in layers:
         module = model.get_submodule(name)
         parametrize.register_parametrization(module, "weight", Mixture(len(module.get_parameter("weight"))))
 
 
 def fix_mixtures(model: nn.Module, layers: Iterable[str]) -> dict[str, LayerLink]:
-    """Return the links of parametrised layers, and make their weights plain parameters again."""
+    """Return the links of parametrised layers, and turn their weights back into plain parameters."""
     links = {}
     for name in layers:
         module = model.get_submodule(name)
@@ -78,7 +79,7 @@ def fix_mixtures(model: nn.Module, layers: Iterable[str]) -> dict[str, LayerLink
 
 
 class LinkPenalty(nn.Module):
-    """The soft form: mixings, zero at first, that learn to make the layers from fixed entries."""
+    """Soft links: mixings, initially zero, trained to reproduce the layers from fixed entries."""
 
     def __init__(self, model: nn.Module, layers: Iterable[str]) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class LinkPenalty(nn.Module):
         self.mixings = nn.ParameterList(torch.zeros(len(rows), len(rows)) for rows in self.entries)
 
     def loss(self, model: nn.Module) -> Tensor:
-        """Return the sum of the squared differences between layers and mixtures."""
+        """Return the sum of squared differences between layers and mixtures."""
         terms = [
             ((_rows(model, name) - mixing.to(rows) @ rows) ** 2).sum()
             for name, mixing, rows in zip(self.layers, self.mixings, self.entries, strict=True)
@@ -102,7 +103,7 @@ class LinkPenalty(nn.Module):
 
 
 def fixed_links(model: nn.Module, layers: Iterable[str], *, orthogonal: bool) -> dict[str, LayerLink]:
-    """Choose mixings at random, and solve for the entries that make the layers as they are."""
+    """Draw the mixings, and solve for the entries that reproduce the layers."""
     links = {}
     for name in layers:
         rows = _rows(model, name).detach().double()
@@ -112,7 +113,7 @@ def fixed_links(model: nn.Module, layers: Iterable[str], *, orthogonal: bool) ->
 
 
 def random_mixing(filters: int, *, orthogonal: bool) -> Tensor:
-    """Return an orthogonal matrix, or rows of shares that are largest on the diagonal."""
+    """Draw an orthogonal matrix, or one with softmax rows that are largest on the diagonal."""
     noise = torch.randn(filters, filters, dtype=torch.float64)
     if orthogonal:
         rotation: Tensor = torch.linalg.qr(noise).Q
@@ -125,8 +126,8 @@ def identity_links(model: nn.Module, layers: Iterable[str]) -> dict[str, LayerLi
     return {name: LayerLink(None, _rows(model, name).detach().double().clone()) for name in layers}
 
 
-def finalise(model: nn.Module, links: Mapping[str, LayerLink]) -> None:
-    """Set each layer to its mixture; afterwards the two differ by rounding alone."""
+def mix_layers(model: nn.Module, links: Mapping[str, LayerLink]) -> None:
+    """Set each layer to its mixture (Eq. 4), in place; the two then differ by rounding only."""
     with torch.no_grad():
         for name, link in links.items():
             weight = model.get_submodule(name).get_parameter("weight")

@@ -1,4 +1,4 @@
-"""The ways to rank filters, by name. Importing this module does not import torch."""
+"""The rankings of filters, by name. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Ranking = Literal["trr", "trr_ratio", "trr_linear", "trr_linear_ratio", "l1", "b
 
 @dataclass(frozen=True)
 class Response:
-    """How the response of a filter is read."""
+    """The variant of a ranking by response."""
 
-    linear: bool = False  # before the activation, not after it
-    ratio: bool = False  # distances between classes over those within them, so that a filter's energy does not count
+    linear: bool = False  # maps before the activation, not after it
+    ratio: bool = False  # residual divided by the distances within classes: independent of the energy of a filter
 
 
 RESPONSES: Mapping[Ranking, Response] = {

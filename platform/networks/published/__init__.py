@@ -1,1 +1,1 @@
-"""Networks at the size that papers use, beside the small ones of `architectures.py`."""
+"""Networks at the sizes of papers, in addition to the small ones of `architectures.py`."""

@@ -1,4 +1,4 @@
-"""YOLOv3 (Redmon and Farhadi, 2018) and its tiny version, read like the lab's other detectors."""
+"""YOLOv3 (Redmon and Farhadi, 2018) and YOLOv3-tiny with the centre-point output of all detectors."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from driftlab.platform.networks.box_head import RARE, TellsBoxes
+from driftlab.platform.networks.box_head import RARE, BoxOutput
 from driftlab.platform.networks.tasks.boxes import SIDES, STRIDE
 
 
 def leaky(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """Return the layer of these networks: convolution, batch norm, leaky ReLU."""
+    """Return a convolution with batch norm and leaky ReLU, the layer of these networks."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.1))
 
 
 class DarknetBlock(nn.Module):
-    """A narrow and a wide convolution added to their input."""
+    """Residual block: a narrow and a wide convolution, added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.inner = nn.Sequential(leaky(width, width // 2, 1), leaky(width // 2, width, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.inner(x)
-        return x + made
+        inner: torch.Tensor = self.inner(x)
+        return x + inner
 
 
-def last(inputs: int, classes: int, *, least: float = 0.0) -> nn.Conv2d:
-    """Return a layer that tells a number for each class and side at every place; those of classes begin at `least`."""
+def last_layer(inputs: int, classes: int, *, class_bias: float = 0.0) -> nn.Conv2d:
+    """Return the output layer: a channel per class, with an initial bias, and one per side of the box."""
     layer = nn.Conv2d(inputs, classes + SIDES, 1)
     nn.init.normal_(layer.weight, std=0.01)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
-        nn.init.constant_(layer.bias[:classes], least)
+        nn.init.constant_(layer.bias[:classes], class_bias)
     return layer
 
 
 class Output(nn.Sequential):
-    """The head of a scale: a wide convolution before the last one."""
+    """The head of a scale: a wide convolution and the output layer."""
 
-    def __init__(self, width: int, classes: int, *, least: float = 0.0) -> None:
-        super().__init__(leaky(width, 2 * width, 3), last(2 * width, classes, least=least))
+    def __init__(self, width: int, classes: int, *, class_bias: float = 0.0) -> None:
+        super().__init__(leaky(width, 2 * width, 3), last_layer(2 * width, classes, class_bias=class_bias))
 
 
-class Scales(nn.Module, TellsBoxes):
-    """Base of both: outputs of several scales, added in the grid of the lab's detectors.
+class Scales(nn.Module, BoxOutput):
+    """Base of both networks: outputs of several scales, summed in the grid of all detectors.
 
-    As published each scale has three anchors with a box, a confidence and the classes. The lab's detectors tell a
-    centre and its sides instead, in one grid; the scales share it, and large things are told by coarse features.
+    In the paper each scale has three anchors with a box, a confidence and classes. Here all scales contribute to one
+    grid of centres and sides; coarse features contribute the large objects.
     """
 
     @abstractmethod
@@ -61,12 +61,12 @@ class Scales(nn.Module, TellsBoxes):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         size = [math.ceil(side / STRIDE) for side in images.shape[-2:]]
-        grids = [F.interpolate(one, size=size, mode="bilinear", align_corners=False) for one in self.maps(images)]
+        grids = [F.interpolate(grid, size=size, mode="bilinear", align_corners=False) for grid in self.maps(images)]
         return torch.stack(grids).sum(dim=0)
 
 
 class Yolo(Scales):
-    """YOLOv3: Darknet-53, and three scales that hand features down to the next finer one; `width` is its stem's."""
+    """YOLOv3: Darknet-53 and three scales, each with features of the next coarser one; `width` is that of the stem."""
 
     def __init__(self, classes: int, width: int = 32) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Yolo(Scales):
         necks = _neck(deep, coarse), _neck(coarse + middle, middle), _neck(middle + fine, fine)
         self.necks = nn.ModuleList(necks)
         self.downs = nn.ModuleList([leaky(coarse, middle, 1), leaky(middle, fine, 1)])
-        heads = Output(coarse, classes), Output(middle, classes), Output(fine, classes, least=RARE)
+        heads = Output(coarse, classes), Output(middle, classes), Output(fine, classes, class_bias=RARE)
         self.heads = nn.ModuleList(heads)
 
     def maps(self, images: torch.Tensor) -> list[torch.Tensor]:
@@ -88,14 +88,14 @@ class Yolo(Scales):
         for stage in self.stages:
             x = stage(x)
             features.append(x)
-        made = []
+        outputs = []
         for number, (neck, head) in enumerate(zip(self.necks, self.heads, strict=True)):
             if number:
                 finer = features[-1 - number]
                 x = torch.cat([_resize(self.downs[number - 1](x), finer), finer], dim=1)
             x = neck(x)
-            made.append(head(x))
-        return made
+            outputs.append(head(x))
+        return outputs
 
 
 class TinyYolo(Scales):
@@ -111,7 +111,7 @@ class TinyYolo(Scales):
         )
         self.neck, self.down = leaky(1024, 256, 1), leaky(256, 128, 1)
         self.coarse = Output(256, classes)
-        self.fine = nn.Sequential(leaky(256 + 128, 256, 3), last(256, classes, least=RARE))
+        self.fine = nn.Sequential(leaky(256 + 128, 256, 3), last_layer(256, classes, class_bias=RARE))
 
     def maps(self, images: torch.Tensor) -> list[torch.Tensor]:
         x = images

@@ -1,4 +1,4 @@
-"""Networks that torchvision defines, without weights."""
+"""Networks of torchvision, without weights."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CLASSIFIERS = (
 
 
 def models() -> Any:
-    """Import torchvision's models, or say what to do where that fails."""
+    """Return torchvision's models; raises an error with the fix if the import fails."""
     with needed_import(
         "This network needs torchvision",
-        "Install torch and torchvision from the same index (see `driftlab doctor`), or take another network: "
+        "Install torch and torchvision from the same index (see `driftlab doctor`), or use another network: "
         "`driftlab list networks`.",
     ):
         import_torchvision()
@@ -32,7 +32,7 @@ def models() -> Any:
 
 
 class Published(nn.Module):
-    """A network that expects other inputs than the lab's: another mean and deviation, or one size alone."""
+    """A network with another input: other mean and deviation, or a fixed size."""
 
     def __init__(self, network: nn.Module, expects: Input) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Published(nn.Module):
 
 
 class DeepLab(nn.Module):
-    """torchvision's DeepLabV3 on MobileNetV3-Large, without its dictionary of outputs."""
+    """DeepLabV3 on MobileNetV3-Large, with a tensor as output instead of torchvision's dictionary."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class DeepLab(nn.Module):
 
 
 def make(name: str, classes: int) -> Published:
-    """Make a classifier of torchvision by the name that it has there."""
+    """Build a classifier by its name in torchvision."""
     maker: Callable[..., nn.Module] = getattr(models(), name)
     return Published(maker(weights=None, num_classes=classes), ZOO[name].input)
 
 
 def vision_transformer(classes: int) -> Published:
-    """Make ViT-S/16: six heads of 64 channels in twelve layers."""
+    """Build ViT-S/16: twelve layers with six heads of 64 channels."""
     network = models().VisionTransformer(
         image_size=224, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536, num_classes=classes
     )

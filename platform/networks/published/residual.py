@@ -1,4 +1,4 @@
-"""Residual networks of papers that torchvision does not have: ResNet-56, SE-ResNet-18, ResNeXt-29, WRN, CBAM."""
+"""Residual networks that torchvision lacks: ResNet-56, SE-ResNet-18, ResNet-18 with CBAM, ResNeXt-29, WRN."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import nn
 from torch.nn import functional as F
 
 Attention = Callable[[int], nn.Module]
-LEAST_HIDDEN = 4  # channels of an attention's narrow layer
+MIN_HIDDEN = 4  # channels of the narrow layer of an attention
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Return a convolution that keeps the resolution but for its stride, and a batch norm."""
+    """Return a padded convolution without bias, and a batch norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
 class SqueezeExcite(nn.Module):
-    """Scale channels by a function of their averages (Hu et al., CVPR 2018)."""
+    """Squeeze-and-excitation (Hu et al., CVPR 2018): scale channels by a gate on their means."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        hidden = max(LEAST_HIDDEN, width // 16)
+        hidden = max(MIN_HIDDEN, width // 16)
         self.narrow, self.wide = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -33,11 +33,11 @@ class SqueezeExcite(nn.Module):
 
 
 class Cbam(nn.Module):
-    """Scale channels, then places, by their averages and maxima (Woo et al., ECCV 2018)."""
+    """CBAM (Woo et al., ECCV 2018): scale channels, then places, by gates on means and maxima."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        hidden = max(LEAST_HIDDEN, width // 16)
+        hidden = max(MIN_HIDDEN, width // 16)
         self.channels = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
         self.places = nn.Sequential(nn.Conv2d(2, 1, 7, padding=3, bias=False), nn.BatchNorm2d(1, momentum=0.01))
 
@@ -50,7 +50,7 @@ class Cbam(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions, an attention if there is one, and the input added; projected where its shape differs."""
+    """Residual block: two 3x3 convolutions and an optional attention; the shortcut is projected if shapes differ."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, attention: Attention | None = None) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class BasicBlock(nn.Module):
 
 
 class AggregatedBlock(nn.Module):
-    """A bottleneck whose middle convolution has groups (Xie et al., CVPR 2017)."""
+    """ResNeXt block (Xie et al., CVPR 2017): a bottleneck with a grouped convolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int, group_width: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class AggregatedBlock(nn.Module):
 
 
 class PreActivatedBlock(nn.Module):
-    """Batch norm and ReLU before each convolution (Zagoruyko and Komodakis, BMVC 2016)."""
+    """WRN block (Zagoruyko and Komodakis, BMVC 2016): batch norm and ReLU before each convolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class PreActivatedBlock(nn.Module):
 
 
 class StagedClassifier(nn.Module):
-    """A stem, stages of blocks that halve the resolution from the second on, and a class from the average."""
+    """A stem, stages that halve the resolution from the second on, and a linear layer on the mean features."""
 
     def __init__(self, stem: nn.Module, stages: list[nn.Module], last: nn.Module, width: int, classes: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class StagedClassifier(nn.Module):
 def stages_of(
     block: Callable[[int, int, int], nn.Module], inputs: int, widths: list[int], depth: int
 ) -> list[nn.Module]:
-    """Build stages of so many blocks; each but the first begins with a stride of 2."""
+    """Return stages of `depth` blocks; all stages except the first start with stride 2."""
     stages: list[nn.Module] = []
     for number, width in enumerate(widths):
         blocks = [block(inputs, width, 1 + (number > 0)), *(block(width, width, 1) for _ in range(depth - 1))]
@@ -119,13 +119,13 @@ def stages_of(
 
 
 def residual_56(classes: int) -> nn.Module:
-    """Three stages of nine basic blocks for pictures of 32 x 32 (He et al., CVPR 2016)."""
+    """Build ResNet-56 for 32 x 32 images (He et al., CVPR 2016): three stages of nine basic blocks."""
     stem = nn.Sequential(conv_norm(3, 16, 3), nn.ReLU())
     return StagedClassifier(stem, stages_of(BasicBlock, 16, [16, 32, 64], 9), nn.Identity(), 64, classes)
 
 
 def four_stages(classes: int, width: int, stride: int) -> nn.Module:
-    """Four stages of two basic blocks, the second and third with a stride of 2."""
+    """Build four stages of two basic blocks, the second and third with stride 2."""
     stem = nn.Sequential(conv_norm(3, width, 3, stride), nn.ReLU())
     stages = stages_of(BasicBlock, width, [width, 2 * width, 4 * width], 2)
     stages += stages_of(BasicBlock, 4 * width, [4 * width], 2)
@@ -133,21 +133,21 @@ def four_stages(classes: int, width: int, stride: int) -> nn.Module:
 
 
 def residual_18(classes: int, attention: Attention) -> nn.Module:
-    """ResNet-18 for pictures of 224 x 224 with an attention in every block."""
+    """Build ResNet-18 for 224 x 224 images with an attention in every block."""
     stem = nn.Sequential(conv_norm(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
     stages = stages_of(partial(BasicBlock, attention=attention), 64, [64, 128, 256, 512], 2)
     return StagedClassifier(stem, stages, nn.Identity(), 512, classes)
 
 
 def aggregated_29(classes: int) -> nn.Module:
-    """ResNeXt-29, 8 x 64d, for pictures of 32 x 32."""
+    """Build ResNeXt-29, 8 x 64d, for 32 x 32 images."""
     stem = nn.Sequential(conv_norm(3, 64, 3), nn.ReLU())
     stages = stages_of(partial(AggregatedBlock, groups=8, group_width=64), 64, [256, 512, 1024], 3)
     return StagedClassifier(stem, stages, nn.Identity(), 1024, classes)
 
 
 def wide_residual(classes: int, depth: int, width: int) -> nn.Module:
-    """WRN-depth-width for pictures of 32 x 32."""
+    """Build WRN-depth-width for 32 x 32 images."""
     stem, widths = nn.Conv2d(3, 16, 3, padding=1, bias=False), [16 * width, 32 * width, 64 * width]
     last = nn.Sequential(nn.BatchNorm2d(widths[-1]), nn.ReLU())
     return StagedClassifier(stem, stages_of(PreActivatedBlock, 16, widths, (depth - 4) // 6), last, widths[-1], classes)

@@ -1,4 +1,4 @@
-"""DeepLabV3 on MobileNetV2 without pyramid (Sandler et al., CVPR 2018, Table 7): the student of the AMS paper."""
+"""DeepLabV3 on MobileNetV2 without ASPP (Sandler et al., CVPR 2018, Table 7): the student of the AMS paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Of each stage: expansion, channels, blocks, stride, dilation. The last two keep a sixteenth of the resolution.
+# Per stage: expansion, channels, blocks, stride, dilation. The last two stay at 1/16 of the resolution.
 STAGES = (
     (1, 16, 1, 1, 1), (6, 24, 2, 2, 1), (6, 32, 3, 2, 1), (6, 64, 4, 2, 1), (6, 96, 3, 1, 1), (6, 160, 3, 1, 2),
     (6, 320, 1, 1, 2),
@@ -24,7 +24,7 @@ def conv_norm(
 
 
 class InvertedResidual(nn.Module):
-    """Widen, filter every channel by itself, and narrow again; added to the input where its shape allows."""
+    """Inverted residual: expand, depthwise convolution, project; with a shortcut if shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int, dilation: int) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class InvertedResidual(nn.Module):
         self.adds = stride == 1 and inputs == outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.inner(x)
-        return x + made if self.adds else made
+        inner: torch.Tensor = self.inner(x)
+        return x + inner if self.adds else inner
 
 
 class MobileDeepLab(nn.Module):
-    """A class per pixel from the features of its place, and from the average of the frame."""
+    """Segmentation network on features of each place and of the whole frame (image pooling)."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""Boxes: read from a map of centre points, trained against one, moved and drawn.
+"""Boxes: decoding from a map of centre points (CenterNet), loss, warping, encoding and drawing.
 
-An output has, at half the resolution of the frame, one channel per class with the probability that an object of that
-class has its centre here, and four with the distances of its sides (CenterNet; logarithms of distances, so that an
-error is relative to the size).
+At half the resolution of the frame, an output has one channel per class with the centre probability (logits), and four
+with the logarithms of the distances to the sides, so that errors are relative to the size of the box.
 """
 
 from __future__ import annotations
@@ -23,43 +22,43 @@ Boxes = npt.NDArray[np.float32]  # [m, 5 or 6]
 Floats = npt.NDArray[np.float32]
 STRIDE = 2  # pixels of the frame per cell of the map
 SIDES = 4  # channels: left, top, right, bottom
-UNIT_PX = 4.0  # the distance whose logarithm is 0
-MIN_CONFIDENCE = 0.3  # less likely centres are not reported
-MIN_TARGET = 0.3  # the sides are trained where the target around a centre is higher than this
-MAX_BOXES = 64  # boxes reported per frame
+UNIT_PX = 4.0  # distance with logarithm 0
+MIN_CONFIDENCE = 0.3  # of decoded centres
+MIN_TARGET = 0.3  # of centre targets at the places where sides are trained
+MAX_BOXES = 64  # per frame
 FIELDS = 5  # numbers per box on the link: class, left, top, right, bottom
-MIN_SIDE_PX = 4.0  # boxes with a shorter side are not scored: an error of one pixel would decide over them
+MIN_SIDE_PX = 4.0  # boxes with a shorter side are not scored: one pixel would decide over a match
 _INK_PX = 1
 
 
-def stack(found: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """Put the boxes of several frames into one object array; NumPy would merge frames with equal numbers of boxes."""
-    stack = np.empty(len(found), dtype=object)
-    for row, boxes in enumerate(found):
+def stack(frames: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """Return the boxes of frames as an object array; `np.array` would merge frames with equal numbers of boxes."""
+    stack = np.empty(len(frames), dtype=object)
+    for row, boxes in enumerate(frames):
         stack[row] = boxes
     return stack
 
 
 def drop_small(boxes: Boxes) -> Boxes:
-    """Drop boxes that are too small to be scored."""
+    """Return the boxes that are large enough to be scored."""
     kept: Boxes = boxes[np.minimum(boxes[:, 3] - boxes[:, 1], boxes[:, 4] - boxes[:, 2]) >= MIN_SIDE_PX]
     return kept
 
 
 def decode(output: torch.Tensor, height: int, width: int) -> list[Boxes]:
-    """Report the peaks of the map, the most likely first."""
+    """Return the boxes at the peaks of each map, the most likely first."""
     from torch.nn import functional as F
 
     likely = output[:, :-SIDES].sigmoid()
     peak = (likely == F.max_pool2d(likely, 3, stride=1, padding=1)) & (likely > MIN_CONFIDENCE)
     maps = likely.cpu().numpy(), peak.cpu().numpy(), output[:, -SIDES:].exp().cpu().numpy() * UNIT_PX
-    return [_read(*one, height, width) for one in zip(*maps, strict=True)]
+    return [_decode_frame(*one, height, width) for one in zip(*maps, strict=True)]
 
 
-def _read(likely: Floats, peak: npt.NDArray[np.bool_], sides: Floats, height: int, width: int) -> Boxes:
+def _decode_frame(likely: Floats, peak: npt.NDArray[np.bool_], sides: Floats, height: int, width: int) -> Boxes:
     kind, row, column = np.nonzero(peak)
-    surest = np.argsort(-likely[kind, row, column], kind="stable")[:MAX_BOXES]
-    kind, row, column = kind[surest], row[surest], column[surest]
+    order = np.argsort(-likely[kind, row, column], kind="stable")[:MAX_BOXES]
+    kind, row, column = kind[order], row[order], column[order]
     x, y = (column + 0.5) * STRIDE, (row + 0.5) * STRIDE
     left, top, right, bottom = sides[:, row, column]
     corners = (
@@ -72,58 +71,60 @@ def _read(likely: Floats, peak: npt.NDArray[np.bool_], sides: Floats, height: in
 
 
 def loss(output: torch.Tensor, answers: npt.NDArray[np.object_]) -> torch.Tensor | None:
-    """Add the focal loss of the centres, per box, and the error of the sides around them."""
+    """Return the focal loss of the centres per box, plus the error of the sides around them."""
     import torch
     from torch.nn import functional as F
 
     if not len(answers):
         return None
     classes, (height, width) = output.shape[1] - SIDES, output.shape[2:]
-    drawn = [_targets(boxes, classes, height, width) for boxes in answers]
+    drawn = [_draw_targets(boxes, classes, height, width) for boxes in answers]
     heat, sides, weight = (torch.from_numpy(np.stack(part)).to(output.device) for part in zip(*drawn, strict=True))
-    guess, far = output[:, :-SIDES], output[:, -SIDES:]
-    missed = -((1 - guess.sigmoid()) ** 2) * F.logsigmoid(guess)
-    invented = -((1 - heat) ** 4) * guess.sigmoid() ** 2 * F.logsigmoid(-guess)
+    centre_logits, distances = output[:, :-SIDES], output[:, -SIDES:]
+    positive = -((1 - centre_logits.sigmoid()) ** 2) * F.logsigmoid(centre_logits)
+    negative = -((1 - heat) ** 4) * centre_logits.sigmoid() ** 2 * F.logsigmoid(-centre_logits)
     count = max(1, sum(len(boxes) for boxes in answers))
-    middles = torch.where(heat == 1, missed, invented).sum() / count
-    off = (F.smooth_l1_loss(far, sides, reduction="none", beta=0.1).sum(1) * weight).sum()
-    total: torch.Tensor = middles + off / weight.sum().clamp(min=1)
+    centre_loss = torch.where(heat == 1, positive, negative).sum() / count
+    side_loss = (F.smooth_l1_loss(distances, sides, reduction="none", beta=0.1).sum(1) * weight).sum()
+    total: torch.Tensor = centre_loss + side_loss / weight.sum().clamp(min=1)
     return total
 
 
-def _targets(boxes: Boxes, classes: int, height: int, width: int) -> tuple[Floats, Floats, Floats]:
-    """Draw a Gaussian around each centre; where Gaussians overlap, the higher one gives the sides."""
+def _draw_targets(boxes: Boxes, classes: int, height: int, width: int) -> tuple[Floats, Floats, Floats]:
+    """Return targets of centres, sides and weights; of overlapping Gaussians the higher one sets the sides."""
     heat = np.zeros((classes, height, width), np.float32)
     if not len(boxes):
         return heat, np.zeros((SIDES, height, width), np.float32), np.zeros((height, width), np.float32)
     x, y = ((np.arange(size, dtype=np.float32) + 0.5) * STRIDE for size in (width, height))
     x0, y0, x1, y1 = (boxes[:, k, None] for k in range(1, 5))
-    bumps = _bump(y, y0, y1)[:, :, None] * _bump(x, x0, x1)[:, None, :]
-    np.maximum.at(heat, boxes[:, 0].astype(np.intp), bumps)
-    nearest = bumps.argmax(axis=0)
-    weight = np.where(bumps.max(axis=0) > MIN_TARGET, bumps.max(axis=0), np.float32(0))
-    far = np.stack([x - x0[nearest, 0], y[:, None] - y0[nearest, 0], x1[nearest, 0] - x, y1[nearest, 0] - y[:, None]])
-    sides = np.log(np.maximum(far, 0.5) / UNIT_PX).astype(np.float32)
+    gaussians = _gaussian(y, y0, y1)[:, :, None] * _gaussian(x, x0, x1)[:, None, :]
+    np.maximum.at(heat, boxes[:, 0].astype(np.intp), gaussians)
+    nearest = gaussians.argmax(axis=0)
+    weight = np.where(gaussians.max(axis=0) > MIN_TARGET, gaussians.max(axis=0), np.float32(0))
+    distances = np.stack(
+        [x - x0[nearest, 0], y[:, None] - y0[nearest, 0], x1[nearest, 0] - x, y1[nearest, 0] - y[:, None]]
+    )
+    sides = np.log(np.maximum(distances, 0.5) / UNIT_PX).astype(np.float32)
     return heat, sides, weight
 
 
-def _bump(places: Floats, low: Floats, high: Floats) -> Floats:
-    """Return a Gaussian that is 1 at the cell closest to each centre: [boxes, cells]."""
-    middle, reach = (low + high) / 2, np.maximum(0.15 * (high - low), 0.4 * STRIDE)
-    bump: Floats = np.exp(-0.5 * ((places - middle) / reach) ** 2).astype(np.float32)
-    bump[np.arange(len(bump)), np.abs(places - middle).argmin(axis=1)] = 1
-    return bump
+def _gaussian(places: Floats, low: Floats, high: Floats) -> Floats:
+    """Return Gaussians [boxes, cells] that are 1 at the cell closest to the centre of the box."""
+    centre, deviation = (low + high) / 2, np.maximum(0.15 * (high - low), 0.4 * STRIDE)
+    gaussian: Floats = np.exp(-0.5 * ((places - centre) / deviation) ** 2).astype(np.float32)
+    gaussian[np.arange(len(gaussian)), np.abs(places - centre).argmin(axis=1)] = 1
+    return gaussian
 
 
 def mirror(boxes: Boxes, width: int) -> Boxes:
-    """Mirror the boxes of a frame horizontally."""
-    turned: Boxes = boxes.copy()
-    turned[:, 1], turned[:, 3] = width - boxes[:, 3], width - boxes[:, 1]
-    return turned
+    """Return the boxes of a horizontally mirrored frame."""
+    mirrored: Boxes = boxes.copy()
+    mirrored[:, 1], mirrored[:, 3] = width - boxes[:, 3], width - boxes[:, 1]
+    return mirrored
 
 
 def warp(boxes: Boxes, source: Floats) -> Boxes:
-    """Move each box to the pixels that come from inside it; a box without such pixels has left the frame."""
+    """Return each box at the pixels whose source is inside it; boxes without such pixels have left the frame."""
     from_x, from_y = source[..., 0], source[..., 1]
     moved = []
     for box in boxes:
@@ -152,7 +153,7 @@ def unpack(packed: bytes, height: int, width: int) -> Boxes:
 
 
 def draw(boxes: Boxes, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Draw the outline of every box in its class's colour on a pale copy of the picture."""
+    """Draw the outlines of boxes, in the colours of their classes, on a brightened copy of the image."""
     import cv2
 
     from driftlab.datasets.sheet import colour_of

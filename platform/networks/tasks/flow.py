@@ -1,4 +1,4 @@
-"""Optical flow between frames, and label maps warped along it."""
+"""Optical flow between frames, and warping of label maps."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ Map = npt.NDArray[np.float32]  # [height, width, 2]: the source position of each
 
 
 def gray(image: npt.NDArray[np.uint8]) -> Gray:
-    """Convert an RGB frame to the grey image that flow is computed on."""
+    """Convert an RGB frame to the grey image for optical flow."""
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
 
 
 def flow(now: Gray, before: Gray) -> Map:
-    """Return for each pixel of `now` its offset in `before`; 0 where the neighbourhood did not change."""
-    window = max(9, round(now.shape[0] / 8)) | 1  # 64 pixels at 512 in the paper; the window's size must be odd
+    """Return the offset in `before` of each pixel of `now`; 0 in an unchanged neighbourhood."""
+    window = max(9, round(now.shape[0] / 8)) | 1  # odd; 64 pixels for 512 in the paper
     unfilled, flags = np.zeros((*now.shape, 2), dtype=np.float32), cv2.OPTFLOW_FARNEBACK_GAUSSIAN
-    found = cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags)
-    still = cv2.erode((now == before).astype(np.uint8), np.ones((window, window), np.uint8))
-    found[still == 1] = 0  # near the border Farneback finds most of a pixel between two equal pictures
-    return np.asarray(found, np.float32)
+    offsets = cv2.calcOpticalFlowFarneback(now, before, unfilled, 0.5, 3, window, 5, 5, 1.1, flags)
+    unchanged = cv2.erode((now == before).astype(np.uint8), np.ones((window, window), np.uint8))
+    offsets[unchanged == 1] = 0  # near the border Farneback returns almost a pixel between equal images
+    return np.asarray(offsets, np.float32)
 
 
 def identity(height: int, width: int) -> Map:
-    """Return the map that leaves every pixel in place."""
+    """Return the map in which each pixel is its own source."""
     y, x = np.mgrid[0:height, 0:width]
     return np.stack([x, y], axis=-1).astype(np.float32)
 
 
 def compose(offsets: Map, before: Map) -> Map:
     """Compose one step of flow with the map of the previous frame."""
-    here = identity(*offsets.shape[:2]) + offsets
-    return np.asarray(cv2.remap(before, here[..., 0], here[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
+    at = identity(*offsets.shape[:2]) + offsets
+    return np.asarray(cv2.remap(before, at[..., 0], at[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 
 
 def warp(labels: Gray, source: Map) -> Gray:
-    """Warp labels along a map by nearest neighbour; labels are never mixed."""
+    """Warp labels along a map by nearest neighbour, which never mixes labels."""
     warped = cv2.remap(labels, source[..., 0], source[..., 1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(warped, dtype=np.uint8)

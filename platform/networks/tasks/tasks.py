@@ -1,8 +1,8 @@
-"""The operations that depend on the task: truth, decoding of outputs, loss, scores and encoding of answers.
+"""The operations that depend on the task: ground truth, decoding of outputs, loss, scores and encoding of labels.
 
-Answers are arrays with one entry per frame: label maps [n, height, width], classes [n], or boxes, an object array [n]
-of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, in predictions, a confidence. All other code passes answers on
-without looking inside. Torch is imported where it computes: the driver needs none.
+Ground truth, teacher labels and predictions have one type, `Answers`, with one entry per frame: label maps
+[n, height, width], classes [n], or boxes, an object array [n] of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, in
+predictions, a confidence. Other modules never read the entries. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -17,103 +17,107 @@ import numpy.typing as npt
 from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames
 from driftlab.errors import WireError, unknown_name
 from driftlab.platform.core import wire
-from driftlab.platform.core.metrics import confusions, hits, miou, pixel_accuracy, ratio
-from driftlab.platform.networks.tasks import boxes, phi
+from driftlab.platform.core.metrics import confusion, confusions, f1_boxes, hits, miou, pixel_accuracy, ratio
+from driftlab.platform.networks.tasks import boxes
 
 if TYPE_CHECKING:
     import torch
 
 Answers = npt.NDArray[Any]
-Answer = Any  # one entry of answers
+Answer = Any  # one entry of Answers
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Source = npt.NDArray[np.float32]  # [height, width, 2] source position of each pixel (networks/tasks/flow.py)
 
 
 class Task(ABC):
-    """A task; the three tasks are stateless and listed in TASKS."""
+    """Base of the three stateless tasks in `TASKS`."""
 
     name: ClassVar[str]
-    measure: ClassVar[str]  # name of its score
+    measure: ClassVar[str]  # name of the score
 
     @abstractmethod
     def truth(self, frames: Frames) -> Answers | None:
-        """Return the truth of the frames; None where the stream has none."""
+        """Return the ground truth of the frames; None for a stream without."""
 
     @abstractmethod
     def blank(self, count: int, height: int, width: int) -> Answers:
-        """Return an empty array of answers for so many frames."""
+        """Return an uninitialised array for the labels of `count` frames."""
 
     @abstractmethod
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
-        """Decode a network's output into answers about frames of this size."""
+        """Decode a network's output into predictions for frames of this size."""
 
     @abstractmethod
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-        """Mark the frames whose answers can be trained on."""
+        """Mark the frames with at least one label for training."""
 
     @abstractmethod
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
-        """Return the loss of an output, averaged over the usable answers; None where no answer is usable."""
+        """Return the loss of an output, averaged over the usable labels; None without usable labels."""
 
     @abstractmethod
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count per frame; counts of several frames may be added before they are scored."""
+        """Return the counts per frame that the score requires; counts of frames can be added."""
 
     @abstractmethod
     def score(self, counts: Counts) -> Floats:
-        """Score counts, 0 to 1, NaN where nothing was counted."""
+        """Return the score of counts, 0 to 1; NaN for zero counts."""
 
     def pixel_accuracy(self, counts: Counts) -> Floats | None:
-        """Return the share of correct pixels; None unless answers are about pixels."""
+        """Return the share of correct pixels; None for tasks without labels per pixel."""
         return None
 
     def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
-        """Count truth, predictions and hits of each class, [classes, 3]; None unless answers are classes."""
+        """Return ground truth, predictions and hits per class, [classes, 3]; None for tasks without class labels."""
         return None
 
     def score_classes(self, by_class: Counts) -> Floats:
-        """Score these counts, NaN where a class did not occur, as none does where answers are not classes."""
+        """Return the score per class of these counts; NaN for classes that do not occur, and without class labels."""
         return np.full(len(by_class), np.nan)
 
     @abstractmethod
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        """Return how much an answer changed, 0 to 1."""
+        """Return the φ-score of AMS: the symmetric change between two labels, from 0 (equal) to 1 (disjoint).
+
+        The paper uses the task's loss, with one of them as the prediction. With hard labels cross-entropy is then 0 or
+        infinite, so each task has a bounded score instead.
+        """
 
     @abstractmethod
     def mirror(self, answers: Answers, width: int) -> Answers:
-        """Mirror the truth of frames horizontally."""
+        """Return the labels of horizontally mirrored frames."""
 
     @abstractmethod
     def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        """Move an answer along the motion; the other answer fills the places that motion does not reach."""
+        """Warp a label along the motion; `otherwise` fills the places without a source."""
 
     @abstractmethod
     def pack(self, answer: Answer) -> bytes:
-        """Encode one answer for the link, with a checksum."""
+        """Encode one label for the link, with a checksum."""
 
     @abstractmethod
     def unpack(self, packed: bytes, height: int, width: int) -> Answer:
-        """Decode one answer; refuse damaged bytes and bytes of another frame size."""
+        """Decode one label; refuse damaged bytes and another frame size."""
 
     @abstractmethod
     def count_unlisted(self, answers: Answers, classes: int) -> int:
-        """Count labels outside the class list."""
+        """Return the number of labels outside the class list."""
 
     @abstractmethod
     def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
-        """Remove labels outside the class list, which cannot be scored."""
+        """Return a label without entries outside the class list, which cannot be scored."""
 
     @abstractmethod
     def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Draw an answer about a frame in the colours of the reports."""
+        """Return an image of a label on its frame, in the colours of the reports."""
 
 
 class _OfClasses(Task):
-    """The common part of segmentation and classification."""
+    """Base of segmentation and classification."""
 
-    label: ClassVar[type[np.integer[Any]]]  # holds one label
-    ignored: ClassVar[int]  # the label of an unknown class
+    label: ClassVar[type[np.integer[Any]]]  # type of one label
+    ignored: ClassVar[int]  # label of an unlisted class
 
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
         return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
@@ -143,7 +147,7 @@ def _listed(answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
 
 
 class Segmentation(_OfClasses):
-    """Semantic segmentation: one class per pixel."""
+    """Semantic segmentation: a class per pixel."""
 
     name, measure = "segmentation", "mIoU"
     label, ignored = np.uint8, IGNORE
@@ -155,7 +159,7 @@ class Segmentation(_OfClasses):
         return np.empty((count, height, width), dtype=np.uint8)
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count the known pixels: labels outside the class list are ignored, as in the loss."""
+        """Return confusion matrices; labels outside the class list are ignored, as in the loss."""
         return confusions(predicted, self.drop_unlisted(truth, classes), classes)
 
     def score(self, counts: Counts) -> Floats:
@@ -169,12 +173,15 @@ class Segmentation(_OfClasses):
         return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)], axis=1)
 
     def score_classes(self, by_class: Counts) -> Floats:
-        """Return intersection over union."""
-        true, taken, hit = by_class.T
-        return ratio(hit, true + taken - hit)
+        """Return the intersection over union per class."""
+        true, predicted, hit = by_class.T
+        return ratio(hit, true + predicted - hit)
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.segmentation(now, before, classes)
+        """Return 1 - mIoU over the pixels and classes listed in both maps; 0 if there are none."""
+        listed = _listed(now, classes) & _listed(before, classes)
+        score = float(miou(confusion(np.where(listed, now, 0), np.where(listed, before, IGNORE), classes)))
+        return 0.0 if np.isnan(score) else 1.0 - score
 
     def mirror(self, answers: Answers, width: int) -> Answers:
         return np.ascontiguousarray(answers[..., ::-1])
@@ -201,7 +208,7 @@ class Segmentation(_OfClasses):
 
 
 class Classification(_OfClasses):
-    """Classification: one class per frame."""
+    """Classification: a class per frame."""
 
     name, measure = "classification", "accuracy"
     label, ignored = np.int64, NO_CLASS
@@ -213,30 +220,31 @@ class Classification(_OfClasses):
         return np.empty(count, dtype=np.int64)
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count correct and known frames; a confusion matrix would grow with the square of the classes."""
-        known = _listed(truth, classes)
-        return np.stack([known & (predicted == truth), known], axis=1).astype(np.int64)
+        """Return correct and labelled frames; a confusion matrix would grow with the square of the classes."""
+        listed = _listed(truth, classes)
+        return np.stack([listed & (predicted == truth), listed], axis=1).astype(np.int64)
 
     def score(self, counts: Counts) -> Floats:
         return ratio(counts[..., 0], counts[..., 1])
 
     def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
-        known = _listed(truth, classes)
-        chosen = (truth[known], predicted[known], truth[known & (predicted == truth)])
-        return np.stack([np.bincount(each, minlength=classes) for each in chosen], axis=1)
+        listed = _listed(truth, classes)
+        columns = (truth[listed], predicted[listed], truth[listed & (predicted == truth)])
+        return np.stack([np.bincount(each, minlength=classes) for each in columns], axis=1)
 
     def score_classes(self, by_class: Counts) -> Floats:
-        """Return the share of each class's frames that were right."""
+        """Return the share of correct frames per class."""
         return ratio(by_class[:, 2], by_class[:, 0])
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.classification(now, before, classes)
+        """Return 1 for different classes, else 0; 0 if either is not listed."""
+        return float(now != before and min(now, before) >= 0 and max(now, before) < classes)
 
     def mirror(self, answers: Answers, width: int) -> Answers:
         return answers
 
     def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        """Return the same class: motion does not change it."""
+        """Return the class unchanged: it does not depend on motion."""
         return otherwise if answer == NO_CLASS else answer
 
     def pack(self, answer: Answer) -> bytes:
@@ -251,29 +259,29 @@ class Classification(_OfClasses):
         return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
 
     def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Fill the picture with the class's colour."""
+        """Return an image filled with the colour of the class."""
         from driftlab.datasets.sheet import colour_of
 
         return np.broadcast_to(colour_of(int(answer)), image.shape)
 
 
 class Detection(Task):
-    """Object detection: boxes of persons and cars."""
+    """Object detection: boxes of people and cars."""
 
     name, measure = "detection", "F1"
 
     def truth(self, frames: Frames) -> Answers | None:
-        return None if frames.boxes is None else boxes.stack([boxes.drop_small(found) for found in frames.boxes])
+        return None if frames.boxes is None else boxes.stack([boxes.drop_small(one) for one in frames.boxes])
 
     def blank(self, count: int, height: int, width: int) -> Answers:
         return np.empty(count, dtype=object)
 
     def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-        """Return True for every frame: an empty frame is a training sample too."""
+        """Return True for every frame: a frame without boxes is a training sample too."""
         return np.ones(len(answers), dtype=bool)
 
     def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
-        return boxes.stack([boxes.drop_small(found) for found in boxes.decode(output, height, width)])
+        return boxes.stack([boxes.drop_small(one) for one in boxes.decode(output, height, width)])
 
     def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
         classes = output.shape[1] - boxes.SIDES
@@ -286,21 +294,22 @@ class Detection(Task):
         return answer[answer[:, 0] < classes]
 
     def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
-        """Count matched boxes, predicted boxes and true boxes."""
-        known = [self.drop_unlisted(true, classes) for true in truth]
-        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, known, strict=True)]
+        """Return the numbers of matched, predicted and true boxes."""
+        listed = [self.drop_unlisted(true, classes) for true in truth]
+        rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, listed, strict=True)]
         return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
     def score(self, counts: Counts) -> Floats:
-        """Return F1; 1 for a frame without boxes in truth and prediction."""
-        found, sides = counts[..., 0], counts[..., 1] + counts[..., 2]
-        return np.asarray(np.where(sides > 0, 2 * found / np.maximum(sides, 1), 1.0))
+        """Return F1; 1 for a frame without true and predicted boxes."""
+        matched, total = counts[..., 0], counts[..., 1] + counts[..., 2]
+        return np.asarray(np.where(total > 0, 2 * matched / np.maximum(total, 1), 1.0))
 
     def phi(self, now: Answer, before: Answer, classes: int) -> float:
-        return phi.detection(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
+        """Return 1 - F1 at an overlap of one half."""
+        return 1.0 - f1_boxes(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
 
     def mirror(self, answers: Answers, width: int) -> Answers:
-        return boxes.stack([boxes.mirror(found, width) for found in answers])
+        return boxes.stack([boxes.mirror(one, width) for one in answers])
 
     def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
         return boxes.warp(answer, source)
@@ -320,7 +329,7 @@ TASKS: Mapping[str, Task] = {task.name: task for task in (SEGMENTATION, CLASSIFI
 
 
 def find(name: str) -> Task:
-    """Look up a task by its name."""
+    """Return the task with a name."""
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
     return TASKS[name]

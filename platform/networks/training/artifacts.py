@@ -1,4 +1,4 @@
-"""A cache of built networks on disk, by a hash of their recipe. Plain arrays only: importing this imports no torch."""
+"""The cache of built networks on disk, by a hash of their recipe. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.memory_format import CONTIGUOUS
 
 logger = logging.getLogger(__name__)
-version_of = cache(metadata.version)  # looking it up takes 9 ms, and every key asks
+version_of = cache(metadata.version)  # a look-up takes 9 ms, and every key needs it
 
 Origin = Mapping[str, Any]  # the recipe as JSON; it determines the result
 FOLDER_VARIABLE = "DRIFTLAB_CACHE"
@@ -34,32 +34,38 @@ FOLDER_VARIABLE = "DRIFTLAB_CACHE"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The inputs that determine pre-trained weights; equal recipes give equal bits on one machine."""
+    """The inputs that determine pre-trained weights; equal recipes give equal bits on one computer."""
 
     network: str
     classes: int = 8
     height: int = 64
     width: int = 96
-    workloads: str = "streets"  # the family of workloads whose frames are the training data
+    workloads: str = "streets"  # family of workloads that provide the training frames
     seed: int = 0
     steps: int = 2500
     batch: int = 4
     lr: float = 6e-3
-    version: int = 1  # raise it when a change of a network, the data or the training changes the result
-    fresh_head: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # other classes than the lessons'
-    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the folder of a labelled set
-    lessons: tuple[tuple[str, float], ...] = dataclasses.field(default=(), metadata={BEFORE: ()})  # of the worlds
-    start: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a file of weights to begin from
+    version: int = 1  # raise it if a change of a network, the data or the training changes the result
+    fresh_head: bool = dataclasses.field(
+        default=False, metadata={BEFORE: False}
+    )  # for other classes than those of the training frames
+    content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of a labelled set's folder
+    lessons: tuple[tuple[str, float], ...] = dataclasses.field(
+        default=(), metadata={BEFORE: ()}
+    )  # parameters of the training streams
+    start: str = dataclasses.field(default="", metadata={BEFORE: ""})  # file of initial weights
     start_digest: str = dataclasses.field(default="", metadata={BEFORE: ""})  # of that file
-    elsewhere: str = dataclasses.field(default="", metadata={BEFORE: ""})  # a labelled set that it learns first
+    elsewhere: str = dataclasses.field(default="", metadata={BEFORE: ""})  # pre-training set
     elsewhere_steps: int = dataclasses.field(default=0, metadata={BEFORE: 0})
     elsewhere_content: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of that set's folder
-    device: str = dataclasses.field(default="cpu", metadata={BEFORE: "cpu"})  # of torch, that it is trained on
-    precision: str = dataclasses.field(default="float32", metadata={BEFORE: "float32"})  # of its forward passes
-    portable: bool = dataclasses.field(default=False, metadata={BEFORE: False})  # equal bits on other machines as well
+    device: str = dataclasses.field(default="cpu", metadata={BEFORE: "cpu"})  # torch device of the training
+    precision: str = dataclasses.field(default="float32", metadata={BEFORE: "float32"})  # of forward passes
+    portable: bool = dataclasses.field(
+        default=False, metadata={BEFORE: False}
+    )  # equal bits on all x86-64 processors with AVX2
 
     def key(self) -> str:
-        """Hash the recipe and the version of torch, which changes the last bits."""
+        """Return the hash of the recipe and the version of torch, which changes the last bits."""
         return _key(_origin(self))
 
 
@@ -69,7 +75,7 @@ class FamilyRecipe:
 
     network: Recipe
     scaling: Member
-    version: int = 4  # raise it when the data or the training of all members change; a member has a version of its own
+    version: int = 4  # raise it if the data or the training of all members change; members have separate versions
 
     def key(self) -> str:
         """Hash the recipe with every parameter of the member and, for a user's member, its file."""
@@ -78,11 +84,11 @@ class FamilyRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class PackRecipe:
-    """A family of networks and the adaptation member that summarises the data on which it was built."""
+    """A family of networks, and the adaptation member that summarises its training data."""
 
     family: FamilyRecipe
     adaptation: Member
-    version: int = 1  # raise it when the data change what comes out; a member has a version of its own
+    version: int = 1  # raise it if the data change the result; members have separate versions
 
     def key(self) -> str:
         """Hash the family's recipe with every parameter of the member and, for a user's member, its file."""
@@ -90,7 +96,7 @@ class PackRecipe:
 
 
 def obtain(recipe: Recipe) -> Weights:
-    """Return a recipe's weights from the cache, or build and store them; concurrent processes build once."""
+    """Return a recipe's weights from the cache, or build and store them; concurrent processes build them once."""
 
     def build() -> Weights:
         from driftlab.platform.networks.training.pretrain import pretrain, recipe_elsewhere  # torch: seconds
@@ -103,7 +109,7 @@ def obtain(recipe: Recipe) -> Weights:
 
 
 def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
-    """Return a family as its member stores it; a family that needs no data is always rebuilt, others are cached."""
+    """Return a family as arrays; families without training data are always rebuilt, others are cached."""
 
     def build() -> Weights:
         from driftlab.platform.networks.training.pretrain import build_family
@@ -118,7 +124,7 @@ def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
 
 
 def obtain_pack(recipe: PackRecipe, limit_s: float = math.inf) -> Weights:
-    """Return an adaptation member's summary of the source data, cached like weights; empty for a member without one."""
+    """Return an adaptation member's summary of the source data from the cache, or build it; empty without one."""
 
     def build() -> Weights:
         from driftlab.platform.networks.training.pretrain import build_pack
@@ -135,7 +141,7 @@ def obtain_pack(recipe: PackRecipe, limit_s: float = math.inf) -> Weights:
 
 
 def is_kept(recipe: FamilyRecipe) -> bool:
-    """Tell whether a family, or the network of one that is made anew each time, lies in the cache."""
+    """Return whether the cache has a family, or the network of a family that is always rebuilt."""
     network = f"{recipe.network.network}-{recipe.network.key()}"
     family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
     return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
@@ -145,8 +151,8 @@ def cache_folder() -> Path:
     """Return the folder of built networks."""
     import platformdirs
 
-    given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given).absolute() if given else platformdirs.user_cache_path("driftlab") / "networks"
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return Path(folder).absolute() if folder else platformdirs.user_cache_path("driftlab") / "networks"
 
 
 def _key(origin: Origin) -> str:
@@ -158,10 +164,10 @@ def _hash(origin: Origin) -> str:
 
 
 def _origin(recipe: Recipe) -> Origin:
-    """Return what decides the weights; a file to begin from is known by its digest, wherever it lies."""
-    known = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
+    """Return the inputs that determine the weights; the digest of a start file replaces its path."""
+    movable = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
     memory = {"memory format": "contiguous"} if recipe.network in CONTIGUOUS else {}
-    return {**_decisive(known), **memory, "torch": version_of("torch")}
+    return {**_decisive(movable), **memory, "torch": version_of("torch")}
 
 
 def _family_origin(recipe: FamilyRecipe) -> Origin:
@@ -216,7 +222,7 @@ def _obtain(what: str, name: str, origin: Origin, build: Callable[[], Weights]) 
 
 
 def _read(path: Path, origin: Origin) -> Weights | None:
-    """Load cached weights; None, with a warning, for a damaged file or one of another recipe."""
+    """Load cached weights; returns None and logs a warning for a damaged file or another recipe."""
     from safetensors import SafetensorError, safe_open
 
     from driftlab.platform.networks.digest import digest
@@ -226,35 +232,40 @@ def _read(path: Path, origin: Origin) -> Weights | None:
     try:
         with safe_open(path, framework="np") as kept:
             weights = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118  not a mapping
-            told = kept.metadata() or {}
+            metadata = kept.metadata() or {}
     except (SafetensorError, OSError) as error:
         logger.warning("%s is damaged and will be built again: %s", path, error)
         return None
     seal = digest(weights)
-    if seal != told.get("digest"):
-        logger.warning("%s is damaged and will be built again: its weights are not those written", path)
+    if seal != metadata.get("digest"):
+        logger.warning("%s is damaged and will be built again: its weights have another digest", path)
         return None
-    if (told["recipe"] != _hash(origin)) if "recipe" in told else (_told_beside(path) != _told(origin, seal)):
+    differs = (
+        metadata["recipe"] != _hash(origin)
+        if "recipe" in metadata
+        else _recipe_file(path) != _recipe_json(origin, seal)
+    )
+    if differs:
         logger.warning("%s was built by another recipe and will be built again", path)
         return None
     return weights
 
 
-def _told_beside(path: Path) -> object:
-    """Read the recipe of a network cached before its file recorded it; None if unknown."""
+def _recipe_file(path: Path) -> object:
+    """Return the recipe next to a network whose own file does not record it; None if unknown."""
     try:
         return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _told(origin: Origin, seal: str) -> object:
-    """Return a recipe as JSON gives it back."""
+def _recipe_json(origin: Origin, seal: str) -> object:
+    """Return a recipe after a round trip through JSON."""
     return json.loads(json.dumps({**origin, "digest": seal}))
 
 
 def _write(path: Path, weights: Weights, origin: Origin) -> None:
-    """Store weights with their digest and their recipe's hash; the recipe itself is written beside them, for people."""
+    """Store weights with their digest and the hash of their recipe, and the readable recipe in a file next to them."""
     from safetensors.numpy import save
 
     from driftlab.platform.networks.digest import digest
@@ -267,7 +278,7 @@ def _write(path: Path, weights: Weights, origin: Origin) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel releases when its process ends, even by a kill."""
+    """Hold a lock that the kernel releases at the end of the process, also if it is killed."""
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
@@ -285,7 +296,7 @@ def _explained(path: Path) -> AbstractContextManager[None]:
 
 
 def digest_of(path: str) -> str:
-    """Hash the file, and refuse one that holds no weights."""
+    """Return the hash of a file of weights; refuse any other file."""
     from safetensors import SafetensorError, safe_open
 
     file = Path(path).expanduser()

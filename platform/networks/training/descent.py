@@ -1,7 +1,7 @@
-"""Optimisers on flat vectors: an Adam and a momentum rule that can write a chosen part of the weights only.
+"""Adam and momentum SGD on flat vectors that can update a selected part of the weights.
 
-Moments follow every coordinate; only the write to the weights is restricted. Without a restriction the arithmetic is
-that of `torch.optim.Adam` and `torch.optim.SGD`, operation for operation, so that the weights agree bit for bit.
+Moments are updated for all coordinates; only the update of the weights is restricted. Unrestricted, the arithmetic is
+that of `torch.optim.Adam` and `torch.optim.SGD` operation by operation, so that the weights are equal to the bit.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Vector = npt.NDArray[np.float32]
 Moments = tuple[Tensor, ...]
 CHUNK_ELEMENTS = (
     1 << 16
-)  # elements that pass all operations of a step at a time, so that they stay in the processor's cache
+)  # elements per pass through all operations of a step, so that they stay in the processor's cache
 EpsilonMode = Literal["torch", "tf", "paper"]
 
 
 class Rule(Protocol):
-    """An update rule; `step` counts from 1."""
+    """The update rule of an optimiser; `step` counts from 1."""
 
     @property
     def moments(self) -> int: ...
 
     def observe(self, moments: Moments, gradient: Tensor) -> None:
-        """Update the moments by a gradient, in place."""
+        """Update the moments with a gradient, in place."""
         ...
 
     def descend(self, weights: Tensor, moments: Moments, step: int) -> None:
@@ -46,7 +46,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, with epsilon where PyTorch, TensorFlow 1 or the AMS paper puts it."""
+    """Adam with the epsilon of PyTorch, TensorFlow 1 or the AMS paper."""
 
     learning_rate: float
     beta1: float = 0.9
@@ -99,14 +99,14 @@ class Momentum:
 
 
 class Descent:
-    """Optimisation of a weight vector on chosen coordinates; no other coordinate changes by a bit."""
+    """Gradient descent on selected coordinates of a weight vector; other coordinates keep every bit."""
 
     def __init__(self, rule: Rule, weights: Tensor, moments: tuple[Vector, ...], steps: int) -> None:
         if any(moment.shape != weights.shape for moment in moments):
             raise RequestError(f"the state is of another model: {len(moments[0])} weights, this one has {len(weights)}")
         self.weights = weights
         self.steps = steps
-        self.rule = rule  # may change between steps, as long as it keeps its number of moments
+        self.rule = rule  # may change between steps; the number of moments may not
         self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
         self._chosen: Tensor | None = None
         self._block = CHUNK_ELEMENTS if weights.device.type == "cpu" else max(1, len(weights))
@@ -117,10 +117,10 @@ class Descent:
         self._chosen = None if mask.all() else torch.from_numpy(np.flatnonzero(mask)).to(self.weights.device)
 
     def step(self, gradient: Tensor) -> None:
-        """Update the moments of every coordinate and move the chosen ones."""
+        """Update all moments, and the weights of the selected coordinates."""
         self.steps += 1
-        for seen, weights, *moments in zip(torch.split(gradient, self._block), *self._blocks, strict=True):
-            self.rule.observe(tuple(moments), seen)
+        for part, weights, *moments in zip(torch.split(gradient, self._block), *self._blocks, strict=True):
+            self.rule.observe(tuple(moments), part)
             if self._chosen is None:
                 self.rule.descend(weights, tuple(moments), self.steps)
         if self._chosen is not None:
@@ -129,7 +129,7 @@ class Descent:
             self.weights[self._chosen] = moved
 
     def update(self) -> Vector:
-        """Return the last step as it would be for every coordinate."""
+        """Return the update of the last step for all coordinates."""
         return np.asarray(self.rule.update(self._moments, self.steps).cpu().numpy())
 
     def moments(self) -> tuple[Vector, ...]:
@@ -137,5 +137,5 @@ class Descent:
         return tuple(np.array(moment.cpu().numpy()) for moment in self._moments)
 
     def is_finite(self) -> bool:
-        """Tell whether weights and moments are finite."""
+        """Return whether all weights and moments are finite."""
         return all(bool(vector.isfinite().all()) for vector in (self.weights, *self._moments))

@@ -1,4 +1,4 @@
-"""Train a network on labelled examples, all of its weights or a part, and score it."""
+"""Train a network on labelled frames, all of its weights or a part, and score it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Lessons:
-    """Frames with their truth."""
+    """Frames with labels."""
 
     images: npt.NDArray[np.uint8]
     labels: Answers
@@ -44,7 +44,7 @@ class Lessons:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """The data from which a family of networks is built: training, validation and test examples."""
+    """The training, validation and test frames that a family of networks is built from."""
 
     task: Task
     classes: int
@@ -52,7 +52,7 @@ class Data:
     val: Lessons
     test: Lessons
     seed: int = 0
-    elsewhere: Callable[[], Data] | None = None  # draws the labelled set that the network learned before, if any
+    elsewhere: Callable[[], Data] | None = None  # opens the pre-training set of the network, if any
 
     @property
     def size(self) -> tuple[int, int]:
@@ -66,8 +66,8 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Course:
-    """Length and rate of training: stochastic gradient descent with momentum along half a cosine."""
+class TrainingSchedule:
+    """Training with momentum SGD and a cosine learning rate."""
 
     epochs: int
     learning_rate: float
@@ -78,7 +78,7 @@ class Course:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: the number of threads changes the order of sums, and with it the last bits."""
+    """Use one thread within this context: the number of threads changes the order of sums and thus the last bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -89,31 +89,31 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """Compute on one thread with a generator of its own: cached results must not depend on other code."""
+    """Use one thread and a seeded generator within this context: cached results must not depend on other code."""
     with one_thread(), torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 def convert_set(labelled: LabelledSet, *, seed: int = 0) -> Data:
-    """Convert a labelled set."""
+    """Return a labelled set as training data."""
     parts = (labelled.train, labelled.val, labelled.test)
     train, val, test = (Lessons(part.images, part.classes) for part in parts)
     return Data(CLASSIFICATION, len(labelled.classes), train, val, test, seed)
 
 
 def train_best(
-    model: nn.Module, data: Data, course: Course, rng: np.random.Generator, changes: Mask | None = None
+    model: nn.Module, data: Data, schedule: TrainingSchedule, rng: np.random.Generator, changes: Mask | None = None
 ) -> float:
-    """Train in place, keep the epoch (or the start) with the best validation score, and return that score.
+    """Train in place, keep the epoch (or the start) with the best validation score, and return this score.
 
-    Only the coordinates in `changes` change, to the bit; statistics of batch norms follow the data.
+    Coordinates outside `changes` keep every bit; batch-norm statistics follow the data.
     """
-    best, kept = grade(model, data, data.val), _copied(model)
-    for _ in epochs(model, data, course, rng, changes):
+    best, kept = grade(model, data, data.val), _copy_state(model)
+    for _ in epochs(model, data, schedule, rng, changes):
         score = grade(model, data, data.val)
         if score > best:
-            best, kept = score, _copied(model)
+            best, kept = score, _copy_state(model)
     model.load_state_dict(kept)
     model.eval()
     return best
@@ -122,44 +122,44 @@ def train_best(
 def epochs(
     model: nn.Module,
     data: Data,
-    course: Course,
+    schedule: TrainingSchedule,
     rng: np.random.Generator,
     changes: Mask | None = None,
     learn: Callable[[Rows], None] | None = None,
 ) -> Iterator[int]:
-    """Train epoch by epoch; between epochs the caller may read the model and must not change it.
+    """Train and yield after each epoch; the caller may then read the model, but must not change it.
 
-    `learn` computes the gradients of a mini-batch; by default those of the task's loss.
+    `learn` computes the gradients of a mini-batch, by default those of the task's loss.
     """
     learn = learn or partial(_learn, make_safe(model), data)
     with bind_vector(model) as flat:
         chosen = slice(None) if changes is None else torch.from_numpy(np.flatnonzero(changes)).to(flat.weights.device)
-        walk = _walk(flat.weights[chosen], course)
-        each = math.ceil(len(data.train) / course.batch)
-        for epoch in range(course.epochs):
+        optimiser = _optimiser(flat.weights[chosen], schedule)
+        each = math.ceil(len(data.train) / schedule.batch)
+        for epoch in range(schedule.epochs):
             model.train()
             order = rng.permutation(len(data.train))
             for step, rows in enumerate(np.array_split(order, each), start=epoch * each):
-                pace = 0.5 * (1 + math.cos(math.pi * step / (course.epochs * each)))
-                walk.rule = Momentum(pace * course.learning_rate, course.momentum)
+                factor = 0.5 * (1 + math.cos(math.pi * step / (schedule.epochs * each)))
+                optimiser.rule = Momentum(factor * schedule.learning_rate, schedule.momentum)
                 flat.gradients.zero_()
                 learn(rows)
-                walk.step(flat.gradients[chosen].add_(walk.weights, alpha=course.weight_decay))
-                flat.weights[chosen] = walk.weights
+                optimiser.step(flat.gradients[chosen].add_(optimiser.weights, alpha=schedule.weight_decay))
+                flat.weights[chosen] = optimiser.weights
             yield epoch
 
 
-def _walk(weights: torch.Tensor, course: Course) -> Descent:
-    """Return an optimiser over these weights, without momentum at the start."""
-    still = np.zeros(len(weights), dtype=np.float32)
-    return Descent(Momentum(course.learning_rate, course.momentum), weights, (still,), 0)
+def _optimiser(weights: torch.Tensor, schedule: TrainingSchedule) -> Descent:
+    """Return an optimiser of these weights with zero momentum."""
+    zeros = np.zeros(len(weights), dtype=np.float32)
+    return Descent(Momentum(schedule.learning_rate, schedule.momentum), weights, (zeros,), 0)
 
 
-def grade(model: nn.Module, data: Data, lessons: Lessons) -> float:
-    """Score the model by the task's measure, a fraction."""
+def grade(model: nn.Module, data: Data, frames: Lessons) -> float:
+    """Return the task's score of the model on frames, a fraction."""
     device = str(next(model.parameters()).device)
-    predicted = predict(model, lessons.images, task=data.task, batch=64, device=device)
-    counts = data.task.counts(predicted, lessons.labels, data.classes)
+    predicted = predict(model, frames.images, task=data.task, batch=64, device=device)
+    counts = data.task.counts(predicted, frames.labels, data.classes)
     return float(np.nan_to_num(data.task.score(counts.sum(axis=0))))
 
 
@@ -170,5 +170,5 @@ def _learn(model: nn.Module, data: Data, rows: Rows) -> None:
         torch.autograd.backward(loss)
 
 
-def _copied(model: nn.Module) -> State:
+def _copy_state(model: nn.Module) -> State:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

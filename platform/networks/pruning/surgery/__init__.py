@@ -1,9 +1,9 @@
-"""Channel surgery: find the channels of a network that depend on each other; cut, reorder and expand them.
+"""Channel surgery: find groups of dependent channels in a network; cut, reorder and expand them.
 
-found = groups(model, example)                                  once per architecture
-keep = {name: range(n // 2) for name, n in found.sizes.items()}
-small = cut(model, found, keep)                                 a dense model of half the width
-big = expand(small, model, found, keep)       the small model's weights in the big model
+channels = groups(model, example)                                  once per architecture
+keep = {name: range(n // 2) for name, n in channels.sizes.items()}
+small = cut(model, channels, keep)                                 a dense model of half the width
+big = expand(small, model, channels, keep)                         the small model's weights in the big model
 """
 
 from __future__ import annotations

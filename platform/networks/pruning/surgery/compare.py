@@ -1,7 +1,7 @@
-"""Compare a cut network with the masked one: code may compute with the number of channels.
+"""Compare a cut network with the masked one, as code may compute with the number of channels.
 
-`x / x.shape[1]` keeps every channel in place and still gives another result with fewer of them. So both run on
-noise, with random weights, because trained or freshly initialised ones may hide a layer (a final scale of 0).
+`x / x.shape[1]` keeps every channel in place, but its result changes with fewer channels. Both networks run on noise
+with random weights, because trained or initial weights may hide a layer (a final scale of 0).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from driftlab.platform.networks.pruning.surgery.trace import Branch, isolated_rn
 if TYPE_CHECKING:
     from driftlab.platform.networks.pruning.surgery.grouping import Groups
 
-# Number types to run in, each with the tolerated difference of two orders of addition. Where the first leaves a
-# doubt the second decides; FLOAT32_APART applies where only float32 runs.
-TRIES = ((torch.float32, 1e-5), (torch.float64, 1e-7))
-FLOAT32_APART = 1e-3
+# Number types with the tolerated difference between two orders of addition. The second is used if the first exceeds
+# its tolerance; FLOAT32_TOLERANCE applies if only float32 runs.
+PRECISIONS = ((torch.float32, 1e-5), (torch.float64, 1e-7))
+FLOAT32_TOLERANCE = 1e-3
 
 
 def differing_groups(model: nn.Module, example: Tensor, groups: Groups, branches: Sequence[Branch]) -> list[str]:
-    """Name the groups whose channels cannot be cut without changing the result of the masked network."""
+    """Return the names of groups for which the cut and the masked network have different outputs."""
     with isolated_rng():
         image = torch.randn_like(example[:1]) if example.is_floating_point() else example[:1]
-        shaken = edit.rebuild(model, groups, _shaken)
-    if not all(bool(made.isfinite().all()) for made in _answers(shaken, image, branches) or ()):
-        shaken = copy.deepcopy(model)  # noise must not overflow: such a comparison would say nothing
+        randomised = edit.rebuild(model, groups, _randomised)
+    if not all(bool(made.isfinite().all()) for made in _outputs(randomised, image, branches) or ()):
+        randomised = copy.deepcopy(model)  # random weights overflow: the comparison would be void
     names = [name for name, size in groups.sizes.items() if size > 1]
-    return _among(names, lambda some: _agree(shaken, image, groups, some, branches))
+    return _bisect(names, lambda some: _agree(randomised, image, groups, some, branches))
 
 
 def largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Return the largest difference between two networks' results, as a share of the largest number."""
+    """Return the largest difference between the outputs of two networks, relative to the largest value."""
     if [made.shape for made in ours] != [made.shape for made in theirs]:
         return math.inf
     pairs = [(one, other) for one, other in zip(ours, theirs, strict=True) if other.numel()]
@@ -48,32 +48,32 @@ def largest_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> floa
     )
 
 
-def _among(names: list[str], agree: Callable[[list[str]], bool]) -> list[str]:
-    """Bisect the names until each that differs is isolated."""
+def _bisect(names: list[str], agree: Callable[[list[str]], bool]) -> list[str]:
+    """Return the names that differ, by bisection."""
     if not names or agree(names):
         return []
     if len(names) == 1:
         return names
-    return _among(names[: len(names) // 2], agree) + _among(names[len(names) // 2 :], agree)
+    return _bisect(names[: len(names) // 2], agree) + _bisect(names[len(names) // 2 :], agree)
 
 
 def _agree(model: nn.Module, image: Tensor, groups: Groups, names: list[str], branches: Sequence[Branch]) -> bool:
-    """Tell whether the cut network computes the same as the masked one, in the most exact number type that runs."""
+    """Return whether the cut and the masked network have equal outputs in the most exact number type that runs."""
     keep = {name: [channel for channel in range(groups.sizes[name]) if channel % 3 != 1] for name in names}
     off = 0.0
-    for kind, digits in TRIES:
-        theirs = _answers(edit.mask(model, groups, keep).to(kind), image, branches)
+    for kind, digits in PRECISIONS:
+        theirs = _outputs(edit.mask(model, groups, keep).to(kind), image, branches)
         if theirs is None:
-            return off <= FLOAT32_APART
-        ours = _answers(edit.cut(model, groups, keep).to(kind), image, branches)
+            return off <= FLOAT32_TOLERANCE
+        ours = _outputs(edit.cut(model, groups, keep).to(kind), image, branches)
         off = math.inf if ours is None else largest_difference(ours, theirs)
         if off <= digits:
             return True
     return False
 
 
-def _answers(model: nn.Module, image: Tensor, branches: Sequence[Branch]) -> list[Tensor] | None:
-    """Run every branch with the same random numbers; None where the model does not run."""
+def _outputs(model: nn.Module, image: Tensor, branches: Sequence[Branch]) -> list[Tensor] | None:
+    """Return the outputs of all branches with equal random numbers; None if the model does not run."""
     kind = next((tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()), image.dtype)
     given = image.to(kind) if image.is_floating_point() else image
     made: list[Tensor] = []
@@ -88,8 +88,8 @@ def _answers(model: nn.Module, image: Tensor, branches: Sequence[Branch]) -> lis
     return made
 
 
-def _shaken(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Draw random weights, so large that every layer matters."""
+def _randomised(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return random weights, large enough that every layer affects the output."""
     return {name: _noise(name, tensor) if tensor.is_floating_point() else tensor for name, tensor in state.items()}
 
 

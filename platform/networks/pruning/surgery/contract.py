@@ -8,12 +8,12 @@ from torch import Tensor
 
 from driftlab.platform.networks.pruning.surgery.rules import Lost, TorchCall, along, compact, follows, spread, varying
 
-Term = tuple[Tensor, str]  # a factor, and a letter for each of its dimensions
+Term = tuple[Tensor, str]  # a factor, and one letter per dimension
 SUMS = "sums over channels, which fewer channels would change"
 
 
 def matrix_product(call: TorchCall) -> list[Tensor]:
-    """Multiply matrices: a weight reads the dimension that is summed, and makes its other dimension."""
+    """Multiply matrices: a weight reads channels along the summed dimension and makes channels along the other."""
     left, right = (call.given(0, "input"), call.given(1, "other")) if len(call.args) < 2 else call.args[:2]
     if call.name == "rmatmul":
         left, right = right, left
@@ -25,7 +25,7 @@ def matrix_product(call: TorchCall) -> list[Tensor]:
 
 
 def einsum(call: TorchCall) -> list[Tensor]:
-    """Multiply along the letters of an equation."""
+    """Multiply factors by the letters of an equation."""
     equation, *factors = call.args
     if len(factors) == 1 and not isinstance(factors[0], Tensor):
         factors = list(factors[0])
@@ -41,7 +41,7 @@ def einsum(call: TorchCall) -> list[Tensor]:
 
 
 def attend(call: TorchCall) -> list[Tensor]:
-    """Weigh values by the agreement of queries and keys, which is a sum over all of their channels."""
+    """Apply attention: its weights are sums over all channels of queries and keys, which are therefore fixed."""
     query, key, value = (call.given(place, name) for place, name in enumerate(("query", "key", "value")))
     summed = call.trace.pin(f"{call.trace.layer} {SUMS}")
     for tensor in filter(follows, (query, key)):
@@ -52,14 +52,14 @@ def attend(call: TorchCall) -> list[Tensor]:
 
 
 def _multiply(call: TorchCall, terms: list[Term], out: str) -> list[Tensor]:
-    """Find the letter of the product along which channels lie: one from a factor, or one that a weight makes."""
-    brought = _brought(terms)
-    made = _read_and_make(call, terms, out, brought)
-    if set(brought) - set(out) - made.keys():
+    """Return labels along the one letter of the product with channels: of a factor, or made by a weight."""
+    by_letter = _labels_by_letter(terms)
+    made = _bind_weights(call, terms, out, by_letter)
+    if set(by_letter) - set(out) - made.keys():
         raise Lost(SUMS)
-    lines = {letter: found[0] for letter, found in brought.items() if letter in out}
+    lines = {letter: found[0] for letter, found in by_letter.items() if letter in out}
     for letter, labels in lines.items():
-        for others in brought[letter][1:]:
+        for others in by_letter[letter][1:]:
             call.trace.unite(labels, others)
         for tensor, letters in terms:
             if not follows(tensor) and letter in letters and tensor.shape[letters.index(letter)] > 1:
@@ -73,18 +73,20 @@ def _multiply(call: TorchCall, terms: list[Term], out: str) -> list[Tensor]:
     return [(call.trace.fresh(1) if made else call.main.labels.reshape(-1))[0].expand(shape)]
 
 
-def _brought(terms: list[Term]) -> dict[str, list[Tensor]]:
-    """Read the labels that lie along each letter."""
-    brought: dict[str, list[Tensor]] = {}
+def _labels_by_letter(terms: list[Term]) -> dict[str, list[Tensor]]:
+    """Return the labels of the factors along each letter."""
+    by_letter: dict[str, list[Tensor]] = {}
     for tensor, letters in terms:
         if follows(tensor):
             for dim in varying(tensor.labels):
-                brought.setdefault(letters[dim], []).append(along(tensor.labels, dim))
-    return brought
+                by_letter.setdefault(letters[dim], []).append(along(tensor.labels, dim))
+    return by_letter
 
 
-def _read_and_make(call: TorchCall, terms: list[Term], out: str, brought: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    """Let each weight read the dimension that is summed; return the letters that were read, and the one made."""
+def _bind_weights(
+    call: TorchCall, terms: list[Term], out: str, by_letter: dict[str, list[Tensor]]
+) -> dict[str, Tensor]:
+    """Record that weights read channels along summed letters; return the letters read, and the one made."""
     done: dict[str, Tensor] = {}
     followed = [(tensor, letters) for tensor, letters in terms if follows(tensor)]
     theirs = {letter for _, letters in followed for letter in letters}
@@ -97,10 +99,10 @@ def _read_and_make(call: TorchCall, terms: list[Term], out: str, brought: dict[s
         if done or len(sources) > 1 or len(channels) > 1:
             raise Lost(SUMS)
         if channels and channels[0] not in summed:
-            continue  # it mixes places: each channel remains itself
+            continue  # it mixes places, so that channels stay apart
         for letter in channels:
-            call.trace.read(tensor, letters.index(letter), brought[letter][0])
-            done[letter] = brought[letter][0]
+            call.trace.read(tensor, letters.index(letter), by_letter[letter][0])
+            done[letter] = by_letter[letter][0]
         new = [letter for letter in letters if letter in out and letter not in theirs]
         if len(new) > 1:
             raise Lost("makes channels along more than one dimension")

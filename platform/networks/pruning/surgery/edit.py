@@ -1,7 +1,7 @@
-"""Cut, reorder and expand the channels of a network whose groups are known.
+"""Cut, reorder and expand the channels of a network with known groups.
 
-Two linear maps between tensors by name do the work: `restrict` selects the part that a smaller model has, `lift`
-puts it back among zeros; each is the other's adjoint.
+All edits use two linear maps between tensors by name: `restrict` selects the part of a smaller model, `lift` puts it
+back among zeros; each is the adjoint of the other.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Channels = Mapping[str, Tensor | npt.NDArray[np.integer] | list[int] | range]  #
 
 
 def cut(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
-    """Build the dense model of the channels to keep; it computes the same as `mask`.
+    """Build the dense model of the kept channels; its outputs equal those of `mask`.
 
-    Groups that are not named keep everything. Kept channels stay in order, whatever the order of the list.
+    Groups that are not named keep all channels. Kept channels stay in their order; the order of the list is ignored.
     """
     return rebuild(model, groups, lambda state: restrict(state, groups, keep))
 
 
 def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
-    """Build the model with its channels in a new order, computing the same; channel `order[i]` becomes channel i."""
+    """Build the model with reordered channels and equal outputs; channel `order[i]` becomes channel i."""
     new = _order(groups, order)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
@@ -50,12 +50,12 @@ def permute(model: nn.Module, groups: Groups, order: Channels) -> nn.Module:
 
 
 def mask(model: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
-    """Build the model of full size in which kept channels do not read the others; those stay for growing back."""
+    """Build the model of full size in which kept channels do not read the others."""
     return rebuild(model, groups, lambda state: silence(state, groups, keep))
 
 
 def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> nn.Module:
-    """Build the big model with the small one's tensors in their places; all other values are the big model's."""
+    """Build the big model with the tensors of the small one in their places; all other values stay."""
     theirs = _state(small)
     lifted = lift(theirs, groups, keep)
     there = lift({name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in theirs.items()}, groups, keep)
@@ -67,7 +67,7 @@ def expand(small: nn.Module, big: nn.Module, groups: Groups, keep: Channels) -> 
 
 
 def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
-    """Select from tensors of the big model's shapes the part that the small model has."""
+    """Return the small model's part of tensors with the big model's shapes."""
     stay = mark_kept(groups, keep)
 
     def take(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
@@ -77,13 +77,13 @@ def restrict(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dic
 
 
 def silence(state: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
-    """Zero the weights by which kept channels read the others, in tensors of the big model's shapes."""
+    """Return tensors of the big model's shapes with zero weights where kept channels read the others."""
     stay = mark_kept(groups, keep)
-    return {name: _silenced(name, tensor, groups, stay) for name, tensor in state.items()}
+    return {name: _silence_tensor(name, tensor, groups, stay) for name, tensor in state.items()}
 
 
 def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[str, Tensor]:
-    """Put tensors of the small model's shapes at their places in the big one's, among zeros."""
+    """Return tensors of the big model's shapes: the small model's at their places, else zeros."""
     stay = mark_kept(groups, keep)
 
     def put(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
@@ -97,16 +97,16 @@ def lift(delta: Mapping[str, Tensor], groups: Groups, keep: Channels) -> dict[st
 
 
 def coordinates(layout: Layout, groups: Groups, keep: Channels) -> npt.NDArray[np.int64]:
-    """Return the positions of the small model's flat vector in the big one's, whose layout this is."""
+    """Return the positions of the small model's flat vector in the big model's, which has this layout."""
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     places = {name: torch.arange(span.start, span.stop).view(shapes[name]) for name, span in layout.spans.items()}
     return torch.cat([places.reshape(-1) for places in restrict(places, groups, keep).values()]).numpy()
 
 
 def mark_kept(groups: Groups, keep: Channels) -> Tensor:
-    """Mark every channel that stays; the last entry stands for channels without a group."""
+    """Mark the kept channels; the last entry represents channels without a group."""
     stay = torch.ones(sum(groups.sizes.values()) + 1, dtype=torch.bool)
-    for name, index in _checked(groups, keep, whole=False).items():
+    for name, index in _check_channels(groups, keep, whole=False).items():
         group = groups.members[name]
         stay[group.span] = False
         stay[group.first + index] = True
@@ -114,17 +114,17 @@ def mark_kept(groups: Groups, keep: Channels) -> Tensor:
 
 
 def _order(groups: Groups, order: Channels) -> Tensor:
-    """Return for every channel the one that takes its place."""
+    """Return the channel that replaces each channel."""
     new = torch.arange(sum(groups.sizes.values()) + 1)
     new[-1] = -1
-    for name, index in _checked(groups, order, whole=True).items():
+    for name, index in _check_channels(groups, order, whole=True).items():
         group = groups.members[name]
         new[group.span] = group.first + index
     return new
 
 
 def _source(ids: Tensor, new: Tensor) -> Tensor:
-    """Return the source of each place; a channel with several places keeps their order."""
+    """Return the source of each place; the places of one channel keep their order."""
     source = torch.empty_like(ids)
     source[new[ids].argsort(stable=True)] = ids.argsort(stable=True)
     return source
@@ -134,8 +134,8 @@ def _where(stay: Tensor, tensor: Tensor) -> Tensor:
     return torch.nonzero(stay).flatten().to(tensor.device)
 
 
-def _silenced(name: str, tensor: Tensor, groups: Groups, stay: Tensor) -> Tensor:
-    """Zero the weights that read a removed channel, except in the rows of removed channels."""
+def _silence_tensor(name: str, tensor: Tensor, groups: Groups, stay: Tensor) -> Tensor:
+    """Return a tensor with zero weights where it reads removed channels, except in rows of removed channels."""
     read = [dim for dim in groups.dims.get(name, ()) if (name, dim) in groups.reads]
     if not read:
         return tensor.clone()
@@ -156,7 +156,7 @@ def _along_axes(
     act: Callable[[Tensor, int, Tensor], Tensor],
     size: Callable[[Tensor], int] = lambda ids: ids.shape[1],
 ) -> dict[str, Tensor]:
-    """Apply a function to every dimension of every tensor along which channels of groups lie."""
+    """Apply a function to every dimension with channels of groups, of every tensor."""
     changed = {}
     for name, tensor in state.items():
         for dim in groups.dims.get(name, ()):
@@ -178,7 +178,7 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 def rebuild(
     model: nn.Module, groups: Groups, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 ) -> nn.Module:
-    """Copy a model with other tensors; shared tensors stay shared."""
+    """Return a copy of a model with changed tensors; shared tensors stay shared."""
     shared = group_by_storage(model)
     if absent := sorted(groups.dims.keys() - shared.keys()):
         raise RequestError(f"the groups are of another network: this one has no '{absent[0]}'")
@@ -195,19 +195,19 @@ def rebuild(
             assert isinstance(module, _ConvNd)
             name = first[id(before.weight)]
             if module.weight.shape != before.weight.shape:
-                module.groups = len(change({name: _blocks(before)})[name].unique())
-        _describe(module)
+                module.groups = len(change({name: _block_numbers(before)})[name].unique())
+        _update_sizes(module)
     return make_safe(rebuilt)
 
 
-def _blocks(conv: _ConvNd) -> Tensor:
-    """Number the block of every weight of a grouped convolution."""
+def _block_numbers(conv: _ConvNd) -> Tensor:
+    """Return the block number of each weight of a grouped convolution."""
     blocks = torch.arange(conv.groups).repeat_interleave(len(conv.weight) // conv.groups)
     return blocks.view(-1, *(1,) * (conv.weight.dim() - 1)).expand(conv.weight.shape)
 
 
-def _describe(module: nn.Module) -> None:
-    """Set a layer's numbers of channels to those of its weights."""
+def _update_sizes(module: nn.Module) -> None:
+    """Set a layer's numbers of channels from its weights, in place."""
     weight: Any = getattr(module, "weight", None)
     if isinstance(module, _ConvTransposeNd):
         module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
@@ -216,28 +216,28 @@ def _describe(module: nn.Module) -> None:
     elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = weight.shape
     elif isinstance(module, _NormBase):
-        held = weight if weight is not None else module.running_mean
-        module.num_features = module.num_features if held is None else len(held)
+        values = weight if weight is not None else module.running_mean
+        module.num_features = module.num_features if values is None else len(values)
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(weight)
 
 
-def _checked(groups: Groups, given: Channels, *, whole: bool) -> dict[str, Tensor]:
-    """Check the channels, and report all faults at once."""
+def _check_channels(groups: Groups, selected: Channels, *, whole: bool) -> dict[str, Tensor]:
+    """Return the channels as index tensors; raises an error with all faults."""
     index = {
         name: torch.as_tensor(list(channels) if isinstance(channels, range) else channels)
-        for name, channels in given.items()
+        for name, channels in selected.items()
     }
     faults = [fault for name, channels in index.items() for fault in _faults(groups, name, channels, whole=whole)]
     if faults:
-        raise RequestError("The channels are not right: " + "; ".join(faults) + ".")
+        raise RequestError("Invalid channels: " + "; ".join(faults) + ".")
     return {name: channels.cpu().long() for name, channels in index.items()}
 
 
 def _faults(groups: Groups, name: str, index: Tensor, *, whole: bool) -> Iterator[str]:
     size = groups.sizes.get(name)
     if size is None:
-        yield _stranger(groups, name)
+        yield _unknown_group(groups, name)
     elif index.dim() != 1 or (index.numel() and (index.is_floating_point() or index.dtype == torch.bool)):
         yield f"'{name}' needs a list of indices, got {index.dtype} of shape {tuple(index.shape)}"
     elif not index.numel():
@@ -251,7 +251,7 @@ def _faults(groups: Groups, name: str, index: Tensor, *, whole: bool) -> Iterato
         yield f"'{name}' has {size} channels, an order names all of them, got {len(index)}"
 
 
-def _stranger(groups: Groups, name: str) -> str:
+def _unknown_group(groups: Groups, name: str) -> str:
     home = groups.home(name)
     if home is not None:
         return f"the channels of layer '{name}' belong to the group '{home}'"

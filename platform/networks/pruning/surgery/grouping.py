@@ -1,4 +1,4 @@
-"""Channel groups: channels of a network that must be removed or moved together."""
+"""Channel groups: the channels of a network that must be removed or moved together."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from driftlab.platform.networks.pruning.surgery.trace import Branch, Leaves, Pas
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-STAYS = -1  # the number of every channel without a group
+STAYS = -1  # number of channels without a group
 
 
 @dataclass(frozen=True)
 class Group:
-    """Channels that occur in the same places, so that any of them can be removed and any two can be swapped."""
+    """Channels that occur in the same places: each can be removed, and any two can be swapped."""
 
-    name: str  # of the first layer that makes them
+    name: str  # first layer that makes them
     size: int
-    first: int  # channel 0 of the group has this number among the channels of all groups
-    layers: tuple[str, ...]  # that make these channels, in running order
+    first: int  # number of channel 0 among the channels of all groups
+    layers: tuple[str, ...]  # layers that make these channels, in running order
 
     @property
     def span(self) -> slice:
@@ -44,12 +44,12 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The channel groups of an architecture, valid for every model of it, whatever its weights."""
+    """The channel groups of an architecture, valid for all weights."""
 
     members: Mapping[str, Group]
-    fixed: Mapping[str, str]  # layers whose channels can be neither removed nor moved, and why
-    axes: Mapping[Place, Tensor]  # [1 or 2, size]: the channels that a place along a tensor's dimension needs, or STAYS
-    reads: frozenset[Place]  # the dimensions along which a tensor reads channels
+    fixed: Mapping[str, str]  # layers whose channels must stay, with the reason
+    axes: Mapping[Place, Tensor]  # [1 or 2, size]: channels required by each place along a dimension, or STAYS
+    reads: frozenset[Place]  # dimensions along which a tensor reads channels
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -58,28 +58,28 @@ class Groups:
 
     @cached_property
     def dims(self) -> dict[str, list[int]]:
-        """Return the dimensions of each tensor along which channels of groups lie."""
+        """Return the dimensions of each tensor with channels of groups."""
         dims: dict[str, list[int]] = {}
         for name, dim in self.axes:
             dims.setdefault(name, []).append(dim)
         return dims
 
     def home(self, layer: str) -> str | None:
-        """Return a group that contains channels of a layer."""
+        """Return the name of a group with channels of a layer; None if there is none."""
         return next((group.name for group in self.members.values() if layer in group.layers), None)
 
 
 def groups(
     model: nn.Module, example: Tensor, *, leaves: Leaves | None = None, branches: Sequence[Branch] = (call_model,)
 ) -> Groups:
-    """Find the channel groups of a model by running it on one image of an example, in evaluation and in training mode.
+    """Find the channel groups of a model by running it on one image, in evaluation and in training mode.
 
-    A model that can be called in several ways has a branch for each. Training mode is left out where it needs more
-    than images, or is not deterministic. A module of a type among `leaves` is treated as one function with that rule.
-    Then a trial runs with a third of every group cut away. Channels count as fixed where the code insists on their
-    number, or where the trial computes something else than the masked model. A layer that never runs keeps its shape.
+    `branches` are the call modes of the model. Training mode is skipped if it requires more than images or is not
+    deterministic. Modules of a type in `leaves` are treated as one function with that rule. Then a trial runs with a
+    third of every group cut. Channels are fixed if the code depends on their number, or if the output of the trial
+    differs from that of the masked model. Layers that never run keep their shape.
     """
-    trace, passes = _first(
+    trace, passes = _first_trace(
         model, example, [Pass(branch, mode) for mode in (False, True) for branch in branches], leaves
     )
     ran = trace.labels
@@ -91,62 +91,66 @@ def groups(
         layer, labels = _clash(trace, trial, remaining)
         clashing = [group for group in found.members.values() if group.has(numbers[:, labels]).any()]
         if not clashing and (error is not None or trial.labels != len(remaining)):
-            if any(each.training for each in passes):  # such as one that skips layers at random
-                trace, passes = _first(model, example, [each for each in passes if not each.training], leaves)
+            if any(each.training for each in passes):  # such as stochastic depth
+                trace, passes = _first_trace(model, example, [each for each in passes if not each.training], leaves)
                 ran = trace.labels
                 continue
             raise _refusal(trial, error, "does not run with fewer channels as it does with all") from error
-        reason = f"{layer} insists on their number"
+        reason = f"{layer} depends on their number"
         if not clashing:
             clashing = [found.members[name] for name in differing_groups(model, example, found, branches)]
-            reason = "with fewer of them the model computes something else"
+            reason = "with fewer of them the output of the model changes"
         if not clashing:
             return found
-        insists = trace.pin(reason)
+        pinned = trace.pin(reason)
         for group in clashing:
-            trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers).any(axis=0))), insists)
+            trace.unite(torch.from_numpy(np.flatnonzero(group.has(numbers).any(axis=0))), pinned)
 
 
-def _first(model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves | None) -> tuple[Trace, list[Pass]]:
-    """Run the model, and return the passes that it supports: evaluation is required, training on images is optional."""
+def _first_trace(
+    model: nn.Module, example: Tensor, passes: list[Pass], leaves: Leaves | None
+) -> tuple[Trace, list[Pass]]:
+    """Return the first trace and the supported passes: evaluation is required, training is optional."""
     while True:
         trace, error = run(model, example, passes, leaves)
         if error is None:
             return trace, passes
-        if trace.at_work is None or not trace.at_work.training:
+        if trace.current is None or not trace.current.training:
             raise _refusal(trace, error, f"does not run on an example of shape {tuple(example.shape)}") from error
-        passes = [each for each in passes if each != trace.at_work]
+        passes = [each for each in passes if each != trace.current]
 
 
 def _collect(trace: Trace) -> tuple[Groups, Ids]:
-    """Sort the channels into groups and number them, label by label.
+    """Return the groups and the channel number of each label.
 
-    A grouped convolution can lose whole blocks, and the same place in every block. Its channels are in a group for
-    each, and stay while both do: what is left is again some blocks of equal size.
+    A grouped convolution can lose whole blocks, or the same place in every block. Its channels are in two groups, and a
+    channel is kept if both keep it: the result again consists of blocks of equal size.
     """
     members: dict[str, Group] = {}
-    ways = [_number(trace, trace.blocks, members)]
+    numberings = [_number(trace, trace.blocks, members)]
     if trace.evenly:
-        ways.append(_number(trace, trace.evenly, members, torch.cat(trace.evenly, dim=1).unique().numpy()))
-    numbers = np.stack([number for number, _ in ways])
+        numberings.append(_number(trace, trace.evenly, members, torch.cat(trace.evenly, dim=1).unique().numpy()))
+    numbers = np.stack([number for number, _ in numberings])
     axes = {place: torch.from_numpy(numbers[:, labels.numpy()]) for place, labels in trace.axes.items()}
-    axes = {place: _short(found) for place, found in axes.items() if bool((found != STAYS).any())}
-    fixed = {layer: why for layer, why in ways[0][1].items() if all(layer in reasons for _, reasons in ways)}
+    axes = {place: _drop_empty_row(found) for place, found in axes.items() if bool((found != STAYS).any())}
+    fixed = {
+        layer: why for layer, why in numberings[0][1].items() if all(layer in reasons for _, reasons in numberings)
+    }
     return Groups(members, fixed, axes, frozenset(trace.reads & axes.keys())), numbers
 
 
-def _short(channels: Tensor) -> Tensor:
-    """Drop a second row that says nothing."""
+def _drop_empty_row(channels: Tensor) -> Tensor:
+    """Return the channels without a second row that is all STAYS."""
     return channels[:1] if bool((channels[1:] == STAYS).all()) else channels
 
 
 def _number(
     trace: Trace, pairs: list[Tensor], members: dict[str, Group], only: Ids | None = None
 ) -> tuple[Ids, dict[str, str]]:
-    """Number the channels in one way of cutting, after those of `members`, to which their groups are added.
+    """Number the channels for one kind of cut, after those of `members`, to which the new groups are added.
 
-    With `only` given, groups of other labels are left out, and those of one channel. Returns the number of each label,
-    and the layers whose channels must stay, with the reason.
+    `only` restricts the groups to these labels and to more than one channel. Returns the number of each label, and the
+    layers whose channels must stay, with the reason.
     """
     same = _classes(trace.labels, [*trace.united, *pairs])
     fixed = {int(same[label]): why for label, why in reversed(trace.fixed.items())}
@@ -155,7 +159,7 @@ def _number(
     made = np.unique(np.concatenate([np.empty(0, np.int64), *makers.values()]))
     made = made if only is None else np.intersect1d(made, same[only])
     number, first = np.full(len(same), STAYS), sum(group.size for group in members.values())
-    for channels in _alike([channel for channel in made.tolist() if channel not in fixed], axes):
+    for channels in _group_alike([channel for channel in made.tolist() if channel not in fixed], axes):
         if only is not None and len(channels) == 1:
             continue
         layers = tuple(dict.fromkeys(layer_of(place) for place, found in makers.items() if channels[0] in found))
@@ -167,8 +171,8 @@ def _number(
     return number[same], reasons
 
 
-def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
-    """Group the channels that occur equally often in the same places."""
+def _group_alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
+    """Return lists of channels that occur equally often in the same places."""
     if not channels:
         return []
     rows = np.concatenate([*axes.values()])
@@ -182,7 +186,7 @@ def _alike(channels: list[int], axes: Mapping[Place, Ids]) -> list[list[int]]:
 
 
 def _classes(labels: int, united: list[Tensor]) -> Ids:
-    """Return the class of every label, numbered in the order of their first labels."""
+    """Return the equivalence class of each label, numbered by first occurrence."""
     pairs = torch.cat([torch.zeros(2, 0, dtype=torch.int64), *united], dim=1).numpy()
     graph = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(labels, labels))
     _, classes = connected_components(graph, directed=False)
@@ -202,9 +206,9 @@ def layer_of(place: Place) -> str:
 
 
 def _clash(trace: Trace, trial: Trace, remaining: Ids) -> tuple[str, Ids]:
-    """Find the labels that are elsewhere in the trial than the cut put them, or that stopped it; none if all agree.
+    """Return the layer and labels that are elsewhere in the trial than in the cut model, or that stopped the trial.
 
-    Both runs label in the same order, so that the trial's labels are the remaining ones of the first run.
+    Both runs assign labels in the same order: those of the trial correspond to the remaining ones of the first run.
     """
     for place, labels in trial.axes.items():
         whole = trace.axes[place].numpy() if place in trace.axes else remaining[:0]

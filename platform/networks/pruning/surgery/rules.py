@@ -1,7 +1,7 @@
-"""The effect of torch's functions on channels: one small rule per kind of function.
+"""The effect of torch's functions on channels: one rule per kind of function.
 
-A rule returns the labels of the results, and records in the trace how the function's weights use channels.
-It raises `Lost` when the function would differ on fewer channels.
+A rule returns the labels of the outputs and records in the trace how the weights of the function use channels. It
+raises `Lost` if the function would differ on fewer channels.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Lost(Exception):
-    """Channels cannot be followed through a function; the message continues after a layer's name."""
+    """Channels cannot be followed through a function; the message continues the name of a layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class TorchCall:
-    """A call of one of torch's functions."""
+    """A call of a torch function."""
 
     trace: Trace
     func: Callable[..., Any]
@@ -35,7 +35,7 @@ class TorchCall:
 
     @property
     def name(self) -> str:
-        """Return the function's name: `add` for add, add_ and +=; `T` for the attribute."""
+        """Return the name of the function: `add` for add, add_ and +=, `T` for the attribute."""
         owner: Any = self.func
         if getattr(owner, "__name__", "") == "__get__":
             owner = owner.__self__
@@ -47,7 +47,7 @@ class TorchCall:
         return next(tensor for tensor in tensors_in((self.args, self.kwargs)) if follows(tensor))
 
     def given(self, position: int, name: str, default: Any = None) -> Any:
-        """Return an argument given by position or by name."""
+        """Return an argument by position or name."""
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
 
@@ -55,23 +55,23 @@ Rule = Callable[[TorchCall], list[Tensor]]
 
 
 def follows(value: Any) -> TypeGuard[Followed]:
-    """Tell whether a value carries labels."""
+    """Return whether a value has labels."""
     return hasattr(value, "labels")
 
 
 def compact(labels: Tensor) -> Tensor:
-    """Drop copies along dimensions over which a label was only expanded."""
+    """Return the labels without copies along expanded dimensions."""
     return labels[tuple(slice(None) if stride else slice(0, 1) for stride in labels.stride())]
 
 
 def varying(labels: Tensor) -> list[int]:
-    """List the dimensions along which labels differ."""
+    """Return the dimensions along which labels differ."""
     small = compact(labels)
     return [dim for dim in range(small.dim()) if bool((small != small.narrow(dim, 0, 1)).any())]
 
 
 def along(labels: Tensor, dim: int) -> Tensor:
-    """Return the labels along one dimension; they must not differ along any other."""
+    """Return the labels along one dimension; raises `Lost` if they differ along another."""
     dim %= labels.dim()
     if set(varying(labels)) - {dim}:
         raise Lost("spreads its channels over more than one dimension")
@@ -79,17 +79,17 @@ def along(labels: Tensor, dim: int) -> Tensor:
 
 
 def spread(labels: Tensor, dim: int, shape: torch.Size) -> Tensor:
-    """Place labels along one dimension of a shape."""
+    """Return the labels expanded to a shape, along one dimension."""
     return labels.view([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
 
 def pairs(some: Tensor, others: Tensor) -> Tensor:
-    """Pair the labels that meet, [2, n]."""
+    """Return pairs of labels that meet under broadcasting, [2, n]."""
     return torch.stack([side.reshape(-1) for side in torch.broadcast_tensors(some, others)])
 
 
 def convolve(call: TorchCall) -> list[Tensor]:
-    """Read the input's channels and make new ones."""
+    """Read the channels of the input and make new ones."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     transposed = "transpose" in call.name
     groups = call.given(6, "groups", 1)
@@ -98,7 +98,7 @@ def convolve(call: TorchCall) -> list[Tensor]:
     if groups > 1:
         call.trace.bind(weight, 0, inputs) if transposed else None
         outputs = call.trace.fresh(call.made[0].shape[channel]) if transposed else call.trace.make(weight, 0)
-        _divide(call, weight, inputs.view(groups, -1), outputs.view(groups, -1), transposed)
+        _divide_blocks(call, weight, inputs.view(groups, -1), outputs.view(groups, -1), transposed)
     else:
         call.trace.read(weight, 0 if transposed else 1, inputs)
         outputs = call.trace.make(weight, 1 if transposed else 0)
@@ -106,10 +106,10 @@ def convolve(call: TorchCall) -> list[Tensor]:
     return [spread(outputs, channel, call.made[0].shape)]
 
 
-def _divide(call: TorchCall, weight: Tensor, inputs: Tensor, outputs: Tensor, transposed: bool) -> None:
-    """Record how a grouped convolution can lose channels, [blocks, places]: as whole blocks, and the same in each.
+def _divide_blocks(call: TorchCall, weight: Tensor, inputs: Tensor, outputs: Tensor, transposed: bool) -> None:
+    """Record that a grouped convolution can lose whole blocks, or the same place in each; labels [blocks, places].
 
-    A transposed one loses whole blocks alone.
+    A transposed convolution can only lose whole blocks.
     """
     both = torch.cat([inputs, outputs], dim=1)
     if transposed or both.shape[1] == 2:
@@ -122,7 +122,7 @@ def _divide(call: TorchCall, weight: Tensor, inputs: Tensor, outputs: Tensor, tr
 
 
 def project(call: TorchCall) -> list[Tensor]:
-    """Read the last dimension and make a new one (linear)."""
+    """Read channels along the last dimension and make new ones (linear)."""
     x, weight, bias = call.given(0, "input"), call.given(1, "weight"), call.given(2, "bias")
     call.trace.read(weight, 1, along(x.labels, -1))
     outputs = call.trace.make(weight, 0)
@@ -131,7 +131,7 @@ def project(call: TorchCall) -> list[Tensor]:
 
 
 def normalise(call: TorchCall) -> list[Tensor]:
-    """Process each channel by itself with its own numbers (batch norm, instance norm, PReLU)."""
+    """Process each channel separately with one number per channel (batch norm, instance norm, PReLU)."""
     x = call.main
     labels = along(x.labels, min(1, x.dim() - 1))
     for tensor in (*call.args, *call.kwargs.values()):
@@ -141,12 +141,12 @@ def normalise(call: TorchCall) -> list[Tensor]:
 
 
 def keep(call: TorchCall) -> list[Tensor]:
-    """Leave the channels in place, whatever the other arguments."""
+    """Keep the channels in place; other arguments do not matter."""
     return [call.main.labels for _ in call.made]
 
 
 def combine(call: TorchCall) -> list[Tensor]:
-    """Compute element by element: elements that meet are the same channel, unless one tensor is broadcast."""
+    """Compute element by element: elements that meet are the same channel, except if one tensor is broadcast."""
     shape = call.made[0].shape
     tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     followed = [tensor for tensor in tensors if follows(tensor)]
@@ -156,7 +156,7 @@ def combine(call: TorchCall) -> list[Tensor]:
         meets = [dim - len(shape) for dim in dims if _size(tensor, dim - len(shape)) > 1]
         if follows(tensor):
             if meets == [dim - len(shape) for dim in dims]:
-                call.trace.unite(*map(compact, _alike(main, tensor.labels.expand(shape))))
+                call.trace.unite(*map(compact, _drop_copies(main, tensor.labels.expand(shape))))
         elif meets:
             call.trace.bind(tensor, meets[0] + tensor.dim(), along(main, meets[0]))
     return [main for _ in call.made]
@@ -166,14 +166,14 @@ def _size(tensor: Tensor, dim: int) -> int:
     return tensor.shape[dim] if -dim <= tensor.dim() else 1
 
 
-def _alike(some: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Drop the dimensions along which both are copies."""
+def _drop_copies(some: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both tensors without the dimensions along which both are copies."""
     keep = tuple(slice(None) if a or b else slice(0, 1) for a, b in zip(some.stride(), others.stride(), strict=True))
     return some[keep].contiguous(), others[keep].contiguous()
 
 
 def resample(call: TorchCall) -> list[Tensor]:
-    """Change the spatial size only (pooling, resizing, padding)."""
+    """Change only the spatial size (pooling, resizing, padding)."""
     x, shape = call.main, call.made[0].shape
     if max(varying(x.labels), default=0) > 1 or shape[:2] != x.shape[:2] or len(call.made) > 1:
         raise Lost(f"applies {call.name} across channels")
@@ -182,11 +182,11 @@ def resample(call: TorchCall) -> list[Tensor]:
 
 
 def reduce(call: TorchCall) -> list[Tensor]:
-    """Take a sum, a mean or a maximum over dimensions without channels."""
+    """Reduce dimensions without channels (sum, mean, maximum)."""
     x, dims = call.main, call.given(1, "dim")
     if isinstance(dims, Tensor):
-        return combine(call)  # max and min of two tensors
-    if dims is None or isinstance(dims, bool):  # as std(False), which reduces all of them
+        return combine(call)  # maximum or minimum of two tensors
+    if dims is None or isinstance(dims, bool):  # std(False) reduces all dimensions
         dims = list(range(x.dim()))
     _stay_within(call, x, dims)
     dims = [dim % max(1, x.dim()) for dim in ([dims] if isinstance(dims, int) else dims or range(x.dim()))]
@@ -194,7 +194,7 @@ def reduce(call: TorchCall) -> list[Tensor]:
 
 
 def normalise_within(call: TorchCall) -> list[Tensor]:
-    """Normalise along dimensions without channels (layer norm, soft-max)."""
+    """Normalise along dimensions without channels (layer norm, softmax)."""
     x = call.main
     last = range(-len(call.given(1, "normalized_shape")), 0) if call.name == "layer_norm" else call.given(1, "dim")
     _stay_within(call, x, list(range(x.dim())) if last is None else last)
@@ -202,14 +202,14 @@ def normalise_within(call: TorchCall) -> list[Tensor]:
 
 
 def _stay_within(call: TorchCall, x: Followed, dims: Any) -> None:
-    """Refuse to compute over dimensions along which channels lie."""
+    """Raise `Lost` if the function computes over dimensions with channels."""
     dims = [dims] if isinstance(dims, int) else dims or range(x.dim())
     if set(varying(x.labels)) & {dim % max(1, x.dim()) for dim in dims}:
         raise Lost(f"takes the {call.name.replace('_', ' and ')} over channels, which fewer channels would change")
 
 
 def move(call: TorchCall) -> list[Tensor]:
-    """Apply the function to the labels; every result must hold every channel, in order."""
+    """Apply the function to the labels; raises `Lost` unless each output has all channels in order."""
     x, *rest = call.args
     if any(map(follows, tensors_in((rest, call.kwargs)))):
         raise Lost(f"applies {call.name} with a computed index")
@@ -218,25 +218,25 @@ def move(call: TorchCall) -> list[Tensor]:
     for result in [moved] if isinstance(moved, Tensor) else moved:
         if len(varying(result)) > 1 or not _repeats(result, x.labels):
             raise Lost(f"divides its channels by position ({call.name})")
-        dim, after = _line(result)
+        dim, after = _single_dimension(result)
         results.append(spread(after, dim, result.shape))
     return results
 
 
 def _repeats(labels: Tensor, others: Tensor) -> bool:
-    """Tell whether labels repeat the others in their order, once or several times."""
-    runs, whole = (torch.unique_consecutive(_line(each)[1]) for each in (labels, others))
+    """Return whether labels repeat the others in order, once or several times."""
+    runs, whole = (torch.unique_consecutive(_single_dimension(each)[1]) for each in (labels, others))
     return len(runs) % len(whole) == 0 and bool((runs.view(-1, len(whole)) == whole).all())
 
 
-def _line(labels: Tensor) -> tuple[int, Tensor]:
+def _single_dimension(labels: Tensor) -> tuple[int, Tensor]:
     """Return the one dimension along which labels differ, and the labels along it."""
     dims = [*varying(labels), 0]
     return (dims[0], along(labels, dims[0])) if labels.dim() else (0, labels.reshape(1))
 
 
 def join(call: TorchCall) -> list[Tensor]:
-    """Concatenate channels (cat), or join pictures whose channels are then the same."""
+    """Concatenate channels (cat), or frames, whose channels are then the same."""
     tensors, dim, shape = call.args[0], call.given(1, "dim", 0), call.made[0].shape
     dim %= len(shape)
     labels = [tensor.labels if follows(tensor) else _constant(call, tensor) for tensor in tensors]

@@ -1,12 +1,12 @@
 """Follow every channel of a network through its passes: evaluation, training, and each branch.
 
-Each element of an activation carries a label that identifies its channel. Functions that only move elements
-(flatten, cat, permute) are applied to the labels as well, so that torch itself shows where the channels go. Functions
-that compute have a rule for the labels: see `rules`. A function without a rule fixes the channels that it
-sees, which is always correct: a network whose channels all stay is the same network.
+Each element of an activation has a label that identifies its channel. Functions that only move elements (flatten, cat,
+permute) are also applied to the labels, so that torch itself computes their positions. Functions that compute have a
+rule for labels in `rules`. A function without a rule fixes the channels of its arguments, which is always correct: a
+network in which all channels stay is the same network.
 
-Operations of the model on its own tensors before their use (views, casts, element-wise functions) are recorded as
-well, so that a reshaped scale is still the scale of a channel.
+Operations of the model on its own tensors before their use (views, casts, element-wise functions) are recorded too, so
+that a reshaped scale is still the scale of a channel.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ from driftlab.platform.networks.module_utils import copy_model
 from driftlab.platform.networks.pruning.surgery import contract, rules
 
 Place = tuple[str, int]  # a tensor of the model by name, and one of its dimensions
-Branch = Callable[[nn.Module, Tensor], object]  # calls the model on images in one of the ways in which it can be called
+Branch = Callable[[nn.Module, Tensor], object]  # calls the model on images in one of its call modes
 Leaves = Mapping[type[nn.Module], rules.Rule]
 RULES = rules.RULES | contract.RULES
-NEW = frozenset(("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"))  # use type and device only
+NEW = frozenset(("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"))  # use only type and device
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One way to run a model."""
+    """One pass of a model: a branch, in training or evaluation mode."""
 
     branch: Branch
     training: bool
 
     def images(self, example: Tensor) -> Tensor:
-        """Return one image; in training mode two, as batch norm needs more than one number per channel."""
+        """Return one image; in training mode two, as batch norm requires several values per channel."""
         return example[:1].repeat([1 + self.training, *[1] * (example.dim() - 1)])
 
 
 @dataclass(frozen=True)
 class TensorView:
-    """A view of one of the model's tensors: the original dimension along each of its own, None for copies."""
+    """A view of one of the model's tensors, with the original dimension of each dimension; None for copies."""
 
     name: str
     dims: tuple[int | None, ...]
-    tensor: Tensor  # held, so that its id is not reused
+    tensor: Tensor  # keeps the id unique
 
 
 @dataclass
 class Trace:
-    """The results of the passes: the labels in each tensor, the pairs that are the same channel, the fixed labels."""
+    """The results of the passes: labels per tensor, pairs of labels for the same channel, fixed labels."""
 
-    names: Mapping[int, str]  # of the model's tensors, by id
-    labels: int = 0  # their number
-    fixed: dict[int, str] = field(default_factory=dict)  # labels of channels that must stay, and why
+    names: Mapping[int, str]  # names of the model's tensors, by id
+    labels: int = 0  # number of labels
+    fixed: dict[int, str] = field(default_factory=dict)  # labels of channels that must stay, with the reason
     united: list[Tensor] = field(default_factory=list)  # pairs of labels, each [2, n]
-    blocks: list[Tensor] = field(default_factory=list)  # pairs where grouped convolutions lose whole blocks,
-    evenly: list[Tensor] = field(default_factory=list)  # and where they lose the same place in every block
+    blocks: list[Tensor] = field(default_factory=list)  # pairs if grouped convolutions lose whole blocks,
+    evenly: list[Tensor] = field(default_factory=list)  # and if they lose the same place in every block
     axes: dict[Place, Tensor] = field(default_factory=dict)
     reads: set[Place] = field(default_factory=set)  # dimensions along which a tensor reads channels
     makes: list[Place] = field(default_factory=list)  # dimensions along which a tensor makes channels, in running order
-    running: list[str] = field(default_factory=list)  # the running layers, innermost last
+    running: list[str] = field(default_factory=list)  # running layers, innermost last
     stuck: Tensor | None = None  # labels of the arguments of the function that failed
-    views: dict[int, TensorView] = field(default_factory=dict)  # of the model's tensors, by id
-    at_work: Pass | None = None  # the pass that runs or failed
+    views: dict[int, TensorView] = field(default_factory=dict)  # views of the model's tensors, by id
+    current: Pass | None = None  # the pass that runs or failed
 
     @property
     def layer(self) -> str:
@@ -84,7 +84,7 @@ class Trace:
         return torch.arange(self.labels - count, self.labels)
 
     def pin(self, why: str) -> Tensor:
-        """Return one label for channels that must stay."""
+        """Return a label for channels that must stay."""
         label = self.fresh(1)
         self.fixed[int(label)] = why
         return label
@@ -94,7 +94,7 @@ class Trace:
         self.united.append(rules.pairs(some, others))
 
     def view(self, tensor: Tensor) -> TensorView | None:
-        """Return the view that a tensor is of the model's own ones; None for a computed tensor."""
+        """Return a tensor as a view of one of the model's; None for a computed tensor."""
         name = self.names.get(id(tensor))
         return self.views.get(id(tensor)) if name is None else TensorView(name, tuple(range(tensor.dim())), tensor)
 
@@ -107,7 +107,7 @@ class Trace:
             raise rules.Lost("uses a tensor that it computes and the model does not hold")
         own = view.dims[dim]
         if own is None:
-            return None  # every channel meets the same numbers
+            return None  # all channels use the same numbers
         place = view.name, own
         if (known := self.axes.setdefault(place, labels)) is not labels:
             self.unite(known, labels)
@@ -138,7 +138,7 @@ class Trace:
         return [label[0].expand(made.shape) for made in call.made]
 
     def watch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
-        """Record a view, if the function shows one of the model's tensors and moves each element separately."""
+        """Record a view if the function returns the elements of one of the model's tensors, unmixed."""
         views = [view for tensor in tensors_in((args, kwargs)) if (view := self.view(tensor)) is not None]
         rule = RULES.get(rules.TorchCall(self, func, args, kwargs, []).name)
         if len(views) != 1 or not isinstance(made, Tensor) or id(made) in self.names:
@@ -156,7 +156,7 @@ class Trace:
 
 
 def _moved(numbers: Tensor, moved: Tensor) -> list[int | None] | None:
-    """Return the original dimension along each dimension of a moved tensor; None if it did not move as a whole."""
+    """Return the original dimension of each dimension of a moved tensor; None if dimensions were split or merged."""
     dims: list[int | None] = []
     for size, dim in zip(moved.shape, range(moved.dim()), strict=True):
         steps = (moved.narrow(dim, 1, size - 1) - moved.narrow(dim, 0, size - 1)).unique().tolist() if size > 1 else [0]
@@ -167,8 +167,8 @@ def _moved(numbers: Tensor, moved: Tensor) -> list[int | None] | None:
     return dims
 
 
-class _Watch(TorchFunctionMode):
-    """Lets a trace observe the model's operations on its own tensors."""
+class _ViewRecorder(TorchFunctionMode):
+    """Record the model's operations on its own tensors in a trace."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class _Watch(TorchFunctionMode):
 
 
 class Followed(Tensor):
-    """A tensor with a label for each of its elements."""
+    """A tensor with a label per element."""
 
     labels: Tensor
     record: Trace
@@ -204,20 +204,20 @@ class Followed(Tensor):
         made = [tensor for tensor in tensors_in(result) if isinstance(tensor, Followed)]
         call = rules.TorchCall(trace, func, args, kwargs, made)
         rule = RULES.get(call.name, rules.refuse)
-        with torch._C.DisableTorchFunctionSubclass():  # looking at a tensor is not a step of the model
+        with torch._C.DisableTorchFunctionSubclass():  # reading labels is no step of the model
             if call.name in NEW or (
                 rule in (rules.keep, rules.move) and not rules.follows(args[0] if args else given[0])
             ):
-                result = _plain(result)  # only its type or its shape was read
+                result = _plain(result)  # only its type or shape was used
                 trace.watch(func, tuple(map(_plain, args)), kwargs, result)
-            elif made or result is None:  # a function without a result changes its argument, as x[0] = 1 does
+            elif made or result is None:  # without a result it changes its argument, as x[0] = 1 does
                 for tensor, labels in zip(made, trace.follow(call, rule), strict=True):
                     tensor.record, tensor.labels = trace, labels
         return result
 
 
 def _plain(value: Any) -> Any:
-    """Remove the labels from a tensor."""
+    """Return a tensor without labels."""
     return value.as_subclass(Tensor) if isinstance(value, Followed) else value
 
 
@@ -228,30 +228,30 @@ def _followed(value: Tensor, trace: Trace, labels: Tensor) -> Followed:
 
 
 def call_model(model: nn.Module, images: Tensor) -> object:
-    """Call a model on images and nothing else."""
+    """Call a model on images only."""
     return model(images)
 
 
 def run(
     model: nn.Module, example: Tensor, passes: Sequence[Pass], leaves: Leaves | None = None
 ) -> tuple[Trace, Exception | None]:
-    """Run the model once per pass and follow its channels; returns an error beside the results so far."""
-    ghost = _ghost(model)
-    trace = Trace({id(tensor): name for name, tensors in group_by_storage(ghost).items() for tensor in tensors})
-    for name, module in ghost.named_modules():
-        _announce(module, name, trace)
+    """Run the model once per pass and follow its channels; on an error, return it with the results so far."""
+    copied = _shallow_copy(model)
+    trace = Trace({id(tensor): name for name, tensors in group_by_storage(copied).items() for tensor in tensors})
+    for name, module in copied.named_modules():
+        _track_layer(module, name, trace)
         for kind, rule in (leaves or {}).items():
             if isinstance(module, kind):
-                _take_over(module, rule, trace)
+                _replace_forward(module, rule, trace)
                 break
     given, returned = trace.pin("they belong to the model's input"), list[Tensor]()
     for each in passes:
-        trace.at_work, images = each, each.images(example.detach())
-        ghost.train(each.training)
+        trace.current, images = each, each.images(example.detach())
+        copied.train(each.training)
         trace.running.clear()
         try:
-            with torch.no_grad(), isolated_rng(), _Watch(trace):
-                result = each.branch(ghost, _followed(images, trace, given.expand(images.shape)))
+            with torch.no_grad(), isolated_rng(), _ViewRecorder(trace):
+                result = each.branch(copied, _followed(images, trace, given.expand(images.shape)))
         except Exception as error:
             return trace, error
         returned += [rules.compact(tensor.labels) for tensor in tensors_in(result) if isinstance(tensor, Followed)]
@@ -261,8 +261,8 @@ def run(
     return trace, None
 
 
-def _ghost(model: nn.Module) -> nn.Module:
-    """Copy the modules with the same parameters, and with statistics that may change."""
+def _shallow_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of the modules with the same parameters and separate statistics."""
     memo: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
     for tensors in group_by_storage(model).values():
         if others := [tensor for tensor in tensors if id(tensor) not in memo]:
@@ -272,7 +272,7 @@ def _ghost(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def isolated_rng() -> Iterator[None]:
-    """Use the same random numbers in every run, and leave all other generators alone."""
+    """Use equal random numbers in every run within this context; other generators are unchanged."""
     before = random.getstate()
     try:
         with torch.random.fork_rng(devices=()):
@@ -283,8 +283,8 @@ def isolated_rng() -> Iterator[None]:
         random.setstate(before)
 
 
-def _take_over(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
-    """Apply one rule to a module's call."""
+def _replace_forward(module: nn.Module, rule: rules.Rule, trace: Trace) -> None:
+    """Treat the call of a module as one function with a rule."""
     forward = module.forward
 
     def act(*args: Any, **kwargs: Any) -> Any:
@@ -310,7 +310,7 @@ def group_by_storage(model: nn.Module) -> dict[str, list[Tensor]]:
     return groups
 
 
-def _announce(module: nn.Module, name: str, trace: Trace) -> None:
+def _track_layer(module: nn.Module, name: str, trace: Trace) -> None:
     def begin(*_: Any) -> None:
         trace.running.append(name)
 
@@ -320,7 +320,7 @@ def _announce(module: nn.Module, name: str, trace: Trace) -> None:
         if plain and not any(map(rules.follows, tensors_in(made))) and any(map(rules.follows, tensors_in(given))):
             raise RequestError(
                 f"The channels of layer '{name}' ({type(module).__name__}) cannot be followed: "
-                "what it returns was not made by torch's functions from what it was given."
+                "its output was not computed from its input by functions of torch."
             )
 
     module.register_forward_pre_hook(begin)
