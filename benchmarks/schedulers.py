@@ -26,7 +26,7 @@ from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.scheduling.base import Allocation, Demand, Learning, Scheduling, Way, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.costs import memory_of, tabulate
-from driftlab.platform.scheduling.ekya import steal
+from driftlab.platform.scheduling.ekya import run_thief
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.mcdnn import Mcdnn
 from driftlab.platform.scheduling.nestdnn import NestDnn
@@ -151,7 +151,7 @@ def _thief_ms(count: int, repeats: int) -> list[float]:
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
         cameras = [_camera(rng, i) for i in range(count)]
-        times.append(1e3 * seconds(functools.partial(steal, cameras, WINDOW_S), time.process_time))
+        times.append(1e3 * seconds(functools.partial(run_thief, cameras, WINDOW_S), time.process_time))
     return times
 
 

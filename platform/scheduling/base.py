@@ -1,4 +1,4 @@
-"""The scheduling family: the allocation of the machine, and the network of each application."""
+"""Interface of the scheduling family: the compute share and the network of each application."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from driftlab.platform.core.records import Need, Reading, Share, Variant
 Reason = Literal["window", "offer", "end", "come", "go", "load", "again"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
 ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load", "again"})
-USUAL = ALWAYS - {"load"}  # twice a second is too often for most
+USUAL = ALWAYS - {"load"}  # load readings come twice a second, too often for most members
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to learn, and its need."""
+    """A training configuration: the cost of its phase, and the expected accuracies."""
 
     name: str
     need: Need
-    accuracy: float | None = None  # expected afterwards, a fraction; None: not tried out
-    before: float | None = None  # accuracy of its network until it is done; None: that of the running network
-    size: float | None = None  # of the network that it trains, as a share of the whole one; None: it has one size
-    tried: float = 1.0  # share of its steps after which `accuracy` was measured
-    variant: int | None = None  # index of the network that it trains, and that runs from then on; None: the running one
+    accuracy: float | None = None  # expected after training, a fraction; None: no trial yet
+    before: float | None = None  # accuracy of its network during training; None: that of the running network
+    size: float | None = None  # size of the network that it trains, as a share of the full one; None: a single size
+    tried: float = 1.0  # fraction of its steps after which `accuracy` was measured
+    variant: int | None = None  # index of the network that it trains and that runs afterwards; None: the running one
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Learning:
     """The training that an application offers or runs."""
 
     state: Literal["offered", "running"]
-    ways: tuple[Way, ...] = ()  # to choose from while it is offered
-    left: Need = field(default_factory=Need)  # of the running phase
-    way: str | None = None  # name of the way that runs; None: nothing is chosen yet, it labels or tries ways out
+    ways: tuple[Way, ...] = ()  # the configurations, while it is offered
+    left: Need = field(default_factory=Need)  # remaining cost of the running phase
+    way: str | None = None  # name of the running configuration; None: none is chosen yet, during labelling or trials
     now: float | None = None  # current accuracy of the network, a fraction; None: unknown
     then: float | None = None  # expected accuracy after training
 
@@ -46,42 +46,42 @@ class Demand:
     app: str
     fps: float
     variants: tuple[Variant, ...]  # from the smallest on; one if there is no choice
-    running: int | None = None  # the network in memory; None: the application has just arrived
+    running: int | None = None  # index of the network in memory; None: the application has just arrived
     accuracy_goal: float | None = None  # minimum; None: no goal
     latency_goal_s: float | None = None  # per frame, at most
     priority: float = 1.0  # weight of its cost
-    nested: bool = False  # a larger variant contains the smaller ones: a switch moves only the difference
-    learning: Learning | None = None  # training beside inference; None: none
+    nested: bool = False  # a larger variant contains the smaller ones: a switch pages only the difference
+    learning: Learning | None = None  # training in addition to inference; None: none
     energy_goal_j: float | None = None  # per frame, at most
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: ObservedBy | None = None
-    observed_s: float | None = None  # from when on these predictions are
+    observed_s: float | None = None  # time of the oldest of these predictions
 
 
 @dataclass(frozen=True)
 class Window:
-    """The inputs of a scheduler."""
+    """The input of a scheduler at one call."""
 
     start_s: float
     window_s: float  # until the next regular window
-    memory_bytes: int  # for all applications together
+    memory_bytes: int  # of the device, for all applications
     demands: tuple[Demand, ...]  # in order of arrival
-    state: Any = None  # returned by the last allocation on this device
+    state: Any = None  # of the last allocation on this device
     reason: Reason = "window"  # why the scheduler is called
-    load: tuple[Reading, ...] = ()  # sensed so far, in order of time
+    load: tuple[Reading, ...] = ()  # readings so far, in order of time
 
 
 @dataclass(frozen=True)
 class Grant:
     """The allocation of one application until the next call."""
 
-    answer: Share  # of the device's compute; 0: the application waits
-    learn: Share | None = None  # None: a running phase takes half of `answer`
-    way: int | None = 0  # index of the chosen way to learn; None: do not learn now
-    tries: tuple[int, ...] = ()  # ways to try out before one is chosen: they are offered again
-    variant: int | None = None  # index of the network that it runs; None: it waits, or scaling chooses
-    beside: str = ""  # name of the group whose tasks interleave on the machine's parts
-    note: str = ""  # for people: why it waits, or which goal cannot be met
+    answer: Share  # inference share of the processor; 0: the application waits
+    learn: Share | None = None  # training share; None: a running phase receives half of `answer`
+    way: int | None = 0  # index of the chosen configuration; None: no training now
+    tries: tuple[int, ...] = ()  # configurations to try before the choice; they are offered again with results
+    variant: int | None = None  # index of the network to run; None: the application waits, or scaling chooses
+    beside: str = ""  # name of the group whose tasks interleave on the processor's resources
+    note: str = ""  # for readers of the tables: the reason for waiting, or a goal out of reach
 
 
 @dataclass(frozen=True)
@@ -90,37 +90,37 @@ class Allocation:
 
     grants: tuple[Grant, ...]
     state: Any = None  # for the next call
-    again_s: float | None = None  # time after which the member is called again, unless it is called before
+    again_s: float | None = None  # the member is called again after this time, unless it is called earlier
 
 
 @dataclass(frozen=True)
 class Wants:
-    """When a scheduler is called, and the trials that it needs beforehand, which cost machine time."""
+    """Requirements of a scheduler: when it is called, and the estimates that it needs."""
 
     reasons: frozenset[Reason] = USUAL
-    trials: bool = False  # every offered way to learn is tried on a part of the samples
-    choosy: bool = False  # it names the ways to be tried out when they are offered
-    part: float = 1.0  # share of a way's steps that a trial takes, at least one
-    recall: float | None = None  # fall from which on a learner scores stored networks, and goes on with a better one
-    observed: bool = False  # how accurate each application is now, as far as its device can know
-    server: bool = False  # it also shares the GPUs of a server that learns; else first come, first served
-    together: bool = False  # offers wait until no application of the device prepares ways any more
+    trials: bool = False  # every offered configuration is tried on a part of the samples
+    choosy: bool = False  # it selects the configurations to try, through `Grant.tries`
+    part: float = 1.0  # fraction of a configuration's steps in a trial, at least one step
+    recall: float | None = None  # drop of accuracy from which a learner scores stored networks and resumes a better one
+    observed: bool = False  # the current accuracy of each application, if its device can observe it
+    server: bool = False  # it also divides the GPUs of a training server; else first come, first served
+    together: bool = False  # offers wait until no application of the device prepares one
 
 
-EACH_WINDOW = Wants(frozenset({"window"}))  # of a member that plans per window
+EACH_WINDOW = Wants(frozenset({"window"}))  # requirements of a member that plans per window
 
 
 class Scheduling(ABC):
-    """Base of the family. A member is a frozen dataclass and its verb a pure function."""
+    """Base of the family. A member is a frozen dataclass, and `allocate` a pure function."""
 
-    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
+    version: ClassVar[int] = 1  # raise it when results change: cached networks and cells are then recomputed
     wants: ClassVar[Wants] = Wants()
 
     @property
     def asks(self) -> Wants:
-        """Return what the member wants with its parameters."""
+        """Return the requirements with the member's parameters."""
         return self.wants
 
     @abstractmethod
     def allocate(self, window: Window) -> Allocation:
-        """Allocate the machine to the window's demands."""
+        """Allocate the processor to the window's demands."""

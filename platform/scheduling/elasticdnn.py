@@ -1,10 +1,11 @@
-"""ElasticDNN: one size of the surrogate for every application, for the best accuracy over a window.
+"""ElasticDNN's scheduler (TC 2024): one surrogate size per application, for the best mean accuracy.
 
-A size decides all: how accurate the network is before and after it is retrained, how long that takes alone, and the
-application's share for it, which is its part of the sum of all sizes (Eq. 10). A larger surrogate delays all of them.
+A size s determines the accuracies A and Ã before and after retraining, the time T of retraining on the whole processor,
+and the application's share λ, its part of the sum of all sizes (Eq. 10). A larger surrogate delays all retraining. The
+objective is Eq. 8, with one size per application (Eq. 9) and all retraining within the window (Eq. 11).
 
-Differs from the paper: Eq. 8 is printed with its two weights exchanged, which rewards slow retraining; `as_printed` has
-it like that. Where no sizes end in time, some applications do not retrain.
+Differs from the paper: Eq. 8 is printed with its two weights exchanged, which rewards slow retraining; `as_printed`
+uses that form. Where no sizes end in time, some applications do not retrain.
 """
 
 from __future__ import annotations
@@ -22,38 +23,45 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
-from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, answering, kept, settle
+from driftlab.platform.scheduling.plans import (
+    HorizonS,
+    PatienceS,
+    SharePlan,
+    equal_inference,
+    previous_state,
+    to_grants,
+)
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Eq8 = Literal["corrected", "as_printed"]
-MOST = 200_000  # combinations of sizes that are all evaluated
-BATCH = 20_000  # combinations at a time
-IN_TIME = 1 + 1e-12  # rounding of the limit
-PENALTY = 10.0  # per window of lateness
+MAX_COMBINATIONS = 200_000  # of sizes that are all evaluated
+BATCH = 20_000  # combinations per evaluation
+IN_TIME = 1 + 1e-12  # limit of Eq. 11 over the window, with rounding
+PENALTY = 10.0  # fitness per window of lateness
 POPULATION, ELITE, REDRAW = 32, 8, 0.2
-GENERATIONS, STALE = 200, 60  # at most; without a better one
+MAX_GENERATIONS, MAX_STALE = 200, 60  # in total; without a better vector
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """Axes: applications, their sizes; the first column is size 0, which does not retrain."""
 
-    size: Floats  # as a share of the whole network; infinite where an application has fewer sizes
-    before: Floats
-    after: Floats
-    seconds: Floats  # of one retraining alone on the device
+    size: Floats  # s, as a share of the full network; infinite where an application has fewer sizes
+    before: Floats  # A
+    after: Floats  # Ã
+    seconds: Floats  # T, of one retraining on the whole processor
 
     @property
     def counts(self) -> Ints:
-        """Return how many sizes each application has, without size 0."""
-        found: Ints = np.isfinite(self.size).sum(axis=1) - 1
-        return found
+        """Return the number of sizes of each application, size 0 excluded."""
+        counts: Ints = np.isfinite(self.size).sum(axis=1) - 1
+        return counts
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the objective and the limits are."""
+    """Parameters of the objective and of the limits."""
 
     window_s: float
     eq8: Eq8 = "corrected"
@@ -64,80 +72,84 @@ class Rules:
 
 @dataclass(frozen=True)
 class FilterGrained(Scheduling):
-    """Choose every application's size for the best accuracy over a window; its share follows from the size."""
+    """ElasticDNN (TC 2024): choose each application's surrogate size for mean accuracy over a window (Eq. 8-11)."""
 
-    eq8: Annotated[Eq8, Means("weights of the two accuracies: by meaning, or as printed")] = "corrected"
+    eq8: Annotated[Eq8, Means("weights of the accuracies in Eq. 8: corrected, or as printed in the paper")] = (
+        "corrected"
+    )
     solver: Annotated[
         Literal["auto", "exhaustive", "evolution"],
-        Means("how sizes are searched; auto: all of them where that is quick"),
+        Means("search of the sizes; auto: exhaustive up to 200 000 combinations"),
     ] = "auto"
-    train_share: Annotated[float, Gt(0), Le(1), Means("share of the machine for all retraining together")] = 0.5
-    work_conserving: Annotated[bool, Means("whether retraining that ends leaves its share to the others")] = False
-    allow_none: Annotated[bool, Means("whether an application may always decline to retrain")] = False
+    train_share: Annotated[float, Gt(0), Le(1), Means("share of the processor for all retraining")] = 0.5
+    work_conserving: Annotated[bool, Means("whether the share of finished retraining is divided among the others")] = (
+        False
+    )
+    allow_none: Annotated[bool, Means("whether no retraining is always an option")] = False
     horizon_s: HorizonS = None
     patience_s: PatienceS = 600.0
-    seed: Annotated[int, Ge(0), Means("of the evolution")] = 0
+    seed: Annotated[int, Ge(0), Means("random seed of the evolution")] = 0
 
     wants = Wants(trials=True, together=True)
 
     def allocate(self, window: Window) -> Allocation:
-        """Choose sizes whenever something changes; those that run stay, with what is left of them."""
+        """Choose sizes at every call; a running retraining keeps its size, with its remaining time."""
         apps = read_apps(window)
-        learners = [app for app in apps if app.learns and not app.untold]
+        learners = [app for app in apps if app.learns and not app.lacks_estimates]
         rules = Rules(
             self.horizon_s or window.window_s, self.eq8, self.train_share, self.work_conserving, self.allow_none
         )
-        known = dict(kept(window).own or ())
-        sizes = tabulate_sizes(learners, known)
+        running = dict(previous_state(window).own or ())
+        sizes = tabulate_sizes(learners, running)
         best = self.solve(sizes, rules)
         chosen: dict[str, int | None] = {
             app.app: int(k) - 1 if k else None for app, k in zip(learners, best, strict=True)
         }
         picked = {app.app: float(sizes.size[i, k]) for i, (app, k) in enumerate(zip(learners, best, strict=True)) if k}
         total = sum(picked.values())
-        learn = np.array([self.train_share * picked.get(app.app, 0.0) / total if total else 0.0 for app in apps])
-        plan = SharePlan(learn, answering(apps, 1 - float(learn.sum())), [chosen.get(app.app) for app in apps])
-        return settle(window, apps, plan, self.patience_s, tuple(sorted(picked.items())))
+        training = np.array([self.train_share * picked.get(app.app, 0.0) / total if total else 0.0 for app in apps])
+        inference = equal_inference(apps, 1 - float(training.sum()))
+        plan = SharePlan(training, inference, [chosen.get(app.app) for app in apps])
+        return to_grants(window, apps, plan, self.patience_s, tuple(sorted(picked.items())))
 
     def solve(self, sizes: Sizes, rules: Rules) -> Ints:
-        """Search all sizes where that is asked for or quick, else breed them."""
-        every = self.solver == "exhaustive" or (
-            self.solver == "auto" and math.prod((sizes.counts + 1).tolist()) <= MOST
-        )
-        return exhaustive(sizes, rules) if every or not len(sizes.size) else evolve(sizes, rules, self.seed)
+        """Return the best sizes by exhaustive search if it is set or fast, else by evolution."""
+        fast = math.prod((sizes.counts + 1).tolist()) <= MAX_COMBINATIONS
+        complete = self.solver == "exhaustive" or (self.solver == "auto" and fast)
+        return exhaustive(sizes, rules) if complete or not len(sizes.size) else evolve(sizes, rules, self.seed)
 
 
-def tabulate_sizes(learners: Sequence[LearningApp], known: dict[str, float]) -> Sizes:
-    """List the candidates of every application as sizes; a running one has the size that it was given."""
-    most = max((len(app.candidates) for app in learners), default=0)
-    table = np.full((4, len(learners), most + 1), np.inf)
+def tabulate_sizes(learners: Sequence[LearningApp], running: dict[str, float]) -> Sizes:
+    """Tabulate the candidates of every application as sizes; `running` has the sizes in training."""
+    columns = max((len(app.candidates) for app in learners), default=0) + 1
+    table = np.full((4, len(learners), columns), np.inf)
     for i, app in enumerate(learners):
         table[:, i, 0] = 0.0, app.now, app.now, 0.0
         for k, one in enumerate(app.candidates, 1):
-            size = known.get(app.app, one.size) if app.state == "running" else one.size
+            size = running.get(app.app, one.size) if app.state == "running" else one.size
             table[:, i, k] = size, one.before, one.after or 0.0, one.seconds
     return Sizes(*table)
 
 
 def durations(sizes: Sizes, vectors: Ints, rules: Rules) -> Floats:
-    """Return how long each application retrains at its share (Eq. 10), [vectors, apps]."""
+    """Return T / λ, the retraining time of each application at its share (Eq. 10), [vectors, apps]."""
     apps = np.arange(vectors.shape[1])
     size, seconds = sizes.size[apps, vectors], sizes.seconds[apps, vectors]
-    units = np.divide(seconds, size, out=np.zeros_like(seconds), where=size > 0)  # time alone per size
+    units = np.divide(seconds, size, out=np.zeros_like(seconds), where=size > 0)  # T / s
     if not rules.work_conserving:
-        plain: Floats = units * size.sum(axis=1, keepdims=True) / rules.train_share
-        return plain
-    order = units.argsort(axis=1, kind="stable")  # a share that becomes free goes to the others in proportion
+        constant: Floats = units * size.sum(axis=1, keepdims=True) / rules.train_share
+        return constant
+    order = units.argsort(axis=1, kind="stable")  # a freed share is divided among the others in proportion
     of_size, of_units = np.take_along_axis(size, order, axis=1), np.take_along_axis(units, order, axis=1)
     left = of_size[:, ::-1].cumsum(axis=1)[:, ::-1]
     ends: Floats = (np.diff(of_units, axis=1, prepend=0.0) * left).cumsum(axis=1)
-    found: Floats = np.empty_like(ends)
-    np.put_along_axis(found, order, ends / rules.train_share, axis=1)
-    return found
+    seconds_at_share: Floats = np.empty_like(ends)
+    np.put_along_axis(seconds_at_share, order, ends / rules.train_share, axis=1)
+    return seconds_at_share
 
 
 def objective(sizes: Sizes, vectors: Ints, rules: Rules) -> tuple[Floats, Floats]:
-    """Return Eq. 8 of every vector of sizes, and the durations over the window."""
+    """Return Eq. 8 of every vector of sizes, and the retraining times over the window (Eq. 11: at most 1)."""
     apps = np.arange(vectors.shape[1])
     before, after = sizes.before[apps, vectors], sizes.after[apps, vectors]
     part = durations(sizes, vectors, rules) / rules.window_s
@@ -147,9 +159,9 @@ def objective(sizes: Sizes, vectors: Ints, rules: Rules) -> tuple[Floats, Floats
 
 
 def exhaustive(sizes: Sizes, rules: Rules) -> Ints:
-    """Return the best of all vectors that end in time, the lexicographically smallest of equals.
+    """Return the best of all vectors that end in time; of equals, the lexicographically smallest.
 
-    Size 0 is admitted where that is allowed, or where no other vector ends in time.
+    Size 0 is admitted if `allow_none` is set, or if no other vector ends in time.
     """
     for lowest in (0,) if rules.allow_none else (1, 0):
         best: Ints | None = None
@@ -166,7 +178,7 @@ def exhaustive(sizes: Sizes, rules: Rules) -> Ints:
 
 
 def _batches(counts: Ints, lowest: int) -> Iterator[Ints]:
-    """List all vectors in lexicographic order; an application without sizes has size 0."""
+    """Yield all vectors in lexicographic order; an application without sizes has size 0."""
     low = np.minimum(lowest, counts)
     shape = tuple((counts - low + 1).tolist())
     total = math.prod(shape)
@@ -177,39 +189,41 @@ def _batches(counts: Ints, lowest: int) -> Iterator[Ints]:
 
 
 def evolve(sizes: Sizes, rules: Rules, seed: int = 0) -> Ints:
-    """Breed vectors of sizes, and return the best that ended in time; the order of applications changes nothing.
+    """Return the best vector of sizes of an evolution that ends in time.
 
-    The lab's searchers breed settings one by one; a whole generation at a time takes a hundredth of their time.
+    The result does not depend on the order of applications. A vectorised generation takes a hundredth of the time of
+    the one-by-one samplers of `driftlab tune`.
     """
     order = np.lexsort([column for one in (sizes.after, sizes.before, sizes.seconds, sizes.size) for column in one.T])
-    turned = Sizes(*(one[order] for one in (sizes.size, sizes.before, sizes.after, sizes.seconds)))
+    sorted_sizes = Sizes(*(one[order] for one in (sizes.size, sizes.before, sizes.after, sizes.seconds)))
     for lowest in (0,) if rules.allow_none else (1, 0):
-        best = _bred(turned, rules, lowest, rng_for(seed, "scheduling", "elasticdnn", lowest))
+        best = _evolve_from(sorted_sizes, rules, lowest, rng_for(seed, "scheduling", "elasticdnn", lowest))
         if best is not None:
-            found = np.empty_like(best)
-            found[order] = best
-            return found
+            original_order = np.empty_like(best)
+            original_order[order] = best
+            return original_order
     return np.zeros(len(sizes.size), np.int64)
 
 
-def _bred(sizes: Sizes, rules: Rules, lowest: int, rng: np.random.Generator) -> Ints | None:
+def _evolve_from(sizes: Sizes, rules: Rules, lowest: int, rng: np.random.Generator) -> Ints | None:
+    """Evolve vectors of sizes from `lowest` on; None if none ends in time."""
     high = sizes.counts + 1
     low = np.minimum(lowest, sizes.counts)
     elite = rng.integers(low, high, (POPULATION, len(high)))
     best, score, stale = None, -np.inf, 0
-    for _ in range(GENERATIONS):
-        elite, plain = _fittest(sizes, elite, rules)
-        place, stale = int(plain.argmax()), stale + 1
-        if plain[place] > score:
-            best, score, stale = elite[place], float(plain[place]), 0
-        if stale > STALE:
+    for _ in range(MAX_GENERATIONS):
+        elite, scores = _fittest(sizes, elite, rules)
+        place, stale = int(scores.argmax()), stale + 1
+        if scores[place] > score:
+            best, score, stale = elite[place], float(scores[place]), 0
+        if stale > MAX_STALE:
             break
         elite = np.concatenate([elite[:ELITE], _children(elite[:ELITE], low, high, rng)])
     return best
 
 
 def _children(elite: Ints, low: Ints, high: Ints, rng: np.random.Generator) -> Ints:
-    """Draw half of the children anew; the others are copies with at least one size drawn again."""
+    """Draw half of the children at random; the others are copies with at least one redrawn size."""
     half, apps = POPULATION // 2, len(high)
     copies = elite[rng.integers(len(elite), size=half)]
     redrawn = rng.random((half, apps)) < REDRAW
@@ -219,7 +233,7 @@ def _children(elite: Ints, low: Ints, high: Ints, rng: np.random.Generator) -> I
 
 
 def _fittest(sizes: Sizes, vectors: Ints, rules: Rules) -> tuple[Ints, Floats]:
-    """Sort distinct vectors by fitness; with Eq. 8 of each, -inf where one does not end in time."""
+    """Return distinct vectors by fitness, and Eq. 8 of each, -inf if it does not end in time."""
     vectors = np.unique(vectors, axis=0)
     scores, part = objective(sizes, vectors, rules)
     fitness = scores - PENALTY * np.maximum(0.0, part - 1).sum(axis=1)

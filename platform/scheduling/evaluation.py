@@ -1,8 +1,8 @@
-"""The exact accuracy of a piecewise-constant allocation: mean over the applications of the integral over a window.
+"""Exact mean accuracy of a piecewise-constant allocation over a window.
 
-Each application answers with its accuracy times a multiplier that falls with its share. A model goes live when its
-training is done, and not earlier; then the share of that training is split equally among the jobs that remain. A job
-without a share at the start never runs and gets nothing later.
+It is an integral over time, averaged over the applications. Each application's accuracy is multiplied by a factor that
+falls with its inference share. A new model is used when its training ends, not earlier; then the share of that training
+is split equally among the remaining jobs. A job without a share at the start never runs and receives nothing later.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from driftlab.platform.scheduling.candidates import LearningApp
 
 Floats = npt.NDArray[np.float64]
 Freed = Literal["all", "inference"]
-TIES = 1e-12  # jobs that end within this part of the time end together
-TABLE = ((1.0, 1.0), (2.0, 0.95), (4.0, 0.85), (8.0, 0.70))  # frames per answered frame -> multiplier
+TIES = 1e-12  # trainings that end within this relative difference end together
+TABLE = ((1.0, 1.0), (2.0, 0.95), (4.0, 0.85), (8.0, 0.70))  # frames per predicted frame -> factor
 LINES = [(x, y, (next_y - y) / (next_x - x), next_x) for (x, y), (next_x, next_y) in pairwise(TABLE)]
 
 
-def multiplier(full_share: float, share: float) -> float:
-    """Return the multiplier at a share: linear between the table's points, 1 below the first, 0 beyond the last."""
+def accuracy_factor(full_share: float, share: float) -> float:
+    """Return the factor at a share: linear in `TABLE`, 1 before its first point, 0 after its last."""
     if share >= full_share:
         return 1.0
-    thinned = full_share / max(share, 1e-12)
+    subsampling = full_share / max(share, 1e-12)
     for x, y, slope, until in LINES:
-        if thinned <= until:
-            return slope * (thinned - x) + y
+        if subsampling <= until:
+            return slope * (subsampling - x) + y
     return 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class AnswerScale:
-    """The multipliers of many shares at once."""
+class AccuracyFactor:
+    """The factors of many shares at once."""
 
-    full_share: Floats  # at which every frame is answered, per application
+    full_share: Floats  # at which every frame is predicted, per application
 
-    def __call__(self, answer: Floats) -> Floats:
+    def __call__(self, inference: Floats) -> Floats:
         rates, values = zip(*TABLE, strict=True)
-        thinned = self.full_share / np.maximum(answer, 1e-12)
-        found: Floats = np.interp(thinned, rates, values, right=0.0)
-        return found
+        subsampling = self.full_share / np.maximum(inference, 1e-12)
+        factors: Floats = np.interp(subsampling, rates, values, right=0.0)
+        return factors
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """What each application has and would learn."""
+    """The accuracy of each application before and after its training, and the cost of the training."""
 
     now: Sequence[float]
     then: Sequence[float]
-    seconds: Sequence[float]  # alone on the whole machine
+    seconds: Sequence[float]  # on the whole processor
     full_share: Sequence[float]
 
 
@@ -73,50 +73,50 @@ def _training(app: LearningApp, i: int | None) -> tuple[float, float, float]:
     return one.before, one.before if one.after is None else one.after, one.seconds
 
 
-class Piece(NamedTuple):
+class PlanInterval(NamedTuple):
     """The shares and accuracies between two instants."""
 
     start_s: float
     stop_s: float
-    learn: Sequence[float]
-    answer: Sequence[float]
+    training: Sequence[float]
+    inference: Sequence[float]
     accuracy: Sequence[float]
 
 
-def pieces(
-    trainings: Trainings, learn: Sequence[float], answer: Sequence[float], window_s: float, freed: Freed = "all"
-) -> Iterator[Piece]:
-    """Yield the pieces of a plan; `learn` and `answer` are each application's shares at the start."""
+def plan_intervals(
+    trainings: Trainings, training: Sequence[float], inference: Sequence[float], window_s: float, freed: Freed = "all"
+) -> Iterator[PlanInterval]:
+    """Yield the intervals of a plan; `training` and `inference` are the shares at the start."""
     accuracy, start_s = trainings.now, 0.0
-    left = {i: seconds for i, seconds in enumerate(trainings.seconds) if learn[i] > 0}
-    takers = [i for i, share in enumerate(answer) if share > 0]
+    left_s = {i: seconds for i, seconds in enumerate(trainings.seconds) if training[i] > 0}
+    inferring = [i for i, share in enumerate(inference) if share > 0]
     while True:
-        ends = {i: start_s + seconds / learn[i] for i, seconds in left.items()}
-        stop_s = min(window_s, *ends.values()) if ends else window_s
-        yield Piece(start_s, stop_s, learn, answer, accuracy)
+        ends_s = {i: start_s + seconds / training[i] for i, seconds in left_s.items()}
+        stop_s = min(window_s, *ends_s.values()) if ends_s else window_s
+        yield PlanInterval(start_s, stop_s, training, inference, accuracy)
         if stop_s >= window_s:
             return
-        learn, answer, accuracy, given = [*learn], [*answer], [*accuracy], 0.0
-        for i, end_s in ends.items():
+        training, inference, accuracy, freed_share = [*training], [*inference], [*accuracy], 0.0
+        for i, end_s in ends_s.items():
             if end_s <= stop_s * (1 + TIES):
-                given, learn[i], accuracy[i] = given + learn[i], 0.0, trainings.then[i]
-                del left[i]
+                freed_share, training[i], accuracy[i] = freed_share + training[i], 0.0, trainings.then[i]
+                del left_s[i]
             else:
-                left[i] -= learn[i] * (stop_s - start_s)
-        each = given / max(1, len(takers) + (len(left) if freed == "all" else 0))
-        for i in left if freed == "all" else ():
-            learn[i] += each
-        for i in takers:
-            answer[i] += each
+                left_s[i] -= training[i] * (stop_s - start_s)
+        each = freed_share / max(1, len(inferring) + (len(left_s) if freed == "all" else 0))
+        for i in left_s if freed == "all" else ():
+            training[i] += each
+        for i in inferring:
+            inference[i] += each
         start_s = stop_s
 
 
 def evaluate(
-    trainings: Trainings, learn: Sequence[float], answer: Sequence[float], window_s: float, freed: Freed = "all"
+    trainings: Trainings, training: Sequence[float], inference: Sequence[float], window_s: float, freed: Freed = "all"
 ) -> float:
     """Return the mean accuracy of a plan over the window."""
     total = 0.0
-    for start_s, stop_s, _, answers, accuracies in pieces(trainings, learn, answer, window_s, freed):
-        right = sum(map(mul, accuracies, map(multiplier, trainings.full_share, answers)))
-        total += (stop_s - start_s) * right
+    for start_s, stop_s, _, shares, accuracies in plan_intervals(trainings, training, inference, window_s, freed):
+        rate = sum(map(mul, accuracies, map(accuracy_factor, trainings.full_share, shares)))
+        total += (stop_s - start_s) * rate
     return total / (window_s * max(1, len(trainings.now)))

@@ -1,7 +1,7 @@
-"""NestDNN's greedy heuristics: allocate the machine unit by unit, and choose each network anew as its share grows.
+"""NestDNN's greedy heuristic: allocate units Δu step by step, and re-select the receiver's network.
 
-A network may be chosen while all networks together fit into memory. A walk depends only on its starting plan, so it can
-be interrupted and resumed.
+A network can be selected while all networks together fit into memory (the limits of Eq. 3 and 4). An allocation depends
+only on its start, so that it can be interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from driftlab.platform.scheduling.costs import Choices, Floats, Ints, UnitPlan, costs_of, memory_of
 
 MIN_GAIN = 1e-12  # a smaller change of cost is rounding
-Step = tuple[int, int]  # an application, and the units that it is given
-Block = tuple[float, int, int, int]  # gain per unit, minus units held, minus the application, units: the highest wins
+Step = tuple[int, int]  # an application, and the number of units that it receives
+Block = tuple[float, int, int, int]  # gain per unit, minus allocated units, minus the application, units: highest wins
 ROUNDS = 5  # of exchange; two are nearly always enough
 
 
-class Walk:
-    """A plan in progress, with each application's lowest cost for every number of units (B of its network)."""
+class GreedyAllocation:
+    """A plan in progress, with each application's lowest cost at every number of units."""
 
     def __init__(self, choices: Choices, plan: UnitPlan) -> None:
         self.choices = choices
@@ -30,40 +30,40 @@ class Walk:
         self.apps, self.counts = np.arange(len(self.units)), np.arange(1, choices.units + 1)
         self.blocks: dict[int, Block] = {}  # the best block of each application, while it is valid
         self.fits = np.zeros_like(choices.memory_bytes, dtype=bool)
-        self.settled = False  # whether no application gains from another network at its present units
-        self._look()
+        self.settled = False  # whether no other network is cheaper for any application at its present units
+        self._update_fits()
 
     @property
     def plan(self) -> UnitPlan:
         return UnitPlan(self.networks.copy(), self.units.copy())
 
     def give(self, app: int, units: int) -> None:
-        """Give units to an application and choose its network anew."""
+        """Allocate units to an application and re-select its network: argmin over m of C(m, u, v)."""
         self.units[app] += units
         self.left -= units
         self.blocks.pop(app, None)
-        self._choose(app)
+        self._select(app)
 
-    def choose(self) -> None:
-        """Choose networks anew where that helps at the present units, the largest gain first."""
+    def select_networks(self) -> None:
+        """Re-select networks at the present units while that lowers a cost, the largest gain first."""
         while not self.settled:
             gains = self.choices.cost[self.apps, self.networks, self.units] - self.lowest[self.apps, self.units]
-            if gains.max() > MIN_GAIN:  # a comparison that NaN fails
-                self._choose(int(gains.argmax()))
+            if gains.max() > MIN_GAIN:  # False for NaN
+                self._select(int(gains.argmax()))
             else:
                 self.settled = True
 
-    def _choose(self, app: int) -> None:
+    def _select(self, app: int) -> None:
         column = self.cost[app, :, self.units[app]]
         best = int(column.argmin())
         if column[best] < column[self.networks[app]]:
             self.networks[app] = best
-            self._look()
+            self._update_fits()
 
-    def _look(self) -> None:
-        """Find the networks that fit beside those of the other applications."""
-        held = memory_of(self.choices, UnitPlan(self.networks, self.units))
-        fits = self.choices.memory_bytes <= (held + self.choices.limit_bytes - held.sum())[:, None]
+    def _update_fits(self) -> None:
+        """Update which networks fit into the memory that the other applications leave, and the lowest costs."""
+        used = memory_of(self.choices, UnitPlan(self.networks, self.units))
+        fits = self.choices.memory_bytes <= (used + self.choices.limit_bytes - used.sum())[:, None]
         if not np.array_equal(fits, self.fits):
             self.fits = fits
             self.cost: Floats = np.where(fits[:, :, None], self.choices.cost, np.inf)
@@ -72,29 +72,30 @@ class Walk:
             self.settled = False
 
 
-def smallest(choices: Choices) -> UnitPlan:
-    """Start from one unit and the smallest network for every application."""
+def smallest_plan(choices: Choices) -> UnitPlan:
+    """Return one unit and the smallest network for every application: the start from scratch."""
     return UnitPlan(choices.memory_bytes.argmin(axis=1), np.ones(len(choices.cost), np.int64))
 
 
-def grow(choices: Choices, method: str, start: UnitPlan) -> Iterator[Walk]:
-    """Allocate units by a rule until no step improves or none is left; yield the same walk after every step."""
-    walk, rule = Walk(choices, start), RULES[method]
-    walk.choose()
+def allocate_units(choices: Choices, method: str, start: UnitPlan) -> Iterator[GreedyAllocation]:
+    """Yield the allocation after each step of a rule, until no step lowers a cost or no unit is left."""
+    walk, rule = GreedyAllocation(choices, start), RULES[method]
+    walk.select_networks()
     yield walk
     while walk.left and (step := rule(walk)) is not None:
         walk.give(*step)
-        walk.choose()
+        walk.select_networks()
         yield walk
 
 
-# The rules: the application that gets the next units, and how many; None ends the walk.
+# Rules of MinTotalCost (Eq. 3): the next application to receive units, and how many; None ends the allocation.
 
 
-def steepest(walk: Walk) -> Step | None:
-    """Give one unit to the application whose cost falls most, among equals the one with fewer units.
+def steepest(walk: GreedyAllocation) -> Step | None:
+    """Allocate one unit where the cost falls most; of equals, to the application with fewer units.
 
-    Where one unit lowers no cost but several may, units go round; the walk ends when all units left would not help.
+    Where one unit lowers no cost but several may, units are allocated in turn; None if all remaining units would lower
+    no cost.
     """
     now = walk.lowest[walk.apps, walk.units]
     gains = now - walk.lowest[walk.apps, walk.units + 1]
@@ -104,14 +105,14 @@ def steepest(walk: Walk) -> Step | None:
     return int(np.lexsort((walk.apps, walk.units, -gains))[0]), 1
 
 
-def literal(walk: Walk) -> Step | None:
-    """Give one unit to the application whose cost changes least: a literal reading of the paper."""
+def literal(walk: GreedyAllocation) -> Step | None:
+    """Allocate one unit where the cost changes least: the literal reading of "smallest cost increase"."""
     changes = np.abs(walk.lowest[walk.apps, walk.units] - walk.lowest[walk.apps, walk.units + 1])
     return int(np.lexsort((walk.apps, walk.units, changes))[0]), 1
 
 
-def lookahead(walk: Walk) -> Step | None:
-    """Give the block of units with the largest fall of cost per unit: several units may help where one does not."""
+def lookahead(walk: GreedyAllocation) -> Step | None:
+    """Allocate the block of units with the largest fall of cost per unit; one unit may not suffice."""
     have = walk.units.tolist()
     for app in range(len(have)):
         if app not in walk.blocks or walk.blocks[app][3] > walk.left:
@@ -127,8 +128,11 @@ def _best_block(lowest: Floats, have: int, counts: Ints) -> tuple[float, int]:
     return float(per_unit[best]), best + 1
 
 
-def lower_highest(walk: Walk) -> Step | None:
-    """Give one unit to the application with the highest cost, skipping those that all units left would not help."""
+# The rule of MinMaxCost (Eq. 4).
+
+
+def highest(walk: GreedyAllocation) -> Step | None:
+    """Allocate one unit to the highest cost; skip applications whose cost no remaining units lower."""
     costs = costs_of(walk.choices, UnitPlan(walk.networks, walk.units))
     for app in np.argsort(-costs, kind="stable"):
         if costs[app] - walk.lowest[app, walk.units[app] + walk.left] > MIN_GAIN:
@@ -136,23 +140,23 @@ def lower_highest(walk: Walk) -> Step | None:
     return None
 
 
-RULES: Mapping[str, Callable[[Walk], Step | None]] = {
+RULES: Mapping[str, Callable[[GreedyAllocation], Step | None]] = {
     "steepest": steepest,
     "literal": literal,
     "lookahead": lookahead,
-    "highest": lower_highest,
+    "highest": highest,
 }
 
 
-# Steps after a walk.
+# Improvements of an allocation, which the paper does not have.
 
 
 def exchange(choices: Choices, plan: UnitPlan) -> UnitPlan:
-    """Divide the units of every two applications and the units left anew, until no two of them gain."""
+    """Redistribute the units of every pair of applications, with the units left, until no pair gains."""
     pairs = list(combinations(range(len(plan.units)), 2))
     may_gain, in_vain = _may_gain(choices, plan, pairs), 0
     for pair in pairs * ROUNDS:
-        after = _divide(choices, plan, *pair) if pair in may_gain else plan
+        after = _redistribute(choices, plan, *pair) if pair in may_gain else plan
         if after is not plan:
             plan, may_gain, in_vain = after, _may_gain(choices, after, pairs), 0
         elif (in_vain := in_vain + 1) == len(pairs):
@@ -161,14 +165,14 @@ def exchange(choices: Choices, plan: UnitPlan) -> UnitPlan:
 
 
 def _may_gain(choices: Choices, plan: UnitPlan, pairs: list[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Find the pairs that could gain: a lower bound of what a pair costs, for all pairs at once, rules out the others.
+    """Return the pairs that could gain: a lower bound of each pair's cost excludes the others.
 
-    For the bound each of the two may take any network that fits once some application runs its smallest one.
+    For the bound, both applications may use any network that fits if some application runs its smallest one.
     """
     first, second = np.array(pairs, np.int64).reshape(-1, 2).T
-    held, costs = memory_of(choices, plan), costs_of(choices, plan)
-    freed = (held - choices.memory_bytes.min(axis=1)).max()
-    fits = choices.memory_bytes <= (held + (choices.limit_bytes - held.sum() + freed))[:, None]
+    used, costs = memory_of(choices, plan), costs_of(choices, plan)
+    freed = (used - choices.memory_bytes.min(axis=1)).max()
+    fits = choices.memory_bytes <= (used + (choices.limit_bytes - used.sum() + freed))[:, None]
     lowest = np.where(fits[:, :, None], choices.cost, np.inf).min(axis=1)
     units = plan.units[first] + plan.units[second] + (choices.units - plan.units.sum())
     rest = np.maximum(units[:, None] - np.arange(choices.units + 1), 0)  # with no unit left the cost is infinite
@@ -177,28 +181,28 @@ def _may_gain(choices: Choices, plan: UnitPlan, pairs: list[tuple[int, int]]) ->
     return {pair for pair, vain in zip(pairs, in_vain.tolist(), strict=True) if not vain}
 
 
-def _divide(choices: Choices, plan: UnitPlan, first: int, second: int) -> UnitPlan:
-    """Return the best networks and units of two applications while all others keep theirs."""
-    held = memory_of(choices, plan)
+def _redistribute(choices: Choices, plan: UnitPlan, first: int, second: int) -> UnitPlan:
+    """Return the best networks and units of two applications; those of all others are unchanged."""
+    used = memory_of(choices, plan)
     units = choices.units - int(plan.units.sum() - plan.units[first] - plan.units[second])
-    free_bytes = choices.limit_bytes - (held.sum() - held[first] - held[second])
+    free_bytes = choices.limit_bytes - (used.sum() - used[first] - used[second])
     now = sum(choices.cost[app, plan.networks[app], plan.units[app]] for app in (first, second))
     order, lowest = (ordered[second] for ordered in choices.by_size)
-    beside = choices.memory_bytes[second, order].searchsorted(free_bytes - choices.memory_bytes[first], "right") - 1
-    joined = choices.cost[first, :, 1:units] + lowest[beside, units - 1 : 0 : -1]
-    joined[beside < 0] = np.inf
+    largest = choices.memory_bytes[second, order].searchsorted(free_bytes - choices.memory_bytes[first], "right") - 1
+    joined = choices.cost[first, :, 1:units] + lowest[largest, units - 1 : 0 : -1]
+    joined[largest < 0] = np.inf
     network, more = divmod(int(joined.argmin()), units - 1)
     if joined[network, more] >= now - MIN_GAIN:
         return plan
-    networks, given = plan.networks.copy(), plan.units.copy()
-    given[[first, second]] = more + 1, units - more - 1
-    others = order[: beside[network] + 1]
-    networks[[first, second]] = network, others[choices.cost[second, others, given[second]].argmin()]
-    return UnitPlan(networks, given)
+    networks, new_units = plan.networks.copy(), plan.units.copy()
+    new_units[[first, second]] = more + 1, units - more - 1
+    others = order[: largest[network] + 1]
+    networks[[first, second]] = network, others[choices.cost[second, others, new_units[second]].argmin()]
+    return UnitPlan(networks, new_units)
 
 
-def spread(choices: Choices, plan: UnitPlan) -> UnitPlan:
-    """Give the units left to the application furthest below its frame rate: costs stay, rates rise."""
+def allocate_surplus(choices: Choices, plan: UnitPlan) -> UnitPlan:
+    """Allocate surplus units to the application with the lowest achieved/requested frame rate."""
     units: Ints = plan.units.copy()
     rate = choices.rate[np.arange(len(units)), plan.networks]
     for _ in range(choices.units - int(units.sum())):

@@ -1,4 +1,4 @@
-"""MCDNN's choice among independent networks: the best accuracy per compute, within all budgets of the window.
+"""MCDNN (MobiSys 2016): choose among independent variants by accuracy per compute, within budgets.
 
 Differs from the paper: written from its idea; everything runs on the device; the energy of a window is unlimited; an
 application that stops frees its memory at once, so there is nothing to evict.
@@ -15,58 +15,60 @@ from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, S
 
 @dataclass(frozen=True)
 class Mcdnn(Scheduling):
-    """Start from the smallest networks; upgrade where accuracy per compute is best while all budgets hold."""
+    """MCDNN (MobiSys 2016): upgrade variants by accuracy per compute within compute and memory budgets."""
 
     wants = EACH_WINDOW
 
     def allocate(self, window: Window) -> Allocation:
-        """Give each application the share that its network needs, and divide the rest in proportion.
+        """Upgrade from the smallest variants one at a time; divide the processor by required shares.
 
-        A need is at most the full machine: an unreachable goal, such as 0 s, leaves something for the others.
+        A required share counts as at most 1, so that an unreachable goal, such as 0 s, leaves shares for the others.
         """
         admitted, notes = admit(window)
-        chosen = {i: min(_all(window, i), key=lambda m: _size(window.demands[i], m)) for i in admitted}
+        chosen = {i: min(_variants(window, i), key=lambda m: _size(window.demands[i], m)) for i in admitted}
         while upgrade := _best_upgrade(window, chosen):
             chosen |= [upgrade]
-        needs = {i: min(1.0, need(window.demands[i], network)) for i, network in chosen.items()}
-        whole = sum(needs.values())
-        return allocation(window, [(i, network, needs[i] / whole) for i, network in chosen.items()], notes)
+        shares = {i: min(1.0, required_share(window.demands[i], network)) for i, network in chosen.items()}
+        total = sum(shares.values())
+        return allocation(window, [(i, network, shares[i] / total) for i, network in chosen.items()], notes)
 
 
-def need(demand: Demand, network: int) -> float:
-    """Return the share on which a network meets the latency goal, or without one processes every frame."""
+def required_share(demand: Demand, network: int) -> float:
+    """Return the share at which a network meets the latency goal, or without one predicts every frame."""
     period_s = 1 / demand.fps if demand.latency_goal_s is None else demand.latency_goal_s
     return demand.variants[network].latency_s / max(period_s, 1e-9)
 
 
 def _best_upgrade(window: Window, chosen: dict[int, int]) -> tuple[int, int] | None:
     """Return the feasible upgrade with the most accuracy per added compute, weighted by priority."""
-    best, most = None, 0.0
-    for i, network in _upgrades(window, chosen):
+    best, highest = None, 0.0
+    for i, network in _feasible_upgrades(window, chosen):
         demand, now = window.demands[i], chosen[i]
-        added = need(demand, network) - need(demand, now)
-        gained = demand.priority * (_accuracy(demand, network) - _accuracy(demand, now))
-        worth = gained / max(added, 1e-12)
-        if worth > most:
-            best, most = (i, network), worth
+        added = required_share(demand, network) - required_share(demand, now)
+        gain = demand.priority * (_accuracy(demand, network) - _accuracy(demand, now))
+        ratio = gain / max(added, 1e-12)
+        if ratio > highest:
+            best, highest = (i, network), ratio
     return best
 
 
-def _upgrades(window: Window, chosen: dict[int, int]) -> Iterator[tuple[int, int]]:
-    """List the changes to a more accurate network that all budgets allow."""
+def _feasible_upgrades(window: Window, chosen: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield the changes to a more accurate variant that fit into all budgets."""
     for i, now in chosen.items():
-        for network in _all(window, i):
+        for network in _variants(window, i):
             better = _accuracy(window.demands[i], network) > _accuracy(window.demands[i], now)
             if better and _fits(window, {**chosen, i: network}):
                 yield i, network
 
 
 def _fits(window: Window, chosen: dict[int, int]) -> bool:
+    """Return whether the variants fit into the memory and the compute of the device."""
     pairs = [(window.demands[i], network) for i, network in chosen.items()]
-    return sum(_size(*pair) for pair in pairs) <= window.memory_bytes and sum(need(*pair) for pair in pairs) <= 1
+    memory_bytes, shares = sum(_size(*pair) for pair in pairs), sum(required_share(*pair) for pair in pairs)
+    return memory_bytes <= window.memory_bytes and shares <= 1
 
 
-def _all(window: Window, i: int) -> range:
+def _variants(window: Window, i: int) -> range:
     return range(len(window.demands[i].variants))
 
 

@@ -1,10 +1,10 @@
-"""The best sequence of trainings on one machine, and the share that answers meanwhile.
+"""Optimal sequence of trainings on one processor, and the inference share during each of them.
 
-Training one network after another ends no training later than training them side by side, and most of them earlier. So
-only one trains at a time. A training of `w` seconds alone that has the share R costs, in every second, the gains G that
-are still to come and the answers L(R) that are lost: w (G + L(R)) / R in all. The best share of each phase therefore
-depends on nothing but the gains to come. Small instances are searched completely; in others one application's way is
-changed at a time.
+Sequential training ends no training later than parallel training, and most of them earlier, so that only one runs at a
+time. A training of `w` seconds on the whole processor that has the share R costs, in every second, the gains G that are
+still to come and the accuracy L(R) that inference loses: w (G + L(R)) / R in total. The best share of each phase
+therefore depends only on the gains to come. Small instances are searched completely; in larger ones a local search
+changes the configuration of one application at a time.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from driftlab.platform.scheduling.inference_shares import Skipped, lost_accuracy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-MOST = 1_000  # combinations of ways that are all evaluated
-ORDERED = 5  # trainings whose orders are all tried
-HURRIES = (0.0, 0.1, 0.5, 2.0, 8.0)  # accuracy per second that a phase may cost more, to end in time
+MAX_COMBINATIONS = 1_000  # of configurations that are all evaluated
+MAX_ORDERED = 5  # trainings of which all orders are tried
+HURRIES = (0.0, 0.1, 0.5, 2.0, 8.0)  # extra cost of a phase to end in time, accuracy per second
 POINTS = 200  # of the table over the gains to come
 SLACK = 1 + 1e-9  # rounding of the time limit
-BETTER = 1e-9  # a smaller gain is rounding
-SHORT_S = 1e-12
+ROUNDING = 1e-9  # a smaller gain is rounding
+MIN_DURATION_S = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedSteps:
-    """The next training, the share for it, and the way of each application."""
+    """The next training, its share, and the configuration of each application."""
 
     first: int | None
     share: float
     chosen: tuple[int | None, ...]
-    score: float = 0.0  # accuracy times seconds above that of only answering
+    score: float = 0.0  # accuracy × seconds, above that of inference only
 
 
 @dataclass(frozen=True, eq=False)
 class Offers:
-    """Axes: applications, their ways; the last column is not to learn."""
+    """Axes: applications, their configurations; the last column is no training."""
 
     gain: Floats
-    drop: Floats  # of accuracy while it trains
-    seconds: Floats  # infinite where an application has fewer ways
-    fee: Floats  # accuracy times seconds that its energy must gain
+    drop: Floats  # of accuracy during training
+    seconds: Floats  # infinite where an application has fewer configurations
+    fee: Floats  # price of its energy, accuracy × seconds
 
 
 @dataclass(frozen=True, eq=False)
 class LearningPace:
-    """The best share of learning, and the cost of a second of work, by the gains still to come."""
+    """The best training share, and the cost of one second of training, as functions of the gains to come."""
 
     gains: Floats
     share: Floats
@@ -62,7 +62,7 @@ class LearningPace:
 
 @dataclass(frozen=True, eq=False)
 class BestSequence:
-    """A sequence: its score, the column of each application, their order, and the pace."""
+    """A sequence: its score, the column of each application, their order, and the shares."""
 
     score: float
     vector: Ints
@@ -73,28 +73,28 @@ class BestSequence:
 def plan_steps(
     apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "held"
 ) -> PlannedSteps:
-    """Choose ways and their order for the highest accuracy over the window; return the first phase."""
+    """Return the first phase of the sequence with the highest accuracy over the window."""
     offers = _tabulate(apps, joule_price)
     none = offers.gain.shape[1] - 1
-    most = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
-    if most <= 0:
+    max_gain = float(np.maximum(offers.gain + offers.drop, 0).max(axis=1).sum()) if len(apps) else 0.0
+    if max_gain <= 0:
         return PlannedSteps(None, 0.0, (None,) * len(apps))
     lost = lost_accuracy(apps, skipped)
-    paces = [_pace(lost, 2 * most, hurry) for hurry in HURRIES]
-    found = _ordered(offers, paces, window_s, _searched(offers, paces, window_s))
-    order = [int(i) for i in found.order if found.vector[i] < none]
-    chosen = tuple(int(k) if k < none else None for k in found.vector)
+    paces = [_tabulate_pace(lost, 2 * max_gain, hurry) for hurry in HURRIES]
+    best = _best_order(offers, paces, window_s, _search_configs(offers, paces, window_s))
+    order = [int(i) for i in best.order if best.vector[i] < none]
+    chosen = tuple(int(k) if k < none else None for k in best.vector)
     if not order:
         return PlannedSteps(None, 0.0, chosen)
-    rows, columns = np.array(order), found.vector[order]
+    rows, columns = np.array(order), best.vector[order]
     coming = offers.gain[rows, columns].sum() + offers.drop[order[0], columns[0]]
-    return PlannedSteps(order[0], float(np.interp(coming, found.pace.gains, found.pace.share)), chosen, found.score)
+    return PlannedSteps(order[0], float(np.interp(coming, best.pace.gains, best.pace.share)), chosen, best.score)
 
 
 def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
-    most = max((len(app.candidates) for app in apps), default=0)
-    gain, drop, fee = (np.zeros((len(apps), most + 1)) for _ in range(3))
-    seconds = np.full((len(apps), most + 1), np.inf)
+    columns = max((len(app.candidates) for app in apps), default=0) + 1
+    gain, drop, fee = (np.zeros((len(apps), columns)) for _ in range(3))
+    seconds = np.full((len(apps), columns), np.inf)
     seconds[:, -1] = 0.0
     for i, app in enumerate(apps):
         for k, one in enumerate(app.candidates):
@@ -104,71 +104,71 @@ def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
     return Offers(gain, drop, seconds, fee)
 
 
-def _pace(lost: Floats, most: float, hurry: float) -> LearningPace:
-    """Tabulate the best share for the gains to come; a hurry shortens phases at some cost."""
-    gains, shares = np.linspace(0, most, POINTS), np.arange(1, len(lost)) / (len(lost) - 1)
-    units = ((gains[:, None] + lost[1:] + hurry + BETTER) / shares).argmin(axis=1)
+def _tabulate_pace(lost: Floats, max_gain: float, hurry: float) -> LearningPace:
+    """Return the best share for the gains to come; `hurry` shortens phases at an extra cost."""
+    gains, shares = np.linspace(0, max_gain, POINTS), np.arange(1, len(lost)) / (len(lost) - 1)
+    units = ((gains[:, None] + lost[1:] + hurry + ROUNDING) / shares).argmin(axis=1)
     return LearningPace(gains, shares[units], (gains + lost[1:][units]) / shares[units])
 
 
 def _scores(
     offers: Offers, pace: LearningPace, window_s: float, vectors: Ints, orders: Ints | None
 ) -> tuple[Floats, Ints]:
-    """Return the gain of each sequence, -inf where it ends too late, and its order: by default gain per second."""
+    """Return the scores, -inf for a late end, and the orders of sequences (default: by gain per second)."""
     apps = np.arange(vectors.shape[1])
     gain, drop, seconds, fee = (one[apps, vectors] for one in (offers.gain, offers.drop, offers.seconds, offers.fee))
     if orders is None:
-        orders = (-gain / np.maximum(seconds, SHORT_S)).argsort(axis=1, kind="stable")
-    turned = np.take_along_axis(gain, orders, axis=1)
-    coming = turned[:, ::-1].cumsum(axis=1)[:, ::-1] + np.take_along_axis(drop, orders, axis=1)
-    work = np.take_along_axis(seconds, orders, axis=1)
-    ends = (work / np.interp(coming, pace.gains, pace.share)).sum(axis=1)
-    cost = (work * np.interp(coming, pace.gains, pace.cost)).sum(axis=1)
+        orders = (-gain / np.maximum(seconds, MIN_DURATION_S)).argsort(axis=1, kind="stable")
+    ordered = np.take_along_axis(gain, orders, axis=1)
+    coming = ordered[:, ::-1].cumsum(axis=1)[:, ::-1] + np.take_along_axis(drop, orders, axis=1)
+    work_s = np.take_along_axis(seconds, orders, axis=1)
+    ends_s = (work_s / np.interp(coming, pace.gains, pace.share)).sum(axis=1)
+    cost = (work_s * np.interp(coming, pace.gains, pace.cost)).sum(axis=1)
     scores = window_s * gain.sum(axis=1) - cost - fee.sum(axis=1)
-    return np.where(ends <= window_s * SLACK, scores, -np.inf), orders
+    return np.where(ends_s <= window_s * SLACK, scores, -np.inf), orders
 
 
 def _best(
     offers: Offers, paces: Sequence[LearningPace], window_s: float, vectors: Ints, orders: Ints | None = None
 ) -> BestSequence:
-    """Return the best of some sequences at any pace, the first of equals."""
+    """Return the best of some sequences at any pace; of equals, the first."""
     best: BestSequence | None = None
     for pace in paces:
-        scores, found = _scores(offers, pace, window_s, vectors, orders)
-        place = int(np.flatnonzero(scores >= scores.max() - BETTER)[0])
-        if best is None or scores[place] > best.score + BETTER:
-            best = BestSequence(float(scores[place]), vectors[place], found[place], pace)
+        scores, sorted_orders = _scores(offers, pace, window_s, vectors, orders)
+        place = int(np.flatnonzero(scores >= scores.max() - ROUNDING)[0])
+        if best is None or scores[place] > best.score + ROUNDING:
+            best = BestSequence(float(scores[place]), vectors[place], sorted_orders[place], pace)
     assert best is not None, "there are paces"
     return best
 
 
-def _searched(offers: Offers, paces: Sequence[LearningPace], window_s: float) -> BestSequence:
-    """Search all ways of all applications where they are few, else climb from those of most gain per second."""
+def _search_configs(offers: Offers, paces: Sequence[LearningPace], window_s: float) -> BestSequence:
+    """Return the best of all combinations if they are few, else the result of a local search."""
     apps, none = len(offers.gain), offers.gain.shape[1] - 1
-    there = [[*np.flatnonzero(offers.gain[i, :none] > 0).tolist(), none] for i in range(apps)]
-    if math.prod(map(len, there)) <= MOST:
-        return _best(offers, paces, window_s, np.array(list(itertools.product(*there)), np.int64))
-    here = _best(offers, paces, window_s, _prefixes(offers))
+    useful = [[*np.flatnonzero(offers.gain[i, :none] > 0).tolist(), none] for i in range(apps)]
+    if math.prod(map(len, useful)) <= MAX_COMBINATIONS:
+        return _best(offers, paces, window_s, np.array(list(itertools.product(*useful)), np.int64))
+    current = _best(offers, paces, window_s, _prefixes(offers))
     while True:
-        vectors = np.array([_with(here.vector, i, k) for i in range(apps) for k in there[i]])
-        better = _best(offers, [here.pace], window_s, vectors)
-        if better.score <= here.score + BETTER:
-            return here
-        here = _best(offers, paces, window_s, better.vector[None])
+        vectors = np.array([_with(current.vector, i, k) for i in range(apps) for k in useful[i]])
+        better = _best(offers, [current.pace], window_s, vectors)
+        if better.score <= current.score + ROUNDING:
+            return current
+        current = _best(offers, paces, window_s, better.vector[None])
 
 
 def _prefixes(offers: Offers) -> Ints:
-    """List choices in which more and more applications learn, each in its way of most gain, or most per second."""
+    """Return choices with 0, 1, 2, … trainings, each of the highest gain, in total or per second."""
     apps, none = len(offers.gain), offers.gain.shape[1] - 1
-    speed = offers.gain[:, :none] / np.maximum(offers.seconds[:, :none], SHORT_S)
-    found = []
-    for of_way in (offers.gain[:, :none], speed):
-        ways = of_way.argmax(axis=1)
-        chosen = np.where(offers.gain[np.arange(apps), ways] > 0, ways, none)
-        place = np.empty(apps, np.int64)
-        place[(-speed[np.arange(apps), ways]).argsort(kind="stable")] = np.arange(apps)
-        found.append(np.where(place < np.arange(apps + 1)[:, None], chosen, none))
-    return np.concatenate(found)
+    speed = offers.gain[:, :none] / np.maximum(offers.seconds[:, :none], MIN_DURATION_S)
+    choices = []
+    for value in (offers.gain[:, :none], speed):
+        best = value.argmax(axis=1)
+        chosen = np.where(offers.gain[np.arange(apps), best] > 0, best, none)
+        rank = np.empty(apps, np.int64)
+        rank[(-speed[np.arange(apps), best]).argsort(kind="stable")] = np.arange(apps)
+        choices.append(np.where(rank < np.arange(apps + 1)[:, None], chosen, none))
+    return np.concatenate(choices)
 
 
 def _with(vector: Ints, i: int, k: int) -> Ints:
@@ -177,13 +177,13 @@ def _with(vector: Ints, i: int, k: int) -> Ints:
     return changed
 
 
-def _ordered(offers: Offers, paces: Sequence[LearningPace], window_s: float, found: BestSequence) -> BestSequence:
-    """Try all orders of few trainings; the order by gain per second is best where answers lose nothing."""
+def _best_order(offers: Offers, paces: Sequence[LearningPace], window_s: float, start: BestSequence) -> BestSequence:
+    """Return the best of all orders of few trainings; `start` is ordered by gain per second."""
     none = offers.gain.shape[1] - 1
-    learn = [int(i) for i in found.order if found.vector[i] < none]
-    if not 1 < len(learn) <= ORDERED:
-        return found
-    rest = [int(i) for i in found.order if found.vector[i] == none]
-    orders = np.array([[*order, *rest] for order in itertools.permutations(learn)], np.int64)
-    best = _best(offers, paces, window_s, np.repeat(found.vector[None], len(orders), axis=0), orders)
-    return best if best.score > found.score + BETTER else found
+    trained = [int(i) for i in start.order if start.vector[i] < none]
+    if not 1 < len(trained) <= MAX_ORDERED:
+        return start
+    rest = [int(i) for i in start.order if start.vector[i] == none]
+    orders = np.array([[*order, *rest] for order in itertools.permutations(trained)], np.int64)
+    best = _best(offers, paces, window_s, np.repeat(start.vector[None], len(orders), axis=0), orders)
+    return best if best.score > start.score + ROUNDING else start

@@ -1,7 +1,7 @@
-"""How a scheduler that knows nothing of accuracies is combined with ways of several sizes.
+"""Selection of training configurations for schedulers that do not use accuracies.
 
-The scheduler decides shares for the chosen ways, each application chooses the best way for its share by the corrected
-Eq. 8 of ElasticDNN, and so on until nothing changes.
+The scheduler divides shares among the chosen configurations, each application chooses the best configuration for its
+share by the corrected Eq. 8 of ElasticDNN, and both steps repeat until the choice is stable.
 """
 
 from __future__ import annotations
@@ -18,61 +18,59 @@ from annotated_types import Gt, Le
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
-from driftlab.platform.scheduling.plans import PatienceS, SharePlan, settle
+from driftlab.platform.scheduling.plans import PatienceS, SharePlan, to_grants
 
-Ways = Literal["first", "best"]
+ConfigChoice = Literal["first", "best"]
 ROUNDS = 3
-Chosen = Sequence[int | None]  # candidate of each application; None: it does not learn
+Chosen = Sequence[int | None]  # candidate of each application; None: no training
 Planner = Callable[[Chosen], SharePlan]
 
 
 @dataclass(frozen=True)
 class SharesAmongTrainings(Scheduling):
-    """Base of schedulers that know nothing of accuracies: one plans the shares of trainings for the chosen ways."""
+    """Base of schedulers that do not use accuracies: a member plans shares for the chosen configurations."""
 
-    answer: Annotated[float, Gt(0), Le(1), Means("share kept for each application's answers, at most half in all")] = (
-        0.1
-    )
-    ways: Annotated[Ways, Means("way to learn: the first one, or the best for the share (Eq. 8 of ElasticDNN)")] = (
-        "first"
-    )
+    answer: Annotated[float, Gt(0), Le(1), Means("inference share per application, at most half in total")] = 0.1
+    ways: Annotated[
+        ConfigChoice, Means("training configuration: the first one, or the best for the share (Eq. 8 of ElasticDNN)")
+    ] = "first"
     patience_s: PatienceS = 200.0
 
     @property
     def asks(self) -> Wants:
-        """Return what the member wants: to choose the best of several ways, it wants them tried out."""
+        """Return the requirements: the choice of the best configuration needs trials of all."""
         return replace(self.wants, trials=True, together=True) if self.ways == "best" else self.wants
 
     @abstractmethod
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
-        """Divide the machine among the trainings of the chosen candidates."""
+        """Divide the processor among the trainings of the chosen candidates."""
 
     def allocate(self, window: Window) -> Allocation:
-        """Plan anew whenever something changes."""
+        """Compute a new plan at every call."""
         apps = read_apps(window)
-        plan = plan_ways(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen))
-        return settle(window, apps, plan, self.patience_s)
+        plan = plan_configs(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen))
+        return to_grants(window, apps, plan, self.patience_s)
 
 
-def plan_ways(apps: Sequence[LearningApp], ways: Ways, window_s: float, planner: Planner) -> SharePlan:
-    """Plan for the first way of every application, or for the best one at its share."""
+def plan_configs(apps: Sequence[LearningApp], choice: ConfigChoice, window_s: float, planner: Planner) -> SharePlan:
+    """Plan for the first configuration of every application, or for the best one at its share."""
     chosen: tuple[int | None, ...] = tuple(0 if app.learns else None for app in apps)
     plan = planner(chosen)
-    for _ in range(ROUNDS if ways == "best" else 0):
-        better = tuple(best_way(app, float(share), window_s) for app, share in zip(apps, plan.learn, strict=True))
+    for _ in range(ROUNDS if choice == "best" else 0):
+        better = tuple(best_config(app, float(share), window_s) for app, share in zip(apps, plan.training, strict=True))
         if better == chosen:
             break
         chosen, plan = better, planner(better)
     return plan
 
 
-def best_way(app: LearningApp, share: float, window_s: float) -> int | None:
-    """Return the candidate of the best mean accuracy over the window, the first of equals."""
-    if not app.learns or app.untold or not share:
+def best_config(app: LearningApp, share: float, window_s: float) -> int | None:
+    """Return the candidate of the best mean accuracy over the window (Eq. 8); of equals, the first."""
+    if not app.learns or app.lacks_estimates or not share:
         return 0 if app.learns else None
     before, after, seconds = (
         np.array(column)
         for column in zip(*((one.before, one.after, one.seconds) for one in app.candidates), strict=True)
     )
-    ends: npt.NDArray[np.float64] = np.minimum(seconds / share, window_s)
-    return int((before * ends + after * (window_s - ends)).argmax())
+    ends_s: npt.NDArray[np.float64] = np.minimum(seconds / share, window_s)
+    return int((before * ends_s + after * (window_s - ends_s)).argmax())

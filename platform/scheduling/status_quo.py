@@ -1,4 +1,4 @@
-"""The status quo of NestDNN's comparison: one fixed network per application."""
+"""Status quo, the baseline of NestDNN (MobiCom 2018): one fixed network per application."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from driftlab.platform.world.measured import knee
 
 @dataclass(frozen=True)
 class StatusQuo(Scheduling):
-    """Run each application's network at the knee of accuracy over size, on equal shares, regardless of memory."""
+    """Status quo (NestDNN, MobiCom 2018): the variant at the accuracy-size knee, equal shares, memory ignored."""
 
     wants = EACH_WINDOW
 
     def allocate(self, window: Window) -> Allocation:
-        """Admit every application; a note says where the networks need more memory than there is."""
+        """Admit every application; a note reports networks that exceed the memory."""
         admitted = [i for i, demand in enumerate(window.demands) if demand.variants]
         chosen = [(i, knee(window.demands[i].variants), 1 / len(admitted)) for i in admitted]
-        held_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
-        short = f"the networks need {held_bytes} bytes, the machine has {window.memory_bytes}"
-        runs = short if held_bytes > window.memory_bytes else ""
-        notes = [runs if demand.variants else "waits: it has no network" for demand in window.demands]
+        used_bytes = sum(window.demands[i].variants[network].memory_bytes for i, network, _ in chosen)
+        excess = f"the networks need {used_bytes} bytes, the machine has {window.memory_bytes}"
+        note = excess if used_bytes > window.memory_bytes else ""
+        notes = [note if demand.variants else "waits: it has no network" for demand in window.demands]
         return allocation(window, chosen, notes)

@@ -1,10 +1,10 @@
-"""Synergy: shares of all engines by what each training can use, not by its part of the accelerator.
+"""Synergy (OSDI 2022): shares of all resources by sensitivity instead of GPU-proportional shares.
 
-A training asks for the least of every engine at which its throughput is as good as it gets on its part of the
-accelerator. Trainings that ask for little leave room for the others; where it does not suffice, one gets its
-proportional share, and those that hold more than that give back.
+A training demands the least of every resource at which it is as fast as its share of the accelerator permits (its
+best-case demand). Light trainings leave the rest to the others. If a demand does not fit, the job receives its
+proportional share, and jobs that hold more than theirs are reduced (the paper's TUNE policy).
 
-Differs from the paper: one device takes the place of a cluster, and what is left of an engine is shared in proportion.
+Differs from the paper: one device takes the place of a cluster, and the rest of a resource is shared in proportion.
 """
 
 from __future__ import annotations
@@ -18,79 +18,83 @@ import numpy.typing as npt
 
 from driftlab.platform.core.records import Engine
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
-from driftlab.platform.scheduling.plans import SharePlan, answering, reserve
+from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
 from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
-ENGINES: tuple[Engine, ...] = get_args(Engine)  # the accelerator comes first
+RESOURCES: tuple[Engine, ...] = get_args(Engine)  # the accelerator comes first
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Synergy(SharesAmongTrainings):
-    """Share every engine by the demands of the trainings; each gets at least the proportional part that it can use."""
+    """Synergy (OSDI 2022): allocate accelerator, CPU, storage and link by each training's sensitivity."""
 
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
-        answers, learn = reserve(apps, self.answer), np.zeros(len(apps))
+        """Place the jobs by their demands, shortest first, and divide the rest of each resource."""
+        reserved, training = inference_reserve(apps, self.answer), np.zeros(len(apps))
         jobs = sorted(
             ((i, apps[i].candidates[k]) for i, k in enumerate(chosen) if k is not None), key=lambda job: job[1].seconds
         )
-        parts = {}
+        resources = {}
         if jobs:
-            asked = np.array([best_case(one, 1 / len(jobs)) for _, one in jobs])
-            _, held = place(asked, np.ones((1, len(ENGINES))))
-            held = held / np.maximum(held.sum(axis=0), ROUNDING)  # what is left is shared in proportion
-            parts = {
-                i: dict(zip(map(str, ENGINES), row, strict=True))
-                for (i, _), row in zip(jobs, held.tolist(), strict=True)
+            demands = np.array([best_case_demand(one, 1 / len(jobs)) for _, one in jobs])
+            _, allocated = tune_placement(demands, np.ones((1, len(RESOURCES))))
+            allocated = allocated / np.maximum(allocated.sum(axis=0), ROUNDING)
+            resources = {
+                i: dict(zip(map(str, RESOURCES), row, strict=True))
+                for (i, _), row in zip(jobs, allocated.tolist(), strict=True)
             }
-            learn[[i for i, _ in jobs]] = (1 - answers) * held[:, 0]
-        return SharePlan(learn, answering(apps, answers), chosen, parts)
+            training[[i for i, _ in jobs]] = (1 - reserved) * allocated[:, 0]
+        return SharePlan(training, equal_inference(apps, reserved), chosen, resources)
 
 
-def best_case(job: Candidate, share: float) -> list[float]:
-    """Return the least of each engine at which a training is as fast as on this share of the accelerator."""
+def best_case_demand(job: Candidate, share: float) -> list[float]:
+    """Return the least of each resource at which a training is limited by its accelerator share."""
     seconds = job.need.seconds
     main_s = seconds.get("accelerator", 0.0)
-    others = [min(1.0, share * seconds.get(engine, 0.0) / main_s) if main_s else share for engine in ENGINES[1:]]
+    others = [min(1.0, share * seconds.get(name, 0.0) / main_s) if main_s else share for name in RESOURCES[1:]]
     return [share, *others]
 
 
-def place(asked: Floats, capacity: Floats) -> tuple[list[int | None], Floats]:
-    """Place jobs in order on servers; return the server of each and what it holds. Column 0 is the accelerator.
+def tune_placement(demands: Floats, capacity: Floats) -> tuple[list[int | None], Floats]:
+    """Place jobs in order; return the server of each (None: it waits) and its resources.
 
-    A job that finds too few free accelerators is passed over, and later ones may be placed.
+    A job is tried with its demand, then with its proportional share; then peers are reduced to theirs. Column 0 is the
+    accelerator.
     """
-    held, servers = np.zeros_like(asked), [None] * len(asked)
-    places: list[int | None] = list(servers)
-    for job, wish in enumerate(asked):
-        free = capacity - np.array([held[[s == server for s in places]].sum(axis=0) for server in range(len(capacity))])
-        suits = np.flatnonzero(free[:, 0] >= wish[0] - ROUNDING)
-        if not len(suits):
+    allocated = np.zeros_like(demands)
+    servers: list[int | None] = [None] * len(demands)
+    for job, demand in enumerate(demands):
+        used = [allocated[[one == server for one in servers]].sum(axis=0) for server in range(len(capacity))]
+        free = capacity - np.array(used)
+        suitable = np.flatnonzero(free[:, 0] >= demand[0] - ROUNDING)
+        if not len(suitable):
             continue
-        order = suits[free[suits, 0].argsort(kind="stable")] if wish[0] <= 1 else suits
-        proportional = {int(s): capacity[s] * wish[0] / capacity[s, 0] for s in order}
-        tries = [(int(s), want) for want in (wish, None) for s in order]
-        for server, want in tries:
-            get = proportional[server] if want is None else want
-            if (free[server] >= get - ROUNDING).all():
-                places[job], held[job] = server, get
+        order = suitable[free[suitable, 0].argsort(kind="stable")] if demand[0] <= 1 else suitable
+        proportional = {int(s): capacity[s] * demand[0] / capacity[s, 0] for s in order}
+        attempts = [*((int(s), demand) for s in order), *((int(s), proportional[int(s)]) for s in order)]
+        for server, share in attempts:
+            if (free[server] >= share - ROUNDING).all():
+                servers[job], allocated[job] = server, share
                 break
         else:
             server = int(order[0])
-            _take_back(held, asked, places, server, capacity[server], proportional[server])
-            places[job], held[job] = server, proportional[server]
-    return places, held
+            _reduce_peers(allocated, servers, server, capacity[server], proportional[server])
+            servers[job], allocated[job] = server, proportional[server]
+    return servers, allocated
 
 
-def _take_back(
-    held: Floats, asked: Floats, places: Sequence[int | None], server: int, capacity: Floats, wanted: Floats
+def _reduce_peers(
+    allocated: Floats, servers: Sequence[int | None], server: int, capacity: Floats, required: Floats
 ) -> None:
-    """Set peers with more than a proportional share to that share, those with most CPU per accelerator first."""
-    peers = [job for job, place in enumerate(places) if place == server]
-    for job in sorted(peers, key=lambda j: (-held[j, 1] / held[j, 0], -held[j, 2:].sum() / held[j, 0])):
-        if (capacity - held[peers].sum(axis=0) >= wanted - ROUNDING).all():
+    """Reduce peers to proportional shares until `required` is free, most CPU per accelerator first."""
+    peers = [job for job, place in enumerate(servers) if place == server]
+    for job in sorted(
+        peers, key=lambda j: (-allocated[j, 1] / allocated[j, 0], -allocated[j, 2:].sum() / allocated[j, 0])
+    ):
+        if (capacity - allocated[peers].sum(axis=0) >= required - ROUNDING).all():
             return
-        proportional = capacity * held[job, 0] / capacity[0]
-        if (held[job] > proportional + ROUNDING).any():
-            held[job] = np.minimum(held[job], proportional)
+        proportional = capacity * allocated[job, 0] / capacity[0]
+        if (allocated[job] > proportional + ROUNDING).any():
+            allocated[job] = np.minimum(allocated[job], proportional)

@@ -1,4 +1,4 @@
-"""Uniform: every application gets the same share (the null member)."""
+"""Uniform, the null member: equal shares for all applications."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Win
 
 @dataclass(frozen=True)
 class Uniform(Scheduling):
-    """Divide the machine evenly among the applications."""
+    """Equal compute shares (null member)."""
 
     def allocate(self, window: Window) -> Allocation:
         return Allocation(tuple(Grant(1.0 / len(window.demands)) for _ in window.demands))

@@ -1,4 +1,4 @@
-"""The streaming family: what is sent over the link, and when."""
+"""Interface of the streaming family: which samples and updates cross the link, and when."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Stamp = Literal["capture", "receipt"]  # the time of a sample for the server
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """The properties of a session that a streaming member may use."""
+    """The properties of a session that a streaming member may use in its plans."""
 
     fps: float
     duration_s: float
@@ -25,12 +25,12 @@ class StreamFacts:
 
 @dataclass(frozen=True)
 class Seen:
-    """A device's observations since the last plan; None where it does not observe, or cannot tell."""
+    """A device's observations since the last plan; None where it has none."""
 
     frames: int = 0  # predicted frames
     entropy: float | None = None  # mean entropy of these predictions, as a share of the maximum
     distance: float | None = None  # distance of their features from those after the last training of the network
-    domain: int | None = None  # of the newest frame, where the experiment tells domains
+    domain: int | None = None  # of the newest frame, where the device has domain labels
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Sampling:
     times_s: tuple[float, ...]
     send_s: float
     next_s: float | None = None  # time of the next plan; None means as soon as this buffer is sent
-    codec: str = "jpeg"  # a name of streaming/wire/samples.py
-    rate_fps: float | None = None  # sampling rate, where the member has one
+    codec: str = "jpeg"  # a codec of streaming/wire/samples.py
+    rate_fps: float | None = None  # sampling rate, if the member has one
     scale: int = 1  # factor by which frames are sent larger than the student's input, in both directions
     stamp: Stamp = "capture"
 
@@ -57,65 +57,65 @@ class Wire:
 
 @dataclass(frozen=True)
 class DownlinkPlan:
-    """The server's actions on an upload; without a phase it only stores the samples."""
+    """The server's reaction to an upload; without a phase it only stores the samples."""
 
     state: Any
     phase: Phase | None
-    oldest_s: float = float("-inf")  # older samples leave the learner's buffer
-    dense: bool = False  # send every weight rather than the changed ones
+    oldest_s: float = float("-inf")  # the learner drops samples that are older
+    dense: bool = False  # send all weights instead of the changed ones
     wire: Wire = Wire()
-    rate_fps: float | None = None  # sampling rate sent to the device, where the member sets it
-    interval_s: float | None = None  # the same for the interval of uploads
+    rate_fps: float | None = None  # new sampling rate of the device, if the member sets one
+    interval_s: float | None = None  # new interval between uploads, if the member sets one
 
 
-PLAN_BYTES = 16  # a new plan without an update
-RESYNC_BYTES = 16  # a device's request for every weight
+PLAN_BYTES = 16  # size of a new plan without an update
+RESYNC_BYTES = 16  # size of a device's request for all weights
 
 
 class Streaming(ABC):
-    """Base of the family: two plans, pure functions of (state, facts). A member is a frozen dataclass."""
+    """Base of the family. A member is a frozen dataclass, and its plans are pure functions of a state."""
 
-    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
-    feeds_learner: ClassVar[bool]  # whether its samples ever reach a learner
-    place: ClassVar[Literal["server", "device"]] = "server"  # where that learner stands; on a device nothing crosses
-    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # what comes back
-    needs_labels: ClassVar[bool] = False  # whether its plans compare the student with a teacher
-    free: ClassVar[bool] = False  # a bound: links and servers take no time
-    learns: Literal["instead", "beside"] = "beside"  # on the device: instead of inference, or on a share beside it
+    version: ClassVar[int] = 1  # raise it when results change: cached networks and cells are then recomputed
+    feeds_learner: ClassVar[bool]  # whether its samples reach a learner
+    place: ClassVar[Literal["server", "device"]] = "server"  # site of the learner; from a device nothing is sent
+    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # content of the downlink
+    needs_labels: ClassVar[bool] = False  # whether its plans use the student's score on teacher labels
+    free: ClassVar[bool] = False  # a bound: zero-delay links and servers
+    learns: Literal["instead", "beside"] = "beside"  # on the device: training pauses inference, or runs concurrently
 
     @property
     def notices(self) -> bool:
-        """Tell whether its plans use the device's observations."""
+        """Return whether its plans use the device's observations."""
         return False
 
     @property
     def chained(self) -> bool:
-        """Tell whether a device warps labels from frame to frame, rather than directly from the labelled frame."""
+        """Return whether a device warps labels frame by frame instead of directly from the labelled frame."""
         return True
 
     def reads_end(self, session: StreamFacts) -> bool:
-        """Tell whether it plans by when the session ends, so that a longer one would begin otherwise."""
+        """Return whether its plans depend on the end of the session."""
         return False
 
     @abstractmethod
     def start(self, session: StreamFacts) -> Any:
-        """Return the state before the first frame."""
+        """Return the member's state before the first frame."""
 
     @abstractmethod
     def plan_uplink(self, state: Any, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Choose the next frames to sample and send; None ends the uplink for good."""
+        """Choose the next frames to sample and send; None ends the uplink permanently."""
 
     @abstractmethod
     def plan_downlink(self, state: Any, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Choose what to do with a labelled upload, and what to send back."""
+        """Choose the training phase for a labelled upload, and the update to send back."""
 
     def learn(self, state: Any, trained: Trained) -> Any:
-        """Update the state by the result of a training phase; by default unchanged."""
+        """Update the state by the result of a training phase; unchanged by default."""
         return state
 
 
 def choose_times(start_s: float, stop_s: float, *, fps: float, rate_fps: float) -> tuple[float, ...]:
-    """Choose about rate x interval of the frames shown in [start, stop), ending with the newest."""
+    """Choose about rate × interval frames of [start, stop), evenly spaced, the newest included."""
     first = math.ceil(start_s * fps - 1e-9)
     count = math.ceil(stop_s * fps - 1e-9) - first
     if count <= 0:
@@ -126,6 +126,6 @@ def choose_times(start_s: float, stop_s: float, *, fps: float, rate_fps: float) 
 
 
 def newest_s(now_s: float, session: StreamFacts) -> float:
-    """Return the start of the frame at a time; a time that rounding moved to the stream's end gives the last frame."""
+    """Return the capture time of the newest frame, which is the last one from the stream's end on."""
     last = math.ceil(session.duration_s * session.fps - 1e-9) - 1
     return min(math.floor(now_s * session.fps + 1e-9), last) / session.fps

@@ -1,7 +1,7 @@
 """Foresight: bounds that train on frames before they are shown.
 
-`span="stream"` trains once on frames of the complete stream: the best static choice. `span="window"` trains before
-each window on that window alone: the per-window oracle. In both, links and servers take no time.
+`span="stream"` trains once on frames of the complete stream: the best static model. `span="window"` trains before each
+window on the frames of that window only: the per-window oracle. Links and servers take no time in both.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Strea
 
 @dataclass(frozen=True)
 class Foresight(Streaming):
-    """Train on future frames."""
+    """Bounds: train on frames before they are shown; on the whole stream once, or on each window."""
 
-    span: Annotated[Literal["stream", "window"], Means("what is trained on: the whole stream once, or each window")] = (
+    span: Annotated[Literal["stream", "window"], Means("training data: the whole stream once, or each window")] = (
         "window"
     )
     window_s: Annotated[float, Gt(0), Means("length of a window", "s")] = 10.0
     rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 1.0
-    iterations: Annotated[int, Gt(0), Means("training steps")] = 60
+    iterations: Annotated[int, Gt(0), Means("number of training steps")] = 60
 
     feeds_learner = True
     free = True
 
     def reads_end(self, session: StreamFacts) -> bool:
-        """Learn from frames ahead, up to the end of the session: of the stream, or of its last window."""
+        """Return True: samples reach to the end of the session, of the stream or of its last window."""
         return True
 
     def start(self, session: StreamFacts) -> None:
         return None
 
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Sample the frames from now on; the next plan follows when they have been shown."""
+        """Sample the frames that follow; the next plan is due when they have been shown."""
         if self.span == "stream" and now_s > 0:
             return None
         stop_s = session.duration_s if self.span == "stream" else min(now_s + self.window_s, session.duration_s)
@@ -47,5 +47,5 @@ class Foresight(Streaming):
         return Sampling(times_s, send_s=now_s, next_s=stop_s, codec="png", rate_fps=self.rate_fps)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Train on this upload alone: the oracle of a window uses that window only."""
+        """Train on this upload only: the oracle of a window uses no other window."""
         return DownlinkPlan(state, Phase(self.iterations), oldest_s=now_s, dense=True)

@@ -1,4 +1,4 @@
-"""Local: no message is sent (the null member)."""
+"""Local, the null member: no message is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Strea
 
 @dataclass(frozen=True)
 class Local(Streaming):
-    """Keep the device and its model without a server."""
+    """Send nothing (null member)."""
 
     feeds_learner = False
 

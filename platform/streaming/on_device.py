@@ -1,4 +1,4 @@
-"""On-device: collect samples from the stream, then train on the device; no message is sent."""
+"""On-device phases: collect samples of the stream, then train on the device; no message is sent."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, Strea
 
 @dataclass(frozen=True)
 class Learned:
-    """The state: the domain of the last phase."""
+    """The state: the domain of the newest samples that were trained on."""
 
     domain: int | None = None
 
 
 @dataclass(frozen=True)
 class OnDevice(Streaming):
-    """Check every `period_s` seconds whether to train; if so, sample for one period and train on the samples."""
+    """On-device phases: every `period_s` seconds test a trigger, sample for one period, train on the device."""
 
     period_s: Annotated[
-        float, Gt(0), Means("time between two looks whether to learn, and length of the sampling", "s")
+        float, Gt(0), Means("time between two tests of the trigger, and duration of the sampling", "s")
     ] = 10.0
     rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 2.0
     horizon_s: Annotated[
-        float | None, Gt(0), Means("how long samples are kept; none: for the phase that they were taken for", "s")
+        float | None, Gt(0), Means("age up to which samples are trained on; none: one period", "s")
     ] = None
-    trigger: Annotated[Literal["period", "entropy", "distance", "domain"], Means("what makes the device learn")] = (
+    trigger: Annotated[Literal["period", "entropy", "distance", "domain"], Means("condition that starts a phase")] = (
         "period"
     )
     threshold: Annotated[
-        float, Ge(0), Means("from where on the trigger asks: entropy as a share of the largest, or distance")
+        float, Ge(0), Means("value at which the trigger fires: entropy as a share of its maximum, or distance")
     ] = 0.3
-    iterations: Annotated[int | None, Ge(1), Means("steps of a phase; none: as many as the adaptation has")] = None
+    iterations: Annotated[int | None, Ge(1), Means("steps of a phase; none: the number that the adaptation sets")] = (
+        None
+    )
     learns: Annotated[
-        Literal["instead", "beside"], Means("whether a phase replaces answering or shares the machine")
+        Literal["instead", "beside"],
+        Means("whether a phase pauses inference (instead) or shares the processor with it (beside)"),
     ] = "beside"
 
     feeds_learner = True
@@ -53,27 +56,26 @@ class OnDevice(Streaming):
         return Learned()
 
     def plan_uplink(self, state: Learned, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Sample for one period from now where the trigger fires; check again after the period.
+        """Sample for one period if the trigger fires; test it again after the period.
 
-        After a told domain was sampled, the next check leaves a period for the phase, which learns its number.
+        With the trigger `domain` the next test comes one period later, because only the phase stores the new domain.
         """
-        stop_s = now_s + self.period_s
-        times_s = (
-            choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps) if self._asked(state, seen) else ()
-        )
+        stop_s, times_s = now_s + self.period_s, tuple[float, ...]()
+        if self._fires(state, seen):
+            times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         next_s = stop_s + self.period_s if times_s and self.trigger == "domain" else None
         return Sampling(times_s, send_s=stop_s, rate_fps=self.rate_fps, next_s=next_s)
 
     def plan_downlink(self, state: Learned, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Train on the samples of this period, or of the horizon."""
-        kept_s = self.period_s if self.horizon_s is None else self.horizon_s
-        return DownlinkPlan(Learned(stored.domain), Phase(self.iterations), oldest_s=stored.newest_s - kept_s)
+        """Train on the samples of this period, or of the horizon if one is set."""
+        horizon_s = self.period_s if self.horizon_s is None else self.horizon_s
+        return DownlinkPlan(Learned(stored.domain), Phase(self.iterations), oldest_s=stored.newest_s - horizon_s)
 
-    def _asked(self, state: Learned, seen: Seen) -> bool:
-        """Tell whether the device's observations fire the trigger."""
+    def _fires(self, state: Learned, seen: Seen) -> bool:
+        """Return whether the device's observations fire the trigger."""
         if self.trigger == "period":
             return True
         if self.trigger == "domain":
             return seen.domain is not None and seen.domain != state.domain
-        noticed = seen.entropy if self.trigger == "entropy" else seen.distance
-        return noticed is not None and noticed >= self.threshold
+        observed = seen.entropy if self.trigger == "entropy" else seen.distance
+        return observed is not None and observed >= self.threshold

@@ -1,4 +1,4 @@
-"""One-Time: specialise once on the first minute, then never again."""
+"""One-Time, a baseline of AMS (ICCV 2021): fine-tune once on the beginning of the stream."""
 
 from __future__ import annotations
 
@@ -16,30 +16,28 @@ from driftlab.platform.streaming.wire.samples import codec_faults
 
 @dataclass(frozen=True)
 class OneTime(Streaming):
-    """Send frames of the first `sample_s` seconds at `rate_fps`, train once, send every weight back."""
+    """One-Time (AMS, ICCV 2021): upload samples of the first `sample_s` seconds, download all weights once."""
 
-    sample_s: Annotated[float, Gt(0), Means("length of the beginning from which frames are sampled", "s")] = 60.0
+    sample_s: Annotated[float, Gt(0), Means("duration of the sampling from the start of the stream", "s")] = 60.0
     rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 1.0
-    iterations: Annotated[int, Gt(0), Means("training steps")] = 200
-    codec: Annotated[str, Means("how frames are packed for the link: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = (
-        "jpeg"
-    )
+    iterations: Annotated[int, Gt(0), Means("number of training steps")] = 200
+    codec: Annotated[str, Means("encoding of uploaded frames: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = "jpeg"
 
     feeds_learner = True
 
     def faults(self) -> list[str]:
-        """Name a codec that is not known."""
+        """List an unknown codec."""
         return codec_faults(self.codec)
 
     def reads_end(self, session: StreamFacts) -> bool:
-        """Send what there is where the session is shorter than the minute that it would wait for."""
+        """Return whether the session ends before the sampling does: the upload is then sent at its end."""
         return session.duration_s < self.sample_s
 
     def start(self, session: StreamFacts) -> bool:
         return False
 
     def plan_uplink(self, state: bool, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Plan the only upload at the start; it is sent after its last frame."""
+        """Plan the only upload at the start; it is sent when the sampling ends."""
         if now_s > 0:
             return None
         stop_s = min(self.sample_s, session.duration_s)

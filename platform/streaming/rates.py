@@ -1,15 +1,15 @@
-"""How often to sample (ASR) and how often to train (ATR): two controllers, pure functions of state and φ-scores.
+"""Rate controllers of AMS: adaptive sampling (ASR, Eq. 1) and adaptive training (ATR, Eq. 2).
 
-ASR raises the sampling rate while the teacher's answers change more than a target from sample to sample, and lowers it
-while they change less. Once it stays low, ATR lengthens the time between updates, step by step, and returns to the
-shortest as soon as the rate has risen.
+Both are pure functions of a state and of φ-scores. ASR raises the sampling rate while the teacher's labels change by
+more than φ_target from sample to sample, and lowers it while they change less. While the rate is low (slowdown mode),
+ATR lengthens the interval between updates step by step; it returns to the shortest one once the rate has risen.
 
-The paper gives neither the target nor the gain; both are those of its released code. With them the rate never settles
-below about 0.6 frames/s: if answers decorrelate as 1 - exp(-c / rate), the fixed point is c / 0.51 and the loop is
-stable only for a gain below 6.5 times that. `scaled` lets the gain follow the rate and settles everywhere.
+The paper gives neither φ_target nor the gain η_r; both are those of its released code. With them the rate never settles
+below about 0.6 frames/s: if labels decorrelate as 1 - exp(-c / rate), the fixed point is c / 0.51, and the loop is
+stable only for a gain below 6.5 times that. `scaled` multiplies the gain by the rate and settles at every rate.
 
-Differs from the paper: the gain of ASR saturates unless `linear` is asked for; ATR goes by the mean of the last rates,
-not by the last one, ends at a longest interval, and steps whenever the rate is set, unless it has a clock of its own.
+Differs from the paper: the step of ASR saturates unless the mode is `linear`; ATR compares the mean of the last rates
+instead of the last one, has a longest interval, and steps whenever the rate is set unless it has a fixed period.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ class SamplingControl:
     """Parameters of ASR."""
 
     mode: Mode = "tanh"
-    target: float = 0.4  # the φ-score at which the rate stays
-    gain_fps: float = 4.0  # change of the rate per unit of φ, for small differences (`scaled`: per frame/s of rate)
-    most_fps: float = 0.2  # `tanh`: the largest change of the rate in one update
-    low_fps: float = 0.1
-    high_fps: float = 1.0
+    phi_target: float = 0.4  # the φ-score at which the rate is constant
+    gain_fps: float = 4.0  # η_r: change of the rate per unit of φ, for small errors (`scaled`: per frame/s of rate)
+    max_step_fps: float = 0.2  # `tanh`: the largest change of the rate in one update
+    min_fps: float = 0.1  # r_min
+    max_fps: float = 1.0  # r_max
 
 
 @dataclass(frozen=True)
 class TrainingControl:
-    """Parameters of ATR; the two thresholds are shares of the highest sampling rate."""
+    """Parameters of ATR; both thresholds are shares of r_max."""
 
-    shortest_s: float = 10.0
-    longest: float = 6.0  # times the shortest
-    step_s: float = 2.0
-    slow_below: float = 0.25
-    fast_above: float = 0.35
+    min_interval_s: float = 10.0  # τ_min
+    max_stretch: float = 6.0  # the longest interval over τ_min
+    step_s: float = 2.0  # Δ
+    slowdown_below: float = 0.25  # γ_0: enters the slowdown mode
+    slowdown_until: float = 0.35  # γ_1: leaves it
     window: int = 5  # rates to average; the released code intended five and used none
-    every_s: float | None = None  # time between two steps, as in the paper; none: a step whenever the rate is set
+    period_s: float | None = None  # δt, time between two steps as in the paper; None: a step whenever the rate is set
 
 
 @dataclass(frozen=True)
 class Rates:
     """The state of both controllers."""
 
-    fps: float
-    interval_s: float
-    slow: bool = False
+    fps: float  # r_t
+    interval_s: float  # T_update
+    slow: bool = False  # slowdown mode
     recent_fps: tuple[float, ...] = ()
-    stepped_s: float = 0.0  # time of ATR's last step, where it has a clock of its own
+    stepped_s: float = 0.0  # time of ATR's last step, where it has a fixed period
 
 
 def update_rates(
@@ -67,47 +67,48 @@ def update_rates(
     relief: float = 1.0,
     now_s: float = 0.0,
 ) -> Rates:
-    """Update both controllers with the φ-scores since the last update; without scores both stay.
+    """Update both rates by the φ-scores since the last update; without scores both are unchanged.
 
-    The new rate is multiplied by `relief`, which is below 1 when the server falls behind.
+    The new sampling rate is multiplied by `relief`, which is below 1 when the server is late.
     """
     if not phis:
         return rates
-    fps = max(sampling.low_fps, relief * next_sampling_fps(rates.fps, sum(phis) / len(phis), sampling))
-    return next_training_interval(replace(rates, fps=fps), training, sampling.high_fps, now_s)
+    mean_phi = sum(phis) / len(phis)
+    fps = max(sampling.min_fps, relief * next_sampling_fps(rates.fps, mean_phi, sampling))
+    return next_training_interval(replace(rates, fps=fps), training, sampling.max_fps, now_s)
 
 
 def next_sampling_fps(fps: float, phi: float, sampling: SamplingControl) -> float:
-    """Return the next sampling rate (ASR, equation 1)."""
-    error = phi - sampling.target
+    """Return r_{t+1} = [r_t + η_r (φ - φ_target)], clipped to [r_min, r_max] (ASR, Eq. 1)."""
+    error = phi - sampling.phi_target
     if sampling.mode == "tanh":
-        change = sampling.most_fps * math.tanh(sampling.gain_fps / sampling.most_fps * error)
+        step = sampling.max_step_fps * math.tanh(sampling.gain_fps / sampling.max_step_fps * error)
     else:
-        change = sampling.gain_fps * error * (fps if sampling.mode == "scaled" else 1.0)
-    return min(sampling.high_fps, max(sampling.low_fps, fps + change))
+        step = sampling.gain_fps * error * (fps if sampling.mode == "scaled" else 1.0)
+    return min(sampling.max_fps, max(sampling.min_fps, fps + step))
 
 
-def next_training_interval(rates: Rates, training: TrainingControl, high_fps: float, now_s: float = 0.0) -> Rates:
-    """Return the next training interval (ATR, equation 2) for the rate that has just been set."""
-    recent = (*rates.recent_fps, rates.fps)[-training.window :]
-    mean = sum(recent) / len(recent)
-    threshold = training.fast_above if rates.slow else training.slow_below
-    slow = mean <= threshold * high_fps if rates.slow else mean < threshold * high_fps
-    steps, stepped_s = _steps(rates, training, slow, now_s)
-    longer_s = min(rates.interval_s + steps * training.step_s, training.longest * training.shortest_s)
-    after = replace(rates, slow=slow, recent_fps=recent, stepped_s=stepped_s)
-    return replace(after, interval_s=longer_s if slow else training.shortest_s)
+def next_training_interval(rates: Rates, training: TrainingControl, max_fps: float, now_s: float = 0.0) -> Rates:
+    """Return T_update + Δ in slowdown mode, else τ_min, for the rate that has just been set (ATR, Eq. 2)."""
+    recent_fps = (*rates.recent_fps, rates.fps)[-training.window :]
+    mean_fps = sum(recent_fps) / len(recent_fps)
+    leaves, enters = mean_fps > training.slowdown_until * max_fps, mean_fps < training.slowdown_below * max_fps
+    slow = not leaves if rates.slow else enters
+    steps, stepped_s = _count_steps(rates, training, slow, now_s)
+    longer_s = min(rates.interval_s + steps * training.step_s, training.max_stretch * training.min_interval_s)
+    interval_s = longer_s if slow else training.min_interval_s
+    return replace(rates, interval_s=interval_s, slow=slow, recent_fps=recent_fps, stepped_s=stepped_s)
 
 
-def _steps(rates: Rates, training: TrainingControl, slow: bool, now_s: float) -> tuple[int, float]:
-    """Count the steps that lengthen the interval since the rate was last set; return the time of the last step too.
+def _count_steps(rates: Rates, training: TrainingControl, slow: bool, now_s: float) -> tuple[int, float]:
+    """Count ATR's steps since the rate was last set; also return the time of the last step.
 
-    Until now the scene counts as slow or fast by the previous rate; a step that is due now uses the new one.
+    A step before now follows the previous mode; a step that is due exactly now follows the new one.
     """
-    if training.every_s is None:
+    if training.period_s is None:
         return 1, rates.stepped_s
-    passed = math.floor((now_s - rates.stepped_s) / training.every_s + 1e-9)
-    stepped_s = rates.stepped_s + passed * training.every_s
-    falls_on_now = passed > 0 and math.isclose(stepped_s, now_s, rel_tol=0, abs_tol=1e-6)
-    earlier = passed - falls_on_now
-    return (earlier if rates.slow else 0) + (falls_on_now if slow else 0), stepped_s
+    passed = math.floor((now_s - rates.stepped_s) / training.period_s + 1e-9)
+    stepped_s = rates.stepped_s + passed * training.period_s
+    due_now = passed > 0 and math.isclose(stepped_s, now_s, rel_tol=0, abs_tol=1e-6)
+    earlier = passed - due_now
+    return (earlier if rates.slow else 0) + (due_now if slow else 0), stepped_s

@@ -1,7 +1,7 @@
-"""Traces of the applications on a device: arrivals, departures and changed requirements, drawn from a seed.
+"""Churn of applications on a device: random arrivals, departures and changes of goals.
 
-As in NestDNN's benchmark, at every tick one of the absent applications may start, or one of the running ones may
-stop, each chosen uniformly. The number of running applications is then a birth-death chain, and a trace begins in its
+As in NestDNN's benchmark, at every tick one of the stopped applications may start, or one of the running ones may stop,
+each chosen uniformly. The number of running applications is then a birth-death chain, and a trace begins in its
 stationary state. The paper gives the shares of time with two to six applications, not the probabilities; their
 successive ratios are 1.37 on average, which is the ratio of the two probabilities here.
 """
@@ -29,7 +29,7 @@ Several = Annotated[tuple[Positive, ...], MinLen(1)]
 
 @dataclass(frozen=True)
 class AppGoals:
-    """An application and its requirements."""
+    """An application and its goals."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -43,7 +43,7 @@ class AppGoals:
 
 @dataclass(frozen=True)
 class Event:
-    """A change of an application, which has the given requirements from then on."""
+    """A start, stop or change of an application, with its goals from then on."""
 
     time_s: float
     kind: Literal["start", "stop", "change"]
@@ -52,24 +52,24 @@ class Event:
 
 @dataclass(frozen=True)
 class Churn:
-    """The random process of arrivals and departures, and how often an application changes its requirements."""
+    """The random process of arrivals, departures and changes of goals."""
 
     __pydantic_config__: ClassVar = STRICT
 
     name: str = "churn"
     duration_s: Positive = 60.0
     tick_s: Positive = 1.0
-    start: Chance = 0.1368  # at each tick
-    stop: Chance = 0.1
+    start: Chance = 0.1368  # probability of an arrival per tick
+    stop: Chance = 0.1  # probability of a departure per tick
     least: Count = 2
     most: Annotated[int, Ge(1)] = 6
-    change: Chance = 0.0
-    priorities: Several = (1.0, 2.0, 4.0)  # a changed priority is drawn from these
+    change: Chance = 0.0  # probability of a changed goal per tick
+    priorities: Several = (1.0, 2.0, 4.0)  # from which a changed priority is drawn
     latency_factors: Several = (
         0.5,
         1.0,
         2.0,
-    )  # the same for a changed latency goal, as a factor of the first one
+    )  # from which the factor on a changed latency goal is drawn
 
     def __post_init__(self) -> None:
         """Refuse impossible parameters."""
@@ -82,61 +82,63 @@ class Churn:
 
 
 def from_mapping(given: Mapping[str, Any]) -> Churn:
-    """Read the process that a user describes."""
+    """Parse the churn of a spec."""
     return parse(Churn, "app trace", given)
 
 
 def draw_trace(apps: Sequence[AppGoals], churn: Churn, rng: np.random.Generator) -> tuple[Event, ...]:
-    """Draw the events in order of time; applications that run at the start come at 0 s."""
+    """Draw the events in order of time; applications that run from the beginning start at 0 s."""
     check([app.name for app in apps], churn)
-    known = {app.name: app for app in apps}
-    most = min(churn.most, len(apps))
-    running = _first(sorted(known), churn, most, rng)
-    events = [Event(0.0, "start", known[name]) for name in running]
+    by_name = {app.name: app for app in apps}
+    max_apps = min(churn.most, len(apps))
+    running = _draw_first(sorted(by_name), churn, max_apps, rng)
+    events = [Event(0.0, "start", by_name[name]) for name in running]
     for tick in range(1, round(churn.duration_s / churn.tick_s)):
         time_s, draw = tick * churn.tick_s, rng.random()
-        if draw < churn.start and len(running) < most:
-            idle = [name for name in sorted(known) if name not in running]
+        if draw < churn.start and len(running) < max_apps:
+            idle = [name for name in sorted(by_name) if name not in running]
             running.append(idle[rng.integers(len(idle))])
-            events.append(Event(time_s, "start", known[running[-1]]))
+            events.append(Event(time_s, "start", by_name[running[-1]]))
         elif churn.start <= draw < churn.start + churn.stop and len(running) > churn.least:
-            gone = running.pop(rng.integers(len(running)))
-            events.append(Event(time_s, "stop", known[gone]))
+            stopped = running.pop(rng.integers(len(running)))
+            events.append(Event(time_s, "stop", by_name[stopped]))
         if churn.change and rng.random() < churn.change and running:
-            changed = known[running[rng.integers(len(running))]]
-            events.append(Event(time_s, "change", _changed(changed, churn, rng)))
+            app = by_name[running[rng.integers(len(running))]]
+            events.append(Event(time_s, "change", _draw_change(app, churn, rng)))
     return tuple(events)
 
 
 def check(names: Sequence[str], churn: Churn) -> None:
     """Refuse applications for which no trace can be drawn."""
     if len(set(names)) < len(names) or len(names) < churn.least:
-        told = ", ".join(names) or "none"
-        raise RequestError(f"An app trace needs at least {churn.least} applications of different names, not: {told}.")
+        listed = ", ".join(names) or "none"
+        raise RequestError(f"An app trace needs at least {churn.least} applications of different names, not: {listed}.")
 
 
-def stationary(churn: Churn, most: int) -> npt.NDArray[np.float64]:
-    """Return the share of time with each number of applications, from the least to the most."""
-    ups = np.arange(most - churn.least + 1)
-    weights: npt.NDArray[np.float64] = churn.start**ups * churn.stop ** ups[::-1]  # in equilibrium: as often up as down
+def stationary(churn: Churn, max_apps: int) -> npt.NDArray[np.float64]:
+    """Return the share of time with each number of applications, from `churn.least` to `max_apps`."""
+    ups = np.arange(max_apps - churn.least + 1)
+    weights: npt.NDArray[np.float64] = (
+        churn.start**ups * churn.stop ** ups[::-1]
+    )  # in equilibrium: arrivals are as frequent as departures
     return weights / weights.sum() if weights.any() else np.full(len(ups), 1 / len(ups))
 
 
-def _first(names: list[str], churn: Churn, most: int, rng: np.random.Generator) -> list[str]:
-    """Draw the applications that run at the start."""
-    count = churn.least + int(rng.choice(most - churn.least + 1, p=stationary(churn, most)))
+def _draw_first(names: list[str], churn: Churn, max_apps: int, rng: np.random.Generator) -> list[str]:
+    """Draw the applications that run from the beginning."""
+    count = churn.least + int(rng.choice(max_apps - churn.least + 1, p=stationary(churn, max_apps)))
     return [names[i] for i in rng.permutation(len(names))[:count]]
 
 
-def _changed(app: AppGoals, churn: Churn, rng: np.random.Generator) -> AppGoals:
-    """Draw another priority or, with equal probability, another latency goal where the application has one."""
+def _draw_change(app: AppGoals, churn: Churn, rng: np.random.Generator) -> AppGoals:
+    """Draw a new priority or, with equal probability, a new latency goal if the application has one."""
     if app.latency_goal_s is not None and rng.random() < 0.5:
         return replace(app, latency_goal_s=app.latency_goal_s * float(rng.choice(churn.latency_factors)))
     return replace(app, priority=float(rng.choice(churn.priorities)))
 
 
 def running_apps(events: Sequence[Event], time_s: float) -> tuple[AppGoals, ...]:
-    """Return the applications that run at a time, with their requirements then, in order of arrival."""
+    """Return the applications that run at a time, with their goals then, in order of arrival."""
     apps: dict[str, AppGoals] = {}
     for event in events:
         if event.time_s > time_s:

@@ -1,4 +1,4 @@
-"""One clock for everything that takes time: the same processes run in virtual or wall-clock time."""
+"""The clock of a simulation: processes run in virtual time or in wall-clock time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Process = Generator[simpy.Event, Any, None]
 
 
 def make_clock(kind: ClockKind, *, factor: float = 1.0) -> Clock:
-    """Start a clock at zero; a wall clock takes `factor` host seconds per second and tolerates delays."""
+    """Return a clock at zero; a wall clock takes `factor` host seconds per second and tolerates delays."""
     if kind == "virtual":
         return simpy.Environment()
     return RealtimeEnvironment(factor=factor, strict=False)

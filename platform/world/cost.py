@@ -1,8 +1,8 @@
-"""Time and energy of a network on a machine: pure functions of counted work and a hardware profile.
+"""Cost model: time, energy and memory of a network on a hardware profile, from counted operations.
 
 A backward pass through a layer costs one forward pass for the gradient of its inputs, and one more for the gradient of
-its weights where these are trained. Gradients stop at the first trained layer, so that training a part of a network
-costs that part.
+its weights if these are trained. Gradients stop at the first trained layer, so that training a part of a network costs
+only that part.
 """
 
 from __future__ import annotations
@@ -14,41 +14,45 @@ from driftlab.errors import RunError
 from driftlab.platform.core.records import LayerCost, ModelCost, Need, Passes
 from driftlab.platform.world.hardware import Hardware
 
-LINEAR = ("Conv", "Linear", "BatchNorm")  # kinds whose input gradient needs no activation (batch norms in evaluation)
+LINEAR = (
+    "Conv",
+    "Linear",
+    "BatchNorm",
+)  # kinds whose input gradient requires no activation (batch norms in evaluation mode)
 FLOW_LEVELS = 1 + 1 / 4 + 1 / 16  # pixels of a three-level pyramid, per pixel
 FLOW_TAPS = 200  # multiply-accumulates per pixel to fit polynomials to two frames
 FLOW_ROUNDS = 5
 
 
 def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0) -> float:
-    """Return the time of one forward pass with a share of the machine."""
+    """Return the time of one forward pass at a share of the processor."""
     return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / share
 
 
 def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
-    """Return time, energy, and memory beyond that of the running network, for counted passes."""
-    back = list(_gone_back(cost, passes.trained, passes.shares))
-    through: list[tuple[LayerCost, float]] = [(layer, 1.0) for layer in _layers(cost)]
-    steps = [*_layer_needs(through, hardware, passes.forward), *_layer_needs(back, hardware, passes.backward)]
+    """Return time, energy, and additional memory of counted passes of a network."""
+    back = list(_backward_layers(cost, passes.trained, passes.shares))
+    forth: list[tuple[LayerCost, float]] = [(layer, 1.0) for layer in _layers(cost)]
+    steps = [*_layer_costs(forth, hardware, passes.forward), *_layer_costs(back, hardware, passes.backward)]
     seconds, joules = (sum(values) for values in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     return Need({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
 
-def _layer_needs(
+def _layer_costs(
     layers: Sequence[tuple[LayerCost, float]], hardware: Hardware, batches: Sequence[int]
 ) -> Iterator[tuple[float, float]]:
-    """Yield seconds and joules of each layer in each pass; passes of one size are counted once."""
-    known = {
+    """Yield seconds and joules of each layer in each pass; passes of one size are computed once."""
+    by_frames = {
         frames: [
             (times * _layer_s(one, hardware, frames), times * _layer_j(one, hardware, frames)) for one, times in layers
         ]
         for frames in set(batches)
     }
-    return (need for frames in batches for need in known[frames])
+    return (layer_cost for frames in batches for layer_cost in by_frames[frames])
 
 
 def add_needs(needs: Sequence[Need]) -> Need:
-    """Add needs of consecutive tasks; they use the same memory."""
+    """Return the total cost of consecutive tasks, which use the same memory."""
     seconds = {
         engine: sum(need.seconds.get(engine, 0.0) for need in needs) for need in needs for engine in need.seconds
     }
@@ -57,7 +61,7 @@ def add_needs(needs: Sequence[Need]) -> Need:
 
 
 def flow_need(height: int, width: int, hardware: Hardware) -> Need:
-    """Return the need of one dense optical flow (Farneback, as in networks/tasks/flow.py), counted per pixel."""
+    """Return the cost of one dense optical flow (Farneback, as in networks/tasks/flow.py)."""
     window = max(9, round(height / 8)) | 1
     macs = int(height * width * FLOW_LEVELS * (FLOW_TAPS + FLOW_ROUNDS * (50 + 10 * window)))
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow
@@ -86,21 +90,21 @@ def memory_bytes(cost: ModelCost) -> int:
     return 2 * cost.weight_bytes + cost.activation_bytes
 
 
-def _gone_back(
+def _backward_layers(
     cost: ModelCost, trained: Sequence[str] | None, shares: Sequence[float] | None
 ) -> Iterator[tuple[LayerCost, float]]:
-    """List the layers of the backward pass, with the number of gradients of each; a part of the weights is a part."""
+    """Yield the layers of the backward pass, with the number of gradients of each, maybe fractional."""
     layers = list(_layers(cost))
-    learning = {layer.name for layer in layers if layer.parameters} if trained is None else set(trained)
-    if unknown := learning - {layer.name for layer in layers}:
+    training = {layer.name for layer in layers if layer.parameters} if trained is None else set(trained)
+    if unknown := training - {layer.name for layer in layers}:
         raise RunError(f"Passes name {', '.join(sorted(unknown))}, which the network has not counted as a layer.")
     part = dict(zip(trained or (), shares or (), strict=False))
-    first = next((which for which, layer in enumerate(layers) if layer.name in learning), len(layers))
-    return ((layer, 1 + part.get(layer.name, float(layer.name in learning))) for layer in layers[first:])
+    first = next((index for index, layer in enumerate(layers) if layer.name in training), len(layers))
+    return ((layer, 1 + part.get(layer.name, float(layer.name in training))) for layer in layers[first:])
 
 
 def _kept_bytes(cost: ModelCost, passes: Passes, back: Sequence[tuple[LayerCost, float]]) -> int:
-    """Count what the largest backward pass stores: inputs of trained or non-linear layers, a gradient per weight."""
+    """Return the memory of the largest backward pass: stored activations and gradients."""
     if not passes.backward:
         return passes.kept_bytes
     activations = sum(layer.input_bytes for layer, times in back if times > 1 or not layer.kind.startswith(LINEAR))
@@ -124,11 +128,11 @@ def _layer_s(layer: LayerCost, hardware: Hardware, batch: int) -> float:
 
 
 def _bytes(layer: LayerCost, batch: int) -> int:
-    """Count the memory traffic of a layer: inputs and outputs per item, the weights once per batch."""
+    """Return the memory traffic of a layer: inputs and outputs per item, weights once per batch."""
     return batch * (layer.input_bytes + layer.output_bytes) + layer.weight_bytes
 
 
 def _layers(cost: ModelCost) -> Iterable[LayerCost]:
-    """Return the layers; a network without a list of layers counts as one layer."""
+    """Return the layers; a network without a list of layers is one layer."""
     whole = LayerCost("network", "whole", cost.macs, cost.parameters, 0, cost.activation_bytes, cost.weight_bytes)
     return cost.layers or (whole,)

@@ -1,4 +1,4 @@
-"""Forecasts of a load from its past: persistence, the mean, and an autoregressive model as in AdaScale.
+"""Load forecasts from past readings: persistence, mean, and an autoregressive model as in AdaScale.
 
 Differs from the paper: it gives neither order nor estimator. Here an autoregressive model of order 1 to 5 is fitted to
 the newest samples by ridge regression on centred data, its order chosen by the AIC on common targets.
@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float64]
 ForecastKind = Literal["persistence", "mean", "ar"]
 KINDS: tuple[ForecastKind, ...] = ("persistence", "mean", "ar")
 MAX_ORDER = 5
-USUAL_ORDER, FEW_SAMPLES = 3, 30  # the order where there are fewer samples than are needed to choose one
-LEAST_VARIANCE = 1e-30  # of the residuals of a series that a model fits exactly
+DEFAULT_ORDER, FEW_SAMPLES = 3, 30  # the order with fewer samples than that
+MIN_VARIANCE = 1e-30  # of the residuals of a series that a model fits exactly
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,22 @@ class ArModel:
     """An autoregressive model of a centred series."""
 
     mean: float
-    coefficients: tuple[float, ...]  # of the newest sample first
+    coefficients: tuple[float, ...]  # newest sample first
 
     def predict(self, series: Sequence[float], horizon: int) -> tuple[float, ...]:
         """Predict the next samples; each is clipped to [0, 1] before the one after it is predicted."""
         past = [value - self.mean for value in reversed(series[-len(self.coefficients) :])]
-        found = []
+        predictions = []
         for _ in range(horizon):
             value = self.mean + sum(c * before for c, before in zip(self.coefficients, past, strict=True))
-            found.append(min(1.0, max(0.0, value)))
-            past = [found[-1] - self.mean, *past[:-1]]
-        return tuple(found)
+            predictions.append(min(1.0, max(0.0, value)))
+            past = [predictions[-1] - self.mean, *past[:-1]]
+        return tuple(predictions)
 
 
 @dataclass(frozen=True)
 class ForecastState:
-    """A fitted model, and the number of forecasts since."""
+    """A fitted model, and the number of forecasts since the fit."""
 
     model: ArModel | None = None
     age: int = 0
@@ -51,18 +51,18 @@ class ForecastState:
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A way to forecast a load; pure, asked once for every sample."""
+    """A forecasting method; `predict` is pure, and called once per sample."""
 
     kind: ForecastKind = "persistence"
     horizon: Annotated[int, Ge(1)] = 3
-    window: Annotated[int, Ge(1)] = 60  # newest samples that a forecast uses
-    refit: Annotated[int, Ge(1)] = 5  # samples after which a model is fitted anew
+    window: Annotated[int, Ge(1)] = 60  # number of newest samples that a forecast uses
+    refit: Annotated[int, Ge(1)] = 5  # number of samples between two fits
     ridge: Annotated[float, Ge(0)] = 1e-3
 
     def predict(
         self, series: Sequence[float], state: ForecastState | None = None
     ) -> tuple[tuple[float, ...], ForecastState]:
-        """Forecast the next samples of a series with at least one; `state` is the second result of the last call."""
+        """Forecast the next samples of a non-empty series; `state` is the second result of the last call."""
         newest, state = list(series[-self.window :]), state or ForecastState()
         if self.kind == "mean":
             return (min(1.0, max(0.0, sum(newest) / len(newest))),) * self.horizon, state
@@ -75,58 +75,59 @@ class Forecaster:
 
 
 def fit_ar(series: Sequence[float], ridge: float = 1e-3) -> ArModel | None:
-    """Fit a model; None where there are too few samples for one, or no finite one fits."""
+    """Fit a model; None with too few samples, or without a finite solution."""
     values = np.asarray(series, dtype=np.float64)
-    order = USUAL_ORDER if len(values) < FEW_SAMPLES else choose_order(values, ridge)
+    order = DEFAULT_ORDER if len(values) < FEW_SAMPLES else choose_order(values, ridge)
     if len(values) < 3 * order + 2 or not np.isfinite(values).all():
         return None
-    found = _fit(values - values.mean(), order, order, ridge)[0]
-    return ArModel(float(values.mean()), tuple(found.tolist())) if np.isfinite(found).all() else None
+    coefficients = _fit(values - values.mean(), order, order, ridge)[0]
+    return ArModel(float(values.mean()), tuple(coefficients.tolist())) if np.isfinite(coefficients).all() else None
 
 
 def choose_order(values: Floats, ridge: float = 1e-3) -> int:
-    """Choose the order of least AIC, the lower of equals; every order is judged on the same targets."""
+    """Return the order of the lowest AIC on common targets; of equals, the lower order."""
     centred, count = values - values.mean(), len(values) - MAX_ORDER
 
     def criterion(order: int) -> float:
         _, squares = _fit(centred, order, MAX_ORDER, ridge)
-        return count * math.log(max(squares / count, LEAST_VARIANCE)) + 2 * (order + 1)
+        return count * math.log(max(squares / count, MIN_VARIANCE)) + 2 * (order + 1)
 
     return min(range(1, MAX_ORDER + 1), key=lambda order: (criterion(order), order))
 
 
 def _fit(centred: Floats, order: int, first: int, ridge: float) -> tuple[Floats, float]:
-    """Return the coefficients and the sum of squared residuals, on the targets from a sample on."""
+    """Return the coefficients and the sum of squared residuals, on the targets from index `first` on."""
     past = np.stack([centred[first - lag : len(centred) - lag] for lag in range(1, order + 1)], axis=1)
     targets = centred[first:]
-    found = np.linalg.solve(past.T @ past + (ridge or 1e-12) * np.eye(order), past.T @ targets)
-    return found, float(((targets - past @ found) ** 2).sum())
+    coefficients = np.linalg.solve(past.T @ past + (ridge or 1e-12) * np.eye(order), past.T @ targets)
+    return coefficients, float(((targets - past @ coefficients) ** 2).sum())
 
 
 @dataclass(frozen=True)
 class ForecastScore:
     """The errors of a forecaster on a series, by horizon."""
 
-    errors: tuple[float, ...]  # mean absolute ones
-    skill: tuple[float, ...]  # 1 - error / error of persistence; 0 where persistence errs nowhere
+    errors: tuple[float, ...]  # mean absolute errors
+    skill: tuple[float, ...]  # 1 - error / error of persistence; 0 if persistence has no error
 
 
 def forecast_errors(series: Sequence[float], forecaster: Forecaster) -> Floats:
     """Return the absolute error of every forecast (row) at every horizon (column) that the series covers."""
-    state, found = None, []
+    state, differences = None, []
     for count in range(1, len(series) - forecaster.horizon + 1):
         predicted, state = forecaster.predict(series[max(0, count - forecaster.window) : count], state)
-        found.append(np.subtract(predicted, series[count : count + forecaster.horizon]))
-    errors: Floats = np.abs(np.array(found)).reshape(-1, forecaster.horizon)
+        differences.append(np.subtract(predicted, series[count : count + forecaster.horizon]))
+    errors: Floats = np.abs(np.array(differences)).reshape(-1, forecaster.horizon)
     return errors
 
 
 def score_forecasts(series: Sequence[Sequence[float]], horizon: int = 3) -> Mapping[ForecastKind, ForecastScore]:
-    """Score every kind of forecast on some series of the same load."""
+    """Score every kind of forecast on several series of the same load."""
     errors = {
         kind: np.concatenate([forecast_errors(one, Forecaster(kind, horizon)) for one in series]).mean(axis=0)
         for kind in KINDS
     }
-    usual = errors["persistence"]
-    skill = {kind: np.where(usual > 0, 1 - own / np.where(usual > 0, usual, 1), 0) for kind, own in errors.items()}
+    baseline = errors["persistence"]
+    positive = np.where(baseline > 0, baseline, 1)
+    skill = {kind: np.where(baseline > 0, 1 - own / positive, 0) for kind, own in errors.items()}
     return {kind: ForecastScore(tuple(errors[kind].tolist()), tuple(skill[kind].tolist())) for kind in KINDS}

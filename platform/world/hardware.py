@@ -1,6 +1,6 @@
-"""Hardware profiles: speed, memory bandwidth, memory and power.
+"""Hardware profiles: compute rate, memory bandwidth, memory and power.
 
-The time of a network is, layer by layer, an overhead plus the slower of computing and moving (`world/cost.py`).
+The time of a network is, per layer, an overhead plus the maximum of compute time and transfer time (`cost.py`).
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ NotNegative = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a network's work: per multiply-accumulate, per byte of cache or DRAM, per megabyte paged."""
+    """Energy model: per multiply-accumulate, per byte of cache or DRAM, per megabyte paged."""
 
     __pydantic_config__: ClassVar = STRICT
 
     mac_pj: NotNegative
     cache_pj_per_byte: NotNegative
     dram_pj_per_byte: NotNegative
-    page_mj_per_mb: NotNegative = 6.4  # in or out: derived from NestDNN's own table of model switches
+    page_mj_per_mb: NotNegative = 6.4  # in or out: derived from NestDNN's table of model switches
     cached: Annotated[float, Ge(0), Le(1)] = 0.5  # share of the bytes that come from the cache
 
 
 # 45 nm: a float multiply and add 3.7 + 0.9 pJ, four bytes from SRAM 5 pJ, from DRAM 640 pJ (Horowitz, ISSCC 2014).
 PHYSICAL = Energy(mac_pj=4.6, cache_pj_per_byte=1.25, dram_pj_per_byte=160.0)
-# The constants of AdaScale's own evaluator: the full power of a phone attributed to its arithmetic.
+# Constants of AdaScale's released evaluator, which attributes the full power of a phone to its arithmetic.
 CROWDHMT = Energy(mac_pj=5000.0, cache_pj_per_byte=0.05, dram_pj_per_byte=100.0)
 ENERGIES: Mapping[str, Energy] = {"physical": PHYSICAL, "crowdhmt": CROWDHMT}
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine in the cost model."""
+    """A device or server in the cost model."""
 
     __pydantic_config__: ClassVar = STRICT
 
     name: str
     macs_per_s: Positive
     bytes_per_s: Positive
-    overhead_s: NotNegative  # per layer: the launch, independent of its size
+    overhead_s: NotNegative  # per layer: its launch, independent of its size
     memory_bytes: Annotated[int, Gt(0)]
     idle_w: NotNegative
     busy_w: NotNegative
     energy: Energy = PHYSICAL
     load_s: NotNegative = 0.0  # per frame of a training step, to read it from storage
-    prepare_s: NotNegative = 0.0  # the same, to decode it on the processor
+    prepare_s: NotNegative = 0.0  # per frame of a training step, to decode it on the CPU
 
     def __post_init__(self) -> None:
-        """Refuse a machine that draws less power when busy."""
+        """Refuse a profile with less power when busy than when idle."""
         if self.busy_w < self.idle_w:
             raise ValueError(f"busy_w ({self.busy_w} W) must not be below idle_w ({self.idle_w} W)")
 
@@ -65,7 +65,7 @@ HARDWARE: Mapping[str, Hardware] = {
     profile.name: profile
     for profile in (
         # Phones and the Pi: rates that small float networks attain on the CPU, not the chip's peak. Power: phones as
-        # commonly measured with the screen dimmed (about 4 W is what a case can shed), the Pi at its plug (idle 540 mA,
+        # commonly measured with the screen dimmed (a case dissipates about 4 W), the Pi at its plug (idle 540 mA,
         # all cores 1280 mA, at 5 V).
         Hardware("phone-hi", 20e9, 10e9, 20e-6, 8_000_000_000, 0.5, 4.0),
         Hardware("phone-lo", 4e9, 4e9, 60e-6, 3_000_000_000, 0.4, 2.5),
@@ -87,14 +87,14 @@ HARDWARE: Mapping[str, Hardware] = {
 
 
 def find(name: str) -> Hardware:
-    """Look up a preset by name."""
+    """Return a preset by name."""
     if name not in HARDWARE:
         raise unknown_name("hardware", name, HARDWARE)
     return HARDWARE[name]
 
 
 def from_mapping(given: Mapping[str, Any]) -> Hardware:
-    """Read a machine that a user describes; its `energy` may be a name of ENERGIES."""
+    """Parse the hardware of a spec; its `energy` may be a name of ENERGIES."""
     energy = given.get("energy")
     if isinstance(energy, str):
         if energy not in ENERGIES:

@@ -1,9 +1,9 @@
-"""The load of a device by everything that is not driftlab: its CPU, memory, clock, temperature and battery over time.
+"""Load of a device by other programs: CPU, memory, GPU, clock, temperature and battery over time.
 
-A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load, or on a device whose
-law is `queued` t / (clock * (1 - min(cpu, 0.95))); the law of a device holds for its machine and for every prediction.
-AdaScale's load index, a weighted mean of the use of CPU, GPU and memory, slows nothing: a member may predict by it.
-Loads are drawn before a session, from a profile and a seed, or read from a file.
+A network that takes t seconds on an idle device takes t / (clock * (1 - 0.9 * cpu)) under load, or, on a device with
+the law `queued`, t / (clock * (1 - min(cpu, 0.95))); the law applies to execution and to latency predictions.
+AdaScale's load index, a weighted mean of the use of CPU, GPU and memory, slows nothing: members may use it for
+predictions. Loads are drawn before a session from a profile and a seed, or read from a file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.records import CpuLaw, Reading
 from driftlab.platform.world.profile import STRICT, parse
 
-CPU_COST = 0.9  # share of the speed that programs take which use the whole CPU
-QUEUED_MOST = 0.95  # CPU load above which a queue grows no longer
+CPU_COST = 0.9  # loss of speed at a CPU load of 1, law `shared`
+MAX_QUEUED_LOAD = 0.95  # CPU load above which the speed is constant, law `queued`
 MAX_STEPS = 1_000_000
 EDGE_S = 1e-9  # tolerance of instants: k / hz is rounded
-COOLING_C = 5.0  # a throttled device goes on at full speed when it is so far below the limit
+COOLING_C = 5.0  # difference to the limit at which a throttled device returns to full speed
 
 Part = Annotated[float, Ge(0), Le(1)]
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
@@ -36,18 +36,18 @@ Celsius = Annotated[float, Ge(-100), Le(1000)]
 
 @dataclass(frozen=True)
 class Activity:
-    """A state of the device's other programs; its load is drawn from a range whenever it begins."""
+    """A state of the device's other programs; its load is drawn from a range at its start."""
 
     __pydantic_config__: ClassVar = STRICT
 
     name: str
     cpu: tuple[Part, Part]
-    memory: tuple[Part, Part] = (0.0, 0.0)  # share of the memory that they hold
+    memory: tuple[Part, Part] = (0.0, 0.0)  # share of the memory that they use
     dwell_s: tuple[Positive, Positive] = (5.0, 20.0)
     gpu: tuple[Part, Part] | None = None  # share of the GPU in use; None: the device has none
 
     def __post_init__(self) -> None:
-        """Refuse ranges that run backwards."""
+        """Refuse reversed ranges."""
         ranges = {name: getattr(self, name) for name in ("cpu", "memory", "dwell_s", "gpu")}
         for name, (low, high) in ((name, ends) for name, ends in ranges.items() if ends is not None):
             if low > high:
@@ -56,12 +56,12 @@ class Activity:
 
 @dataclass(frozen=True)
 class Heat:
-    """The temperature of a device, and the clock that it slows down to when it is hot."""
+    """Thermal model of a device: its temperature, and the clock at which it is throttled."""
 
     __pydantic_config__: ClassVar = STRICT
 
     ambient_c: Celsius = 25.0
-    rise_c: NotNegative = 50.0  # at full load, after a long time
+    rise_c: NotNegative = 50.0  # above ambient at full load, in the steady state
     settling_s: Positive = 30.0  # time constant
     limit_c: Celsius = 60.0
     slow_clock: Annotated[float, Gt(0), Le(1)] = 0.6
@@ -69,59 +69,59 @@ class Heat:
 
 @dataclass(frozen=True)
 class Battery:
-    """The battery of a device, and what the device draws besides driftlab."""
+    """The battery of a device, and the power of other programs."""
 
     __pydantic_config__: ClassVar = STRICT
 
     capacity_j: Positive = 40_000.0  # 11 Wh: a phone's
     charge: Part = 1.0  # at the start
     idle_w: NotNegative = 0.5
-    busy_w: NotNegative = 2.0  # more than idle, at full load
+    busy_w: NotNegative = 2.0  # above idle, at full load
 
 
 @dataclass(frozen=True)
 class LoadProfile:
-    """A random process that loads of devices are drawn from, or the file that holds one."""
+    """A random process from which loads of devices are drawn, or a file with a recorded load."""
 
     __pydantic_config__: ClassVar = STRICT
 
     name: str
-    activities: Annotated[tuple[Activity, ...], MaxLen(100)] = ()  # none: nothing else runs
-    order: Literal["random", "cycle"] = "random"  # the next activity is any other one, or the next of the list
+    activities: Annotated[tuple[Activity, ...], MaxLen(100)] = ()  # none: no other programs
+    order: Literal["random", "cycle"] = "random"  # the next activity is a random other one, or the next of the list
     noise: Part = 0.05  # standard deviation of the innovations of the CPU load
-    memory_of_noise: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise from step to step
-    step_s: Annotated[float, Ge(1e-3), Lt(math.inf)] = 0.5  # the load is constant within a step
+    memory_of_noise: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise between steps
+    step_s: Annotated[float, Ge(1e-3), Lt(math.inf)] = 0.5  # duration of constant load
     sense_hz: Annotated[float, Gt(0), Le(1000)] = 2.0  # readings per second
     law: CpuLaw = "shared"  # how the CPU load slows the device
     heat: Heat | None = None
     battery: Battery | None = None
-    file: Annotated[str, MinLen(1)] | None = None  # a CSV; activities are then ignored
-    repeat: bool = False  # a file that is shorter than the session begins again; else its last row holds
+    file: Annotated[str, MinLen(1)] | None = None  # a CSV file instead of activities, heat and battery
+    repeat: bool = False  # whether a file shorter than the session is repeated; else its last row holds
 
     def __post_init__(self) -> None:
-        """Refuse a file with a process beside it."""
+        """Refuse a file together with a random process."""
         if self.file is not None and (self.activities or self.heat or self.battery):
             raise ValueError("a load is drawn from activities, heat and battery, or read from a file: give one of both")
 
     @property
     def loaded(self) -> bool:
-        """Tell whether there is anything to follow or to sense."""
+        """Return whether the profile has any load."""
         return bool(self.activities or self.heat or self.battery or self.file)
 
 
 def speed_of(cpu: float, clock: float = 1.0, law: CpuLaw = "shared") -> float:
     """Return the speed of a device under load, relative to the idle device."""
-    return clock * (1 - (CPU_COST * cpu if law == "shared" else min(cpu, QUEUED_MOST)))
+    return clock * (1 - (CPU_COST * cpu if law == "shared" else min(cpu, MAX_QUEUED_LOAD)))
 
 
 def slowdown(load: Sequence[Reading]) -> float:
-    """Return the speed at the newest reading; 1 where nothing is sensed."""
+    """Return the speed at the newest reading; 1 without readings."""
     return speed_of(load[-1].cpu, load[-1].clock, load[-1].law) if load else 1.0
 
 
 @dataclass(frozen=True)
 class IndexWeights:
-    """The weights of the load index; only their ratios count. AdaScale gives none, these are ours."""
+    """Weights of the load index, of which only the ratios count; AdaScale publishes none."""
 
     cpu: float = 0.6
     gpu: float = 0.2
@@ -129,19 +129,19 @@ class IndexWeights:
 
 
 def load_index(reading: Reading, weights: IndexWeights = IndexWeights()) -> float:
-    """Return the weighted mean of the use of CPU, GPU and memory; without a GPU that of the other two."""
+    """Return the weighted mean of the use of CPU, GPU and memory; of CPU and memory without a GPU."""
     used = ((weights.cpu, reading.cpu), (weights.gpu, reading.gpu), (weights.memory, reading.memory))
-    there = [(weight, share) for weight, share in used if share is not None]
-    return sum(weight * share for weight, share in there) / sum(weight for weight, _ in there)
+    present = [(weight, share) for weight, share in used if share is not None]
+    return sum(weight * share for weight, share in present) / sum(weight for weight, _ in present)
 
 
 @dataclass(frozen=True)
 class LoadStep:
-    """The load from a time on."""
+    """The load from an instant to the next step."""
 
     time_s: float
     cpu: float  # share in use by other programs
-    memory: float = 0.0  # share of the memory that they hold
+    memory: float = 0.0  # share of the memory in use by other programs
     clock: float = 1.0
     temperature_c: float | None = None
     battery: float | None = None  # charge, a fraction
@@ -160,19 +160,21 @@ class Load:
     name: str
     steps: tuple[LoadStep, ...]  # in order of time, the first at 0 or before
     sense_hz: float = 2.0
-    capacity_j: float | None = None  # of the battery that driftlab draws from too; None: its charge is as given
-    ends_s: float = math.inf  # end of a file that is too short; its last row holds from then on
+    capacity_j: float | None = (
+        None  # of the battery, which driftlab discharges too; None: the charge of the steps holds
+    )
+    ends_s: float = math.inf  # end of a file that is shorter than the session; its last row holds afterwards
 
     @functools.cached_property
     def _times_s(self) -> list[float]:
         return [step.time_s for step in self.steps]
 
     def at(self, time_s: float) -> LoadStep:
-        """Return the step in force from a time on."""
+        """Return the step that holds from a time on."""
         return self.steps[max(0, bisect.bisect_right(self._times_s, time_s + EDGE_S) - 1)]
 
     def until(self, time_s: float) -> LoadStep:
-        """Return the step in force until a time: a sensor knows no other."""
+        """Return the step that held until a time, which is all that a sensor has."""
         return self.steps[max(0, bisect.bisect_left(self._times_s, time_s - EDGE_S) - 1)]
 
     def mean_cpu(self, start_s: float, stop_s: float) -> float:
@@ -184,9 +186,9 @@ class Load:
         return self._mean("speed", start_s, stop_s)
 
     def sense(self, time_s: float, memory_bytes: int, spent_j: float = 0.0) -> Reading:
-        """Return the reading of a time, on a device with so much memory that has spent so much energy itself.
+        """Return the reading at a time, on a device with `memory_bytes` that has consumed `spent_j`.
 
-        The CPU load is the mean since the last reading, the rest is as it was until now.
+        The CPU load is the mean since the last reading; the other values are those until now.
         """
         now, start_s = self.until(time_s), max(0.0, time_s - 1 / self.sense_hz)
         cpu = self.mean_cpu(start_s, time_s) if time_s > 0 else now.cpu
@@ -199,7 +201,7 @@ class Load:
         )  # fmt: skip
 
     def instants(self, stop_s: float) -> Iterator[float]:
-        """Yield the times before a stop at which the speed may change or a reading is due, each once."""
+        """Yield the distinct times before a stop at which the speed may change or a reading is due."""
         sensed = (k / self.sense_hz for k in range(math.ceil(stop_s * self.sense_hz)))
         last_s = -math.inf
         for time_s in sorted([*sensed, *(time_s for time_s in self._times_s if 0 <= time_s < stop_s)]):
@@ -217,14 +219,14 @@ class Load:
         return float(sum(getattr(step, name) * (after - before) for step, before, after in spans) / (stop_s - start_s))
 
 
-# What a person does with a phone, as states of a Markov chain; all figures are ours.
+# Use of a phone as states of a Markov chain; the figures are assumptions.
 USER = (
     Activity("idle", (0.15, 0.15), (0.3, 0.3)),
     Activity("scroll", (0.45, 0.45), (0.4, 0.4)),
     Activity("video", (0.75, 0.75), (0.5, 0.5)),
     Activity("sync", (0.6, 0.6), (0.4, 0.4)),
 )
-COLD_START = (  # programs start: a burst of work, then the work that stays
+COLD_START = (  # program starts: a burst of load, then a steady load
     Activity("start", (0.85, 1.0), (0.4, 0.6), (2.0, 4.0)),
     Activity("run", (0.3, 0.5), (0.5, 0.6), (5.0, 10.0)),
     Activity("rest", (0.1, 0.2), (0.3, 0.4), (8.0, 20.0)),
@@ -241,7 +243,7 @@ LOADS: Mapping[str, LoadProfile] = {
 
 
 def find(name: str) -> LoadProfile:
-    """Look up a preset, or name the CSV file."""
+    """Return a preset by name, or the profile of a CSV file."""
     if name.endswith(".csv"):
         return LoadProfile(name, file=name)
     if name not in LOADS:
@@ -250,7 +252,7 @@ def find(name: str) -> LoadProfile:
 
 
 def from_mapping(given: Mapping[str, Any]) -> LoadProfile:
-    """Read a load that a user describes: `{preset: user, noise: 0.1}`, `{file: day.csv}` or every field."""
+    """Parse the load of a spec: `{preset: user, noise: 0.1}`, `{file: day.csv}` or all fields."""
     own = dict(given)
     preset = own.pop("preset", None)
     if preset is None:
@@ -258,18 +260,18 @@ def from_mapping(given: Mapping[str, Any]) -> LoadProfile:
     if not isinstance(preset, str) or preset not in LOADS:
         raise unknown_name("load", str(preset), LOADS)
     base = LOADS[preset]
-    known = {field.name: getattr(base, field.name) for field in fields(base) if field.name not in own}
-    return parse(LoadProfile, "load", {**known, **own})
+    defaults = {field.name: getattr(base, field.name) for field in fields(base) if field.name not in own}
+    return parse(LoadProfile, "load", {**defaults, **own})
 
 
 def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> Load | None:
-    """Draw the load of one device, not one of a file; None where nothing else runs."""
+    """Draw the load of one device from a profile without a file; None without other programs."""
     if not profile.loaded:
         return None
     if duration_s / profile.step_s > MAX_STEPS:
         raise RequestError(f"step_s is {profile.step_s:g} s; a session of {duration_s:g} s needs longer steps")
     times_s = profile.step_s * np.arange(max(1, math.ceil(duration_s / profile.step_s)))
-    of_activities, of_noise = rng.spawn(2)  # apart, so that a shorter session has the beginning of a longer one
+    of_activities, of_noise = rng.spawn(2)  # separate, so that a shorter session is the beginning of a longer one
     means = list(_activities(profile, duration_s, of_activities))
     noise = _noise(profile, len(times_s), of_noise)
     starts_s = [start_s for start_s, *_ in means]
@@ -278,58 +280,59 @@ def draw(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> L
         _, cpu, memory, gpu = means[bisect.bisect_right(starts_s, time_s + EDGE_S) - 1]
         steps.append(LoadStep(time_s, min(1.0, max(0.0, cpu + extra)), memory, gpu=gpu, law=profile.law))
     capacity_j = profile.battery.capacity_j if profile.battery else None
-    return Load(profile.name, tuple(_drained(_heated(steps, profile), profile)), profile.sense_hz, capacity_j)
+    return Load(profile.name, tuple(_with_battery(_with_heat(steps, profile), profile)), profile.sense_hz, capacity_j)
 
 
 def _activities(
     profile: LoadProfile, duration_s: float, rng: np.random.Generator
 ) -> Iterator[tuple[float, float, float, float | None]]:
-    """Yield the start, CPU load, memory and GPU load of one activity after another."""
-    known, now_s = profile.activities, 0.0
-    if not known:
+    """Yield the start, CPU load, memory and GPU load of consecutive activities."""
+    activities, now_s = profile.activities, 0.0
+    if not activities:
         yield 0.0, 0.0, 0.0, None
         return
-    which = 0 if profile.order == "cycle" else int(rng.integers(len(known)))
+    index = 0 if profile.order == "cycle" else int(rng.integers(len(activities)))
     while now_s < duration_s:
-        one = known[which]
+        one = activities[index]
         cpu, memory = float(rng.uniform(*one.cpu)), float(rng.uniform(*one.memory))
         yield now_s, cpu, memory, None if one.gpu is None else float(rng.uniform(*one.gpu))
         now_s += float(rng.uniform(*one.dwell_s))
-        step = 1 if profile.order == "cycle" or len(known) == 1 else 1 + int(rng.integers(len(known) - 1))
-        which = (which + step) % len(known)
+        cyclic = profile.order == "cycle" or len(activities) == 1
+        step = 1 if cyclic else 1 + int(rng.integers(len(activities) - 1))
+        index = (index + step) % len(activities)
 
 
 def _noise(profile: LoadProfile, count: int, rng: np.random.Generator) -> list[float]:
-    """Draw correlated noise, in its stationary state from the start."""
+    """Draw correlated noise, which starts in its stationary state."""
     if not profile.activities or profile.noise == 0:
         return [0.0] * count
-    keeps = profile.memory_of_noise
+    correlation = profile.memory_of_noise
     drawn = rng.normal(0.0, profile.noise, count)
-    found = [float(drawn[0]) / math.sqrt(1 - keeps**2)]
+    noise = [float(drawn[0]) / math.sqrt(1 - correlation**2)]
     for innovation in drawn[1:].tolist():
-        found.append(keeps * found[-1] + innovation)
-    return found
+        noise.append(correlation * noise[-1] + innovation)
+    return noise
 
 
-def _heated(steps: Sequence[LoadStep], profile: LoadProfile) -> Iterator[LoadStep]:
-    """Let the temperature follow the load, and the clock the temperature."""
+def _with_heat(steps: Sequence[LoadStep], profile: LoadProfile) -> Iterator[LoadStep]:
+    """Yield the steps with temperatures that follow the load, and clocks that follow temperatures."""
     heat = profile.heat
     if heat is None:
         yield from steps
         return
-    nears, clock, now_c = 1 - math.exp(-profile.step_s / heat.settling_s), 1.0, heat.ambient_c
+    approach, clock, now_c = 1 - math.exp(-profile.step_s / heat.settling_s), 1.0, heat.ambient_c
     for step in steps:
         clock = heat.slow_clock if now_c >= heat.limit_c else 1.0 if now_c < heat.limit_c - COOLING_C else clock
         yield replace(step, clock=clock, temperature_c=now_c)
-        now_c += nears * (heat.ambient_c + heat.rise_c * step.cpu * clock - now_c)
+        now_c += approach * (heat.ambient_c + heat.rise_c * step.cpu * clock - now_c)
 
 
-def _drained(steps: Iterator[LoadStep], profile: LoadProfile) -> Iterator[LoadStep]:
-    """Let other programs drain the battery."""
+def _with_battery(steps: Iterator[LoadStep], profile: LoadProfile) -> Iterator[LoadStep]:
+    """Yield the steps with the charge of the battery, which other programs discharge."""
     battery = profile.battery
     charge = battery.charge if battery else 0.0
     for step in steps:
         yield step if battery is None else replace(step, battery=charge)
         if battery is not None:
-            drawn_j = profile.step_s * (battery.idle_w + battery.busy_w * step.cpu)
-            charge = max(0.0, charge - drawn_j / battery.capacity_j)
+            consumed_j = profile.step_s * (battery.idle_w + battery.busy_w * step.cpu)
+            charge = max(0.0, charge - consumed_j / battery.capacity_j)

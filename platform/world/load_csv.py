@@ -1,7 +1,7 @@
-"""Loads in CSV files: the columns of `COLUMNS`, one row for each time from which a load holds.
+"""Recorded loads in CSV files: the columns of `COLUMNS`, and one row per change of the load.
 
-`time_s` and `cpu` must be there. An empty cell of any other column, and of `cpu` after the first row, repeats the cell
-above; between two rows the upper one holds, however far they are apart. Faults are named with the line of the file.
+The columns `time_s` and `cpu` are required. An empty cell of any other column, and of `cpu` after the first row,
+repeats the cell above; a row holds until the next one. Faults are reported with the line of the file.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ COLUMNS = tuple(LIMITS)
 SHARES = ("cpu", "memory", "battery", "gpu")
 MAX_BYTES, MAX_ROWS = 2**26, 200_000
 FAULTS_SHOWN = 5
-Row = tuple[int, list[str]]  # the line of the file, and its cells
+Row = tuple[int, list[str]]  # line number and cells
 
 
 def load_of(profile: LoadProfile, duration_s: float, rng: np.random.Generator) -> Load | None:
-    """Return the load of one device, from the file of its profile or drawn; None where nothing else runs."""
+    """Return the load of one device, from the file of its profile or drawn; None without other programs."""
     return draw(profile, duration_s, rng) if profile.file is None else read(profile, duration_s)
 
 
 def read(profile: LoadProfile, duration_s: float) -> Load:
-    """Read the file of a profile for a session of this length."""
+    """Read the file of a profile for a session of a duration."""
     assert profile.file is not None
     steps = [replace(step, law=profile.law) for step in read_steps(Path(profile.file))]
-    pause_s = steps[-1].time_s - steps[-2].time_s if len(steps) > 1 else duration_s
-    length_s = steps[-1].time_s + pause_s  # the last row counts as long as the one before
+    last_s = steps[-1].time_s - steps[-2].time_s if len(steps) > 1 else duration_s
+    length_s = steps[-1].time_s + last_s  # the last row has the duration of the row above
     if profile.repeat and length_s < duration_s:
         if steps[0].battery is not None:
             raise DataError(f"{profile.file} holds a battery, which does not charge by repeating: set repeat: false.")
@@ -56,11 +56,11 @@ def read(profile: LoadProfile, duration_s: float) -> Load:
 
 
 def read_steps(path: Path) -> list[LoadStep]:
-    """Read the rows of a file; every fault is named with its line."""
+    """Read the rows of a file; refuse it with all faults and their lines."""
     try:
         check_file(path, MAX_BYTES)
-        found = path.stat()
-        return list(_known(path, found.st_mtime_ns, found.st_size))
+        stat = path.stat()
+        return list(_read_cached(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError as error:
         raise DataError(f"There is no file '{path}'.") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -68,19 +68,21 @@ def read_steps(path: Path) -> list[LoadStep]:
 
 
 @functools.lru_cache(maxsize=4)
-def _known(path: Path, changed_ns: int, size_bytes: int) -> tuple[LoadStep, ...]:
-    """Read a file once for all devices."""
+def _read_cached(path: Path, changed_ns: int, size_bytes: int) -> tuple[LoadStep, ...]:
+    """Read a file once for all devices, and again only if it has changed."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         filled = [(reader.line_num, cells) for cells in reader if len(cells) > 1 or "".join(cells).strip()]
     (_, head), *rows = filled or [(1, [])]
     if not rows or len(rows) > MAX_ROWS:
         raise DataError(f"{path} has {len(rows):,} rows of a load; give 1 to {MAX_ROWS:,} below the names of columns.")
-    told = [f"no column {name}" for name in ("time_s", "cpu") if name not in head]
-    told += [f"unknown column '{shortened(name)}'" for name in head if name not in COLUMNS]
-    told += [f"column {name} stands there {head.count(name)} times" for name in COLUMNS if head.count(name) > 1]
-    if told:
-        raise DataError(f"{path}: {'; '.join(told)}; known are {', '.join(COLUMNS)}.")
+    column_faults = [f"no column {name}" for name in ("time_s", "cpu") if name not in head]
+    column_faults += [f"unknown column '{shortened(name)}'" for name in head if name not in COLUMNS]
+    column_faults += [
+        f"column {name} stands there {head.count(name)} times" for name in COLUMNS if head.count(name) > 1
+    ]
+    if column_faults:
+        raise DataError(f"{path}: {'; '.join(column_faults)}; known are {', '.join(COLUMNS)}.")
     faults: list[str] = []
     steps = list(_steps(head, rows, faults))
     if faults:
@@ -90,16 +92,16 @@ def _known(path: Path, changed_ns: int, size_bytes: int) -> tuple[LoadStep, ...]
 
 
 def facts_of(path: Path) -> Mapping[str, str]:
-    """Say what a file holds, for a person."""
+    """Summarise a file for `driftlab show`: rows, duration, gaps, CPU load, exhausted memory and battery."""
     steps = read_steps(path)
     gaps_s = [after.time_s - before.time_s for before, after in itertools.pairwise(steps)]
-    mean, most = sum(step.cpu for step in steps) / len(steps), max(step.cpu for step in steps)
+    mean, highest = sum(step.cpu for step in steps) / len(steps), max(step.cpu for step in steps)
     full, empty = (sum(holds(step) for step in steps) for holds in (lambda one: one.memory >= 1, _is_empty))
     return {
         "rows": f"{len(steps):,}",
         "until": f"{steps[-1].time_s:g} s",
         "longest gap between rows": f"{max(gaps_s, default=0.0):g} s: the row above holds",
-        "CPU load": f"mean {mean:.2f}, highest {most:.2f}",
+        "CPU load": f"mean {mean:.2f}, highest {highest:.2f}",
         "rows without free memory": str(full),
         "rows with an empty battery": f"{empty}: the device stops at the first" if empty else "0",
     }
@@ -110,7 +112,7 @@ def _is_empty(step: LoadStep) -> bool:
 
 
 def write_steps(path: Path, steps: Iterable[LoadStep]) -> None:
-    """Write a file row by row, so that a recording that is broken off holds what it has."""
+    """Write a file row by row, so that an interrupted recording is readable."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -123,7 +125,7 @@ def _steps(head: list[str], rows: list[Row], faults: list[str]) -> Iterator[Load
     now: LoadStep | None = None
     for line, cells in rows:
         if len(cells) != len(head):
-            faults.append(_other_length(line, len(cells), len(head)))
+            faults.append(_length_fault(line, len(cells), len(head)))
             continue
         row = dict(zip(head, cells, strict=True))
         values = {name: _value(name, row[name], line, faults) for name in COLUMNS if name in row}
@@ -137,14 +139,14 @@ def _steps(head: list[str], rows: list[Row], faults: list[str]) -> Iterator[Load
             yield now
 
 
-def _other_length(line: int, cells: int, columns: int) -> str:
-    """Say that a row has more or fewer cells than there are columns, and what to do."""
-    cure = "write decimals with a point (0.9, not 0,9)" if cells > columns else "empty cells keep their commas"
-    return f"line {line} has {cells} cell{'s' * (cells > 1)} for {columns} columns: {cure}"
+def _length_fault(line: int, cells: int, columns: int) -> str:
+    """Return the fault of a row whose cells do not match the columns, and its fix."""
+    fix = "write decimals with a point (0.9, not 0,9)" if cells > columns else "empty cells keep their commas"
+    return f"line {line} has {cells} cell{'s' * (cells > 1)} for {columns} columns: {fix}"
 
 
 def _value(name: str, cell: str, line: int, faults: list[str]) -> float | None:
-    """Return the number in a cell; None where it is empty or wrong."""
+    """Return the number in a cell; None if it is empty or, with a new fault, wrong."""
     text = cell.strip()
     if not text:
         return None
@@ -162,12 +164,13 @@ def _value(name: str, cell: str, line: int, faults: list[str]) -> float | None:
 
 
 def _repeated(file: str, steps: list[LoadStep], length_s: float, duration_s: float) -> list[LoadStep]:
-    """Let the steps begin again until the session ends; the first one holds from the beginning of every turn on."""
-    turns = math.ceil(duration_s / length_s)
-    if turns * len(steps) > MAX_STEPS:
+    """Repeat the steps to the end of the session; the first one holds from each repetition's start."""
+    repetitions = math.ceil(duration_s / length_s)
+    rows = repetitions * len(steps)
+    if rows > MAX_STEPS:
         raise RequestError(
-            f"{file} lasts {length_s:g} s, and repeats {turns:,} times in a session of {duration_s:g} s: that is "
-            f"{turns * len(steps):,} rows, allowed are {MAX_STEPS:,}. Set repeat: false, or give fewer rows a second."
+            f"{file} lasts {length_s:g} s, and repeats {repetitions:,} times in a session of {duration_s:g} s: that is "
+            f"{rows:,} rows, allowed are {MAX_STEPS:,}. Set repeat: false, or give fewer rows a second."
         )
     steps = [replace(steps[0], time_s=0.0), *steps[1:]]
-    return [replace(step, time_s=step.time_s + turn * length_s) for turn in range(turns) for step in steps]
+    return [replace(step, time_s=step.time_s + index * length_s) for index in range(repetitions) for step in steps]

@@ -1,10 +1,10 @@
-"""A machine shared by tasks; each progresses at its share, and shares may change meanwhile.
+"""A processor shared by tasks: each progresses at its share, which may change during the task.
 
-Under the load of other programs the machine is slower, and so is each of its tasks.
+The load of other programs reduces the speed of the processor and of all its tasks.
 
-A task enters the machine and leaves it. The machine asks its policy for shares whenever a task comes or goes: on a
-device the policy is the scheduling member, on a server by default first come, first served. A task without end, such
-as inference on a stream, only has a course: the shares that it had, and since when.
+A task enters the processor and leaves it. At each entry and exit the processor calls its policy for new shares: on a
+device the policy is the scheduling member, on a server by default first come, first served. A task without an end, such
+as inference on a stream, only has a share schedule: its shares, and the time from which each holds.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
     from driftlab.platform.world.clock import Clock
 
 Course = tuple[tuple[float, float], ...]  # (from this time on, this share), in order of time
-Policy = Callable[["Machine", str], Mapping[str, Share]]  # shares by task; the second argument is the reason for asking
+Policy = Callable[
+    ["Machine", str], Mapping[str, Share]
+]  # shares by task; the second argument is the reason of the call
 SHARE_TOLERANCE = 1e-6  # tolerance of the sum of shares
-ROUNDING_S = 1e-9  # a need with less time left than this is done: the rest is rounding
+ROUNDING_S = 1e-9  # a task with less time left has ended: the rest is rounding
 
 
 class Pipelined(dict[Engine, float]):
-    """Shares of the machine's parts for a task that uses them at the same time, one piece of work after another."""
+    """Shares of resources for a task that uses them at the same time, interleaved with other tasks."""
 
 
 def taken_s(start_s: float, alone_s: float, course: Course) -> float:
-    """Return the time that a task takes from a start on; the last share of the course holds."""
+    """Return the duration of a task from its start; the last share of the schedule holds."""
     waited_s, now_s = 0.0, max(start_s, course[0][0])
     stops = (*(time_s for time_s, _ in course[1:]), math.inf)
     for (_, share), stop_s in zip(course, stops, strict=True):
@@ -51,36 +53,36 @@ def taken_s(start_s: float, alone_s: float, course: Course) -> float:
 
 
 def done_s(start_s: float, alone_s: float, course: Course) -> float:
-    """Return when a task that begins at a time is done."""
+    """Return the end of a task that starts at a time."""
     return start_s + taken_s(start_s, alone_s, course)
 
 
 def rate(need: Need, share: Share) -> float:
-    """Return the speed of a task as a share of its speed alone; its parts run one after another, or pipelined."""
+    """Return the speed of a task relative to its isolated speed; its parts run in sequence, or pipelined."""
     if not isinstance(share, Mapping):
         return share
     parts = [(seconds, share.get(engine, 0.0)) for engine, seconds in need.seconds.items() if seconds]
     if not parts:
-        return float(_any(share))
+        return float(_is_positive(share))
     if isinstance(share, Pipelined):
         return need.alone_s * min(part / seconds for seconds, part in parts)
     return need.alone_s / sum(seconds / part for seconds, part in parts) if all(part for _, part in parts) else 0.0
 
 
 def accelerator_share(share: Share) -> float:
-    """Return a share as one number: the part of the accelerator, where it names parts."""
+    """Return a share as one number: that of the accelerator if it has a share per resource."""
     return share.get("accelerator", 0.0) if isinstance(share, Mapping) else share
 
 
 def first_come(count: int) -> Policy:
-    """Return a policy that gives each of the first tasks a processor of its own; the others wait in order of arrival.
+    """Return a policy that gives a processor to each of the first `count` tasks; the others wait.
 
     Each processor that becomes free starts one waiting task, as with a simpy.Resource, so that ties break the same way.
     """
 
     def shares(machine: Machine, reason: str) -> Mapping[str, Share]:
-        busy = [name for name, work in machine.works.items() if work.share]
-        waiting = [name for name, work in machine.works.items() if not work.share]
+        busy = [name for name, task in machine.works.items() if task.share]
+        waiting = [name for name, task in machine.works.items() if not task.share]
         return dict.fromkeys([*busy, *waiting[:1]][:count], 1.0)
 
     return shares
@@ -88,59 +90,59 @@ def first_come(count: int) -> Policy:
 
 @dataclass(eq=False)
 class MachineTask:
-    """A task on a machine, from when it enters until it leaves."""
+    """A task on a processor, from its entry to its exit."""
 
     name: str
     granted: simpy.Event  # its first share above zero
     share: Share = 0.0
-    need: Need = field(default_factory=Need)  # of its current job
-    left_s: float = 0.0  # of that need, alone on the machine, when shares last changed
+    need: Need = field(default_factory=Need)  # cost of its current job
+    left_s: float = 0.0  # isolated time left of that job when shares last changed
     since_s: float = 0.0  # time of that change
-    process: simpy.Process | None = None  # waits until it is done
-    speed: float = 1.0  # of its machine under load
-    woken: bool = False  # its process is interrupted, and has not gone on yet
+    process: simpy.Process | None = None  # waits for the end of the job
+    speed: float = 1.0  # of its processor under load
+    woken: bool = False  # whether its process is interrupted and has not resumed yet
 
     @property
     def pace(self) -> float:
         return rate(self.need, self.share) * self.speed
 
     def go_on(self, now_s: float) -> None:
-        """Account for its progress at the current share."""
+        """Update the time left by the progress at the current share."""
         self.left_s, self.since_s = max(0.0, self.left_s - (now_s - self.since_s) * self.pace), now_s
 
 
 class Machine:
-    """The compute of a device or a server, shared by tasks."""
+    """The processor of a device or a server, shared by tasks."""
 
     def __init__(self, clock: Clock, policy: Policy, capacity: float = 1.0) -> None:
         self.clock, self.policy, self.capacity = clock, policy, capacity
-        self.speed = 1.0  # relative to the idle machine: other programs, and a slower clock, take from it
-        self.works: dict[str, MachineTask] = {}  # in the order in which they entered
+        self.speed = 1.0  # relative to the idle device: other programs and a slower clock reduce it
+        self.works: dict[str, MachineTask] = {}  # in order of entry
         self.peak_memory_bytes = 0
         self._courses: dict[str, list[tuple[float, float]]] = {}
 
     def enter(self, name: str, reason: str | None = "offer", need: Need | None = None) -> MachineTask:
-        """Add a task and ask for shares; `need` is given for a task without end, whose memory counts.
+        """Add a task and redistribute the shares; a task without an end has a `need`, whose memory counts.
 
-        Without a reason no shares are asked for: the caller adds or removes several tasks at once and then asks itself.
+        Without a reason the shares stay: the caller adds or removes several tasks and then calls `share_out`.
         """
         if name in self.works:
             raise RunError(f"The work '{name}' is on its machine already.")
-        self.works[name] = work = MachineTask(name, self.clock.event(), need=need or Need(), speed=self.speed)
-        self._weigh()
+        self.works[name] = task = MachineTask(name, self.clock.event(), need=need or Need(), speed=self.speed)
+        self._update_peak_memory()
         if reason is not None:
             self.share_out(reason)
-        return work
+        return task
 
-    def leave(self, work: MachineTask, reason: str | None = "end") -> None:
-        """Remove a task; its share is redistributed at this instant, after the events that are due already.
+    def leave(self, task: MachineTask, reason: str | None = "end") -> None:
+        """Remove a task; its share is redistributed at this instant, after the events that are already due.
 
-        The current need of the task is never completed. Removing it twice changes nothing.
+        The current job of the task is never completed. A second removal has no effect.
         """
-        if self.works.get(work.name) is not work:
+        if self.works.get(task.name) is not task:
             return
-        self._give(work, 0.0)
-        del self.works[work.name]
+        self._set_share(task, 0.0)
+        del self.works[task.name]
         if reason is None:
             return
         freed = self.clock.event()  # as simpy.Resource does it, so that ties break the same way
@@ -149,115 +151,116 @@ class Machine:
 
     @contextmanager
     def entered(self, name: str) -> Iterator[MachineTask]:
-        """Hold a place on the machine for consecutive needs; yield the task's `granted` before the first."""
-        work = self.enter(name)
+        """Keep a task on the processor during several jobs; wait for its `granted` before the first one."""
+        task = self.enter(name)
         try:
-            yield work
+            yield task
         finally:
-            self.leave(work)
+            self.leave(task)
 
-    def do(self, work: MachineTask, need: Need) -> Generator[simpy.Event, Any, None]:
-        """Wait until a need is done at the task's shares.
+    def do(self, task: MachineTask, need: Need) -> Generator[simpy.Event, Any, None]:
+        """Wait for the end of a job at the task's shares.
 
-        While its pace stays, it waits for a single timeout, so that ties break as with simpy.Resource.
+        At a constant pace it waits for a single timeout, so that ties break as with simpy.Resource.
         """
         if not 0 <= need.alone_s < math.inf:
-            raise RunError(f"The work '{work.name}' needs {need.alone_s} s; it must be finite and at least 0.")
-        if self.works.get(work.name) is not work:
-            raise RunError(f"The work '{work.name}' is not on its machine: enter it first.")
-        work.need, work.left_s, work.since_s = need, need.alone_s, self.clock.now
-        work.process = self.clock.active_process
-        self._weigh()
+            raise RunError(f"The work '{task.name}' needs {need.alone_s} s; it must be finite and at least 0.")
+        if self.works.get(task.name) is not task:
+            raise RunError(f"The work '{task.name}' is not on its machine: enter it first.")
+        task.need, task.left_s, task.since_s = need, need.alone_s, self.clock.now
+        task.process = self.clock.active_process
+        self._update_peak_memory()
         try:
             while True:
                 try:
-                    yield self._end(work)
+                    yield self._end_of(task)
                     return
-                except simpy.Interrupt as woken:
-                    if woken.cause is not work:
+                except simpy.Interrupt as interrupt:
+                    if interrupt.cause is not task:
                         raise
-                    work.woken = False
-                    if need.alone_s > 0 and work.left_s <= ROUNDING_S:
-                        return  # it was done at the instant of the change
+                    task.woken = False
+                    if need.alone_s > 0 and task.left_s <= ROUNDING_S:
+                        return  # it ended at the instant of the change
         finally:
-            work.process, work.left_s, work.need = None, 0.0, Need()
+            task.process, task.left_s, task.need = None, 0.0, Need()
 
-    def left(self, work: MachineTask) -> Need:
-        """Return what is left of the current need of a task."""
-        left_s = max(0.0, work.left_s - (self.clock.now - work.since_s) * work.pace)
-        part = left_s / work.need.alone_s if work.need.alone_s else 0.0
-        seconds = {engine: part * seconds for engine, seconds in work.need.seconds.items()}
-        return Need(seconds, work.need.memory_bytes, part * work.need.joules)
+    def left(self, task: MachineTask) -> Need:
+        """Return the remaining cost of the current job of a task."""
+        left_s = max(0.0, task.left_s - (self.clock.now - task.since_s) * task.pace)
+        part = left_s / task.need.alone_s if task.need.alone_s else 0.0
+        seconds = {engine: part * seconds for engine, seconds in task.need.seconds.items()}
+        return Need(seconds, task.need.memory_bytes, part * task.need.joules)
 
-    def _end(self, work: MachineTask) -> simpy.Event:
-        """Wait until a task is done at its current share, or while it has none."""
-        if work.left_s and not work.pace:
+    def _end_of(self, task: MachineTask) -> simpy.Event:
+        """Return the event of a job's end at the current share; without a share, one that never occurs."""
+        if task.left_s and not task.pace:
             return self.clock.event()
-        return self.clock.timeout(work.left_s / work.pace if work.left_s else 0.0)
+        return self.clock.timeout(task.left_s / task.pace if task.left_s else 0.0)
 
     def share_out(self, reason: str) -> None:
-        """Ask the policy, and apply the new shares from now on."""
-        for work in self.works.values():
-            work.go_on(self.clock.now)
+        """Call the policy, and apply its shares from now on."""
+        for task in self.works.values():
+            task.go_on(self.clock.now)
         shares = self.policy(self, reason)
         _check(shares, self.capacity)
-        for work in self.works.values():
-            self._give(work, shares.get(work.name, 0.0))
+        for task in self.works.values():
+            self._set_share(task, shares.get(task.name, 0.0))
 
     def set_speed(self, speed: float) -> None:
-        """Let every task go on at another speed from now on; shares stay."""
+        """Change the speed of every task from now on; shares are unchanged."""
         if speed == self.speed:
             return
         self.speed = speed
-        for work in self.works.values():
-            work.go_on(self.clock.now)
-            before, work.speed = work.pace, speed
-            self._note(work.name, accelerator_share(work.share) * speed)
-            self._wake(work, before)
+        for task in self.works.values():
+            task.go_on(self.clock.now)
+            before, task.speed = task.pace, speed
+            self._record(task.name, accelerator_share(task.share) * speed)
+            self._wake(task, before)
 
     def course(self, name: str, start_s: float, stop_s: float) -> Course:
-        """Return the shares of a task in a span of time, times the machine's speed; older ones are forgotten."""
-        known = self._courses.get(name, [])
-        before = [share for time_s, share in known if time_s <= start_s][-1:] or [0.0]
-        later = [(time_s, share) for time_s, share in known if time_s > start_s]
+        """Return the shares of a task in a span of time, times the speed; older shares are dropped."""
+        recorded = self._courses.get(name, [])
+        before = [share for time_s, share in recorded if time_s <= start_s][-1:] or [0.0]
+        later = [(time_s, share) for time_s, share in recorded if time_s > start_s]
         self._courses[name] = [(start_s, before[0]), *later]
         return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
 
-    def _give(self, work: MachineTask, share: Share) -> None:
-        if share != work.share:
-            before = work.pace
-            work.share = share
-            self._note(work.name, accelerator_share(share) * self.speed)
-            self._wake(work, before)
-        if _any(share) and not work.granted.triggered:
-            work.granted.succeed()
+    def _set_share(self, task: MachineTask, share: Share) -> None:
+        if share != task.share:
+            before = task.pace
+            task.share = share
+            self._record(task.name, accelerator_share(share) * self.speed)
+            self._wake(task, before)
+        if _is_positive(share) and not task.granted.triggered:
+            task.granted.succeed()
 
-    def _wake(self, work: MachineTask, before: float) -> None:
-        """Let a waiting task wait anew where its pace has changed.
+    def _wake(self, task: MachineTask, before: float) -> None:
+        """Interrupt a waiting task if its pace has changed.
 
-        Share and speed may change at one instant: a second interrupt could reach a process that is done with its need.
+        Share and speed may change at one instant: a second interrupt could reach a process whose job has ended.
         """
-        if work.process is not None and work.pace != before and not work.woken:
-            work.woken = True
-            work.process.interrupt(work)
+        if task.process is not None and task.pace != before and not task.woken:
+            task.woken = True
+            task.process.interrupt(task)
 
-    def _note(self, name: str, share: float) -> None:
-        course = self._courses.setdefault(name, [])
-        if course and course[-1][0] == self.clock.now:
-            course.pop()
-        course.append((self.clock.now, share))
+    def _record(self, name: str, share: float) -> None:
+        """Append a share to the share schedule of a task; the last one of an instant holds."""
+        schedule = self._courses.setdefault(name, [])
+        if schedule and schedule[-1][0] == self.clock.now:
+            schedule.pop()
+        schedule.append((self.clock.now, share))
 
-    def _weigh(self) -> None:
-        held = sum(work.need.memory_bytes for work in self.works.values())
-        self.peak_memory_bytes = max(self.peak_memory_bytes, held)
+    def _update_peak_memory(self) -> None:
+        used_bytes = sum(task.need.memory_bytes for task in self.works.values())
+        self.peak_memory_bytes = max(self.peak_memory_bytes, used_bytes)
 
 
-def _any(share: Share) -> bool:
+def _is_positive(share: Share) -> bool:
     return any(share.values()) if isinstance(share, Mapping) else share > 0
 
 
 def _check(shares: Mapping[str, Share], capacity: float) -> None:
-    """Refuse impossible shares."""
+    """Refuse shares outside [0, 1], and shares that exceed the capacity."""
     parts: dict[str, float] = {"all": 0.0}
     for name, share in shares.items():
         for engine, part in (share if isinstance(share, Mapping) else {"all": share}).items():

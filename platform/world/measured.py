@@ -1,4 +1,4 @@
-"""Measured networks from a CSV or Parquet file, and functions of a set of networks."""
+"""Measured networks from a CSV or Parquet file, and functions of a set of variants."""
 
 from __future__ import annotations
 
@@ -36,25 +36,26 @@ Row = dict[str, Any]
 def read(
     path: Path, rename: Mapping[str, str] | None = None, only: Mapping[str, Any] | None = None
 ) -> dict[str, tuple[Variant, ...]]:
-    """Read each application's networks, from the smallest on; `only` keeps rows with these values, as of one device."""
+    """Return each application's networks, smallest first; `only` selects rows, as of one device."""
     columns, rows = _table(path)
-    names, wanted = {column: (rename or {}).get(column, column) for column in columns}, only or {}
-    misnamed = list(_misnamed(rename or {}, columns))
-    _refuse(path, [*misnamed, *_nowhere(wanted, columns, rows), *([] if misnamed else _ill_shaped(columns, names))])
-    rows = [row for row in rows if all(_is(row[column], value) for column, value in wanted.items())]
+    names, selected = {column: (rename or {}).get(column, column) for column in columns}, only or {}
+    rename_faults = list(_rename_faults(rename or {}, columns))
+    shape_faults = [] if rename_faults else _shape_faults(columns, names)
+    _refuse(path, [*rename_faults, *_selection_faults(selected, columns, rows), *shape_faults])
+    rows = [row for row in rows if all(_equals(row[column], value) for column, value in selected.items())]
     if not rows:
-        raise DataError(f"{path} has no rows{f' with {dict(wanted)}' if wanted else ''}.")
+        raise DataError(f"{path} has no rows{f' with {dict(selected)}' if selected else ''}.")
     faults: list[str] = []
-    found: dict[str, list[Variant]] = {}
+    by_app: dict[str, list[Variant]] = {}
     for number, row in enumerate(rows, 1):
         renamed = {names[column]: value for column, value in row.items()}
         app = str(renamed.get("app", path.stem))
-        found.setdefault(app, []).append(_variant(renamed, number, len(found.get(app, [])), faults))
-    faults.extend([*_half_sized(rows, names), *_twice(found)])
+        by_app.setdefault(app, []).append(_variant(renamed, number, len(by_app.get(app, [])), faults))
+    faults.extend([*_missing_sizes(rows, names), *_duplicates(by_app)])
     if faults:
         more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
         raise DataError(f"{path}: {'; '.join(faults[:FAULTS_SHOWN])}{more}.")
-    return {app: tuple(sorted(ones, key=lambda one: (one.memory_bytes, one.latency_s))) for app, ones in found.items()}
+    return {app: tuple(sorted(ones, key=lambda one: (one.memory_bytes, one.latency_s))) for app, ones in by_app.items()}
 
 
 def _table(path: Path) -> tuple[list[str], list[Row]]:
@@ -78,8 +79,8 @@ def _refuse(path: Path, faults: list[str]) -> None:
         raise DataError(f"{path}: {' '.join(faults)}")
 
 
-def _misnamed(rename: Mapping[str, str], columns: list[str]) -> Iterator[str]:
-    """Name the columns to rename that are missing, and the new names that are unknown."""
+def _rename_faults(rename: Mapping[str, str], columns: list[str]) -> Iterator[str]:
+    """Yield a fault for each missing column to rename, and for each unknown new name."""
     for column, name in rename.items():
         if column not in columns:
             yield f"rename.{column}: {unknown_name('column of the file', column, columns)}"
@@ -87,27 +88,30 @@ def _misnamed(rename: Mapping[str, str], columns: list[str]) -> Iterator[str]:
             yield f"rename.{column}: {unknown_name('column', name, COLUMNS)}"
 
 
-def _nowhere(only: Mapping[str, Any], columns: list[str], rows: list[Row]) -> Iterator[str]:
-    """Name the columns of `only` that are missing, and the values that no row has."""
+def _selection_faults(only: Mapping[str, Any], columns: list[str], rows: list[Row]) -> Iterator[str]:
+    """Yield a fault for each missing column of `only`, and for each value that no row has."""
     for column, value in only.items():
         if column not in columns:
             yield f"only.{column}: {unknown_name('column of the file', column, columns)}"
-        elif rows and not any(_is(row[column], value) for row in rows):
-            known = {str(row[column]) for row in rows}
-            many = f"None of its {len(known)} values is {quoted(value)}."
-            yield f"only.{column}: {many if len(known) > VALUES_SHOWN else unknown_name('value', str(value), known)}"
+        elif rows and not any(_equals(row[column], value) for row in rows):
+            values = {str(row[column]) for row in rows}
+            if len(values) > VALUES_SHOWN:
+                yield f"only.{column}: None of its {len(values)} values is {quoted(value)}."
+            else:
+                yield f"only.{column}: {unknown_name('value', str(value), values)}"
 
 
-def _is(there: Any, value: Any) -> bool:
-    """Compare numbers as numbers and all other values as text."""
-    return bool(there == value) or str(there) == str(value)
+def _equals(cell: Any, value: Any) -> bool:
+    """Compare numbers as numbers, and all other values as text."""
+    return bool(cell == value) or str(cell) == str(value)
 
 
-def _ill_shaped(columns: list[str], names: Mapping[str, str]) -> list[str]:
-    """Name quantities that are given twice, and a missing latency or accuracy."""
-    meant = [UNITS.get(name, (name, 1))[0] for name in (names[column] for column in columns) if name in COLUMNS]
-    faults = [f"'{name}' is there {meant.count(name)} times" for name in sorted(set(meant)) if meant.count(name) > 1]
-    faults += [f"no column of '{name}'" for name in ("accuracy", "latency_s") if name not in meant]
+def _shape_faults(columns: list[str], names: Mapping[str, str]) -> list[str]:
+    """Return the faults of duplicate quantities, and of a missing latency or accuracy."""
+    quantities = [UNITS.get(name, (name, 1))[0] for name in (names[column] for column in columns) if name in COLUMNS]
+    repeated = [name for name in sorted(set(quantities)) if quantities.count(name) > 1]
+    faults = [f"'{name}' is there {quantities.count(name)} times" for name in repeated]
+    faults += [f"no column of '{name}'" for name in ("accuracy", "latency_s") if name not in quantities]
     return [f"{'; '.join(faults)}; it has {', '.join(columns)}; known are {', '.join(COLUMNS)}."] if faults else []
 
 
@@ -119,9 +123,9 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
             values[name] = _number(value, factor, LIMITS.get(name, (0, MAX_QUANTITY)))
             if values[name] is None and not (value is None and name != "latency_s"):
                 faults.append(f"row {number}: {column} is {quoted(value)}")
-    macs, called = values.get("macs"), row.get("variant")
+    macs, label = values.get("macs"), row.get("variant")
     return Variant(
-        name=str(place if called in (None, "") else called),
+        name=str(place if label in (None, "") else label),
         accuracy=values.get("accuracy"),
         memory_bytes=round(values.get("memory_bytes") or 0),
         latency_s=values.get("latency_s") or 0.0,
@@ -131,23 +135,23 @@ def _variant(row: Row, number: int, place: int, faults: list[str]) -> Variant:
 
 
 def _number(value: Any, factor: float, limits: tuple[float, float]) -> float | None:
-    """Return a finite number within its limits in the base unit; None for anything else."""
+    """Return a finite number within its limits, in the base unit; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    fitted = float(value) * factor
-    return fitted if limits[0] <= fitted <= limits[1] else None
+    converted = float(value) * factor
+    return converted if limits[0] <= converted <= limits[1] else None
 
 
-def _half_sized(rows: list[Row], names: Mapping[str, str]) -> Iterator[str]:
-    """Name the rows without a size where others have one: a network of 0 bytes would always fit."""
+def _missing_sizes(rows: list[Row], names: Mapping[str, str]) -> Iterator[str]:
+    """Yield a fault for each row without a size if others have one: a network of 0 bytes would always fit."""
     for column in (column for column, name in names.items() if UNITS.get(name, ("", 1))[0] == "memory_bytes"):
         empty = [number for number, row in enumerate(rows, 1) if row[column] is None]
         if len(empty) < len(rows):
             yield from (f"row {number}: {column} is empty, in others it is not" for number in empty)
 
 
-def _twice(found: Mapping[str, list[Variant]]) -> Iterator[str]:
-    for app, ones in found.items():
+def _duplicates(by_app: Mapping[str, list[Variant]]) -> Iterator[str]:
+    for app, ones in by_app.items():
         names = [one.name for one in ones]
         yield from (
             f"{app} has {name} {names.count(name)} times" for name in sorted(set(names)) if names.count(name) > 1
@@ -155,28 +159,29 @@ def _twice(found: Mapping[str, list[Variant]]) -> Iterator[str]:
 
 
 def knee(variants: Sequence[Variant]) -> int:
-    """Find the bend of accuracy over log size: the point farthest above the line from smallest to largest."""
+    """Return the knee: the variant farthest above the line of accuracy over log size."""
     size = np.log([max(variant.memory_bytes, 1) for variant in variants])
     if np.ptp(size) == 0:  # of unknown or equal size: order by latency
         size = np.log([variant.latency_s for variant in variants])
     accuracy = np.array([variant.accuracy or 0.0 for variant in variants])
     if np.ptp(size) == 0 or np.ptp(accuracy) == 0:
         return int(size.argmin())
-    least, most = int(size.argmin()), int(size.argmax())
-    along = (size - size[least]) / (size[most] - size[least])
-    above = accuracy - (accuracy[least] + along * (accuracy[most] - accuracy[least]))
+    smallest, largest = int(size.argmin()), int(size.argmax())
+    along = (size - size[smallest]) / (size[largest] - size[smallest])
+    above = accuracy - (accuracy[smallest] + along * (accuracy[largest] - accuracy[smallest]))
     return int(above.argmax())
 
 
 def paged_bytes(variants: Sequence[Variant], before: int | None, after: int | None, *, nested: bool) -> tuple[int, int]:
-    """Count the bytes paged in and out by a switch: of nested networks the difference, of those with parts the parts in
-    which they differ, of others all.
+    """Return the bytes paged in and out by a switch of networks.
+
+    Nested networks page the difference, networks with parts the parts that differ, others all bytes.
     """
-    held, wanted = (0 if which is None else variants[which].memory_bytes for which in (before, after))
+    old_bytes, new_bytes = (0 if index is None else variants[index].memory_bytes for index in (before, after))
     if before == after:
         return 0, 0
-    there, needed = (dict(() if which is None else variants[which].parts) for which in (before, after))
-    if there or needed:
-        loaded = sum(size for name, size in needed.items() if name not in there)
-        return loaded, sum(size for name, size in there.items() if name not in needed)
-    return (max(0, wanted - held), max(0, held - wanted)) if nested else (wanted, held)
+    old, new = (dict(() if index is None else variants[index].parts) for index in (before, after))
+    if old or new:
+        loaded = sum(size for name, size in new.items() if name not in old)
+        return loaded, sum(size for name, size in old.items() if name not in new)
+    return (max(0, new_bytes - old_bytes), max(0, old_bytes - new_bytes)) if nested else (new_bytes, old_bytes)

@@ -1,4 +1,4 @@
-"""Parse a user's mapping into a profile, or report all of its faults."""
+"""Parse a mapping of a spec into a profile, or report all of its faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRICT: ConfigDict = {"extra": "forbid"}  # the __pydantic_config__ of every pro
 
 
 def parse(cls: type[Profile], kind: str, given: Mapping[str, Any]) -> Profile:
-    """Build a frozen dataclass whose fields carry their limits; refuse it with all faults at once."""
+    """Return a frozen dataclass whose fields have limits; refuse the mapping with all faults at once."""
     from pydantic import ValidationError
 
     try:

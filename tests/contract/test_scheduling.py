@@ -1,4 +1,4 @@
-"""What every member of the scheduling family promises."""
+"""Contract of every scheduling member."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ NEEDS = st.builds(
     memory_bytes=st.integers(0, 10**9),
     joules=st.floats(0, 100),
 )
-WAYS = st.lists(st.builds(Way, name=st.sampled_from("xyz"), need=NEEDS, accuracy=ACCURACIES), min_size=1, max_size=3)
-OFFERED = st.builds(Learning, state=st.just("offered"), ways=WAYS.map(tuple), now=ACCURACIES)
+CONFIGS = st.lists(st.builds(Way, name=st.sampled_from("xyz"), need=NEEDS, accuracy=ACCURACIES), min_size=1, max_size=3)
+OFFERED = st.builds(Learning, state=st.just("offered"), ways=CONFIGS.map(tuple), now=ACCURACIES)
 RUNNING = st.builds(Learning, state=st.just("running"), left=NEEDS, now=ACCURACIES, then=ACCURACIES)
 
 
 def demand(variants: list[Variant], **asked: Any) -> Demand:
-    """Variants come from the smallest on; one of them may be what runs now."""
+    """Draw variants in order of size; one of them may be running."""
     running = asked.pop("running")
     ordered = tuple(sorted(variants, key=lambda variant: variant.memory_bytes))
     return Demand(variants=ordered, running=None if running is None else running % len(ordered), **asked)
@@ -87,18 +87,18 @@ WINDOWS = st.builds(
 
 
 def part(share: Share | None, engine: Engine) -> float:
-    """What a share has of one part of the machine."""
-    if share is None:  # learning takes its part of the share to answer
+    """Return the share of one resource."""
+    if share is None:  # training takes a part of the inference share
         return 0.0
     return share if isinstance(share, float) else share.get(engine, 0.0)
 
 
-def answers(allocation: Allocation, engine: Engine = "accelerator") -> list[float]:
+def inference_shares(allocation: Allocation, engine: Engine = "accelerator") -> list[float]:
     return [part(grant.answer, engine) for grant in allocation.grants]
 
 
 def check(window: Window, allocation: Allocation) -> None:
-    """Shares are of one machine, and every grant is one of what its application asked for."""
+    """Check that shares add up to one processor, and that every grant is an option of its application."""
     assert isinstance(allocation, Allocation)
     for engine in ENGINES:
         parts = [part(share, engine) for grant in allocation.grants for share in (grant.answer, grant.learn)]
@@ -116,24 +116,24 @@ def check(window: Window, allocation: Allocation) -> None:
 
 
 class TestAnyWindow:
-    """To draw a window takes longer than all members need for it, so one serves all of them."""
+    """Each drawn window is used for all members, because drawing takes longer than their decisions."""
 
     @settings(max_examples=60, deadline=None)
     @given(window=WINDOWS)
-    def test_every_grant_is_part_of_one_machine_and_the_same_each_time(self, window):
+    def test_grants_add_up_to_one_processor_and_are_deterministic(self, window):
         kept = repr(window)
         for name, member in MEMBERS.items():
             note(name)
             allocation = member.allocate(window)
             check(window, allocation)
             notes = [grant.note for grant in allocation.grants]
-            assert bool(window.demands) <= (sum(answers(allocation)) > 0 or any(notes))
+            assert bool(window.demands) <= (sum(inference_shares(allocation)) > 0 or any(notes))
             assert Member("scheduling", name).make().allocate(window) == allocation
             assert repr(window) == kept
 
     @settings(max_examples=40, deadline=None)
     @given(first=WINDOWS, second=WINDOWS)
-    def test_what_a_member_hands_on_serves_the_next_window_whatever_that_is(self, first, second):
+    def test_state_is_valid_input_of_any_next_window(self, first, second):
         for name, member in MEMBERS.items():
             note(name)
             state = pickle.loads(pickle.dumps(member.allocate(first).state))
@@ -141,39 +141,39 @@ class TestAnyWindow:
 
     @settings(max_examples=60, deadline=None)
     @given(window=WINDOWS)
-    def test_networks_fit_into_memory_together_or_a_note_says_that_they_do_not(self, window):
+    def test_networks_fit_into_memory_or_a_note_reports_the_excess(self, window):
         for name, member in MEMBERS.items():
             note(name)
             grants = member.allocate(window).grants
             chosen = [(asked, grant.variant) for asked, grant in zip(window.demands, grants, strict=True)]
             held_bytes = sum(asked.variants[i].memory_bytes for asked, i in chosen if i is not None)
-            told = any(f"need {held_bytes} bytes" in grant.note for grant in grants)
-            assert held_bytes <= window.memory_bytes or told
+            reported = any(f"need {held_bytes} bytes" in grant.note for grant in grants)
+            assert held_bytes <= window.memory_bytes or reported
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["scheduling"]))
 class TestEveryScheduling:
-    def test_it_says_when_it_wants_to_be_asked(self, name):
-        wants = member_class("scheduling", name).wants
-        assert isinstance(wants, Wants)
-        assert {"window"} <= wants.reasons <= ALWAYS == {*get_args(Reason)}
+    def test_its_reasons_are_valid(self, name):
+        requirements = member_class("scheduling", name).wants
+        assert isinstance(requirements, Wants)
+        assert {"window"} <= requirements.reasons <= ALWAYS == {*get_args(Reason)}
 
     @pytest.mark.parametrize("reason", get_args(Reason))
-    def test_it_answers_for_every_reason(self, name, reason):
+    def test_it_allocates_for_every_reason(self, name, reason):
         window = dataclasses.replace(factory.window(factory.demands(5)), reason=reason)
         check(window, Member("scheduling", name).make().allocate(window))
 
     @pytest.mark.parametrize("apps", [0, 1, 101])
-    def test_it_shares_among_any_number(self, name, apps):
+    def test_it_allocates_to_any_number_of_applications(self, name, apps):
         demands = factory.demands(1, apps) if apps else ()
         window = Window(0.0, 10.0, 10**12, demands)
         allocation = Member("scheduling", name).make().allocate(window)
         check(window, allocation)
-        assert sum(answers(allocation)) == pytest.approx(1.0 if apps else 0.0)
+        assert sum(inference_shares(allocation)) == pytest.approx(1.0 if apps else 0.0)
 
     @pytest.mark.parametrize("memory", [1.0, 0.6])
-    def test_the_order_of_arrival_decides_only_among_equals(self, name, memory):
-        """Drawn numbers leave no two plans equal; a walk that only improves may still end elsewhere now and then."""
+    def test_order_of_arrival_matters_only_among_equals(self, name, memory):
+        """Drawn numbers make no two plans equal; a local search may still end in another optimum occasionally."""
         member = Member("scheduling", name).make()
         differ = 0
         for seed in range(30):
@@ -187,7 +187,7 @@ class TestEveryScheduling:
             differ += not (same and all(one == pytest.approx(other) for one, other in shares))
         assert differ <= 1
 
-    def test_an_accuracy_that_is_no_number_counts_as_not_measured(self, name):
+    def test_nan_accuracy_counts_as_unmeasured(self, name):
         def with_accuracy(one: Demand, which: int, accuracy: float | None) -> Demand:
             networks = list(one.variants)
             networks[which] = dataclasses.replace(networks[which], accuracy=accuracy)
@@ -202,6 +202,6 @@ class TestEveryScheduling:
             )
             assert member.allocate(first) == member.allocate(second)
 
-    def test_who_is_alone_has_the_machine(self, name):
+    def test_single_application_has_the_whole_processor(self, name):
         window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))
-        assert answers(Member("scheduling", name).make().allocate(window)) == [1.0]
+        assert inference_shares(Member("scheduling", name).make().allocate(window)) == [1.0]

@@ -1,4 +1,4 @@
-"""What every scheduler promises that shares a machine between answering and learning."""
+"""Contract of every scheduler that divides a processor between inference and training."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Learning, Scheduling, Way, Window
 
 ESTIMATING = ("ekya", "elasticdnn", "joint")  # they choose by estimated accuracies
-RIVALS = ("recl", "afs", "synergy", "muri", "uniform_learning")
+BASELINES = ("recl", "afs", "synergy", "muri", "uniform_learning")
 MEMBERS = {
-    **{name: Member("scheduling", name) for name in (*ESTIMATING, *RIVALS)},
+    **{name: Member("scheduling", name) for name in (*ESTIMATING, *BASELINES)},
     "uniform sizes": Member("scheduling", "uniform_learning", (("ways", "best"),)),
     "fair": Member("scheduling", "ekya", (("start", "fair"),)),
     "evolution": Member("scheduling", "elasticdnn", (("solver", "evolution"),)),
@@ -28,7 +28,7 @@ MEMBERS = {
 }
 ONE_AT_A_TIME = ("Joint", "Recl")
 INSTANCES = 300
-FEWER = 20  # of a member that breeds its plans for a tenth of a second
+FEWER = 20  # of a member whose evolution takes 0.1 s
 ROUNDING = 1e-9
 
 
@@ -63,11 +63,11 @@ def same(first: Grant, second: Grant) -> bool:
 
 
 class TestEverySchedulerOfLearners:
-    def test_shares_of_random_instances_are_of_one_machine(self, member, instances):
+    def test_shares_of_random_windows_add_up_to_one_processor(self, member, instances):
         for seed in range(instances):
             check_shares(member.allocate(factory.drawn(seed)))
 
-    def test_the_order_of_applications_changes_nothing(self, member, instances):
+    def test_result_does_not_depend_on_the_order_of_applications(self, member, instances):
         for seed in range(instances // 3):
             given = factory.drawn(seed)
             order = np.random.default_rng(seed).permutation(len(given.demands))
@@ -76,7 +76,7 @@ class TestEverySchedulerOfLearners:
             assert all(same(first[i], grant) for i, grant in zip(order, second, strict=True))
 
     def test_no_job_starves(self, member, instances):
-        """Asked again and again with nothing changed, every training has a share after a while, and every answer."""
+        """In repeated calls with unchanged demands, every training and every inference has a share eventually."""
         for seed in range(instances // 15):
             given, learned, answered = factory.drawn(seed), set(), set()
             needs = {one.app for one in given.demands if one.learning is not None and one.learning.state == "running"}
@@ -90,9 +90,9 @@ class TestEverySchedulerOfLearners:
             assert answered == {one.app for one in given.demands}
 
     @pytest.mark.parametrize("count", [0, 1, 101])
-    def test_any_number_of_applications_learns(self, member, count):
-        ways = factory.way(20, 0.6, 0.3), factory.way(60, 0.8, 0.9)
-        given = factory.window(*(factory.offered(f"app{i:03}", 0.5, *ways) for i in range(count)))
+    def test_any_number_of_applications_trains(self, member, count):
+        configs = factory.config(20, 0.6, 0.3), factory.config(60, 0.8, 0.9)
+        given = factory.window(*(factory.offered(f"app{i:03}", 0.5, *configs) for i in range(count)))
         allocation = member.allocate(given)
         check_shares(allocation)
         assert len(allocation.grants) == count
@@ -102,34 +102,36 @@ class TestEverySchedulerOfLearners:
             assert total(grant) > 0
             assert grant.answer > 0
 
-    def test_equal_applications_have_equal_shares_but_where_one_trains_at_a_time(self, member):
-        ways = factory.way(20, 0.6, 0.3), factory.way(60, 0.8, 0.9)
-        grants = member.allocate(factory.window(*(factory.offered(name, 0.5, *ways) for name in "abc"))).grants
+    def test_equal_applications_have_equal_shares_unless_trained_in_sequence(self, member):
+        configs = factory.config(20, 0.6, 0.3), factory.config(60, 0.8, 0.9)
+        grants = member.allocate(factory.window(*(factory.offered(name, 0.5, *configs) for name in "abc"))).grants
         assert len({grant.way for grant in grants}) == 1 or type(member).__name__ in ("Ekya", "Joint")
         if type(member).__name__ not in ("Ekya", "Afs", *ONE_AT_A_TIME):
             assert len({round(part(grant.learn, "accelerator"), 9) for grant in grants}) == 1
 
     @pytest.mark.parametrize("odd", [math.nan, 1.7, -0.3, None])
     def test_odd_estimates_count_as_unknown_or_as_the_nearest_bound(self, member, odd):
-        ways = factory.way(20, odd, 0.3), factory.way(60, odd, 0.9)
-        given = factory.window(factory.offered("a", odd, *ways), factory.offered("b", 0.5, *ways))
+        configs = factory.config(20, odd, 0.3), factory.config(60, odd, 0.9)
+        given = factory.window(factory.offered("a", odd, *configs), factory.offered("b", 0.5, *configs))
         allocation = member.allocate(given)
         check_shares(allocation)
         assert allocation == member.allocate(given)
-        if (odd is None or math.isnan(odd)) and type(member).__name__ != "Joint":  # the first way of what is unknown
+        if (odd is None or math.isnan(odd)) and type(
+            member
+        ).__name__ != "Joint":  # the first configuration without estimates
             assert [grant.way for grant in allocation.grants] == [0, 0]
             learning = [total(grant) > 0 for grant in allocation.grants]
             assert all(learning) or (any(learning) and type(member).__name__ in ONE_AT_A_TIME)
         noted = [bool(grant.note) for grant in allocation.grants]
         assert all(noted) or odd is None or type(member).__name__ == "UniformLearning"
 
-    def test_a_way_that_needs_more_memory_than_there_is_is_declined_with_a_note(self, member):
+    def test_configuration_beyond_the_memory_is_declined_with_a_note(self, member):
         big = Way("big", Need({"accelerator": 10.0}, memory_bytes=10**12), 0.9)
         (grant,) = member.allocate(factory.window(factory.offered("a", 0.5, big))).grants
         assert (grant.way, total(grant)) == (None, 0.0)
         assert "1000000000 bytes" in grant.note
 
-    def test_an_application_that_leaves_while_it_learns_leaves_its_share(self, member):
+    def test_departing_application_frees_its_training_share(self, member):
         names = "abc"
         first = member.allocate(factory.window(*(factory.running(name, 50.0) for name in names)))
         state = pickle.loads(pickle.dumps(first.state))
@@ -141,32 +143,32 @@ class TestEverySchedulerOfLearners:
         used = sum(grant.answer + part(grant.learn, "accelerator") for grant in allocation.grants)
         assert used == pytest.approx(1.0)
 
-    def test_a_training_that_is_labelled_or_tried_out_has_a_share(self, member):
-        """One after another where one trains at a time."""
+    def test_labelling_or_trials_have_a_share(self, member):
+        """In sequence where one trains at a time."""
         preparing = factory.demand("b", Learning("running", left=Need({"accelerator": 5.0})))
-        given = factory.window(factory.offered("a", 0.5, factory.way(20, 0.9, 0.3)), preparing)
+        given = factory.window(factory.offered("a", 0.5, factory.config(20, 0.9, 0.3)), preparing)
         offers, prepares = (total(grant) > 0 for grant in member.allocate(given).grants)
         assert prepares or (offers and type(member).__name__ in ONE_AT_A_TIME)
 
 
 @pytest.mark.parametrize("name", ESTIMATING)
-class TestThoseThatEstimate:
-    def test_where_no_way_gains_anything_nothing_is_learned(self, name):
-        given = factory.window(factory.offered("a", 0.8, factory.way(20, 0.7, 0.5)))
+class TestEstimatingSchedulers:
+    def test_no_training_runs_without_an_expected_gain(self, name):
+        given = factory.window(factory.offered("a", 0.8, factory.config(20, 0.7, 0.5)))
         member = Member("scheduling", name, (("allow_none", True),) if name == "elasticdnn" else ()).make()
         (grant,) = member.allocate(given).grants
         assert (grant.way, total(grant), grant.answer) == (None, 0.0, 1.0)
         assert grant.note
 
-    def test_what_does_not_end_in_time_is_not_begun_or_gains_nothing(self, name):
-        """Profiling took nearly all of the window: a second is left, and each way takes a minute."""
-        given = factory.window(factory.offered("a", 0.5, factory.way(60, 0.9, 0.5)), window_s=1.0)
+    def test_training_that_ends_late_is_not_started_or_noted(self, name):
+        """After profiling, 1 s of the window is left, and each configuration takes a minute."""
+        given = factory.window(factory.offered("a", 0.5, factory.config(60, 0.9, 0.5)), window_s=1.0)
         (grant,) = Member("scheduling", name).make().allocate(given).grants
-        assert grant.way is None or name == "ekya"  # its candidates leave no choice but to learn
+        assert grant.way is None or name == "ekya"  # with candidates, it always trains
         assert grant.note
 
 
-def test_a_window_of_another_members_state_is_planned_afresh():
+def test_state_of_another_member_is_ignored():
     given: Window = factory.drawn(3)
     plain = MEMBERS["ekya"].make().allocate(given)
     assert MEMBERS["ekya"].make().allocate(dataclasses.replace(given, state=("nestdnn", 3))) == plain

@@ -1,4 +1,4 @@
-"""What every member of the streaming family promises."""
+"""Contract of every streaming member."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SESSIONS = [
     StreamFacts(fps=0.3, duration_s=100.0),
     StreamFacts(fps=4.0, duration_s=0.2),
 ]
-LATEST = 2000  # plans of one session; more would mean that time stands still
+LATEST = 2000  # plans of one session; more would mean that time does not advance
 SEEN = (Seen(), Seen(4, 0.9, 2.0, 1), Seen(4, 0.01, 0.0, 1), Seen(2, None, None, None))
 PHIS = ((0.0, 0.1), (0.9,), (), (0.4, 0.5, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One plan, and what the server answered to what it brought."""
+    """One uplink plan, and the downlink plan for its samples."""
 
     now_s: float
     sampling: Sampling
-    answer: DownlinkPlan
+    downlink: DownlinkPlan
 
 
 def trained(score: float | None, skipped: str = "") -> Trained:
@@ -46,7 +46,7 @@ def trained(score: float | None, skipped: str = "") -> Trained:
 
 
 def session_of(member: Streaming, session: StreamFacts) -> list[Step]:
-    """Play a session whose server answers at once."""
+    """Return the plans of a session with a server without delay."""
     state, now_s, steps = member.start(session), 0.0, []
     while now_s < session.duration_s and len(steps) < LATEST:
         sampling = member.plan_uplink(state, session, now_s, SEEN[len(steps) % len(SEEN)])
@@ -55,17 +55,17 @@ def session_of(member: Streaming, session: StreamFacts) -> list[Step]:
         count = len(sampling.times_s)
         newest_s = sampling.times_s[-1] if count else now_s
         stored = Stored(count, count, newest_s, newest_s, PHIS[len(steps) % len(PHIS)])
-        answer = member.plan_downlink(state, session, stored, sampling.send_s)
+        downlink = member.plan_downlink(state, session, stored, sampling.send_s)
         score = (None, 0.9, 0.2)[len(steps) % 3]
-        state = answer.state if answer.phase is None else member.learn(answer.state, trained(score))
-        steps.append(Step(now_s, sampling, answer))
+        state = downlink.state if downlink.phase is None else member.learn(downlink.state, trained(score))
+        steps.append(Step(now_s, sampling, downlink))
         now_s = sampling.send_s if sampling.next_s is None else sampling.next_s
     return steps
 
 
 @cache
 def played(name: str, session: StreamFacts) -> list[Step]:
-    """Play a session once for every test that only looks at it."""
+    """Return the plans of a session, computed once for all tests."""
     return session_of(Member("streaming", name).make(), session)
 
 
@@ -87,22 +87,22 @@ class TestEveryStreaming:
         made: Streaming = Member("streaming", name).make()
         return made
 
-    def test_it_says_what_the_loop_must_know(self, member):
+    def test_its_class_attributes_are_valid(self, member):
         assert isinstance(member.feeds_learner, bool)
         assert isinstance(member.free, bool)
         assert member.returns in ("weights", "labels")
         assert member.place in ("server", "device")
         assert member.learns in ("instead", "beside")
-        for answer in (member.needs_labels, member.notices, member.chained):
-            assert isinstance(answer, bool)
-        assert not member.needs_labels or member.place == "server"  # no teacher stands on a device
+        for flag in (member.needs_labels, member.notices, member.chained):
+            assert isinstance(flag, bool)
+        assert not member.needs_labels or member.place == "server"  # a device has no teacher for them
 
     def test_it_says_in_one_line_what_it_does(self, name):
         cls = member_class("streaming", name)
         assert one_line(cls.__doc__)
         assert one_line(importlib.import_module(cls.__module__).__doc__)
 
-    def test_it_decides_nothing_by_chance_or_by_the_clock(self, name):
+    def test_it_imports_no_random_numbers_and_no_clock(self, name):
         assert imported(FAMILIES["streaming"][name]) & {"random", "time", "datetime", "secrets", "os"} == set()
 
     @on_columns(2)
@@ -110,21 +110,21 @@ class TestEveryStreaming:
         assert session_of(member, session) == session_of(copy.deepcopy(member), session)
 
     @on_columns(2)
-    def test_a_plan_leaves_the_state_as_it_was(self, member, session):
+    def test_plans_do_not_change_the_state(self, member, session):
         state = member.start(session)
         for number in range(5):
             kept = pickle.dumps(state)
             member.plan_uplink(state, session, 0.0, SEEN[number % len(SEEN)])
             stored = Stored(3, 3, 0.0, 0.0, PHIS[number % len(PHIS)])
-            answer = member.plan_downlink(state, session, stored, 1.0)
-            after = member.learn(answer.state, trained(0.5))
+            downlink = member.plan_downlink(state, session, stored, 1.0)
+            after = member.learn(downlink.state, trained(0.5))
             assert pickle.dumps(state) == kept
             state = after
 
     @on_columns(2)
     def test_states_survive_a_checkpoint(self, name, session):
         for step in played(name, session)[:10]:
-            assert pickle.loads(pickle.dumps(step.answer)) == step.answer
+            assert pickle.loads(pickle.dumps(step.downlink)) == step.downlink
 
     @on_columns(2)
     def test_samples_are_frames_of_the_stream_seen_since_the_last_plan(self, name, session):
@@ -136,12 +136,12 @@ class TestEveryStreaming:
                 assert 0 <= time_s < session.duration_s
 
     @on_columns(2)
-    def test_nothing_is_sent_before_it_is_seen(self, name, member, session):
-        for step in [] if member.free else played(name, session):  # a bound may look ahead
+    def test_no_frame_is_sent_before_its_capture(self, name, member, session):
+        for step in [] if member.free else played(name, session):  # a bound may use later frames
             assert all(time_s <= step.sampling.send_s + 1e-6 for time_s in step.sampling.times_s)
 
     @on_columns(2)
-    def test_time_goes_on(self, name, session):
+    def test_every_plan_advances_the_time(self, name, session):
         steps = played(name, session)
         assert len(steps) < LATEST
         for step in steps:
@@ -154,12 +154,12 @@ class TestEveryStreaming:
         for codec in {step.sampling.codec for session in SESSIONS for step in played(name, session)}:
             assert pack(frames, codec).net_bytes > 0
 
-    def test_what_it_brings_is_what_it_says(self, name, member):
-        """In a long session it brings phases, or in none."""
-        brought = [any(step.answer.phase is not None for step in played(name, one)) for one in SESSIONS]
+    def test_phases_occur_exactly_if_it_feeds_a_learner(self, name, member):
+        """A long session has phases, or no session has."""
+        brought = [any(step.downlink.phase is not None for step in played(name, one)) for one in SESSIONS]
         assert brought[1] if member.feeds_learner else not any(brought)
 
-    def test_every_number_that_makes_no_sense_is_refused(self, name):
+    def test_impossible_numbers_are_refused(self, name):
         cls = member_class("streaming", name)
         for key, (kind, default) in parameters(cls).items():
             if kind not in (int, float) or key in ("target", "threshold"):

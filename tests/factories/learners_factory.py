@@ -1,4 +1,4 @@
-"""Applications that learn beside answering: as schedulers compute with them, and as a device asks for them."""
+"""Applications with inference and training, as schedulers use them and as demands of a device."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy as np
 from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.scheduling.base import Demand, Learning, Scheduling, Way, Window
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
-from driftlab.platform.scheduling.evaluation import AnswerScale
-from driftlab.platform.scheduling.inference_shares import split_answers
+from driftlab.platform.scheduling.evaluation import AccuracyFactor
+from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.world.machine import accelerator_share
 
-NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a quarter of the machine at ten frames per second
+NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a share of 0.25 at ten frames per second
 FPS = 10.0
 
 
-def app(index: int, now: float, *ways: tuple[float, float], full_share: float = 0.25) -> LearningApp:
-    """Make an application from (seconds alone, accuracy afterwards) of each way."""
-    candidates = tuple(Candidate(k, seconds, now, after) for k, (seconds, after) in enumerate(ways))
+def app(index: int, now: float, *configs: tuple[float, float], full_share: float = 0.25) -> LearningApp:
+    """Return an application with (isolated seconds, accuracy afterwards) of each configuration."""
+    candidates = tuple(Candidate(k, seconds, now, after) for k, (seconds, after) in enumerate(configs))
     return LearningApp(index, f"app{index}", now, full_share, candidates)
 
 
 CAMERAS = (app(0, 0.5, (10, 0.65), (60, 0.8)), app(1, 0.7, (10, 0.72), (60, 0.75)))
 
 
-def apps(seed: int, count: int, ways: int = 3) -> list[LearningApp]:
-    """Draw applications whose longer ways are mostly better."""
+def apps(seed: int, count: int, configs: int = 3) -> list[LearningApp]:
+    """Draw applications whose longer configurations are mostly better."""
     rng = np.random.default_rng(seed)
     found = []
     for i in range(count):
         now = float(rng.uniform(0.3, 0.7))
-        seconds, after = np.sort(rng.uniform(5, 100, ways)), np.sort(rng.uniform(now - 0.05, 0.95, ways))
+        seconds, after = np.sort(rng.uniform(5, 100, configs)), np.sort(rng.uniform(now - 0.05, 0.95, configs))
         pairs = zip(seconds.tolist(), after.tolist(), strict=True)
         found.append(app(i, now, *pairs, full_share=float(rng.uniform(0.05, 0.3))))
     return found
 
 
-def way(seconds: float, accuracy: float | None, size: float | None = None, **more: object) -> Way:
+def config(seconds: float, accuracy: float | None, size: float | None = None, **more: object) -> Way:
     return Way(f"{seconds:g} s", Need({"accelerator": seconds}), accuracy, size=size, **more)
 
 
@@ -48,8 +48,8 @@ def demand(name: str, learning: Learning | None) -> Demand:
     return Demand(name, FPS, (NETWORK,), learning=learning)
 
 
-def offered(name: str, now: float | None, *ways: Way) -> Demand:
-    return demand(name, Learning("offered", ways, now=now))
+def offered(name: str, now: float | None, *configs: Way) -> Demand:
+    return demand(name, Learning("offered", configs, now=now))
 
 
 def running(name: str, seconds: float, now: float | None = 0.5, then: float | None = 0.7) -> Demand:
@@ -61,7 +61,7 @@ def window(*demands: Demand, start_s: float = 0.0, window_s: float = 200.0, **mo
 
 
 def drawn(seed: int) -> Window:
-    """Draw a window of one to six applications that offer, run, prepare, or only answer."""
+    """Draw a window of one to six applications that offer, run or prepare training, or only infer."""
     rng = np.random.default_rng(seed)
     demands = []
     for i in range(int(rng.integers(1, 7))):
@@ -70,8 +70,8 @@ def drawn(seed: int) -> Window:
         needs = [Need({e: float(rng.uniform(0, 60)) for e in ("accelerator", "cpu", "storage")}) for _ in range(3)]
         if kind == "offers":
             accuracies, sizes = np.sort(rng.uniform(now - 0.1, 1, 3)).tolist(), np.sort(rng.uniform(0.1, 1, 3)).tolist()
-            ways = tuple(Way(str(k), needs[k], accuracies[k], size=sizes[k]) for k in range(3))
-            demands.append(offered(name, now, *ways))
+            configs = tuple(Way(str(k), needs[k], accuracies[k], size=sizes[k]) for k in range(3))
+            demands.append(offered(name, now, *configs))
         elif kind == "answers":
             demands.append(demand(name, None))
         else:
@@ -81,12 +81,12 @@ def drawn(seed: int) -> Window:
 
 
 def played(apps: Sequence[LearningApp], window_s: float) -> float:
-    """Let `joint` plan, carry out its first phase, plan again, and so on; return the mean accuracy."""
+    """Return the mean accuracy of `joint`, which plans again after each phase."""
     now_s, total = 0.0, 0.0
     while now_s < window_s - 1e-9:
         steps = plan_steps(apps, window_s - now_s)
-        scale = AnswerScale(np.array([app.full_share for app in apps]))
-        rate = sum(np.array([app.now for app in apps]) * scale(split_answers(apps, 1 - steps.share)))
+        scale = AccuracyFactor(np.array([app.full_share for app in apps]))
+        rate = sum(np.array([app.now for app in apps]) * scale(split_inference_share(apps, 1 - steps.share)))
         if steps.first is None:
             return (total + rate * (window_s - now_s)) / window_s / len(apps)
         done = apps[steps.first].candidates[steps.chosen[steps.first]]
@@ -97,14 +97,14 @@ def played(apps: Sequence[LearningApp], window_s: float) -> float:
 
 
 def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float) -> float:
-    """Let a member share the machine, ask it at the end of each training and when it wants, for the mean accuracy.
+    """Return the mean accuracy of a member, called at the end of each training and at its `again_s`.
 
-    All demands offer at the start, their needs are on one engine, and their names are in order.
+    All demands offer at the start, their costs are on one resource, and their names are in order.
     """
     apps = read_apps(window(*demands))
     asked = window(*demands, window_s=window_s, reason="offer")
     allocation = member.allocate(asked)
-    accuracy, scale = np.array([app.now for app in apps]), AnswerScale(np.array([app.full_share for app in apps]))
+    accuracy, scale = np.array([app.now for app in apps]), AccuracyFactor(np.array([app.full_share for app in apps]))
     chosen = [
         one.learning.ways[g.way] if g.way is not None else None
         for one, g in zip(demands, allocation.grants, strict=True)

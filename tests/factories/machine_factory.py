@@ -1,4 +1,4 @@
-"""Policies and jobs for tests of the machine."""
+"""Policies and jobs for tests of the processor."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def seconds(alone_s: float, memory_bytes: int = 0) -> Need:
     return Need({"accelerator": alone_s}, memory_bytes)
 
 
-class Told:
-    """A policy that gives what the test says."""
+class FixedPolicy:
+    """A policy with the shares that a test sets."""
 
     def __init__(self, **shares: Share) -> None:
         self.shares: dict[str, Share] = shares
@@ -35,15 +35,15 @@ class Told:
         machine.share_out("window")
 
 
-def told(**shares: Share) -> tuple[simpy.Environment, Machine, Told]:
-    clock, policy = simpy.Environment(), Told(**shares)
+def told(**shares: Share) -> tuple[simpy.Environment, Machine, FixedPolicy]:
+    clock, policy = simpy.Environment(), FixedPolicy(**shares)
     return clock, Machine(clock, policy), policy
 
 
 def job(
     machine: Machine, name: str, needs: Sequence[Need], ends: dict[str, float], start_s: float = 0.0
 ) -> Iterator[Any]:
-    """Do some needs one after another; `ends` takes the time at which the last one is done."""
+    """Run jobs in sequence; `ends` receives the end of the last one."""
     yield machine.clock.timeout(start_s)
     with machine.entered(name) as work:
         yield work.granted

@@ -1,8 +1,8 @@
-"""The rule by which contracts are sampled: every member meets every property, each on a few of the columns.
+"""Sampling of contract tests: every member is tested for every property, on a few of the columns.
 
-A contract is a matrix of members, properties and columns (networks, sessions, sizes). All of it takes minutes and finds
-what a part finds: a member goes through the columns that suit it from property to property, and members begin at
-different ones, so each column meets each property too. A property that depends on the column asks for more of them.
+A contract is a matrix of members, properties and columns (networks, sessions, sizes). The full matrix takes minutes and
+finds no more faults than a part of it. A member's columns rotate from property to property, and members start at
+different columns, so that each column is tested for each property. A property that depends on the column uses more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EVERY = 1000
 
 
 def on_columns(count: int) -> Callable[[Test], Test]:
-    """Let a property be met on so many columns instead of one."""
+    """Set the number of columns on which a property is tested."""
 
     def marked(test: Test) -> Test:
         test.columns = count  # type: ignore[attr-defined]
@@ -26,7 +26,7 @@ def on_columns(count: int) -> Callable[[Test], Test]:
 
 
 def sampled(test: Callable[..., object], row: int, columns: Sequence[Column]) -> list[Column]:
-    """Choose the columns of one row for a property: by its name and the row's number, the same ones every time."""
+    """Return the columns of one row for a property; they depend only on its name and the row's number."""
     first = sum(map(ord, test.__name__)) + row
     count = min(getattr(test, "columns", 1), len(columns))
     return [columns[(first + step) % len(columns)] for step in range(count)]

@@ -1,4 +1,4 @@
-"""Applications such as pruning makes them: five networks each, work and memory falling with the width."""
+"""Applications with five pruned networks each, whose cost and memory fall with the width."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 
 
 def usual_goals(variants: Sequence[Variant]) -> tuple[float | None, float]:
-    """Ask for the accuracy of the smallest network, and for the latency of the one at the knee among four."""
+    """Return as goals the accuracy of the smallest network, and four times the latency at the knee."""
     smallest = min(variants, key=lambda variant: variant.memory_bytes)
     return smallest.accuracy, 4 * variants[knee(variants)].latency_s
 
 
 def demand(rng: np.random.Generator, app: str, networks: int = 5) -> Demand:
-    """Draw the networks of one application; its goals are the usual ones."""
+    """Draw the networks of one application, with the usual goals."""
     missing = rng.uniform(0.03, 0.2) * ((1 - WIDTHS) / (1 - WIDTHS[0])) ** rng.uniform(1, 3)
     accuracy = rng.uniform(0.7, 0.95) - missing
     latency_s = rng.uniform(0.02, 0.2) * WIDTHS ** rng.uniform(1.2, 2)
@@ -40,7 +40,7 @@ def demands(seed: int, apps: int | None = None, networks: int = 5) -> tuple[Dema
 
 
 def memory_bytes(given: tuple[Demand, ...], share: float) -> int:
-    """Give a share of what the largest networks need, but enough for the smallest ones."""
+    """Return a share of the memory of the largest networks, at least that of the smallest ones."""
     least, most = (sum(pick(v.memory_bytes for v in one.variants) for one in given) for pick in (min, max))
     return max(least, int(share * most))
 

@@ -1,4 +1,4 @@
-"""Uplink codecs: the same bytes every time, the same frames at both ends, and no torn picture goes through."""
+"""Uplink codecs: reproducible bytes, equal frames at both ends, refusal of torn payloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftlab.platform.world.link import Damage
 
 
 def clip(frames: int = 6, height: int = 48, width: int = 64) -> np.ndarray:
-    """A smooth picture that drifts, with some noise: what a video codec is for."""
+    """Return frames of a smooth moving image with noise, as a video codec expects."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[:height, :width]
     waves = [128 + 90 * np.sin((x + 3 * t) / 9 + c) * np.cos(y / 11 - c) for t in range(frames) for c in range(3)]
@@ -40,7 +40,7 @@ class TestEveryCodec:
         assert codec == "png" or psnr_db(frames, images) > psnr_db(frames, images[..., ::-1]) + 3
         assert codec == "png" or psnr_db(frames, images) > 15
 
-    def test_every_receiver_sees_the_same_frames(self, codec):
+    def test_every_receiver_decodes_the_same_frames(self, codec):
         assert np.array_equal(decoded(clip(), codec), decoded(clip(), codec))
 
     def test_the_same_frames_give_the_same_bytes(self, codec):
@@ -58,8 +58,8 @@ class TestEveryCodec:
             with pytest.raises(WireError, match="torn"):
                 unpack(bytes(bent), images.shape, codec)
 
-    def test_garbage_with_a_true_checksum_is_refused_or_makes_frames(self, codec):
-        """A checksum keeps out accidents; whoever forges one gets a refusal or frames of the right size."""
+    def test_garbage_with_a_valid_checksum_is_refused_or_decodes_to_frames(self, codec):
+        """A forged checksum leads to a refusal or to frames of the right size."""
         images = clip(2)
         body = pack(images, codec).payload[: -CHECKSUM.size]
         for seed in range(60):
@@ -70,19 +70,19 @@ class TestEveryCodec:
                 continue
             assert (frames.shape, frames.dtype) == (images.shape, np.uint8)
 
-    def test_what_decodes_to_other_frames_is_refused(self, codec):
+    def test_payload_with_other_frames_is_refused(self, codec):
         payload = pack(clip(2), codec).payload
         for shape in ((3, 48, 64, 3), (2, 96, 64, 3)):
             with pytest.raises(WireError, match="torn"):
                 unpack(payload, shape, codec)
 
-    def test_nothing_costs_nothing(self, codec):
+    def test_no_frames_have_no_bytes(self, codec):
         packed = pack(clip()[:0], codec)
         assert (packed.net_bytes, packed.gross_bytes, packed.payload) == (0, 0, b"")
         assert unpack(b"", (0, 48, 64, 3), codec).shape == (0, 48, 64, 3)
 
 
-def test_png_loses_nothing():
+def test_png_is_lossless():
     assert np.array_equal(decoded(clip(), "png"), clip())
 
 
@@ -94,7 +94,7 @@ def test_a_higher_number_means_more_bytes_and_better_frames():
         assert psnr_db(decoded(clip(), low), clip()) < psnr_db(decoded(clip(), high), clip())
 
 
-def test_what_x264_says_about_itself_is_left_out_and_the_pictures_stay():
+def test_sei_units_are_removed_and_frames_are_unchanged():
     images = clip()
     codec = h264.H264()
     stream = codec._two_passes(images)
@@ -107,7 +107,7 @@ def test_what_x264_says_about_itself_is_left_out_and_the_pictures_stay():
     assert packed.gross_bytes - packed.net_bytes == len(stream) - len(bare) > 600
 
 
-def test_what_is_padded_for_an_odd_size_is_cut_off_again():
+def test_padding_of_odd_sizes_is_removed():
     images = clip(3, 47, 63)
     frames = decoded(images, "h264:6")
     assert psnr_db(frames, images) > psnr_db(frames[:, :-1], images[:, 1:]) + 3
@@ -129,8 +129,8 @@ def test_a_clip_too_short_for_two_passes_stays_within_its_budget(frames):
 
 
 @pytest.mark.parametrize("frames", [1, 2, 12])
-def test_a_second_pass_that_x264_would_refuse_is_not_begun(monkeypatch, frames):
-    """Each refusal leaves 0.3 MB of x264's memory behind."""
+def test_second_pass_that_x264_refuses_is_skipped(monkeypatch, frames):
+    """Each refusal of x264 leaks 0.3 MB."""
     passes, encode = [], h264.H264._run
     monkeypatch.setattr(h264.H264, "_run", lambda codec, images, how: passes.append(how) or encode(codec, images, how))
     budgets = (0.02, 0.1, 0.5, 2.0)
@@ -147,8 +147,8 @@ def test_a_second_pass_that_x264_would_refuse_is_not_begun(monkeypatch, frames):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["h264", "h264_fit"])
-def test_what_lies_in_memory_does_not_matter(codec):
-    """Between two clips memory is filled with something else and freed."""
+def test_bytes_do_not_depend_on_memory_contents(codec):
+    """Memory is overwritten and freed between two clips."""
     rng, seen = np.random.default_rng(0), set()
     for _ in range(12):
         litter = [bytearray(rng.bytes(int(2 ** rng.uniform(4, 20)))) for _ in range(40)]
@@ -157,7 +157,7 @@ def test_what_lies_in_memory_does_not_matter(codec):
     assert len(seen) == 1
 
 
-def test_wrong_requests_say_what_is_allowed():
+def test_wrong_codecs_are_refused_with_the_allowed_ones():
     for wrong in ("jpeg:0", "jpeg:x", "h264:0", "h264:-1", "png:3", "h264_fit:nan"):
         with pytest.raises(RequestError, match="Allowed"):
             codec_of(wrong)
@@ -167,7 +167,7 @@ def test_wrong_requests_say_what_is_allowed():
         pack(clip().astype(np.float32))
 
 
-def test_every_codec_has_a_price():
+def test_every_codec_has_a_cost():
     assert set(CODING_MACS) == set(CODECS)
     assert coding_macs("jpeg:30") == coding_macs("jpeg") == 250
     assert coding_macs("h264_fit:0.5") == 23_000

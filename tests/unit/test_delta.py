@@ -1,4 +1,4 @@
-"""The wire format: exact, near the bound, and impossible to fool by accident."""
+"""Wire format of updates: exact, near the size bound, and robust to corruption."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mask_bound_bits(size: int, count: int) -> float:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [1, 7, 1003, 70_001])
-def test_a_mask_comes_back_as_it_was(codec, size):
+def test_mask_round_trip_is_exact(codec, size):
     rng = np.random.default_rng(size)
     for count in {0, 1, size // 2, size}:
         index = np.sort(rng.choice(size, count, replace=False))
@@ -36,7 +36,7 @@ def test_a_mask_comes_back_as_it_was(codec, size):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_masks_at_the_extremes_come_back(codec):
+def test_empty_and_full_masks_round_trip(codec):
     for index in ([0], [999_999], [0, 999_999], [*range(600), 999_999], [255, 510, 511, 767]):
         data = mask_codecs.encode(np.array(index), 1_000_000, codec)
         assert mask_codecs.decode(data, 1_000_000, len(index), codec).tolist() == index
@@ -55,7 +55,7 @@ def test_both_ends_hold_the_same_bits(values, mask):
         assert got.vector[untouched].tobytes() == before.before[untouched].tobytes()
 
 
-def test_fp32_loses_nothing_and_the_others_little():
+def test_fp32_is_lossless_and_other_codecs_are_close():
     made = change(10_000, 500)
     worst = {codec: float(np.abs(delta.encode(made, layout(10_000), Format(codec)).residual).max()) for codec in VALUES}
     assert worst["fp32"] == 0
@@ -83,7 +83,7 @@ def test_values_too_large_are_clamped_and_counted():
     assert value_codecs.encode(np.array([3.4e38], dtype=np.float32), "bf16")[1] == 1
 
 
-def test_weights_that_are_not_finite_are_not_sent():
+def test_non_finite_weights_are_not_sent():
     made = change(100, 100)
     made.after[3] = np.nan
     with pytest.raises(WireError, match="finite"):
@@ -91,12 +91,12 @@ def test_weights_that_are_not_finite_are_not_sent():
 
 
 @pytest.mark.parametrize("values", ["int8", "int4"])
-def test_error_feedback_sends_what_was_lost(values):
+def test_error_feedback_sends_rounding_errors(values):
     rng = np.random.default_rng(1)
     size, every = 256, np.ones(256, dtype=bool)
     target = rng.normal(0, 0.1, size).astype(np.float32)
     held, residual = np.zeros(size, dtype=np.float32), None
-    for version in range(1, 7):  # the wanted vector stays; only the residual moves the copy closer
+    for version in range(1, 7):  # the target is constant; only the residual moves the copy closer
         wanted = target if version == 1 else held
         sent = delta.encode(Change(held, wanted, every, version, version - 1), layout(size), Format(values), residual)
         held, residual = sent.vector, sent.residual
@@ -138,7 +138,7 @@ def test_runs_of_blocks_cost_a_bit_per_block_and_little_more(block):
     assert 8 * len(data) <= 1.1 * mask_bound_bits(blocks, chosen) + 2 * chosen + 8 * mask_codecs.RUNS.size + 64
 
 
-def test_runs_up_to_a_ragged_end_come_back():
+def test_runs_up_to_a_partial_block_round_trip():
     for size, block, fraction in ((23, 8, 0.4), (24, 8, 0.4), (7, 8, 1.0), (1, 1, 1.0), (301, 3, 0.5)):
         for seed in range(20):
             index = np.flatnonzero(masks.uniform_blocks(size, fraction, block, np.random.default_rng(seed)))
@@ -164,7 +164,7 @@ def test_the_same_change_gives_the_same_bytes_at_any_time(mask, monkeypatch):
     assert made[0] == made[1]
 
 
-def test_every_flipped_bit_and_every_cut_is_noticed():
+def test_every_flipped_bit_and_every_cut_is_refused():
     made = change(300, 40)
     data = delta.encode(made, layout(300), Format("int8", "rice")).data
     for bit in range(8 * len(data)):
@@ -190,8 +190,8 @@ def test_a_mask_of_garbage_is_refused(codec):
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("mask", CODECS)
-def test_garbage_with_a_true_checksum_is_refused_or_makes_weights(values, mask):
-    """A checksum keeps out accidents; whoever forges one gets a refusal or finite weights, never another error."""
+def test_garbage_with_a_valid_checksum_is_refused_or_decodes_to_weights(values, mask):
+    """A forged checksum leads to a refusal or to finite weights, never to another error."""
     made = change(301, 60)
     body, outcomes = delta.encode(made, layout(301), Format(values, mask)).data[: -delta.CHECKSUM.size], set()
     for seed in range(60):
@@ -208,7 +208,7 @@ def test_garbage_with_a_true_checksum_is_refused_or_makes_weights(values, mask):
     assert outcomes == {"refused", "weights"}
 
 
-def test_weights_that_are_not_finite_are_not_taken():
+def test_non_finite_weights_are_not_applied():
     made = change(100, 100)
     data = bytearray(delta.encode(made, layout(100), Format("fp16")).data)
     data[delta.HEADER.size : delta.HEADER.size + 2] = np.float16("inf").tobytes()
@@ -217,7 +217,7 @@ def test_weights_that_are_not_finite_are_not_taken():
         delta.apply(body + delta.CHECKSUM.pack(zlib.crc32(body)), made.before, layout(100), base=0)
 
 
-def test_messages_that_do_not_belong_are_refused():
+def test_foreign_messages_are_refused():
     made = change(100, 10, version=5, base=4)
     data = delta.encode(made, layout(100), Format()).data
     with pytest.raises(WireError, match="replayed"):
@@ -240,7 +240,7 @@ def test_a_lost_message_leads_to_a_resync_and_equal_copies():
         sent = delta.encode(Change(server, after, step.changed, version, version - 1), place, form)
         server = sent.vector
         if version == 3:
-            continue  # lost on the way
+            continue  # lost on the link
         try:
             active = delta.apply(sent.data, active, place, base=held).vector
             shadow = delta.apply(sent.data, shadow, place, base=held).vector
@@ -254,7 +254,7 @@ def test_a_lost_message_leads_to_a_resync_and_equal_copies():
     assert refused == 1
 
 
-def test_a_message_that_stands_alone_carries_everything():
+def test_self_contained_message_carries_all_weights():
     made = change(100, 10, base=None)
     for values in VALUES:
         sent = delta.encode(made, layout(100), Format(values))
@@ -266,8 +266,8 @@ def test_a_message_that_stands_alone_carries_everything():
 
 @pytest.mark.parametrize("mask", [None, *CODECS])
 @pytest.mark.parametrize("extra", [b"\0", b"\xff" * 8])
-def test_mask_bytes_that_do_not_belong_are_refused_under_a_true_checksum(mask, extra):
-    """A message that carries every weight has no mask at all."""
+def test_unexpected_mask_bytes_are_refused_under_a_valid_checksum(mask, extra):
+    """A message with all weights has no mask."""
     made = change(301, 301 if mask is None else 60)
     data = delta.encode(made, layout(301), Format("fp16", mask or "rice")).data
     fields = list(delta.HEADER.unpack_from(data))

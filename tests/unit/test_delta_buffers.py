@@ -1,4 +1,4 @@
-"""Buffers on the wire: the section of an update that follows the weights."""
+"""Buffers of an update: the section after its weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BUFFER_LAYOUT = BufferLayout(
 )
 
 
-SECTION = 4 + 8 + 4  # bytes before the places
+SECTION = 4 + 8 + 4  # bytes before the indices
 
 
-PLAIN_BYTES, PLAIN_DIGEST = 193, "2e5e0fbab30c9cc3"  # of the message of `moving([])` as version 1 always wrote it
+PLAIN_BYTES, PLAIN_DIGEST = 193, "2e5e0fbab30c9cc3"  # of the message of `moving([])` in version 1
 
 
 def buffers(seed: int = 0) -> Buffers:
@@ -38,7 +38,7 @@ def buffers(seed: int = 0) -> Buffers:
 
 
 def mixed(places: Collection[int], seed: int = 1) -> Buffers:
-    """Take the buffers of a new seed at these places."""
+    """Replace the buffers at these indices by those of a new seed."""
     old, new = buffers().arrays, buffers(seed).arrays
     return Buffers(BUFFER_LAYOUT, tuple(new[n] if n in places else old[n] for n in range(len(old))))
 
@@ -57,20 +57,20 @@ def checked(body: bytes) -> bytes:
 
 
 class TestBuffers:
-    def test_without_any_that_moved_a_message_is_as_it_was_in_version_1(self):
+    def test_message_without_changed_buffers_is_version_1(self):
         plain = delta.encode(change(301, 60), layout(301), Format()).data
         assert delta.encode(moving([]), layout(301), Format()).data == plain
         assert plain[4] == 1
         assert (len(plain), hashlib.sha256(plain).hexdigest()[:16]) == (PLAIN_BYTES, PLAIN_DIGEST)
 
-    def test_only_those_that_moved_are_sent_and_they_come_whole(self):
+    def test_only_changed_buffers_are_sent_completely(self):
         plain = len(delta.encode(moving([]), layout(301), Format()).data)
         for places, nbytes in (([0], 20), ([1], 8), ([2], 24), ([0, 2], 44), ([0, 1, 2], 52)):
             data = delta.encode(moving(places), layout(301), Format()).data
             assert len(data) == plain + SECTION + 4 * len(places) + nbytes
             assert data[4] == 2
 
-    def test_a_message_that_stands_alone_carries_all_or_says_nothing(self):
+    def test_self_contained_message_carries_all_buffers_or_no_section(self):
         every = delta.encode(moving([], base=None), layout(301), Format())
         silent = delta.encode(replace(moving([], base=None), buffers_after=NO_BUFFERS), layout(301), Format())
         assert len(every.data) == len(silent.data) + SECTION + 4 * 4 + 20 + 8 + 24 + 3
@@ -96,7 +96,7 @@ class TestBuffers:
     @pytest.mark.slow
     @settings(max_examples=300, deadline=None)
     @given(st.data())
-    def test_flipped_bits_and_cuts_are_noticed(self, data):
+    def test_flipped_bits_and_cuts_are_refused(self, data):
         made = moving([0, 1])
         message = delta.encode(made, layout(301), Format("int4")).data
         bits = data.draw(st.sets(st.integers(0, 8 * len(message) - 1), min_size=1, max_size=3))
@@ -111,7 +111,7 @@ class TestBuffers:
     @pytest.mark.slow
     @settings(max_examples=400, deadline=None)
     @given(st.data())
-    def test_with_a_true_checksum_they_are_refused_or_make_finite_buffers_of_the_same_layout(self, data):
+    def test_garbage_with_a_valid_checksum_is_refused_or_decodes_to_buffers(self, data):
         made = moving([0, 2])
         body = bytearray(delta.encode(made, layout(301), Format()).data[: -delta.CHECKSUM.size])
         start = len(body) - SECTION - 8 - 44
@@ -134,7 +134,7 @@ class TestBuffers:
             (4, b"\0" * 8, "foreign"),
             (12, b"\xff\xff\xff\xff", "torn"),  # 4 billion buffers
             (12, b"\x05\0\0\0", "torn"),
-            (16, b"\x02\0\0\0\x00\0\0\0", "torn"),  # places that fall
+            (16, b"\x02\0\0\0\x00\0\0\0", "torn"),  # descending indices
             (16, b"\x00\0\0\0\x00\0\0\0", "torn"),
             (16, b"\x00\0\0\0\xff\xff\xff\xff", "torn"),
             (16, b"\x00\0\0\0\x01\0\0\0", "torn"),  # buffers of another size
@@ -142,7 +142,7 @@ class TestBuffers:
             (24, np.float32("-inf").tobytes(), "torn"),
         ],
     )
-    def test_a_section_that_cannot_be_is_refused(self, offset, forged, refused):
+    def test_impossible_section_is_refused(self, offset, forged, refused):
         made = moving([0, 2])
         body = bytearray(delta.encode(made, layout(301), Format()).data[: -delta.CHECKSUM.size])
         start = len(body) - SECTION - 8 - 44 + offset
@@ -150,14 +150,14 @@ class TestBuffers:
         with pytest.raises(WireError, match=refused):
             delta.apply(checked(bytes(body)), made.before, layout(301), base=0, buffers=buffers())
 
-    def test_a_section_that_names_a_buffer_twice_is_refused(self):
+    def test_section_with_a_repeated_buffer_is_refused(self):
         held = Buffers(BufferLayout(("a", "b"), ((2,), (2,)), ("float32",) * 2), (np.zeros(2, np.float32),) * 2)
         section = bytearray(buffer_codec.encode(held, (0, 1)))
         section[SECTION + 4] = 0
         with pytest.raises(WireError, match="torn"):
             buffer_codec.decode(bytes(section), held, every=False)
 
-    def test_a_message_that_stands_alone_and_leaves_one_out_is_refused(self):
+    def test_self_contained_message_without_a_buffer_is_refused(self):
         made = moving([0, 2])
         body = bytearray(delta.encode(replace(made, changed=None), layout(301), Format()).data[: -delta.CHECKSUM.size])
         body[7] = 1
@@ -173,7 +173,7 @@ class TestBuffers:
         with pytest.raises(WireError, match="replayed"):
             delta.apply(data, made.before, layout(301), base=1, buffers=buffers())
 
-    def test_those_that_are_not_finite_are_not_sent(self):
+    def test_non_finite_buffers_are_not_sent(self):
         made = moving([0])
         made.buffers_after.arrays[0][2] = np.inf
         with pytest.raises(WireError, match="finite"):

@@ -1,4 +1,4 @@
-"""Drafts: on the wire, and from a learner to an application that cuts its own master by them."""
+"""Drafts: wire format, and delivery from a learner to an application that cuts its master."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ RECIPE = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=2), SURRO
 
 
 class TestWire:
-    def test_a_draft_comes_back_with_its_update(self):
+    def test_draft_and_update_round_trip(self):
         kept, update = draft.split(draft.encode(KEPT, b"DLTA..."))
         assert kept is not None and list(kept) == list(KEPT)
         assert all(np.array_equal(kept[name], KEPT[name]) for name in KEPT)
         assert update == b"DLTA..."
         assert len(draft.encode(KEPT, b"")) == 11 + (2 + 5 + 4 + 2) + (2 + 7 + 4 + 1) + 4
 
-    def test_an_update_alone_has_none(self):
+    def test_update_without_a_draft_has_none(self):
         assert draft.split(b"DLTA...") == (None, b"DLTA...")
 
     def test_damage_is_refused(self):
@@ -83,7 +83,7 @@ def masters(application: AppNode, learner: LearnerNode) -> list[dict[str, np.nda
 
 class TestDelivery:
     @pytest.mark.slow
-    def test_the_device_cuts_its_own_master_and_learns_what_the_learner_learned(self):
+    def test_device_cuts_its_master_and_has_the_learners_weights(self):
         application, learner = nodes()
         learner._alone = False
         before, sizes = application._versions[-1].state.vector.copy(), []
@@ -103,7 +103,7 @@ class TestDelivery:
         assert all(0 < values < 0.5 * len(before) for values, _ in sizes)  # the chosen filters, not the network
 
     @pytest.mark.slow
-    def test_a_lost_update_is_made_good_by_whole_ones(self):
+    def test_lost_update_is_repaired_by_a_full_one(self):
         application, learner = nodes()
         learner._alone = False
         update_of(learner, 0.0)
@@ -116,7 +116,7 @@ class TestDelivery:
         assert application._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
 
     @pytest.mark.slow
-    def test_a_phase_that_learned_nothing_still_sends_its_network(self):
+    def test_phase_without_training_still_sends_its_network(self):
         application, learner = nodes()
         learner._alone = False
         reply = update_of(learner, 0.0, iterations=0)

@@ -1,4 +1,4 @@
-"""The φ-score and the two rate controllers, against their closed forms (spec of the paper's equations)."""
+"""The φ-score and the rate controllers of AMS against closed forms of the paper's equations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from driftlab.platform.streaming.rates import (
 
 
 def settle(c: float, mode: str, updates: int = 400) -> list[float]:
-    """Run the sampler in a world whose answers decorrelate as 1 - exp(-c x time between samples)."""
+    """Return the rates of ASR for labels that decorrelate as 1 - exp(-c × time between samples)."""
     sampling, fps, trace = SamplingControl(mode=mode), 1.0, []
     for _ in range(updates):
         fps = next_sampling_fps(fps, 1 - math.exp(-c / fps), sampling)
@@ -41,7 +41,7 @@ def test_phi_of_label_maps():
     assert SEGMENTATION.phi(a, b, 5) == pytest.approx(by_hand)
 
 
-def test_phi_leaves_out_what_either_side_does_not_know():
+def test_phi_ignores_unlabelled_pixels_of_either_side():
     a = np.array([[0, 0, 1, 1]], dtype=np.uint8)
     assert SEGMENTATION.phi(np.array([[0, IGNORE, 1, 1]], dtype=np.uint8), a, 2) == 0
     assert SEGMENTATION.phi(a, np.array([[0, 0, 7, 1]], dtype=np.uint8), 2) == 0
@@ -60,8 +60,8 @@ def test_phi_of_the_other_tasks():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_phi_of_boxes_is_the_same_both_ways_and_under_other_names(seed):
-    """Boxes of a grid, all of which have moved a little and some of which are gone."""
+def test_phi_of_boxes_is_symmetric_and_invariant_to_renaming(seed):
+    """Boxes of a grid, all slightly moved and some removed."""
     rng = np.random.default_rng(seed)
     corners = 40.0 * np.argwhere(np.ones((3, 3)))
     before = np.hstack([rng.integers(5, 8, (9, 1)), corners, corners + 20])
@@ -74,13 +74,13 @@ def test_phi_of_boxes_is_the_same_both_ways_and_under_other_names(seed):
     for boxes in (now, before):
         boxes[:, 0] = names[boxes[:, 0].astype(int) - 5]
     assert DETECTION.phi(now, before, 8) == score
-    for change in ([0, 20, 20, 20, 20], [3, 0, 0, 0, 0]):  # beside where they were; other things
+    for change in ([0, 20, 20, 20, 20], [3, 0, 0, 0, 0]):  # no overlap; other classes
         other = before + np.array(change)
         assert DETECTION.phi(other, before, 8) == DETECTION.phi(before, other, 8) == 1
 
 
 @pytest.mark.parametrize("mode", ["tanh", "linear", "scaled"])
-def test_the_rate_stays_at_the_target_and_within_its_bounds(mode):
+def test_rate_is_constant_at_the_target_and_within_its_bounds(mode):
     sampling = SamplingControl(mode=mode)
     assert next_sampling_fps(0.55, 0.4, sampling) == 0.55
     assert next_sampling_fps(1.0, 1.0, sampling) == 1.0
@@ -114,12 +114,12 @@ def test_the_rate_of_the_released_code_swings_where_the_stability_bound_says():
         assert max(tail) - min(tail) <= 0.4
 
 
-def test_nothing_is_concluded_from_nothing():
+def test_rates_are_unchanged_without_scores():
     rates = Rates(0.5, 14.0, slow=True, recent_fps=(0.2, 0.3))
     assert update_rates(rates, (), SamplingControl(), TrainingControl()) is rates
 
 
-def test_training_slows_down_and_comes_back_with_hysteresis():
+def test_training_interval_has_hysteresis():
     training, rates, trace = TrainingControl(window=1), Rates(1.0, 10.0), []
     for fps in (0.3, 0.2, 0.3, 0.4):
         rates = next_training_interval(Rates(fps, rates.interval_s, rates.slow, rates.recent_fps), training, 1.0)
@@ -127,9 +127,9 @@ def test_training_slows_down_and_comes_back_with_hysteresis():
     assert trace == [10, 12, 14, 10]
 
 
-def test_training_slows_down_by_a_clock_of_its_own_between_visits():
-    """By hand: steps every 10 s; a visit when each interval ends; the rate falls at 10 s and rises at 96 s."""
-    training, rates, now_s, trace = TrainingControl(window=1, every_s=10.0), Rates(1.0, 10.0), 0.0, []
+def test_training_interval_grows_at_a_fixed_period():
+    """Steps every 10 s; an update at the end of each interval; the rate falls at 10 s and rises at 96 s."""
+    training, rates, now_s, trace = TrainingControl(window=1, period_s=10.0), Rates(1.0, 10.0), 0.0, []
     for fps in (0.2, 0.2, 0.3, 0.3, 0.2, 0.4):
         now_s += rates.interval_s
         rates = next_training_interval(replace(rates, fps=fps), training, 1.0, now_s)
@@ -144,19 +144,19 @@ def test_training_slows_down_by_a_clock_of_its_own_between_visits():
     ]
 
 
-def test_a_step_goes_by_the_rate_of_its_time():
-    training = TrainingControl(window=1, every_s=10.0)
-    fell_late = next_training_interval(Rates(0.2, 10.0), training, 1.0, 39.0)  # three steps passed while all was fast
+def test_step_follows_the_rate_at_its_time():
+    training = TrainingControl(window=1, period_s=10.0)
+    fell_late = next_training_interval(Rates(0.2, 10.0), training, 1.0, 39.0)  # three steps due in the fast mode
     assert (fell_late.interval_s, fell_late.stepped_s) == (10.0, 30.0)
-    assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 39.5).interval_s == 10.0  # none since
+    assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 39.5).interval_s == 10.0  # none due since
     assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 40.0).interval_s == 12.0
     assert next_training_interval(replace(fell_late, fps=0.2), training, 1.0, 1e4).interval_s == 60.0
-    often = next_training_interval(Rates(0.2, 10.0), replace(training, every_s=0.1), 1.0, 0.3)
+    often = next_training_interval(Rates(0.2, 10.0), replace(training, period_s=0.1), 1.0, 0.3)
     assert (often.interval_s, often.stepped_s) == (12.0, pytest.approx(0.3))
 
 
 def test_a_static_scene_ends_at_the_longest_interval():
-    rates, trace = Rates(SamplingControl().high_fps, TrainingControl().shortest_s), []
+    rates, trace = Rates(SamplingControl().max_fps, TrainingControl().min_interval_s), []
     for _ in range(40):
         rates = update_rates(rates, (0.0, 0.0), SamplingControl(), TrainingControl(window=1))
         trace.append(rates.interval_s)
@@ -166,7 +166,7 @@ def test_a_static_scene_ends_at_the_longest_interval():
     assert rates.fps == 0.1
 
 
-def test_thresholds_follow_the_highest_rate_and_the_mean_follows_the_window():
+def test_thresholds_scale_with_the_highest_rate():
     training = TrainingControl(window=3)
     rates = next_training_interval(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 2.0)
     assert rates.recent_fps == (0.1, 0.1, 0.9)

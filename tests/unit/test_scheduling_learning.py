@@ -1,4 +1,4 @@
-"""Sharing between answering and learning: exact evaluation, learning curves, Ekya's thief, and the sharing rivals."""
+"""Division between inference and training: evaluation, Ekya, AFS, Synergy, Muri, RECL."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from driftlab.platform.core.records import Need
 from driftlab.platform.scheduling.afs import divide_slots
 from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.candidates import Candidate
-from driftlab.platform.scheduling.ekya import Ekya, predict_accuracy, profile, share_fairly, steal
+from driftlab.platform.scheduling.ekya import Ekya, predict_accuracy, profile, run_thief, share_fairly
 from driftlab.platform.scheduling.evaluation import (
-    AnswerScale,
+    AccuracyFactor,
     Trainings,
+    accuracy_factor,
     evaluate,
-    multiplier,
-    pieces,
+    plan_intervals,
     trainings_of,
 )
-from driftlab.platform.scheduling.muri import efficiency, groups_of, match_pairs, merge_pairs, period
-from driftlab.platform.scheduling.plans import Kept
+from driftlab.platform.scheduling.muri import group_jobs, interleaving_efficiency, match_pairs, merge_pairs, period
+from driftlab.platform.scheduling.plans import SchedulerState
 from driftlab.platform.scheduling.recl import RecentGain, Recl, observe
-from driftlab.platform.scheduling.synergy import place
+from driftlab.platform.scheduling.synergy import tune_placement
 from driftlab.platform.scheduling.zoo import Zoo, start_from
 
 
 def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
-    """Play one plan in short steps, as the machine does it, for a mean accuracy."""
+    """Return the mean accuracy of a plan, integrated in short steps."""
     accuracy, left, learn, answer = list(trainings.now), list(trainings.seconds), list(learn), list(answer)
-    scale = AnswerScale(np.array(trainings.full_share))
+    scale = AccuracyFactor(np.array(trainings.full_share))
     total = 0.0
     for _ in range(round(window_s / tick_s)):
         total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
@@ -68,21 +68,21 @@ class TestEvaluation:
             assert played(trainings, shares[:3], shares[3:], 300, 0.02) == pytest.approx(found, abs=2e-4)
 
     def test_shares_add_up_to_one_at_every_instant(self):
-        found = list(pieces(trainings_of(factory.CAMERAS, [0, 1]), self.QUARTERS, self.QUARTERS, 200))
-        assert [piece.stop_s for piece in found] == pytest.approx([40, 190, 200])
-        assert [piece.answer[0] for piece in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
-        assert [sum(piece.learn) + sum(piece.answer) for piece in found] == pytest.approx([1, 1, 1])
+        found = list(plan_intervals(trainings_of(factory.CAMERAS, [0, 1]), self.QUARTERS, self.QUARTERS, 200))
+        assert [interval.stop_s for interval in found] == pytest.approx([40, 190, 200])
+        assert [interval.inference[0] for interval in found] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
+        assert [sum(interval.training) + sum(interval.inference) for interval in found] == pytest.approx([1, 1, 1])
 
-    def test_a_freed_share_may_go_to_answers_only(self):
+    def test_freed_share_may_be_limited_to_inference(self):
         trainings = trainings_of(factory.CAMERAS, [0, 1])
-        _, second, *_ = pieces(trainings, self.QUARTERS, self.QUARTERS, 200, freed="inference")
-        assert (second.learn, second.answer) == ([0, 0.25], [0.375, 0.375])
+        _, second, *_ = plan_intervals(trainings, self.QUARTERS, self.QUARTERS, 200, freed="inference")
+        assert (second.training, second.inference) == ([0, 0.25], [0.375, 0.375])
 
-    def test_the_multiplier_is_that_of_the_table(self):
+    def test_accuracy_factor_matches_the_table(self):
         shares = np.array([0.3, 0.25, 0.125, 0.05, 0.03125, 0.02, 0])
         by_hand = pytest.approx([1, 1, 0.95, 0.8125, 0.7, 0, 0])
-        assert [multiplier(0.25, share) for share in shares.tolist()] == by_hand
-        assert AnswerScale(np.array(0.25))(shares).tolist() == by_hand
+        assert [accuracy_factor(0.25, share) for share in shares.tolist()] == by_hand
+        assert AccuracyFactor(np.array(0.25))(shares).tolist() == by_hand
 
 
 class TestLearningCurves:
@@ -105,7 +105,7 @@ class TestLearningCurves:
         assert [one.after for one in found] == pytest.approx([0.844, 0.7], abs=1e-3)
 
     def test_the_epochs_of_a_candidate_are_in_proportion_to_its_time(self):
-        """After 5 epochs each has reached 0.7; the longest makes 30 epochs, one of half its time 15."""
+        """Each has an accuracy of 0.7 after 5 epochs; the longest runs 30 epochs, one of half its time 15."""
         longest, half = Candidate(0, 30.0, 0.4, 0.7, tried=1 / 6), Candidate(1, 15.0, 0.4, 0.7, tried=1 / 3)
         app = replace(factory.app(0, 0.4), candidates=(longest, half))
         assert [one.after for one in profile(app).candidates] == pytest.approx([0.844, 0.807], abs=1e-3)
@@ -113,54 +113,54 @@ class TestLearningCurves:
 
 class TestThief:
     def test_the_published_case(self):
-        loot = steal(factory.CAMERAS, 200)
-        assert loot.chosen == (1, 0)
-        assert [*loot.learn, *loot.answer] == pytest.approx([0.7, 0, 0.15, 0.15])
-        assert loot.score == pytest.approx(0.677143, abs=5e-7)
-        first = next(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn, loot.answer, 200))
+        thief = run_thief(factory.CAMERAS, 200)
+        assert thief.chosen == (1, 0)
+        assert [*thief.training, *thief.inference] == pytest.approx([0.7, 0, 0.15, 0.15])
+        assert thief.score == pytest.approx(0.677143, abs=5e-7)
+        first = next(plan_intervals(trainings_of(factory.CAMERAS, thief.chosen), thief.training, thief.inference, 200))
         assert first.stop_s == pytest.approx(85.714, abs=5e-4)
         plan = trainings_of(factory.CAMERAS, (0, 0))
-        assert loot.score > evaluate(plan, (0.45, 0.15), (0.15, 0.25), 200)  # of the published simulator
+        assert thief.score > evaluate(plan, (0.45, 0.15), (0.15, 0.25), 200)  # of the published simulator
 
     def test_the_published_case_shared_fairly(self):
         """The published score is the mean of 201 whole seconds; the integral is slightly lower."""
-        loot = share_fairly(factory.CAMERAS, 200)
-        assert loot.chosen == (0, 1)
-        assert loot.score == pytest.approx(0.66125)
-        found = list(pieces(trainings_of(factory.CAMERAS, loot.chosen), loot.learn, loot.answer, 200))
+        thief = share_fairly(factory.CAMERAS, 200)
+        assert thief.chosen == (0, 1)
+        assert thief.score == pytest.approx(0.66125)
+        found = list(plan_intervals(trainings_of(factory.CAMERAS, thief.chosen), thief.training, thief.inference, 200))
         sampled = [
-            next(np.mean(piece.accuracy) for piece in found if second < piece.stop_s or piece is found[-1])
+            next(np.mean(interval.accuracy) for interval in found if second < interval.stop_s or interval is found[-1])
             for second in range(201)
         ]
         assert np.mean(sampled) == pytest.approx(0.661443, abs=5e-7)
 
-    def test_it_never_ends_below_equal_shares_of_its_ways(self):
+    def test_it_is_never_below_equal_shares_of_its_configurations(self):
         for seed in range(20):
             apps = factory.apps(seed, 3)
-            loot = steal(apps, 200)
-            jobs = np.array([*(k is not None for k in loot.chosen), *[True] * 3], float)
+            thief = run_thief(apps, 200)
+            jobs = np.array([*(k is not None for k in thief.chosen), *[True] * 3], float)
             shares = (jobs / jobs.sum()).tolist()
-            fair = evaluate(trainings_of(apps, loot.chosen), shares[:3], shares[3:], 200)
-            assert loot.score >= fair - 1e-12
+            fair = evaluate(trainings_of(apps, thief.chosen), shares[:3], shares[3:], 200)
+            assert thief.score >= fair - 1e-12
 
-    def test_one_application_finds_nearly_the_best_shares(self):
+    def test_shares_of_one_application_are_near_the_optimum(self):
         app = factory.app(0, 0.5, (20, 0.9))
         grid = np.arange(0, 1.001, 0.01).tolist()
         best = max(evaluate(trainings_of([app], [0]), [share], [1 - share], 200) for share in grid)
-        assert steal([app], 200).score >= best - 0.01
+        assert run_thief([app], 200).score >= best - 0.01
 
     @pytest.mark.parametrize(
         ("freed", "learn", "answers"), [("all", 1 / 3, (7 / 30, 13 / 30)), ("inference", 0.2, (0.3, 0.5))]
     )
-    def test_when_a_training_ends_its_share_is_split_and_nothing_else_changes(self, freed, learn, answers):
-        state = Kept((), (("a", 0.4, 0.1), ("b", 0.2, 0.3)))
+    def test_share_of_a_finished_training_is_split_equally(self, freed, learn, answers):
+        state = SchedulerState((), (("a", 0.4, 0.1), ("b", 0.2, 0.3)))
         ended = factory.window(factory.demand("a", None), factory.running("b", 40), state=state, reason="end")
         a, b = Ekya(freed=freed).allocate(ended).grants
         assert (a.learn, b.learn) == (None, pytest.approx(learn))
         assert (a.answer, b.answer) == pytest.approx(answers)
 
-    def test_an_application_that_is_still_trying_out_keeps_a_share_when_another_ends(self):
-        trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.way(20, 0.8))
+    def test_trials_keep_a_share_when_another_training_ends(self):
+        trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.config(20, 0.8))
         first = Ekya().allocate(factory.window(trying, declined, reason="offer"))
         assert first.grants[1].way is None
         ended = factory.window(trying, factory.demand("b", None), state=first.state, reason="end")
@@ -175,36 +175,36 @@ class TestAfs:
     def test_the_published_cases(self, slots, held):
         assert divide_slots(self.WORK, self.SPEED, slots) == held
 
-    def test_nobody_gets_more_than_it_can_use(self):
+    def test_no_job_exceeds_its_usable_slots(self):
         assert divide_slots(self.WORK, self.SPEED, 20) == [4, 4, 4]
 
 
 class TestSynergy:
-    def test_light_jobs_leave_what_hungry_ones_use(self):
+    def test_light_jobs_leave_resources_to_heavy_ones(self):
         asked = np.array([[0.25, 0.4], [0.25, 0.4], [0.25, 0.1], [0.25, 0.1]])
-        servers, held = place(asked, np.ones((1, 2)))
+        servers, held = tune_placement(asked, np.ones((1, 2)))
         assert servers == [0, 0, 0, 0]
         assert held == pytest.approx(asked)
         assert held.sum(axis=0) == pytest.approx([1, 1])
 
-    def test_hungry_jobs_that_came_first_give_back(self):
+    def test_earlier_heavy_jobs_are_reduced(self):
         asked = np.array([[0.25, 0.7], [0.25, 0.7], [0.25, 0.1], [0.25, 0.1]])
-        _, held = place(asked, np.ones((1, 2)))
+        _, held = tune_placement(asked, np.ones((1, 2)))
         assert held[:, 1] == pytest.approx([0.25, 0.25, 0.25, 0.1])
 
-    def test_nobody_gets_less_than_a_proportional_part_that_it_can_use(self):
+    def test_no_job_is_below_its_proportional_share_or_demand(self):
         for seed in range(300):
             rng = np.random.default_rng(seed)
             jobs = int(rng.integers(1, 7))
             asked = np.column_stack([np.full(jobs, 1 / jobs), rng.uniform(0, 1, (jobs, 2))])
-            servers, held = place(asked, np.ones((1, 3)))
+            servers, held = tune_placement(asked, np.ones((1, 3)))
             assert None not in servers
             assert (held.sum(axis=0) <= 1 + 1e-9).all()
             assert (held >= np.minimum(asked, 1 / jobs) - 1e-9).all()
 
-    def test_a_job_that_fits_nowhere_is_passed_over(self):
+    def test_job_without_free_accelerators_is_skipped(self):
         asked = np.array([[1.0, 0.5], [1.0, 0.5], [1.0, 0.5]])
-        servers, _ = place(asked, np.ones((2, 2)))
+        servers, _ = tune_placement(asked, np.ones((2, 2)))
         assert servers == [0, 1, None]
 
 
@@ -213,10 +213,10 @@ class TestMuri:
     SAME = np.array([[4.0, 0, 0, 0], [4, 0, 0, 0]])
 
     def test_the_published_cases(self):
-        assert (period(self.APART), efficiency(self.APART)) == (4, 0.5)
-        assert (period(self.SAME), efficiency(self.SAME)) == (8, 0.25)
+        assert (period(self.APART), interleaving_efficiency(self.APART)) == (4, 0.5)
+        assert (period(self.SAME), interleaving_efficiency(self.SAME)) == (8, 0.25)
 
-    def test_a_group_is_never_faster_than_its_busiest_engine(self):
+    def test_group_is_never_faster_than_its_busiest_resource(self):
         for seed in range(300):
             stages = np.random.default_rng(seed).uniform(0, 5, (1 + seed % 4, 4))
             assert stages.sum(axis=0).max() - 1e-9 <= period(stages)
@@ -235,16 +235,16 @@ class TestMuri:
                         best = max(best, sum(weights[pair] for pair in pairs))
             assert sum(weights[pair] for pair in match_pairs(nodes, weights)) == pytest.approx(best)
 
-    def test_two_of_a_kind_are_kept_apart(self):
+    def test_jobs_with_equal_stages_are_not_paired(self):
         stages = np.array([[4.0, 0, 0, 0], [4, 0, 0, 0], [0, 4, 0, 0], [0, 4, 0, 0]])
         pairs = merge_pairs([(0,), (1,), (2,), (3,)], stages)
         assert {stages[list(pair)].sum(axis=0).max() for pair in pairs} == {4}
-        assert groups_of(stages) == [(0, 1, 2, 3)]
+        assert group_jobs(stages) == [(0, 1, 2, 3)]
 
-    def test_a_group_slower_than_its_members_is_split_where_that_is_asked_for(self):
+    def test_autopack_splits_a_group_slower_than_its_members(self):
         stages = np.array([[1.0, 9, 0, 0], [9, 1, 0, 0], [1, 9, 0, 0]])
         slow = period(stages) > sum(period(stages[[job]]) for job in range(3))
-        assert (len(groups_of(stages, autopack=True)) > 1) == slow
+        assert (len(group_jobs(stages, autopack=True)) > 1) == slow
 
 
 class TestRecl:
@@ -254,7 +254,7 @@ class TestRecl:
         return replace(factory.running(app, 50), observed=accuracy, observed_s=seen_s)
 
     def served(self, rises: dict[str, float], steps: int, window_s: float = 50.0) -> list[str]:
-        """Ask at the end of each micro-window; return whose each was. An accuracy rises in its own ones."""
+        """Return the application of each micro-window; its accuracy rises only in its micro-windows."""
         member, state, found = Recl(micro_window_s=self.MICRO_S), None, []
         accuracy = dict.fromkeys(rises, 0.3)
         for step in range(steps):
@@ -272,23 +272,23 @@ class TestRecl:
             found.append(learner)
         return found
 
-    def test_each_learns_once_in_a_window_and_then_the_one_that_gains_most(self):
+    def test_each_training_has_a_micro_window_then_the_largest_gain(self):
         found = self.served({"a": 0.01, "b": 0.03, "c": -0.01}, 20)
         assert sorted(found[:3]) == sorted(found[10:13]) == ["a", "b", "c"]
         assert found[3:10] == found[13:] == ["b"] * 7
 
-    def test_the_order_of_applications_changes_nothing(self):
+    def test_result_does_not_depend_on_the_order_of_applications(self):
         rises = {"a": 0.01, "b": 0.03, "c": 0.02}
         assert self.served(rises, 12) == self.served(dict(reversed(rises.items())), 12)
 
-    def test_more_trainings_than_micro_windows_learn_in_turn(self):
+    def test_more_trainings_than_micro_windows_alternate(self):
         names = [f"app{i:02}" for i in range(25)]
         found = self.served(dict.fromkeys(names, 0.0), 50)
         assert sorted(found[:25]) == sorted(found[25:]) == names
 
-    def test_a_micro_window_goes_on_whatever_else_happens(self):
+    def test_micro_window_continues_across_other_events(self):
         first = Recl().allocate(factory.window(factory.running("b", 50), factory.running("c", 50)))
-        comes = [factory.offered("a", 0.5, factory.way(20, 0.6)), factory.running("b", 48), factory.running("c", 50)]
+        comes = [factory.offered("a", 0.5, factory.config(20, 0.6)), factory.running("b", 48), factory.running("c", 50)]
         second = Recl().allocate(factory.window(*comes, start_s=2.0, state=first.state, reason="offer"))
         assert [grant.learn > 0 for grant in second.grants] == [False, True, False]
         assert second.again_s == pytest.approx(3.0)
@@ -297,15 +297,15 @@ class TestRecl:
         assert [bool(grant.learn) for grant in third.grants] == [True, False, False]
         assert third.again_s == pytest.approx(5.0)
 
-    def test_a_gain_is_that_of_the_time_since_the_accuracy_was_known_before(self):
-        """Without time for learning in between, a change says nothing."""
+    def test_gain_is_per_second_since_the_last_observation(self):
+        """A change without training time in between is ignored."""
         known = observe(RecentGain(), self.demand("a", 0.5, 1.0), 4.0)
         same = observe(known, self.demand("a", 0.5, 1.0), 10.0)
         assert (known.per_s, same.per_s, same.spent_s) == (math.inf, math.inf, 10.0)
         assert observe(same, self.demand("a", 0.6, 30.0), 10.0).per_s == pytest.approx(0.005)
         assert observe(known, self.demand("a", 0.2, 30.0), 0.0).per_s == math.inf
 
-    def test_one_training_alone_is_not_interrupted(self):
+    def test_single_training_is_not_interrupted(self):
         allocation = Recl().allocate(factory.window(factory.running("a", 50), factory.demand("b", None)))
         assert allocation.again_s is None
         assert allocation.grants[0].learn == pytest.approx(0.8)
@@ -325,7 +325,7 @@ class TestZoo:
         ranks = [self.filled().rank(signature)[0] for signature in self.SIGNATURES + noise]
         assert ranks == [0, 1, 2, 3, 4]
 
-    def test_the_least_recently_selected_one_makes_room(self):
+    def test_least_recently_selected_expert_is_evicted(self):
         zoo = self.filled(room=5).select(0).remember(9, np.ones(5))
         assert sorted(one.number for one in zoo.experts) == [0, 2, 3, 4, 9]
         assert sorted(one.number for one in zoo.select(2).remember(10, np.ones(5)).experts) == [0, 2, 4, 9, 10]
@@ -333,11 +333,11 @@ class TestZoo:
     @pytest.mark.parametrize(
         ("scores", "now", "taken"), [({0: 0.9, 1: 0.5}, 0.6, 0), ({0: 0.9}, 0.895, None), ({}, 0.1, None)]
     )
-    def test_an_exact_expert_is_taken_and_a_slightly_better_one_is_not(self, scores, now, taken):
+    def test_expert_is_selected_only_above_the_margin(self, scores, now, taken):
         assert start_from(scores, now) == taken
 
 
-def test_a_need_of_several_engines_is_shared_by_engine():
+def test_cost_of_several_resources_is_shared_per_resource():
     from driftlab.platform.scheduling.base import Way
     from driftlab.platform.scheduling.muri import Muri
 

@@ -1,4 +1,4 @@
-"""The members of the scheduling family: what each decides, what it keeps, and what it says when it cannot."""
+"""Decisions, cached plans and notes of the schedulers of inference."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from driftlab.platform.scheduling import nestdnn
 from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
 from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
 from driftlab.platform.scheduling.exact import Exact
-from driftlab.platform.scheduling.greedy import Walk
-from driftlab.platform.scheduling.mcdnn import Mcdnn, need
+from driftlab.platform.scheduling.greedy import GreedyAllocation
+from driftlab.platform.scheduling.mcdnn import Mcdnn, required_share
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.world import measured
 
 CHOOSERS = ("nestdnn", "exact", "mcdnn", "status_quo")
-THRIFTY = ("nestdnn", "exact", "mcdnn")  # the status quo is blind to memory
+THRIFTY = ("nestdnn", "exact", "mcdnn")  # the status quo ignores memory
 SMALL, LARGE = Variant("small", 0.7, 10, 0.01), Variant("large", 0.9, 30, 0.04)
 BOTH = (SMALL, LARGE)
 ALPHAS = (0.0, 0.05, 0.3, 1.0)
@@ -34,7 +34,7 @@ SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
 OBJECTIVES = {"total": sum, "max": max}
 WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal"]), ("max", "lookahead")]
 METHODS = [*WALKS, ("total", "priced")]
-MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles measured on real devices
 
 
 def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> Window:
@@ -42,7 +42,7 @@ def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> Windo
 
 
 def costs(given: Window, allocation: Allocation, alpha: float = 0.1) -> list[float]:
-    """What an allocation costs each application by Eq. 2."""
+    """Return the cost of each application by Eq. 2."""
     found = []
     for demand, network, share in zip(
         given.demands, factory.variants(allocation), factory.shares(allocation), strict=True
@@ -57,7 +57,7 @@ def choices(given: Window, alpha: float) -> Choices:
 
 
 def decisions(given: Window, alpha: float) -> Iterator[tuple[str, Scheduling, Allocation]]:
-    """What every way to lower Eq. 2 decides: the exact one; a walk from scratch, and one that is taken up again."""
+    """Yield the allocations of every method for Eq. 2: exact, greedy from scratch, and resumed."""
     for objective in OBJECTIVES:
         yield objective, Exact(objective, alpha), Exact(objective, alpha).allocate(given)
     for objective, method in METHODS:
@@ -72,39 +72,39 @@ def total(given: Window, allocation) -> float:
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
-class TestWhoeverChooses:
-    def test_nobody_there_is_no_fault(self, name):
+class TestChoosers:
+    def test_no_applications_are_accepted(self, name):
         allocation = Member("scheduling", name).make().allocate(window())
         assert (factory.shares(allocation), factory.variants(allocation), factory.notes(allocation)) == ((), (), ())
 
-    def test_equal_networks_and_equal_applications_are_no_fault(self, name):
+    def test_equal_networks_and_applications_are_accepted(self, name):
         equal = (SMALL, SMALL, SMALL)
         allocation = Member("scheduling", name).make().allocate(window(Demand("a", 5, equal), Demand("b", 5, equal)))
         assert factory.shares(allocation) == pytest.approx((0.5, 0.5))
 
-    def test_a_goal_that_no_network_meets_is_named_and_the_application_runs(self, name):
+    def test_unreachable_goal_is_noted_and_the_application_runs(self, name):
         asked = Demand("a", 5, BOTH, accuracy_goal=0.95, latency_goal_s=0.001)
         allocation = Member("scheduling", name).make().allocate(window(asked))
         assert factory.variants(allocation)[0] is not None
         (note,) = factory.notes(allocation)
         assert numbers_in(note) == [0.95, 0.9, 0.001, 0.01]
 
-    def test_who_has_no_network_waits(self, name):
+    def test_application_without_a_network_waits(self, name):
         allocation = Member("scheduling", name).make().allocate(window(Demand("a", 5, BOTH), Demand("b", 5, ())))
         assert factory.shares(allocation) == (1.0, 0.0)
         assert factory.notes(allocation) == ("", "waits: it has no network")
 
 
 @pytest.mark.parametrize("name", THRIFTY)
-class TestWhoeverHeedsMemory:
-    def test_who_fits_nowhere_waits_and_hears_why(self, name):
+class TestMemoryLimits:
+    def test_application_beyond_the_memory_waits_with_a_note(self, name):
         big = Demand("big", 5, (Variant("huge", 0.9, 1000, 0.01),))
         allocation = Member("scheduling", name).make().allocate(window(big, Demand("a", 5, BOTH)))
         assert factory.shares(allocation) == (0.0, 1.0)
         assert factory.variants(allocation) == (None, 1)
         assert [numbers_in(note) for note in factory.notes(allocation)] == [[1000, 100], []]
 
-    def test_the_last_to_come_waits_unless_it_matters_more(self, name):
+    def test_last_arrival_waits_unless_its_priority_is_higher(self, name):
         first, last = Demand("first", 5, BOTH), Demand("last", 5, BOTH)
         member = Member("scheduling", name).make()
         assert factory.variants(member.allocate(window(first, last, memory_bytes=15))) == (0, None)
@@ -132,10 +132,10 @@ class TestWhoeverHeedsMemory:
             assert held <= given.memory_bytes
 
 
-class TestWhoeverLowersCosts:
+class TestCostMinimisers:
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_who_is_alone_runs_what_costs_least_of_what_fits(self, share):
+    def test_single_application_runs_the_cheapest_network_that_fits(self, share):
         for seed, alpha in itertools.product(range(6), ALPHAS):
             given = factory.window(factory.demands(seed, apps=1), share)
             table = choices(given, alpha)
@@ -146,7 +146,7 @@ class TestWhoeverLowersCosts:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_nobody_would_be_better_off_with_another_network_that_fits(self, share):
+    def test_no_other_network_that_fits_is_cheaper(self, share):
         for seed in range(12):
             given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
             table, apps = choices(given, alpha), np.arange(len(given.demands))
@@ -159,7 +159,7 @@ class TestWhoeverLowersCosts:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_nothing_costs_less_than_the_exact_schedule(self, share):
+    def test_no_schedule_is_cheaper_than_the_exact_one(self, share):
         for seed in range(16):
             given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
             found = [
@@ -171,14 +171,14 @@ class TestWhoeverLowersCosts:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_the_highest_cost_is_as_low_as_can_be(self, share):
+    def test_highest_cost_is_minimal(self, share):
         for seed in range(60):
             given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
             greedy, best = (max(costs(given, by("max", alpha=alpha).allocate(given), alpha)) for by in (NestDnn, Exact))
             assert greedy == pytest.approx(best, abs=1e-9)
 
     @pytest.mark.parametrize("by", [NestDnn("max"), Exact("max")], ids=str)
-    def test_memory_goes_to_all_before_one_has_more_than_the_others(self, by):
+    def test_memory_is_divided_equally_among_equals(self, by):
         sizes = (Variant("s", 0.6, 1, 0.01), Variant("m", 0.7, 2, 0.01), Variant("l", 0.8, 4, 0.01))
         four = [Demand(app, 1.0, sizes, accuracy_goal=0.9) for app in "abcd"]
         assert factory.variants(by.allocate(window(*four, memory_bytes=8))) == (1, 1, 1, 1)
@@ -187,7 +187,7 @@ class TestWhoeverLowersCosts:
 class TestNestDnn:
     @pytest.mark.parametrize(("objective", "method"), WALKS)
     @pytest.mark.parametrize("share", SHARES)
-    def test_a_plan_taken_up_again_ends_as_it_did_and_as_one_from_scratch(self, objective, method, share):
+    def test_resumed_plan_equals_a_plan_from_scratch(self, objective, method, share):
         for seed in range(8):
             member = NestDnn(objective, method, ALPHAS[seed % 4])
             given = factory.window(factory.demands(seed), share)
@@ -202,7 +202,7 @@ class TestNestDnn:
             assert again.state == replace(first.state, times=2)
             assert sum(first.state.units) <= 70
 
-    def test_a_plan_may_give_shares_alone(self):
+    def test_plan_may_leave_the_variants_to_scaling(self):
         given = factory.window(factory.demands(0), 1.0)
         named, left = NestDnn().allocate(given), NestDnn(names=False).allocate(given)
         assert factory.shares(left) == factory.shares(named)
@@ -210,7 +210,7 @@ class TestNestDnn:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_priced_costs_what_the_optimum_does_where_memory_is_slack_and_never_more_than_lookahead(self, share):
+    def test_priced_is_optimal_with_slack_memory_and_never_above_lookahead(self, share):
         for seed, equal in itertools.product(range(12), (False, True)):
             drawn, alpha = factory.demands(seed), ALPHAS[seed % 4]
             demands = tuple(replace(drawn[0], app=str(i)) for i in range(6)) if equal else drawn
@@ -219,20 +219,20 @@ class TestNestDnn:
             priced, ahead, best = (sum(costs(given, one.allocate(given), alpha)) for one in members)
             assert best - 1e-7 <= priced <= ahead + 1e-9
             assert share < 1 or priced == pytest.approx(best, abs=1e-9)
-            assert not equal or ahead == pytest.approx(priced, abs=1e-9)  # dividing anew between two finds less
+            assert not equal or ahead == pytest.approx(priced, abs=1e-9)  # exchanges between two find less
 
-    def test_the_machine_is_handed_out_whole(self):
+    def test_shares_add_up_to_one(self):
         for seed in range(10):
             assert sum(factory.shares(NestDnn().allocate(factory.window(factory.demands(seed))))) == pytest.approx(1)
 
-    def test_a_kept_plan_is_taken_up_only_while_it_serves(self, monkeypatch):
+    def test_cached_plan_is_resumed_only_while_it_is_valid(self, monkeypatch):
         starts = []
 
-        def grow(choices: Choices, _method: str, start: UnitPlan) -> list[Walk]:
+        def allocate_units(choices: Choices, _method: str, start: UnitPlan) -> list[GreedyAllocation]:
             starts.append(int(start.units.sum()))
-            return [Walk(choices, start)]
+            return [GreedyAllocation(choices, start)]
 
-        monkeypatch.setattr(nestdnn, "grow", grow)
+        monkeypatch.setattr(nestdnn, "allocate_units", allocate_units)
         given = factory.window(factory.demands(1, apps=3), 0.8)
         kept = nestdnn.CachedPlan(
             tuple((d.app, 5) for d in given.demands), given.memory_bytes, 0.1, (0, 0, 0), (9, 9, 9), 1
@@ -253,7 +253,7 @@ class TestNestDnn:
         assert begins(kept, by=NestDnn(alpha=0.2)) == 3
         assert begins(kept, by=NestDnn(cached=False)) == 3
 
-    def test_it_starts_anew_every_so_often(self):
+    def test_plan_from_scratch_is_made_periodically(self):
         given, times = factory.window(factory.demands(2)), []
         for _ in range(8):
             allocation = NestDnn(renew=3).allocate(given)
@@ -261,11 +261,11 @@ class TestNestDnn:
             times.append(allocation.state.times)
         assert times == [1, 2, 3, 1, 2, 3, 1, 2]
 
-    def test_without_late_answers_to_pay_for_it_takes_the_most_accurate(self):
+    def test_without_a_cost_of_lateness_it_selects_the_most_accurate(self):
         given = factory.window(factory.demands(4))
         assert set(factory.variants(NestDnn(alpha=0.0).allocate(given))) == {4}
 
-    def test_who_matters_more_gets_more(self):
+    def test_higher_priority_has_a_larger_share(self):
         one = Demand("a", 30, BOTH, latency_goal_s=0.03)
         equal = factory.shares(NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b"))))
         unequal = factory.shares(NestDnn(alpha=1.0).allocate(window(one, replace(one, app="b", priority=8.0))))
@@ -278,13 +278,13 @@ class TestNestDnn:
         assert [share > 0 for share in factory.shares(allocation)] == [True] * 3 + [False] * 2
         assert [numbers_in(note) for note in factory.notes(allocation)] == [[], [], [], [3], [3]]
 
-    def test_wrong_parameters_are_all_named(self):
+    def test_all_wrong_parameters_are_reported(self):
         assert len(parameter_faults(NestDnn, {"alpha": 2.0, "kept": -1.0, "units": 0, "renew": 0})) == 4
         assert len(parameter_faults(Exact, {"alpha": -0.1, "units": 0})) == 2
 
     @pytest.mark.parametrize("share", SHARES)
     @pytest.mark.parametrize(("objective", "method"), WALKS)
-    def test_a_plan_that_was_made_for_other_wishes_costs_no_less_than_the_optimum(self, objective, method, share):
+    def test_resumed_plan_for_other_goals_is_never_below_the_optimum(self, objective, method, share):
         join = OBJECTIVES[objective]
         for seed in range(8):
             given, alpha = factory.window(factory.demands(seed), share), ALPHAS[seed % 4]
@@ -292,14 +292,14 @@ class TestNestDnn:
             hurried = replace(given, demands=(replace(first, latency_goal_s=first.latency_goal_s / 4), *others))
             member = NestDnn(objective, method, alpha)
             found = member.allocate(replace(hurried, state=member.allocate(given).state))
-            assert found.state.times == 2  # it was taken up
+            assert found.state.times == 2  # it was resumed
             best = join(costs(hurried, Exact(objective, alpha).allocate(hurried), alpha))
             assert join(costs(hurried, found, alpha)) >= best - 1e-7
             assert sum(factory.shares(found)) == pytest.approx(1)
 
 
 class TestStatusQuo:
-    def test_it_runs_the_network_at_the_knee_whatever_else_runs(self):
+    def test_it_runs_the_network_at_the_knee(self):
         three = (Variant("s", 0.5, 10, 0.01), Variant("m", 0.8, 30, 0.02), Variant("l", 0.85, 90, 0.04))
         allocation = StatusQuo().allocate(window(*(Demand(app, 5, three) for app in "abcd"), memory_bytes=100))
         assert factory.variants(allocation) == (1, 1, 1, 1)
@@ -308,27 +308,27 @@ class TestStatusQuo:
 
 
 class TestMcdnn:
-    def test_it_upgrades_where_accuracy_is_cheapest_while_the_machine_keeps_up(self):
+    def test_it_upgrades_by_accuracy_per_compute_within_the_processor(self):
         cheap = (SMALL, replace(LARGE, latency_s=0.02))
         allocation = Mcdnn().allocate(window(Demand("dear", 18, BOTH), Demand("cheap", 20, cheap)))
         assert factory.variants(allocation) == (0, 1)
         needs = (0.01 * 18, 0.02 * 20)
         assert factory.shares(allocation) == pytest.approx([one / sum(needs) for one in needs])
 
-    def test_memory_bounds_it(self):
+    def test_upgrades_are_limited_by_memory(self):
         demands = (Demand("a", 5, BOTH), Demand("b", 5, (SMALL, replace(LARGE, accuracy=0.8))))
         assert factory.variants(Mcdnn().allocate(window(*demands, memory_bytes=59))) == (1, 0)
         assert factory.variants(Mcdnn().allocate(window(*demands, memory_bytes=60))) == (1, 1)
 
-    def test_a_latency_goal_says_what_a_network_needs(self):
-        assert need(Demand("a", 30, BOTH), 1) == pytest.approx(1.2)
-        assert need(Demand("a", 30, BOTH, latency_goal_s=0.08), 1) == pytest.approx(0.5)
+    def test_latency_goal_sets_the_required_share(self):
+        assert required_share(Demand("a", 30, BOTH), 1) == pytest.approx(1.2)
+        assert required_share(Demand("a", 30, BOTH, latency_goal_s=0.08), 1) == pytest.approx(0.5)
 
 
 @pytest.mark.skipif(MEASURED is None, reason="DRIFTLAB_MEASURED names no folder of measured profiles")
 class TestMeasuredProfiles:
     @pytest.mark.parametrize("device", ["jetson", "nvidia_3090", "xiaomi"])
-    def test_fronts_of_real_devices_are_shared(self, device):
+    def test_measured_fronts_are_scheduled_near_the_optimum(self, device):
         rename = {"model": "app", "acc_top1": "accuracy_percent"}
         apps = measured.read(Path(MEASURED) / "adaptivenet_searched.csv", rename, {"device": device})
         demands = []
@@ -337,7 +337,7 @@ class TestMeasuredProfiles:
             demands.append(Demand(app, 30.0, variants, accuracy_goal=accuracy_goal, latency_goal_s=latency_goal_s / 2))
         self.near_the_exact(window(*demands))
 
-    def test_a_training_trial_is_a_network_that_takes_so_long(self):
+    def test_measured_training_trials_are_scheduled_near_the_optimum(self):
         rename = {"net": "app", "test_acc": "accuracy", "train_sec": "latency_s"}
         apps = measured.read(Path(MEASURED) / "ekya_sweep.csv", rename)
         assert set(apps) >= {"resnet18", "resnet50"}

@@ -1,4 +1,4 @@
-"""Plans against brute force and closed forms: Eq. 2 as arrays, the greedy walks, the exact solvers."""
+"""Plans against brute force and closed forms: Eq. 2, the greedy rules, the exact solvers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import scheduling_factory as factory
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.scheduling import greedy, optimum, programming
+from driftlab.platform.scheduling import exact, greedy, programming
 from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.costs import Choices, UnitPlan, costs_of, memory_of, tabulate
 
@@ -23,7 +23,7 @@ TWO = (Variant("small", 0.7, 10, 0.1), Variant("large", 0.9, 30, 0.4))
 
 
 def walked(given: Choices, method: str) -> UnitPlan:
-    *_, last = greedy.grow(given, method, greedy.smallest(given))
+    *_, last = greedy.allocate_units(given, method, greedy.smallest_plan(given))
     return last.plan
 
 
@@ -32,7 +32,7 @@ def value(given: Choices, plan: UnitPlan, objective: str = "total") -> float:
 
 
 def brute_force(given: Choices, objective: str) -> float:
-    """Try every network and every number of units of everyone."""
+    """Return the lowest cost over all networks and units of all applications."""
     apps, networks, size = given.cost.shape
     best = np.inf
     for chosen in itertools.product(range(networks), repeat=apps):
@@ -44,7 +44,7 @@ def brute_force(given: Choices, objective: str) -> float:
 
 
 class TestCosts:
-    def test_they_are_those_of_equation_2(self):
+    def test_costs_match_equation_2(self):
         asked = Demand("a", 10.0, TWO, accuracy_goal=0.8, latency_goal_s=0.5)
         table = tabulate([asked], 100, 0.3, 4).cost[0]
         assert np.isinf(table[:, 0]).all()
@@ -52,21 +52,21 @@ class TestCosts:
         late_s = np.array([0.4 / share - 0.5 for share in (0.25, 0.5, 0.75)])
         assert table[1, 1:] == pytest.approx([*(-0.1 + 0.3 * late_s), -0.1])
 
-    def test_a_priority_weighs_and_one_weighs_nothing(self):
+    def test_priority_of_one_has_no_effect(self):
         asked = Demand("a", 10.0, TWO, accuracy_goal=0.8, latency_goal_s=0.5)
         plain, double = (tabulate([replace(asked, priority=p)], 100, 0.3, 4).cost for p in (1.0, 2.0))
         assert (1 + double)[0, :, 1:] == pytest.approx(2 * (1 + plain)[0, :, 1:])
 
-    def test_what_nobody_has_measured_is_neither_below_nor_above_the_goal(self):
+    def test_unmeasured_network_counts_as_meeting_the_goal(self):
         unknown = (replace(TWO[0], accuracy=None), TWO[1])
         table = tabulate([Demand("a", 10.0, unknown, accuracy_goal=0.8)], 100, 0.3, 2).cost[0]
         assert table[:, 1:] == pytest.approx(np.array([[0.0, 0.0], [-0.1, -0.1]]))
 
-    def test_without_goals_the_least_accurate_sets_it_and_nothing_is_late(self):
+    def test_without_goals_the_lowest_accuracy_is_the_goal(self):
         table = tabulate([Demand("a", 10.0, TWO)], 100, 1.0, 2).cost[0]
         assert table[:, 1:] == pytest.approx(np.array([[0.0, 0.0], [-0.2, -0.2]]))
 
-    def test_who_has_fewer_networks_has_no_more(self):
+    def test_missing_networks_have_infinite_cost(self):
         table = tabulate([Demand("a", 1.0, TWO), Demand("b", 1.0, TWO[:1])], 100, 1.0, 2)
         assert np.isinf(table.cost[1, 1]).all()
         assert np.isinf(table.memory_bytes[1, 1])
@@ -81,18 +81,18 @@ class TestExact:
     @pytest.mark.slow
     @pytest.mark.parametrize("objective", OBJECTIVES)
     @pytest.mark.parametrize("share", SHARES)
-    def test_it_is_as_good_as_trying_everything(self, objective, share):
+    def test_it_equals_brute_force(self, objective, share):
         for seed in range(6):
             given = choices(demands(seed, apps=3, networks=3), 0.3, share, units=7)
-            plan = optimum.solve(given, objective)
+            plan = exact.solve(given, objective)
             assert value(given, plan, objective) == pytest.approx(brute_force(given, objective), abs=1e-7)
             assert memory_of(given, plan).sum() <= given.limit_bytes
 
     @pytest.mark.parametrize("alpha", ALPHAS)
-    def test_both_ways_agree_where_memory_is_slack(self, alpha):
+    def test_programming_and_milp_agree_with_slack_memory(self, alpha):
         for seed in range(6):
             given = choices(demands(seed), alpha)
-            first, second = programming.by_programming(given, "total"), optimum.by_milp(given)
+            first, second = programming.by_programming(given, "total"), exact.by_milp(given)
             assert value(given, first) == pytest.approx(value(given, second), abs=1e-7)
             highest = [value(given, by, "max") for by in (programming.by_programming(given, "max"),
                                                           programming.least_highest(given))]  # fmt: skip
@@ -100,13 +100,13 @@ class TestExact:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_accuracy_goals_move_the_total_and_not_what_is_best(self, share):
+    def test_accuracy_goals_shift_the_total_and_not_the_optimum(self, share):
         for seed in range(20):
             usual = demands(seed)
             goals = np.random.default_rng(seed).uniform(0, 1, len(usual))
             moved = tuple(replace(one, accuracy_goal=goal) for one, goal in zip(usual, goals, strict=True))
             tables = [choices(given, ALPHAS[seed % 4], share) for given in (usual, moved)]
-            plans = [optimum.solve(table, "total") for table in tables]
+            plans = [exact.solve(table, "total") for table in tables]
             by = sum(after.accuracy_goal - before.accuracy_goal for before, after in zip(usual, moved, strict=True))
             totals = [value(table, plan) for table, plan in itertools.product(tables, plans)]
             assert totals == pytest.approx([totals[0], totals[0], totals[0] + by, totals[0] + by], abs=1e-7)
@@ -114,11 +114,11 @@ class TestExact:
     @pytest.mark.slow
     @pytest.mark.parametrize("objective", OBJECTIVES)
     @pytest.mark.parametrize("share", SHARES)
-    def test_more_units_and_more_memory_help_and_more_applications_do_not(self, objective, share):
-        """Goals are above what any network reaches, so that no cost is negative."""
+    def test_cost_is_monotone_in_units_memory_and_applications(self, objective, share):
+        """Goals exceed the accuracy of every network, so that no cost is negative."""
 
         def least(given: Choices) -> float:
-            return value(given, optimum.solve(given, objective), objective)
+            return value(given, exact.solve(given, objective), objective)
 
         for seed in range(5):
             given, alpha = with_goal(demands(seed, apps=3), 1.0), ALPHAS[seed % 4]
@@ -131,53 +131,53 @@ class TestExact:
                 found = [least(each) for each in bounds]
                 assert all(after <= before + 1e-7 for before, after in itertools.pairwise(found))
 
-    def test_no_option_is_left_out_that_could_be_best(self):
+    def test_no_potentially_optimal_option_is_excluded(self):
         for seed in range(20):
             given = choices(demands(seed), 0.3)
-            app, network, units = optimum.options(given)
+            app, network, units = exact.options(given)
             assert len(app) < given.cost.size / 2
             for v, k in itertools.product(range(len(given.cost)), (1, 10, 50, 100)):
                 left = (app == v) & (units <= k)
                 assert given.cost[v, network[left], units[left]].min() == given.cost[v, :, k].min()
 
-    def test_a_plan_never_holds_a_byte_too_much(self):
+    def test_plan_never_exceeds_the_memory_by_a_byte(self):
         """A byte of a terabyte is below the tolerance of the solver."""
         size = 10**12
         large = (Variant("s", 0.5, size, 0.1), Variant("l", 0.9, 2 * size, 0.1))
         given = tabulate([Demand(app, 1.0, large) for app in "ab"], 4 * size - 1, 0.1, 10)
-        plan = optimum.solve(given, "total")
+        plan = exact.solve(given, "total")
         assert sorted(plan.networks) == [0, 1]
 
 
 class TestGreedy:
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_they_stay_within_compute_and_memory_and_above_the_optimum(self, share):
+    def test_plans_are_within_the_limits_and_above_the_optimum(self, share):
         for seed in range(20):
             given = choices(demands(seed), ALPHAS[seed % 4], share)
-            best = {objective: value(given, optimum.solve(given, objective), objective) for objective in OBJECTIVES}
+            best = {objective: value(given, exact.solve(given, objective), objective) for objective in OBJECTIVES}
             for method in greedy.RULES:
                 plan = walked(given, method)
-                for after in (plan, greedy.spread(given, plan), greedy.exchange(given, plan)):
+                for after in (plan, greedy.allocate_surplus(given, plan), greedy.exchange(given, plan)):
                     assert after.units.min() >= 1
                     assert after.units.sum() <= 100
                     assert memory_of(given, after).sum() <= given.limit_bytes
                     assert all(value(given, after, objective) >= best[objective] - 1e-7 for objective in OBJECTIVES)
 
     @pytest.mark.slow
-    def test_helping_who_is_worst_off_is_exact_without_a_limit_on_memory(self):
+    def test_highest_rule_is_exact_without_a_memory_limit(self):
         for seed in range(200):
             given = choices(demands(seed), ALPHAS[seed % 4])
             best = value(given, programming.by_programming(given, "max"), "max")
             assert value(given, walked(given, "highest"), "max") == pytest.approx(best, abs=1e-9)
 
-    def test_helping_who_is_worst_off_passes_over_whom_nothing_helps(self):
-        """One lacks accuracy that no unit buys; the other is late below six units."""
+    def test_highest_rule_skips_applications_that_no_unit_helps(self):
+        """One misses its accuracy goal at any number of units; the other is late below six units."""
         bad = Demand("bad", 1.0, (Variant("only", 0.1, 1, 0.1),), accuracy_goal=0.9, latency_goal_s=9.0)
         late = Demand("late", 1.0, (Variant("only", 0.5, 1, 0.6),), accuracy_goal=0.5, latency_goal_s=1.0)
         assert walked(tabulate([bad, late], 10, 0.1, 10), "highest").units.tolist() == [1, 6]
 
-    def test_with_one_network_each_the_steepest_descent_is_exact(self):
+    def test_steepest_rule_is_exact_with_one_network_each(self):
         for seed in range(50):
             given = choices(demands(seed, networks=1), 0.3)
             best = value(given, programming.by_programming(given, "total"))
@@ -186,30 +186,30 @@ class TestGreedy:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("share", SHARES)
-    def test_between_two_the_exchange_is_exact(self, share):
+    def test_exchange_is_exact_between_two(self, share):
         for seed in range(20):
             given = choices(demands(seed, apps=2), ALPHAS[seed % 4], share)
-            plan = greedy.exchange(given, greedy.smallest(given))
-            assert value(given, plan) == pytest.approx(value(given, optimum.solve(given, "total")), abs=1e-7)
+            plan = greedy.exchange(given, greedy.smallest_plan(given))
+            assert value(given, plan) == pytest.approx(value(given, exact.solve(given, "total")), abs=1e-7)
             assert memory_of(given, plan).sum() <= given.limit_bytes
             assert plan.units.sum() <= 100
 
     @pytest.mark.parametrize("method", greedy.RULES)
-    def test_alone_it_takes_the_best_network_that_fits(self, method):
+    def test_single_application_has_the_best_network_that_fits(self, method):
         for seed, share, alpha in itertools.product(range(10), SHARES, ALPHAS):
             given = choices(demands(seed, apps=1), alpha, share)
-            plan = greedy.spread(given, walked(given, method))
+            plan = greedy.allocate_surplus(given, walked(given, method))
             fits = given.memory_bytes[0] <= given.limit_bytes
             assert plan.units.tolist() == [100]
             assert value(given, plan) == given.cost[0, fits, 100].min()
 
     @pytest.mark.parametrize("share", SHARES)
-    def test_lookahead_is_near_the_optimum_and_nearer_than_the_steepest_descent(self, share):
-        """The gap is relative to what is lost against all goals met in full: errors plus lateness."""
+    def test_lookahead_is_nearer_to_the_optimum_than_steepest(self, share):
+        """The gap is relative to the optimal sum of errors and lateness."""
         gaps: dict[str, list[float]] = {"lookahead": [], "steepest": []}
         for seed in range(12):
             given = choices(with_goal(demands(seed), 1.0), (0.05, 0.3, 1.0)[seed % 3], share)
-            best = value(given, optimum.solve(given, "total"))
+            best = value(given, exact.solve(given, "total"))
             for method, found in gaps.items():
                 plan = walked(given, method)
                 if method == "lookahead":
@@ -218,15 +218,15 @@ class TestGreedy:
         assert np.mean(gaps["lookahead"]) <= 0.01
         assert np.mean(gaps["lookahead"]) < np.mean(gaps["steepest"])
 
-    def test_units_go_round_until_several_help(self):
-        """The large network is late below three units: one more unit helps nobody, two do."""
+    def test_units_are_allocated_in_turn_until_several_help(self):
+        """The large network is late below three units: one more unit lowers no cost, two do."""
         networks = (Variant("small", 0.5, 1, 0.1), Variant("large", 0.9, 1, 0.3))
         given = tabulate([Demand("a", 1.0, networks, latency_goal_s=1.0)] * 2, 10, 1.0, 10)
-        plans = [walk.plan for walk in greedy.grow(given, "steepest", greedy.smallest(given))]
+        plans = [walk.plan for walk in greedy.allocate_units(given, "steepest", greedy.smallest_plan(given))]
         assert [plan.units.tolist() for plan in plans] == [[1, 1], [2, 1], [3, 1], [3, 2], [3, 3]]
         assert value(given, plans[-1]) == pytest.approx(-0.8)
 
-    def test_a_block_buys_more_than_units_that_go_round(self):
+    def test_block_of_units_lowers_the_cost_more_than_units_in_turn(self):
         """The large network is worth its lateness from six of ten units on, and in time with eight."""
         networks = (Variant("small", 0.5, 1, 0.1), Variant("large", 0.9, 1, 0.8))
         given = tabulate([Demand("a", 1.0, networks, latency_goal_s=1.0)] * 2, 10, 1.0, 10)
@@ -236,7 +236,7 @@ class TestGreedy:
         assert value(given, steep) == pytest.approx(-0.4 + 0.8 / 0.6 - 1)
         assert value(given, ahead) == pytest.approx(-0.4)
 
-    def test_the_literal_reading_feeds_those_who_gain_least(self):
+    def test_literal_rule_allocates_to_the_smallest_change(self):
         networks = (Variant("only", 0.5, 1, 0.1),)
         slow = (Variant("only", 0.5, 1, 1.0),)
         given = tabulate(
@@ -248,7 +248,7 @@ class TestGreedy:
         assert walked(given, "literal").units.tolist() == [9, 1]
         assert walked(given, "steepest").units.tolist() == [1, 9]
 
-    def test_an_exchange_moves_memory_to_where_it_is_worth_most(self):
+    def test_exchange_moves_memory_to_the_largest_gain(self):
         little = (Variant("s", 0.5, 10, 0.1), Variant("l", 0.6, 20, 0.1))
         much = (Variant("s", 0.5, 10, 0.1), Variant("l", 0.9, 20, 0.1))
         given = tabulate([Demand("a", 1.0, little), Demand("b", 1.0, much)], 30, 0.1, 10)
@@ -256,9 +256,12 @@ class TestGreedy:
         assert greedy.exchange(given, wrong).networks.tolist() == [0, 1]
 
     @pytest.mark.parametrize("share", (*SHARES, 0.35))
-    def test_the_exchange_skips_only_pairs_that_gain_nothing(self, share, monkeypatch):
+    def test_exchange_skips_only_pairs_without_a_gain(self, share, monkeypatch):
         tables = [choices(demands(seed), ALPHAS[seed % 4], share) for seed in range(24)]
-        starts = [*((given, greedy.smallest(given)) for given in tables), *((t, walked(t, "steepest")) for t in tables)]
+        starts = [
+            *((given, greedy.smallest_plan(given)) for given in tables),
+            *((t, walked(t, "steepest")) for t in tables),
+        ]
         quick = [greedy.exchange(*start) for start in starts]
         monkeypatch.setattr(greedy, "_may_gain", lambda choices, plan, pairs: set(pairs))
         for start, found in zip(starts, quick, strict=True):
@@ -267,7 +270,7 @@ class TestGreedy:
 
     @pytest.mark.timeout(20)
     @pytest.mark.parametrize("method", greedy.RULES)
-    def test_a_cost_that_is_no_number_ends_the_walk(self, method):
+    def test_nan_cost_ends_the_allocation(self, method):
         given = choices(demands(0, apps=3), 0.3)
         cost = given.cost.copy()
         cost[1, 2, 1:] = np.nan
@@ -275,22 +278,22 @@ class TestGreedy:
         assert plan.units.min() >= 1
         assert plan.units.sum() <= 100
 
-    def test_what_is_left_goes_to_the_slowest(self):
+    def test_surplus_goes_to_the_lowest_frame_rate(self):
         networks = (Variant("only", 0.5, 1, 0.1),)
         given = tabulate([Demand("a", 10.0, networks), Demand("b", 30.0, networks)], 10, 0.1, 100)
-        assert greedy.spread(given, greedy.smallest(given)).units.tolist() == [25, 75]
+        assert greedy.allocate_surplus(given, greedy.smallest_plan(given)).units.tolist() == [25, 75]
 
-    def test_a_walk_goes_on_from_where_it_was_left(self):
+    def test_allocation_resumes_from_an_unfinished_plan(self):
         for seed, method in itertools.product(range(12), greedy.RULES):
             given = choices(demands(seed), ALPHAS[seed % 4], SHARES[seed % 3])
-            *begun, last = (walk.plan for walk in greedy.grow(given, method, greedy.smallest(given)))
+            *begun, last = (walk.plan for walk in greedy.allocate_units(given, method, greedy.smallest_plan(given)))
             if begun:
-                *_, again = greedy.grow(given, method, begun[len(begun) // 2])
+                *_, again = greedy.allocate_units(given, method, begun[len(begun) // 2])
                 assert np.array_equal(again.plan.units, last.units)
                 assert np.array_equal(again.plan.networks, last.networks)
 
 
-def test_the_factory_gives_memory_that_binds_and_memory_that_does_not():
+def test_factory_has_binding_and_slack_memory():
     given = demands(3)
     largest = sum(one.variants[-1].memory_bytes for one in given)
     assert memory_bytes(given, 1.0) == largest

@@ -1,4 +1,4 @@
-"""Sizes and sequences of applications that learn: ElasticDNN's solvers, Eq. 8 beside other schedulers, and `joint`."""
+"""Surrogate sizes and training sequences: ElasticDNN's solvers, Eq. 8, and the joint scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from driftlab.platform.scheduling import inference_shares
 from driftlab.platform.scheduling.base import Learning
 from driftlab.platform.scheduling.candidates import LearningApp
-from driftlab.platform.scheduling.ekya import steal
+from driftlab.platform.scheduling.ekya import run_thief
 from driftlab.platform.scheduling.elasticdnn import (
     FilterGrained,
     Rules,
@@ -25,11 +25,11 @@ from driftlab.platform.scheduling.elasticdnn import (
     exhaustive,
     objective,
 )
-from driftlab.platform.scheduling.evaluation import AnswerScale, evaluate, trainings_of
-from driftlab.platform.scheduling.gain_model import Past
-from driftlab.platform.scheduling.joint import Joint, _promised
+from driftlab.platform.scheduling.evaluation import AccuracyFactor, evaluate, trainings_of
+from driftlab.platform.scheduling.gain_model import AppHistory
+from driftlab.platform.scheduling.joint import Joint, _with_expected
 from driftlab.platform.scheduling.sequencing import LearningPace, Offers, _scores, plan_steps
-from driftlab.platform.scheduling.sizing import best_way
+from driftlab.platform.scheduling.sizing import best_config
 
 
 def sizes(size, before, after, seconds) -> Sizes:
@@ -69,31 +69,31 @@ class TestSizes:
         assert objective(PAPER, vectors, RULES)[0] * 2 == pytest.approx([1.295, 1.2935, 1.284667], abs=5e-7)
         assert durations(PAPER, vectors[:1], RULES) == pytest.approx(np.array([[50, 60]]))
 
-    def test_as_printed_the_largest_sizes_win_which_end_last(self):
+    def test_printed_equation_selects_the_largest_sizes(self):
         printed = replace(RULES, eq8="as_printed")
         best = exhaustive(PAPER, printed)
         assert best.tolist() == [3, 3]
         assert value(PAPER, best, printed) * 2 == pytest.approx(1.374)
         assert durations(PAPER, best[None], printed) == pytest.approx(np.array([[80, 96]]))
 
-    def test_the_objective_is_what_ekya_calls_mean_accuracy(self):
+    def test_objective_equals_ekyas_mean_accuracy(self):
         two = sizes([[0.5], [0.5]], [[0.5], [0.7]], [[0.65], [0.72]], [[20], [20]])
         both = np.array([1, 1])
         assert value(two, both, Rules(200.0)) == pytest.approx(0.668)
         assert value(two, both, Rules(200.0, "as_printed")) == pytest.approx(0.617)
 
-    def test_where_nothing_ends_in_time_someone_does_not_retrain(self):
+    def test_size_zero_is_chosen_if_no_sizes_end_in_time(self):
         assert 0 in exhaustive(PAPER, Rules(20.0)).tolist()
         assert exhaustive(PAPER, Rules(1.0)).tolist() == [0, 0]
         assert evolve(PAPER, Rules(1.0)).tolist() == [0, 0]
 
-    def test_declining_may_be_allowed(self):
+    def test_allow_none_permits_no_retraining(self):
         worse = sizes([[0.5], [0.5]], [[0.5], [0.7]], [[0.8], [0.6]], [[20], [20]])
         assert exhaustive(worse, Rules(200.0)).tolist() == [1, 1]
         assert exhaustive(worse, Rules(200.0, allow_none=True)).tolist() == [1, 0]
 
     @pytest.mark.slow
-    def test_breeding_finds_the_best_or_nearly(self):
+    def test_evolution_is_near_the_optimum(self):
         parts = []
         for seed in range(100):
             given, rules = drawn(seed), Rules(600.0)
@@ -104,7 +104,7 @@ class TestSizes:
         assert min(parts) >= 0.95
 
     @pytest.mark.slow
-    def test_breeding_keeps_to_a_tight_limit(self):
+    def test_evolution_meets_a_tight_limit(self):
         """Five applications of eight sizes; hardly any combination but the smallest sizes ends in time."""
         rng = np.random.default_rng(0)
         for _ in range(5):
@@ -117,39 +117,39 @@ class TestSizes:
             assert (found > 0).all()
 
     @pytest.mark.slow
-    def test_the_order_of_applications_changes_nothing(self):
+    def test_result_does_not_depend_on_the_order_of_applications(self):
         for seed in range(20):
             given, order = drawn(seed), np.random.default_rng(seed).permutation(len(drawn(seed).size))
             turned = Sizes(*(one[order] for one in (given.size, given.before, given.after, given.seconds)))
             for solve in (exhaustive, evolve):
                 assert solve(given, Rules(600.0))[order].tolist() == solve(turned, Rules(600.0)).tolist()
 
-    def test_where_shares_are_passed_on_all_end_as_the_machine_would_have_it(self):
+    def test_work_conserving_shares_shorten_the_last_training(self):
         given = sizes([[0.4], [0.1]], [[0.5], [0.5]], [[0.8], [0.6]], [[10], [20]])
         both = np.array([[1, 1]])
         assert durations(given, both, RULES) == pytest.approx(np.array([[12.5, 100]]))
         assert durations(given, both, replace(RULES, work_conserving=True)) == pytest.approx(np.array([[12.5, 30]]))
 
-    def test_shares_are_in_proportion_to_sizes_and_a_running_one_keeps_its_size(self):
+    def test_shares_are_proportional_to_sizes(self):
         member = FilterGrained(horizon_s=600.0)
-        a = factory.offered("a", 0.5, factory.way(20, 0.7, 0.2))
-        first = member.allocate(factory.window(a, factory.offered("b", 0.5, factory.way(60, 0.9, 0.6))))
+        a = factory.offered("a", 0.5, factory.config(20, 0.7, 0.2))
+        first = member.allocate(factory.window(a, factory.offered("b", 0.5, factory.config(60, 0.9, 0.6))))
         shares = [grant.learn for grant in first.grants]
         assert shares == pytest.approx([0.125, 0.375])
         runs = factory.window(factory.running("a", 10), factory.running("b", 30), state=first.state)
         assert [grant.learn for grant in member.allocate(runs).grants] == pytest.approx(shares)
 
 
-def test_the_best_way_depends_on_the_share():
+def test_best_configuration_depends_on_the_share():
     app = factory.app(0, 0.5, (10, 0.6), (50, 0.9))
-    assert (best_way(app, 0.1, 200.0), best_way(app, 0.5, 200.0)) == (0, 1)
+    assert (best_config(app, 0.1, 200.0), best_config(app, 0.5, 200.0)) == (0, 1)
 
 
 def clairvoyant(apps: Sequence[LearningApp], window_s: float) -> float:
-    """Try every way, order, and share of each phase by twentieths; answers share the rest as well as they can."""
+    """Return the best accuracy over all configurations, orders, and shares in steps of 0.05."""
     full = np.array([app.full_share for app in apps])
     splits = np.array([split for split in itertools.product(range(1, 21), repeat=len(apps)) if sum(split) <= 20]) / 20
-    scale, spent = AnswerScale(full)(splits), splits.sum(axis=1)
+    scale, spent = AccuracyFactor(full)(splits), splits.sum(axis=1)
 
     def rate(now: tuple[float, ...], share: float) -> float:
         return float((scale[spent <= share + 1e-9] * now).sum(axis=1).max())
@@ -172,15 +172,15 @@ def clairvoyant(apps: Sequence[LearningApp], window_s: float) -> float:
 
 class TestJoint:
     @pytest.mark.slow
-    def test_it_is_within_a_hundredth_of_the_clairvoyant_optimum(self):
+    def test_it_is_within_1_percent_of_the_clairvoyant_optimum(self):
         for seed in range(20):
-            apps = factory.apps(seed, 2, ways=2)
+            apps = factory.apps(seed, 2, configs=2)
             assert factory.played(apps, 150) >= 0.99 * clairvoyant(apps, 150)
 
-    def test_no_constant_shares_of_any_ways_are_better(self):
-        """All ways of three applications, each on a hundred random divisions of the machine."""
+    def test_no_constant_shares_are_better(self):
+        """All configurations of three applications, each with 100 random divisions of the processor."""
         for seed in range(5):
-            apps, rng = factory.apps(seed, 3, ways=2), np.random.default_rng(seed)
+            apps, rng = factory.apps(seed, 3, configs=2), np.random.default_rng(seed)
             best = 0.0
             for chosen in itertools.product((None, 0, 1), repeat=3):
                 shares = rng.dirichlet(np.ones(6), 100)
@@ -193,11 +193,11 @@ class TestJoint:
     def test_it_is_at_least_as_accurate_as_the_thief(self, count):
         for seed in range(8):
             apps = factory.apps(seed, count)
-            assert factory.played(apps, 200) >= steal(apps, 200).score - 1e-3
+            assert factory.played(apps, 200) >= run_thief(apps, 200).score - 1e-3
 
     @pytest.mark.parametrize(("count", "limit_s"), [(4, 0.005), (101, 0.08)])
     def test_it_decides_quickly(self, count, limit_s):
-        """Three ways each; the least of several times, of this process."""
+        """Three configurations each; minimum of several process times."""
         apps, taken = [replace(app, full_share=0.005) for app in factory.apps(0, count)], []
         for _ in range(4):
             started = time.process_time()
@@ -205,20 +205,20 @@ class TestJoint:
             taken.append(time.process_time() - started)
         assert min(taken) <= limit_s
 
-    def test_the_answers_of_many_are_divided_nearly_as_well_as_those_of_few(self, monkeypatch):
-        """The hull of twelve applications against dynamic programming over them."""
+    def test_division_among_many_is_near_the_exact_one(self, monkeypatch):
+        """Concave hulls of twelve applications against dynamic programming."""
         apps = factory.apps(0, 12)
-        scale, now = AnswerScale(np.array([app.full_share for app in apps])), np.array([app.now for app in apps])
+        scale, now = AccuracyFactor(np.array([app.full_share for app in apps])), np.array([app.now for app in apps])
         found = []
         for exact in (12, 0):
             monkeypatch.setattr(inference_shares, "EXACT", exact)
-            splits = [inference_shares.split_answers(apps, share) for share in (0.3, 0.6, 1.0)]
+            splits = [inference_shares.split_inference_share(apps, share) for share in (0.3, 0.6, 1.0)]
             found.append([float(now @ scale(split)) for split in splits])
             assert [float(split.sum()) for split in splits] == pytest.approx([0.3, 0.6, 1.0])
         assert found[1] == pytest.approx(found[0], rel=0.02)
         assert inference_shares.lost_accuracy(apps)[70] == pytest.approx(found[0][2] - found[0][0], rel=0.05)
 
-    def test_the_first_of_many_gains_most_per_second(self):
+    def test_first_training_has_the_highest_gain_per_second(self):
         for seed in range(5):
             apps = [replace(app, full_share=0.001) for app in factory.apps(seed, 8)]
             steps = plan_steps(apps, 500)
@@ -229,29 +229,29 @@ class TestJoint:
             assert sum(gain > 0 for gain in gains) > 5
             assert steps.first == int(np.argmax(gains))
 
-    def test_a_network_that_is_never_right_answers_all_the_same(self):
+    def test_network_of_zero_accuracy_keeps_an_inference_share(self):
         wrong = factory.demand("b", Learning("running", now=0.0, then=0.0))
-        grants = Joint().allocate(factory.window(factory.offered("a", 0.5, factory.way(20, 0.9)), wrong)).grants
+        grants = Joint().allocate(factory.window(factory.offered("a", 0.5, factory.config(20, 0.9)), wrong)).grants
         assert min(grant.answer for grant in grants) > 0
 
-    def test_a_high_price_of_energy_stops_learning(self):
-        way = replace(factory.way(10, 0.9), need=replace(factory.way(10, 0.9).need, joules=50.0))
-        given = factory.window(factory.offered("a", 0.5, way))
+    def test_high_energy_price_stops_training(self):
+        config = replace(factory.config(10, 0.9), need=replace(factory.config(10, 0.9).need, joules=50.0))
+        given = factory.window(factory.offered("a", 0.5, config))
         assert [Joint(joule_price=price).allocate(given).grants[0].way for price in (0.0, 100.0)] == [0, None]
 
-    def test_estimates_are_corrected_by_what_was_observed(self):
-        """Each phase promises 0.6 and the network then has 0.4: after some, nothing is expected and nothing learned."""
-        member, state, ways = Joint(), None, []
+    def test_estimates_are_corrected_by_observations(self):
+        """Each phase offers 0.6 and yields 0.4: after some phases no gain is expected, and no training runs."""
+        member, state, configs = Joint(), None, []
         for _ in range(4):
-            offer = factory.window(factory.offered("a", 0.5, factory.way(40, 0.6)), state=state)
+            offer = factory.window(factory.offered("a", 0.5, factory.config(40, 0.6)), state=state)
             allocation = member.allocate(offer)
-            ways.append(allocation.grants[0].way)
+            configs.append(allocation.grants[0].way)
             after = replace(factory.demand("a", None), observed=0.4, observed_by="teacher", observed_s=0.0)
             state = member.allocate(factory.window(after, state=allocation.state, reason="end")).state
-        assert ways[0] == 0
-        assert ways[-1] is None
+        assert configs[0] == 0
+        assert configs[-1] is None
 
-    def test_one_trains_at_a_time_and_the_next_follows(self):
+    def test_trainings_run_in_sequence(self):
         member = Joint()
         names = factory.running("a", 50, 0.5, 0.6), factory.running("b", 10, 0.5, 0.9)
         first = member.allocate(factory.window(*names))
@@ -260,7 +260,7 @@ class TestJoint:
         second = member.allocate(factory.window(names[0], ended, state=first.state, reason="end", start_s=30.0))
         assert [bool(grant.learn) for grant in second.grants] == [True, False]
 
-    def test_who_waits_too_long_trains_beside_the_others(self):
+    def test_training_beyond_the_patience_runs_in_parallel(self):
         member, state = Joint(patience_s=100.0), None
         names = factory.running("a", 5000, 0.5, 0.6), factory.running("b", 10, 0.5, 0.9)
         for start_s in (0.0, 50.0, 120.0):
@@ -270,7 +270,7 @@ class TestJoint:
             assert learns == [start_s > 100, True] or names[0].learning is None
 
 
-def test_accuracy_that_training_takes_away_makes_a_sequence_worth_less():
+def test_accuracy_drop_during_training_lowers_the_score():
     pace = LearningPace(np.array([0.0, 1.0]), np.array([0.5, 0.5]), np.array([0.0, 1.0]))
     seconds, nothing = np.array([[2.0]]), np.zeros((1, 1))
     offers = [Offers(np.array([[0.5]]), np.array([[drop]]), seconds, nothing) for drop in (0.0, 0.25)]
@@ -278,9 +278,9 @@ def test_accuracy_that_training_takes_away_makes_a_sequence_worth_less():
     assert (kept, lost) == (10 * 0.5 - 2 * 0.5, 10 * 0.5 - 2 * 0.75)
 
 
-def test_a_chosen_way_is_remembered_with_its_promise_and_time():
+def test_chosen_configuration_is_stored_with_its_expectation():
     candidates = (SimpleNamespace(seconds=3.0), SimpleNamespace(seconds=7.0))
-    view = SimpleNamespace(app=SimpleNamespace(state="offered", candidates=candidates), promises=("a", "b"))
-    past = _promised(Past(), view, 1)
-    assert (past.promise, past.usual_s) == ("b", 7.0)
-    assert _promised(past, view, None) == replace(past, promise=None)
+    view = SimpleNamespace(app=SimpleNamespace(state="offered", candidates=candidates), expected=("a", "b"))
+    past = _with_expected(AppHistory(), view, 1)
+    assert (past.expected, past.usual_s) == ("b", 7.0)
+    assert _with_expected(past, view, None) == replace(past, expected=None)

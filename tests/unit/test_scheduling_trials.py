@@ -1,4 +1,4 @@
-"""Schedulers of learners on published trials, where somebody has put them on this machine."""
+"""Schedulers of training on published trials, if these are on this host."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from driftlab.platform.core.records import Need, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Demand, Learning, Way
 from driftlab.platform.scheduling.candidates import read_apps
-from driftlab.platform.scheduling.ekya import steal
+from driftlab.platform.scheduling.ekya import run_thief
 
-MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles measured on real devices
 PERIOD_S = 200.0
 BEST = (("ways", "best"),)
 MEMBERS = {
     **{name: (name, BEST) for name in ("uniform_learning", "recl", "afs", "synergy", "muri")},
     "fair": ("ekya", (("start", "fair"),)),
     **{name: (name, ()) for name in ("ekya", "elasticdnn")},
-    "joint": ("joint", (("skipped", "held"),)),  # as the answers of all are counted here
+    "joint": ("joint", (("skipped", "held"),)),  # as all predictions are scored here
 }
 
 
@@ -33,17 +33,17 @@ def trials() -> pd.DataFrame:
 
 
 def contended_s(count: int) -> float:
-    """Return the published time of a picture while so many networks answer on one GPU."""
+    """Return the published time of an image with `count` networks on one GPU."""
     table = pd.read_csv(Path(MEASURED or ".") / "ekya_infer_contention.csv")
     return 1 / float(table.set_index("models")["images_per_sec_total"][count])
 
 
-def cameras(seed: int, count: int, ways: int = 4, picture_s: float = 0.025) -> tuple[Demand, ...]:
-    """Draw cameras that may each be retrained in four of the published ways; a quarter of the machine answers one."""
+def cameras(seed: int, count: int, configs: int = 4, picture_s: float = 0.025) -> tuple[Demand, ...]:
+    """Draw cameras with four of the published configurations each; a share of 0.25 predicts every frame."""
     rng, table = np.random.default_rng(seed), trials()
     found = []
     for i in range(count):
-        rows = table.iloc[rng.choice(len(table), ways, replace=False)].sort_values("train_sec")
+        rows = table.iloc[rng.choice(len(table), configs, replace=False)].sort_values("train_sec")
         now = float(rng.uniform(0.3, 0.6))
         offers = tuple(
             Way(str(k), Need({"accelerator": float(row.train_sec)}), float(row.test_acc))
@@ -70,11 +70,11 @@ class TestPublishedTrials:
         assert np.mean(found["ekya"]) > np.mean(found["fair"])
 
     @pytest.mark.parametrize(("count", "limit_s"), [(2, 0.001), (10, 0.08)])
-    def test_the_thief_takes_a_hundredth_of_the_time_of_the_published_simulator(self, count, limit_s):
+    def test_thief_takes_1_percent_of_the_published_simulators_time(self, count, limit_s):
         """The simulator takes 0.1 s with two cameras and 8 s with ten."""
         apps, taken = read_apps(factory.window(*cameras(0, count))), []
         for _ in range(20):
             started = time.process_time()
-            steal(apps, PERIOD_S, step=0.1)
+            run_thief(apps, PERIOD_S, step=0.1)
             taken.append(time.process_time() - started)
         assert min(taken) <= limit_s

@@ -1,4 +1,4 @@
-"""The plans of each streaming member, by hand."""
+"""Plans of each streaming member against computed cases."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ def test_local_sends_nothing():
 
 
 class TestOneTime:
-    def test_it_sends_the_beginning_when_it_has_been_seen_and_nothing_more(self):
+    def test_it_uploads_the_beginning_once(self):
         one_time = member("one_time", sample_s=4, rate_fps=0.5)
         state = one_time.start(SESSION)
         plan = one_time.plan_uplink(state, SESSION, 0.0, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((1.5, 3.5), 4.0, None)
         assert one_time.plan_uplink(state, SESSION, 4.0, SEEN) is None
 
-    def test_a_stream_that_is_shorter_is_sent_as_far_as_it_goes(self):
+    def test_shorter_stream_is_uploaded_at_its_end(self):
         assert member("one_time").plan_uplink(False, SESSION, 0.0, SEEN).send_s == 25.0
 
-    def test_every_weight_comes_back(self):
-        answer = member("one_time", iterations=7).plan_downlink(False, SESSION, STORED, 5.0)
-        assert (answer.phase, answer.dense) == (Phase(7), True)
+    def test_all_weights_are_downloaded(self):
+        downlink = member("one_time", iterations=7).plan_downlink(False, SESSION, STORED, 5.0)
+        assert (downlink.phase, downlink.dense) == (Phase(7), True)
 
 
 class TestForesight:
-    def test_a_static_choice_knows_the_whole_stream_and_is_made_once(self):
+    def test_static_bound_samples_the_whole_stream_once(self):
         foresight = member("foresight", span="stream", rate_fps=0.2)
         plan = foresight.plan_uplink(None, SESSION, 0.0, SEEN)
         assert (plan.times_s, plan.send_s) == ((4.5, 9.5, 14.5, 19.5, 24.5), 0.0)
         assert foresight.plan_uplink(None, SESSION, plan.next_s, SEEN) is None
 
-    def test_an_oracle_knows_each_window_before_it_begins(self):
+    def test_oracle_samples_each_window_before_it_begins(self):
         foresight = member("foresight", window_s=10, rate_fps=0.2)
         plans, now_s = [], 0.0
         while now_s < 25.0:
@@ -60,10 +60,10 @@ class TestForesight:
         assert [plan.send_s for plan in plans] == [0.0, 10.0, 20.0]
         assert [plan.times_s for plan in plans] == [(4.5, 9.5), (14.5, 19.5), (24.5,)]
 
-    def test_an_oracle_of_a_window_forgets_the_others(self):
+    def test_oracle_of_a_window_drops_older_samples(self):
         assert member("foresight").plan_downlink(None, SESSION, STORED, 10.0).oldest_s == 10.0
 
-    def test_pictures_are_not_spoilt_on_the_way(self):
+    def test_frames_are_sent_lossless(self):
         assert member("foresight").plan_uplink(None, SESSION, 0.0, SEEN).codec == "png"
 
 
@@ -75,7 +75,7 @@ class TestJustInTime:
         plan = member("just_in_time", shortest_s=1.0, longest_s=4.0).plan_uplink(2.0, SESSION, 3.7, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((3.5,), 3.7, 5.7)
 
-    def test_never_more_often_than_there_are_frames(self):
+    def test_interval_is_at_least_one_frame(self):
         plan = member("just_in_time").plan_uplink(0.01, SESSION, 3.0, SEEN)
         assert plan.next_s == 3.5
 
@@ -83,28 +83,28 @@ class TestJustInTime:
         ("interval_s", "score", "after_s"),
         [(1.0, 0.9, 2.0), (3.0, 0.9, 4.0), (1.0, 0.5, 0.5), (0.6, None, 0.5), (1.0, 0.75, 0.5)],
     )
-    def test_the_interval_doubles_after_a_known_frame_and_halves_after_another(self, interval_s, score, after_s):
+    def test_interval_doubles_above_the_threshold_and_halves_below(self, interval_s, score, after_s):
         just_in_time = member("just_in_time", shortest_s=0.5, longest_s=4.0, threshold=0.75)
         assert just_in_time.learn(interval_s, self.trained(score)) == after_s
 
-    def test_it_trains_on_the_newest_frame_until_it_is_known(self):
-        answer = member("just_in_time", most_steps=3).plan_downlink(1.0, SESSION, STORED, 5.0)
-        assert (answer.phase, answer.oldest_s, answer.state) == (Phase(3, stop_score=0.75), 4.5, 1.0)
+    def test_it_trains_on_the_newest_frame_up_to_the_threshold(self):
+        downlink = member("just_in_time", most_steps=3).plan_downlink(1.0, SESSION, STORED, 5.0)
+        assert (downlink.phase, downlink.oldest_s, downlink.state) == (Phase(3, stop_score=0.75), 4.5, 1.0)
 
 
 class TestAms:
-    def test_it_fills_a_buffer_and_sends_it_when_the_interval_is_over(self):
+    def test_it_uploads_a_buffer_per_interval(self):
         ams = member("ams", interval_s=4, high_fps=0.5)
         plan = ams.plan_uplink(ams.start(SESSION), SESSION, 8.0, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((9.5, 11.5), 12.0, None)
 
     def test_it_trains_on_the_horizon(self):
         ams = member("ams", horizon_s=30)
-        answer = ams.plan_downlink(ams.start(SESSION), SESSION, STORED, 50.0)
-        assert (answer.phase, answer.oldest_s, answer.dense) == (Phase(), 20.0, False)
+        downlink = ams.plan_downlink(ams.start(SESSION), SESSION, STORED, 50.0)
+        assert (downlink.phase, downlink.oldest_s, downlink.dense) == (Phase(), 20.0, False)
 
     @pytest.mark.parametrize(("phi", "slower"), [(0.0, True), (0.9, False)])
-    def test_a_world_that_stands_still_is_sampled_less(self, phi, slower):
+    def test_static_scene_is_sampled_less(self, phi, slower):
         ams = member("ams")
         state = ams.start(SESSION)
         for _ in range(40):
@@ -113,8 +113,8 @@ class TestAms:
         assert (state.interval_s == pytest.approx(60.0)) == slower
 
     @pytest.mark.parametrize(("late_s", "share"), [(2.0, 1.0), (3.0, 1.0), (6.0, 0.5), (60.0, 0.2)])
-    def test_the_patient_sample_less_where_the_server_is_late(self, late_s, share):
-        """The scores ask for the highest rate; samples may be late by 0.3 intervals of 10 s."""
+    def test_patience_reduces_the_rate_if_the_server_is_late(self, late_s, share):
+        """The φ-scores give the highest rate; the patience is 0.3 intervals of 10 s."""
         patient, paper = member("ams", patience=0.3), member("ams")
         now_s, state = STORED.newest_s + late_s, paper.start(SESSION)
         stored = Stored(5, 5, 4.5, 4.5, (1.0,))
@@ -122,14 +122,14 @@ class TestAms:
         assert paper.plan_downlink(state, SESSION, stored, now_s).rate_fps == 1.0
         assert member("ams", patience=1e-3).plan_downlink(state, SESSION, STORED, now_s).rate_fps >= 0.1
 
-    def test_the_first_rate_may_be_a_low_one(self):
+    def test_first_rate_is_configurable(self):
         assert member("ams", first_fps=0.3).start(SESSION).fps == 0.3
         with pytest.raises(RequestError, match=r"'patience' is 0.0.*'first_fps' is 2.0, must be in \[0.1, 1.0\]"):
             member("ams", first_fps=2.0, patience=0.0)
         with pytest.raises(RequestError, match="must be none with control = fixed"):
             member("ams", control="fixed", patience=0.6)
 
-    def test_the_interval_may_grow_by_a_clock_of_its_own(self):
+    def test_interval_grows_at_a_fixed_period(self):
         clocked, still = member("ams", atr_step_s=10.0), replace(STORED, phis=(0.0,))
         state, now_s, visits = clocked.start(SESSION), 0.0, []
         for _ in range(16):
@@ -142,36 +142,36 @@ class TestAms:
             assert longer_s - shorter_s == 2.0 * (then_s // 10 - before_s // 10)
 
     @pytest.mark.parametrize("params", [{"atr_step_s": 0.0}, {"slowdown": False}, {"control": "fixed"}])
-    def test_a_clock_without_an_interval_that_grows_is_refused(self, params):
+    def test_fixed_period_without_adaptive_interval_is_refused(self, params):
         with pytest.raises(RequestError, match=r"'atr_step_s' is .*must be "):
             member("ams", **{"atr_step_s": 10.0, **params})
 
     @pytest.mark.parametrize(("now_s", "phase"), [(99.9, None), (100.0, Phase())])
-    def test_it_may_wait_before_it_trains_for_the_first_time(self, now_s, phase):
+    def test_first_training_may_be_delayed(self, now_s, phase):
         ams = member("ams", first_train_s=100)
-        answer = ams.plan_downlink(ams.start(SESSION), SESSION, STORED, now_s)
-        assert answer.phase == phase
-        assert answer.state.fps != ams.start(SESSION).fps  # the rates follow from the first sample on
+        downlink = ams.plan_downlink(ams.start(SESSION), SESSION, STORED, now_s)
+        assert downlink.phase == phase
+        assert downlink.state.fps != ams.start(SESSION).fps  # the rates follow from the first sample on
 
-    def test_plans_say_which_rate_is_in_force_and_what_comes_after_it(self):
+    def test_plans_contain_current_and_next_rate(self):
         ams = member("ams")
         state = ams.start(SESSION)
         assert ams.plan_uplink(state, SESSION, 0.0, SEEN).rate_fps == 1.0
-        answer = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0)
-        assert (answer.rate_fps, answer.interval_s) == (answer.state.fps, answer.state.interval_s)
-        assert answer.rate_fps == pytest.approx(0.8, abs=1e-3)
+        downlink = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0)
+        assert (downlink.rate_fps, downlink.interval_s) == (downlink.state.fps, downlink.state.interval_s)
+        assert downlink.rate_fps == pytest.approx(0.8, abs=1e-3)
 
-    def test_samples_go_as_they_are_asked_for(self):
+    def test_plan_has_scale_and_stamp(self):
         plan = member("ams", scale=2, stamp="receipt").plan_uplink(member("ams").start(SESSION), SESSION, 0.0, SEEN)
         assert (plan.scale, plan.stamp) == (2, "receipt")
 
-    def test_fixed_rates_stay(self):
+    def test_fixed_control_keeps_the_rates(self):
         ams = member("ams", control="fixed")
         state = ams.start(SESSION)
         assert ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0).state == state
 
 
-def test_remote_tracking_sends_the_newest_frame_every_so_often():
+def test_remote_tracking_uploads_the_newest_frame_periodically():
     tracking = member("remote_tracking", every_s=1.5)
     plan = tracking.plan_uplink(None, SESSION, 3.7, SEEN)
     assert (plan.times_s, plan.send_s) == ((3.5,), 3.7)

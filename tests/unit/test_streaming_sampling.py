@@ -1,4 +1,4 @@
-"""Samples of an interval: evenly spaced, on the grid of frames, the newest among them."""
+"""Samples of an interval: evenly spaced frames, the newest included."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from driftlab.platform.streaming.base import StreamFacts, choose_times, newest_s
         (3.0, 2.0, 2.0, 1.0, ()),
     ],
 )
-def test_by_hand(start_s, stop_s, fps, rate_fps, times_s):
+def test_times_match_computed_cases(start_s, stop_s, fps, rate_fps, times_s):
     assert choose_times(start_s, stop_s, fps=fps, rate_fps=rate_fps) == times_s
 
 
@@ -40,7 +40,7 @@ def test_by_hand(start_s, stop_s, fps, rate_fps, times_s):
     fps=st.sampled_from([0.3, 1.0, 2.5, 7.0, 30.0]),
     rate_fps=st.floats(0.01, 60),
 )
-def test_what_always_holds(first, count, fps, rate_fps):
+def test_samples_are_evenly_spaced_frames(first, count, fps, rate_fps):
     found = choose_times(first / fps, (first + count) / fps, fps=fps, rate_fps=rate_fps)
     numbers = np.rint(np.array(found) * fps).astype(int)
     assert list(found) == [int(number) / fps for number in numbers]

@@ -1,4 +1,4 @@
-"""What crosses the link is refused when it is damaged, whichever message it is."""
+"""Every kind of message is refused if it is damaged."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class TestEveryMessage:
 
     @settings(max_examples=50, deadline=None)
     @given(extra=st.binary(min_size=1, max_size=20))
-    def test_bytes_appended_under_a_true_checksum_are_refused(self, kind, extra):
+    def test_bytes_appended_under_a_valid_checksum_are_refused(self, kind, extra):
         message = MESSAGES[kind]
         with pytest.raises(WireError):
             message.read(wire.seal(wire.unseal(message.data) + extra))
 
     @settings(max_examples=50, deadline=None)
     @given(body=st.binary(max_size=60), squeezed=st.booleans())
-    def test_garbage_under_a_true_checksum_raises_nothing_else(self, kind, body, squeezed):
+    def test_garbage_under_a_valid_checksum_raises_wire_errors_only(self, kind, body, squeezed):
         with contextlib.suppress(WireError):
             MESSAGES[kind].read(wire.pack(body) if squeezed else wire.seal(body))
 
@@ -97,7 +97,7 @@ class TestEveryMessage:
             tracemalloc.stop()
 
 
-def test_boxes_that_nothing_can_be_drawn_from_are_refused():
+def test_impossible_boxes_are_refused():
     for strange in (np.nan, np.inf, -1.0):
         message = boxes.pack(np.array([[strange, 0, 0, 4, 4]], np.float32))
         with pytest.raises(WireError, match="torn"):

@@ -1,4 +1,4 @@
-"""Traces of applications: the chain they follow, what they never do, and that a seed fixes them."""
+"""Churn of applications: the birth-death chain, its invariants, and reproducibility by seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def drawn(seed: int, churn: Churn | None = None, apps: tuple[AppGoals, ...] = SI
 
 
 @pytest.mark.slow
-def test_a_thousand_traces_have_the_shares_of_the_paper():
+def test_traces_have_the_time_shares_of_the_paper():
     counts: Counter[int] = Counter()
     apps: Counter[str] = Counter()
     for seed in range(1000):
@@ -33,7 +33,7 @@ def test_a_thousand_traces_have_the_shares_of_the_paper():
     assert [apps[app.name] / apps.total() for app in SIX] == pytest.approx([1 / 6] * 6, abs=0.01)
 
 
-def test_the_stationary_law_is_where_the_chain_stays():
+def test_stationary_distribution_is_invariant():
     churn = Churn(start=0.3, stop=0.2, least=1, most=4)
     law = stationary(churn, 4)
     step = np.diag([0.3] * 3, 1) + np.diag([0.2] * 3, -1)
@@ -43,7 +43,7 @@ def test_the_stationary_law_is_where_the_chain_stays():
     assert stationary(Churn(stop=0.0), 6) == pytest.approx([0, 0, 0, 0, 1])
 
 
-def test_events_are_in_order_and_make_sense():
+def test_events_are_ordered_and_consistent():
     for seed in range(50):
         events = drawn(seed, Churn(change=0.3))
         assert list(events) == sorted(events, key=lambda event: event.time_s)
@@ -54,13 +54,13 @@ def test_events_are_in_order_and_make_sense():
             now = now - {event.app.name} if event.kind == "stop" else now | {event.app.name}
 
 
-def test_a_seed_fixes_a_trace_and_the_order_of_the_applications_does_not_matter():
+def test_trace_depends_on_the_seed_and_not_on_the_order_of_applications():
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)
     assert drawn(1, apps=SIX[::-1]) == drawn(1)
 
 
-def test_wishes_change_only_where_they_may():
+def test_goals_change_only_as_the_churn_allows():
     assert {event.kind for seed in range(20) for event in drawn(seed)} == {"start", "stop"}
     changes = [event.app for seed in range(50) for event in drawn(seed, Churn(change=0.5)) if event.kind == "change"]
     assert {app.priority for app in changes} == {1.0, 2.0, 4.0}
@@ -70,7 +70,7 @@ def test_wishes_change_only_where_they_may():
         assert event.app.latency_goal_s is None
 
 
-def test_who_runs_is_told_in_the_order_of_arrival_and_as_it_is_by_then():
+def test_running_apps_are_in_order_of_arrival_with_current_goals():
     a, b = AppGoals("a"), AppGoals("b")
     changed = AppGoals("a", priority=2.0)
     events = (
@@ -80,7 +80,7 @@ def test_who_runs_is_told_in_the_order_of_arrival_and_as_it_is_by_then():
     assert [running_apps(events, time_s) for time_s in (0, 1.5, 2, 3, 9)] == [(a,), (a, b), (changed, b), (b,), (b, a)]
 
 
-def test_fewer_applications_than_may_run_are_no_fault():
+def test_fewer_applications_than_the_maximum_are_accepted():
     assert max(len(running_apps(drawn(seed, apps=SIX[:3]), tick)) for seed in range(9) for tick in range(60)) == 3
 
 
@@ -99,6 +99,6 @@ def test_too_few_applications_are_refused(apps):
         ({"duration_s": 0}, "duration_s"),
     ],
 )
-def test_a_wrong_request_is_refused_with_what_is_wrong(given, part):
+def test_wrong_churn_is_refused_with_its_faults(given, part):
     with pytest.raises(RequestError, match=part):
         from_mapping(given)

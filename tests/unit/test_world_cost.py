@@ -1,4 +1,4 @@
-"""Time and energy against closed forms; machines that make no sense are refused."""
+"""Time and energy against closed forms, and refusal of impossible hardware."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOVING = LayerCost("relu", "ReLU", macs=0, parameters=0, input_bytes=300_000, ou
 COST = ModelCost(8_000_000, 10, 40, 100_060, (COMPUTING, MOVING))
 
 
-def test_each_layer_takes_its_overhead_and_the_slower_of_computing_and_moving():
+def test_layer_time_is_overhead_plus_the_maximum_of_compute_and_transfer():
     assert inference_s(COST, BOARD) == pytest.approx((1e-3 + 8e-3) + (1e-3 + 4e-3))
 
 
-def test_a_share_of_the_machine_stretches_time():
+def test_time_is_inversely_proportional_to_the_share():
     assert inference_s(COST, BOARD, share=0.25) == pytest.approx(4 * inference_s(COST, BOARD))
 
 
@@ -60,15 +60,15 @@ MAC_J, BYTE_J = 4.6e-12, (0.5 * 1.25 + 0.5 * 160) * 1e-12
         ((), 17 + 9.00016 + 3, 18e6, 810_128, 0),
     ],
 )
-def test_a_step_goes_back_as_far_as_something_learns(trained, milliseconds, macs, moved, kept):
-    """Once forward; back once for gradients by inputs, and once more for those by weights where they learn."""
-    need = need_of(LEARNING, BOARD, Passes((2,), (2,), trained, kept_bytes=1000))
-    assert need.seconds == {"accelerator": pytest.approx(milliseconds / 1e3, rel=1e-12)}
-    assert need.joules == pytest.approx(macs * MAC_J + moved * BYTE_J, rel=1e-12)
-    assert need.memory_bytes == kept + 1000
+def test_backward_pass_ends_at_the_first_trained_layer(trained, milliseconds, macs, moved, kept):
+    """One forward pass; one pass back for gradients of inputs, and one more for those of trained weights."""
+    cost = need_of(LEARNING, BOARD, Passes((2,), (2,), trained, kept_bytes=1000))
+    assert cost.seconds == {"accelerator": pytest.approx(milliseconds / 1e3, rel=1e-12)}
+    assert cost.joules == pytest.approx(macs * MAC_J + moved * BYTE_J, rel=1e-12)
+    assert cost.memory_bytes == kept + 1000
 
 
-def test_what_is_not_linear_keeps_its_input_where_gradients_pass():
+def test_nonlinear_layers_store_their_input_in_the_backward_pass():
     relu = LayerCost("relu", "ReLU", 0, 0, input_bytes=500, output_bytes=500, weight_bytes=0)
     layers = (LEARNING.layers[0], LEARNING.layers[1], relu, LEARNING.layers[2])
     cost = replace(LEARNING, layers=layers)
@@ -80,33 +80,33 @@ def test_what_is_not_linear_keeps_its_input_where_gradients_pass():
     assert kept == [1500, 1500, 0]
 
 
-def test_a_part_of_a_layers_weights_costs_a_part_of_its_gradient():
-    def need(**how) -> Need:
+def test_partial_training_of_a_layer_costs_a_part_of_its_gradient():
+    def cost_of(**how) -> Need:
         return need_of(LEARNING, BOARD, Passes((2,), (2,), **how))
 
-    still, whole = (need(trained=trained) for trained in (("norm",), ("norm", "fc")))
-    part = need(trained=("norm", "fc"), shares=(1.0, 0.25))
+    still, whole = (cost_of(trained=trained) for trained in (("norm",), ("norm", "fc")))
+    part = cost_of(trained=("norm", "fc"), shares=(1.0, 0.25))
     assert part.alone_s == pytest.approx(0.75 * still.alone_s + 0.25 * whole.alone_s)
     assert part.joules == pytest.approx(0.75 * still.joules + 0.25 * whole.joules)
     assert part.memory_bytes == whole.memory_bytes - 18  # three quarters of the gradient, and all of the inputs
-    assert need(trained=("norm", "fc"), shares=(1.0, 1.0)) == whole
+    assert cost_of(trained=("norm", "fc"), shares=(1.0, 1.0)) == whole
     with pytest.raises(ValueError, match="a share for each trained module"):
         Passes((2,), (2,), ("norm",), shares=(1.0, 0.5))
 
 
-def test_nothing_computed_needs_nothing():
+def test_no_passes_have_no_cost():
     assert need_of(LEARNING, BOARD, Passes()) == Need({}, 0, 0.0)
     assert need_of(LEARNING, BOARD, Passes(kept_bytes=7)) == Need({}, 7, 0.0)
 
 
-def test_looking_alone_is_an_inference_and_keeps_no_activations():
-    need = need_of(LEARNING, BOARD, Passes((1,), trained=()))
-    assert need.alone_s == pytest.approx(inference_s(LEARNING, BOARD), rel=1e-12)
-    assert need.joules == pytest.approx(inference_j(LEARNING, BOARD), rel=1e-12)
-    assert need.memory_bytes == 0
+def test_forward_passes_cost_inference_and_store_no_activations():
+    cost = need_of(LEARNING, BOARD, Passes((1,), trained=()))
+    assert cost.alone_s == pytest.approx(inference_s(LEARNING, BOARD), rel=1e-12)
+    assert cost.joules == pytest.approx(inference_j(LEARNING, BOARD), rel=1e-12)
+    assert cost.memory_bytes == 0
 
 
-def test_batches_add_up_and_the_largest_one_is_kept():
+def test_batches_add_time_and_the_largest_sets_the_memory():
     parts = [need_of(LEARNING, BOARD, Passes((frames,), (frames,))) for frames in (2, 5, 3)]
     whole = need_of(LEARNING, BOARD, Passes((2, 5, 3), (2, 5, 3)))
     assert whole.alone_s == pytest.approx(sum(part.alone_s for part in parts), rel=1e-12)
@@ -118,7 +118,7 @@ def test_batches_add_up_and_the_largest_one_is_kept():
     assert add_needs([]) == Need()
 
 
-def test_more_passes_never_need_less():
+def test_more_passes_never_cost_less():
     for trained in (None, ("norm",), ("fc",), ()):
         needs = [
             need_of(LEARNING, BOARD, Passes((2,) * forward, (2,) * backward, trained))
@@ -131,7 +131,7 @@ def test_more_passes_never_need_less():
         assert needs[2].alone_s == 2 * needs[1].alone_s > 0
 
 
-def test_learning_less_never_needs_more():
+def test_training_fewer_layers_never_costs_more():
     parts = [need_of(LEARNING, BOARD, Passes((4,), (4,), trained)) for trained in (None, ("norm", "fc"), ("fc",), ())]
     for more, less in itertools.pairwise(parts):
         assert more.alone_s > less.alone_s
@@ -139,13 +139,13 @@ def test_learning_less_never_needs_more():
         assert more.memory_bytes > less.memory_bytes
 
 
-def test_a_layer_that_was_never_counted_is_refused():
+def test_uncounted_layer_is_refused():
     with pytest.raises(RunError, match="Passes name bn1, which the network has not counted as a layer"):
         need_of(LEARNING, BOARD, Passes((1,), (1,), ("norm", "bn1")))
 
 
 @pytest.mark.parametrize("wrong", [{"forward": (0,)}, {"backward": (2, -1)}, {"kept_bytes": -1}])
-def test_counts_that_nothing_can_have_are_refused(wrong):
+def test_impossible_counts_are_refused(wrong):
     with pytest.raises(ValueError, match="at least one frame"):
         Passes(**wrong)
 
@@ -178,7 +178,7 @@ def test_presets_are_complete_and_ordered_from_phone_to_server():
         find("jetson-nxx")
 
 
-def test_what_work_draws_has_a_name_or_numbers():
+def test_energy_is_a_preset_or_numbers():
     described = {"name": "board", "macs_per_s": 1e9, "bytes_per_s": 1e8, "overhead_s": 0.001, "memory_bytes": 10**9}
     described |= {"idle_w": 2, "busy_w": 5}
     assert from_mapping({**described, "energy": "crowdhmt"}) == replace(BOARD, energy=CROWDHMT)
@@ -188,12 +188,12 @@ def test_what_work_draws_has_a_name_or_numbers():
         from_mapping({**described, "energy": "fysical"})
 
 
-def test_what_work_draws_is_no_number():
+def test_energy_that_is_a_number_is_refused():
     with pytest.raises(RequestError, match=r"'energy' is 5: give a mapping, such as \{key: value\}"):
         from_mapping({"energy": 5})
 
 
-def test_a_described_machine_is_read_or_refused_with_all_faults():
+def test_hardware_mapping_is_parsed_or_refused_with_all_faults():
     described = {"name": "board", "macs_per_s": "1e9", "bytes_per_s": 1e8, "overhead_s": 0.001, "memory_bytes": 10**9}
     assert from_mapping({**described, "idle_w": 2, "busy_w": 5}) == BOARD
     with pytest.raises(RequestError) as refused:

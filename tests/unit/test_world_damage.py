@@ -1,4 +1,4 @@
-"""Damage: what arrives is never what was sent, it is the same every time, and as often as asked for."""
+"""Corruption of messages: it changes the message, is reproducible, and has the configured frequency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bits_between(one: bytes, other: bytes) -> int:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("message", [MESSAGE, b"a"])
-def test_a_cut_message_is_a_beginning_of_it(seed, message):
+def test_cut_message_is_a_prefix(seed, message):
     torn = Damage("cut", seed).of(message)
     assert len(torn) < len(message)
     assert message.startswith(torn)
@@ -24,28 +24,28 @@ def test_a_cut_message_is_a_beginning_of_it(seed, message):
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("message", [MESSAGE, b"a"])
-def test_bits_are_turned_and_nothing_moves(seed, message):
+def test_flipped_bits_keep_their_positions(seed, message):
     torn = Damage("bits", seed).of(message)
     assert len(torn) == len(message)
     assert 1 <= bits_between(torn, message) <= MAX_FLIPPED_BITS
     assert torn == Damage("bits", seed).of(message)
 
 
-def test_damage_differs_from_seed_to_seed():
+def test_damage_depends_on_the_seed():
     assert len({Damage("bits", seed).of(MESSAGE) for seed in range(20)}) == 20
     assert len({len(Damage("cut", seed).of(MESSAGE)) for seed in range(20)}) > 10
 
 
-def test_nothing_cannot_be_damaged():
+def test_empty_message_is_unchanged():
     assert Damage("cut", 0).of(b"") == Damage("bits", 0).of(b"") == b""
 
 
-def test_what_is_not_damaged_arrives():
+def test_undamaged_message_is_unchanged():
     assert damaged(MESSAGE, None) is MESSAGE
     assert damaged(MESSAGE, Damage("cut", 1)) == Damage("cut", 1).of(MESSAGE)
 
 
-def test_as_many_are_damaged_as_asked_for_in_both_ways():
+def test_share_of_damaged_messages_is_as_configured():
     rng = np.random.default_rng(0)
     drawn = [draw_damage(rng, 0.3) for _ in range(2000)]
     kinds = [damage.kind for damage in drawn if damage]
@@ -54,7 +54,7 @@ def test_as_many_are_damaged_as_asked_for_in_both_ways():
     assert all(draw_damage(rng, 1.0) for _ in range(100))
 
 
-def test_where_nothing_is_ever_damaged_nothing_is_drawn():
+def test_share_of_zero_draws_no_random_number():
     rng = np.random.default_rng(0)
     assert draw_damage(rng, 0.0) is None
     assert rng.random() == np.random.default_rng(0).random()

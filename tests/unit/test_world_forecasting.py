@@ -1,4 +1,4 @@
-"""Forecasts of a load: models recovered, bounds kept, and skill against persistence with and without level shifts."""
+"""Load forecasts: recovered models, bounds, and skill over persistence with and without level shifts."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_the_fit_is_ridge_regression_on_centred_data():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("level", [0.0, 0.3, 1.0])
-def test_a_constant_series_stays_what_it_is(kind: str, level: float):
+def test_constant_series_is_predicted_exactly(kind: str, level: float):
     assert forecast_errors([level] * 80, Forecaster(kind)).max() < 1e-12
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(series=st.lists(UNIT, min_size=1, max_size=70), kind=st.sampled_from(KINDS))
-def test_no_forecast_leaves_the_bounds_of_a_load(series: list[float], kind: str):
+def test_forecasts_are_within_the_bounds_of_a_load(series: list[float], kind: str):
     state: ForecastState | None = None
     for count in range(1, len(series) + 1):
         predicted, state = Forecaster(kind, horizon=4).predict(series[:count], state)
@@ -75,7 +75,7 @@ def test_a_clipped_forecast_is_fed_back():
     assert ArModel(0.5, (-2.5,)).predict([0.9], 3) == pytest.approx((0.0, 1.0, 0.0))
 
 
-def test_few_samples_or_values_that_are_no_numbers_fall_back_to_persistence():
+def test_few_samples_or_nan_fall_back_to_persistence():
     series = autoregressive(40, 0.9, sigma=0.05)
     for count in (1, 5, 10):
         assert fit_ar(series[:count]) is None
@@ -84,7 +84,7 @@ def test_few_samples_or_values_that_are_no_numbers_fall_back_to_persistence():
     assert fit_ar([*series[:-3], math.nan, *series[-2:]]) is None
 
 
-def test_a_model_is_fitted_anew_after_every_fifth_sample():
+def test_model_is_refitted_every_fifth_sample():
     series, state, models = autoregressive(60, 0.8), None, []
     for count in range(30, 60):
         _, state = Forecaster("ar").predict(series[:count], state)
@@ -94,8 +94,8 @@ def test_a_model_is_fitted_anew_after_every_fifth_sample():
 
 
 @pytest.mark.slow
-def test_forecasts_of_one_level_beat_persistence_and_those_of_jumping_levels_do_not():
-    """At horizons of 1, 2 and 3 samples: the model sees the noise of a level and not when the level changes."""
+def test_forecasts_beat_persistence_on_one_level_only():
+    """Horizons of 1, 2 and 3 samples: the model predicts the noise of a level, but not its changes."""
     steady = from_mapping({"activities": [{"name": "one", "cpu": (0.5, 0.5)}]})
     for profile, better in ((steady, True), (LOADS["user"], False), (LOADS["random"], False)):
         series = [[step.cpu for step in draw(profile, 120.0, rng_for(k, "load", 0)).steps] for k in range(5)]

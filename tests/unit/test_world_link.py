@@ -26,7 +26,7 @@ from driftlab.platform.world.link import (
 
 
 def carry(messages, *, rate_kbps=80.0, rtt_ms=100.0, loss=0.0, outages=None, flights=None, seed=0):
-    """Hand over messages (time, bytes) and collect their transfers in order of arrival."""
+    """Send messages (time, bytes) and return their transfers in order of arrival."""
     clock = make_clock("virtual")
     link = Link(clock, rate_kbps, flights or (rtt_ms / 2000,), loss, outages or Outages(), np.random.default_rng(seed))
     arrived: list[Transfer] = []
@@ -57,12 +57,12 @@ def test_the_next_message_starts_when_the_last_bit_is_on_the_link_not_when_it_ar
     assert [t.queued_s for t in transfers] == [0.0, 0.5, 0.6, 9.0]
 
 
-def test_messages_of_one_moment_keep_the_order_in_which_they_were_handed_over():
+def test_simultaneous_messages_keep_their_order():
     sizes = [900, 10, 500, 0, 700]
     assert [t.bytes for t in carry([(1.0, size) for size in sizes])] == sizes
 
 
-def test_measured_flights_are_repeated_in_order_and_no_message_overtakes_another():
+def test_measured_delays_are_replayed_and_messages_arrive_in_order():
     flights = [0.5, 0.1, 0.3]
     transfers = carry([(0.1 * i, 0) for i in range(5)], flights=flights)
     assert [t.arrive_s for t in transfers] == pytest.approx([0.5, 0.5, 0.5, 0.8, 0.8])
@@ -76,7 +76,7 @@ def test_an_infinite_rate_leaves_half_a_round_trip():
     assert transfer.arrive_s == pytest.approx(1.02)
 
 
-def test_a_message_rests_during_outages_and_waits_for_the_end_of_one():
+def test_transmission_pauses_during_outages():
     outages = Outages(((1.0, 3.0), (4.0, 4.5)))
     first, second = carry([(0.0, 25_000), (6.0, 0)], outages=outages, rtt_ms=0)  # 2.5 s of bits: 1 + 1 + 0.5
     assert (first.sent_s, second.sent_s) == (pytest.approx(5.0), 6.0)
@@ -101,7 +101,7 @@ eighths = st.integers(0, 40)
     work=eighths,
 )
 def test_outages_agree_with_integration_in_small_steps(edges, gap, start, work):
-    """Windows, starts and work on a grid of 1/8 s, so walking the grid is exact."""
+    """Windows, starts and work are on a grid of 1/8 s, so that integration on the grid is exact."""
     windows = list(zip(edges[::2], edges[1::2], strict=False))
     period = None if gap is None or not windows else windows[-1][1] + gap
 
@@ -118,7 +118,7 @@ def test_outages_agree_with_integration_in_small_steps(edges, gap, start, work):
     assert outages.finish_s(start / 8, work / 8) == float(Fraction(cell, 8))
 
 
-def test_loss_sends_whole_packets_again_and_counts_them():
+def test_lost_packets_are_retransmitted_and_counted():
     size = 100 * 1500 + 700
     transfers = carry([(0.0, size)] * 200, loss=0.2, seed=3)
     for transfer in transfers:
@@ -130,7 +130,7 @@ def test_loss_sends_whole_packets_again_and_counts_them():
     assert mean == pytest.approx(101 * 0.2 / 0.8, rel=0.05)  # of a negative binomial; 25.25 with error 0.4
 
 
-def test_a_short_last_packet_is_sent_again_at_its_own_size():
+def test_short_last_packet_is_retransmitted_at_its_size():
     transfers = carry([(0.0, 700)] * 50, loss=0.5, seed=1)
     assert all(t.wire_bytes == 700 * (1 + t.retransmissions) for t in transfers)
     assert sum(t.retransmissions for t in transfers) > 10
@@ -142,7 +142,7 @@ def test_the_same_seed_loses_the_same_packets():
     assert carry(messages, loss=0.1, seed=5) != carry(messages, loss=0.1, seed=6)
 
 
-def test_without_loss_nothing_is_drawn():
+def test_without_loss_no_random_number_is_drawn():
     rng = np.random.default_rng(1)
     clock = make_clock("virtual")
     clock.run(clock.process(Link(clock, 100, (0,), 0.0, Outages(), rng).send(10_000)))
@@ -157,7 +157,7 @@ def test_a_wall_clock_runs_the_same_processes():
     assert transfer.arrive_s == pytest.approx(1.001)
 
 
-def test_directions_have_rates_of_their_own():
+def test_directions_have_separate_rates():
     clock = make_clock("virtual")
     profile = LinkProfile("x", up_kbps=8, down_kbps=16)
     up = clock.process(profile.up(clock, np.random.default_rng(0)).send(1000))
@@ -190,7 +190,7 @@ def test_presets_have_their_published_rates(name, up_kbps, down_kbps, rtt_ms):
         ("wifi", (283.17, 137.01), 132.86, (124.4, 79.1), (119.3, 238.1)),
     ],
 )
-def test_radios_draw_as_in_the_published_tables(name, nj_per_bit, base_mw, promotion, tail):
+def test_radio_energy_matches_the_published_tables(name, nj_per_bit, base_mw, promotion, tail):
     """Promotion and tail are (mW, ms): a first message wakes the radio, one right after its end does not."""
     meter, size = RadioMeter(find(name).radio), 10**6
     spent = []
@@ -201,7 +201,7 @@ def test_radios_draw_as_in_the_published_tables(name, nj_per_bit, base_mw, promo
     assert meter.close(4.0 + 60.0) == pytest.approx(math.prod(tail) / 1e6)
 
 
-def test_a_described_link_is_read_or_refused_with_all_faults():
+def test_link_mapping_is_parsed_or_refused_with_all_faults():
     link = from_mapping(
         {"name": "mine", "up_kbps": 5, "down_kbps": "inf", "outages": {"windows_s": [[3, 4]], "period_s": 9}}
     )
@@ -223,6 +223,6 @@ def test_a_described_link_is_read_or_refused_with_all_faults():
 @pytest.mark.parametrize(
     ("windows", "period"), [(((1, 1),), None), (((2, 3), (1, 4)), None), (((0, 5),), 5), (((4, 6),), 5)]
 )
-def test_outages_that_make_no_sense_are_refused(windows, period):
+def test_impossible_outages_are_refused(windows, period):
     with pytest.raises(ValueError, match="outage windows"):
         Outages(windows, period)

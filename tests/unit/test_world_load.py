@@ -1,4 +1,4 @@
-"""The load of a device: presets by their statistics, sensors by closed forms, files by every way to be wrong."""
+"""Load of a device: statistics of presets, sensors against closed forms, faults of files."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def cpus(load: Load) -> np.ndarray:
     return np.array([step.cpu for step in load.steps])
 
 
-def test_nothing_runs_on_an_idle_device():
+def test_idle_device_has_no_load():
     assert draw(LOADS["idle"], 60.0, rng_for(0, "load")) is None
 
 
 @pytest.mark.parametrize("name", sorted(set(LOADS) - {"idle"}))
-def test_a_preset_is_drawn_from_its_seed_alone_and_stays_within_its_bounds(name: str):
+def test_drawn_preset_depends_on_the_seed_only_and_is_within_its_bounds(name: str):
     first, again, other = drawn(name), drawn(name), drawn(name, seed=1)
     assert first == again != other
     assert len(first.steps) == 240
@@ -88,7 +88,7 @@ def test_a_hot_device_slows_down_and_recovers():
     assert all(step.clock == 1.0 for step in steps if step.temperature_c < 45 - loads.COOLING_C)
 
 
-def test_a_battery_holds_what_was_not_drawn():
+def test_battery_charge_falls_by_the_consumed_energy():
     given = {"preset": "user", "battery": {"capacity_j": 1000.0, "idle_w": 1.0, "busy_w": 3.0}}
     load = drawn(given, 60)
     used_j = sum(0.5 * (1 + 3 * step.cpu) for step in load.steps[:-1])
@@ -98,12 +98,12 @@ def test_a_battery_holds_what_was_not_drawn():
 
 
 class TestSensors:
-    def test_they_tell_the_mean_load_since_the_last_reading_and_the_rest_as_it_was(self):
+    def test_reading_has_the_mean_cpu_load_since_the_last_one(self):
         assert RAMP.sense(4.0, GIB) == Reading(4.0, pytest.approx(0.3), int(GIB * 0.85), 0.85, 23.0, 0.7, memory=0.15)
         assert RAMP.sense(4.25, GIB).cpu == pytest.approx((0.25 * 0.3 + 0.25 * 0.4) / 0.5)
         assert RAMP.sense(0.0, GIB).cpu == 0.0
 
-    def test_no_reading_changes_with_what_comes_after_it(self):
+    def test_readings_do_not_depend_on_later_load(self):
         poisoned = Load("p", tuple(replace(s, cpu=0.999, memory=1.0, clock=9.0) if s.time_s >= 5 else s
                                    for s in RAMP.steps))  # fmt: skip
         for time_s in np.arange(0, 5.01, 0.25).tolist():
@@ -120,11 +120,11 @@ class TestSensors:
         assert list(RAMP.instants(2.0)) == [0.0, 0.5, 1.0, 1.5]
         assert list(replace(RAMP, sense_hz=0.4).instants(4.0)) == [0.0, 1.0, 2.0, 2.5, 3.0]
 
-    def test_without_readings_nothing_is_slower(self):
+    def test_without_readings_the_speed_is_one(self):
         assert slowdown(()) == 1.0
         assert slowdown((Reading(0.0, 1.0, 1), Reading(1.0, 0.5, 1, 0.8))) == pytest.approx(0.8 * 0.55)
 
-    def test_a_device_that_serves_all_in_turn_is_slower_by_another_law(self):
+    def test_queued_law_sets_the_speed(self):
         load = draw(
             LoadProfile("queue", (Activity("busy", (1.0, 1.0)),), noise=0.0, law="queued"), 4.0, rng_for(0, "load")
         )
@@ -154,7 +154,7 @@ class TestLoadIndex:
         assert load_index(without) == pytest.approx(0.75 * 0.8 + 0.25 * 0.4)
         assert load_index(without, IndexWeights(1.0, 5.0, 0.0)) == 0.8
 
-    def test_a_gpu_is_sensed_and_slows_nothing(self):
+    def test_gpu_load_is_sensed_and_does_not_slow_the_device(self):
         given = {"activities": [{"name": "game", "cpu": (0.2, 0.2), "gpu": (0.9, 0.9)}], "noise": 0.0}
         busy, free = drawn(given), drawn({"activities": [{"name": "game", "cpu": (0.2, 0.2)}], "noise": 0.0})
         assert (busy.sense(3.0, 1).gpu, free.sense(3.0, 1).gpu) == (0.9, None)
@@ -168,7 +168,7 @@ class TestFiles:
         path.write_text(text)
         return load_csv.read(LoadProfile("mine", file=str(path), **more), duration_s)
 
-    def test_gaps_repeat_what_was_before(self, tmp_path: Path):
+    def test_empty_cells_repeat_the_cell_above(self, tmp_path: Path):
         load = self.read(tmp_path, "cpu,time_s,memory,battery\n.2,1,.5,1\n,2,,\n.4,60,,.5\n", 90)
         assert load.steps == (LoadStep(1, 0.2, 0.5, battery=1), LoadStep(2, 0.2, 0.5, battery=1),
                               LoadStep(60, 0.4, 0.5, battery=0.5))  # fmt: skip
@@ -177,7 +177,7 @@ class TestFiles:
         assert [of_gpu.at(k).gpu for k in range(3)] == [None, 0.7, 0.7]
         assert load.ends_s == math.inf
 
-    def test_a_short_file_holds_its_last_row_or_begins_again(self, tmp_path: Path):
+    def test_short_file_holds_its_last_row_or_is_repeated(self, tmp_path: Path):
         text = "time_s,cpu\n0,.1\n1,.2\n"
         held = self.read(tmp_path, text, 5)
         assert (held.at(4.5).cpu, held.ends_s) == (0.2, 2.0)
@@ -187,17 +187,17 @@ class TestFiles:
         with pytest.raises(DataError, match="battery"):
             self.read(tmp_path, "time_s,cpu,battery\n0,.1,1\n1,.1,1\n", 5, repeat=True)
 
-    def test_the_first_row_holds_before_it_in_every_turn(self, tmp_path: Path):
+    def test_first_row_holds_from_the_start_of_every_repetition(self, tmp_path: Path):
         again = self.read(tmp_path, "time_s,cpu\n2,.1\n3,.2\n", 12, repeat=True)
         assert [again.at(k).cpu for k in range(12)] == [0.1, 0.1, 0.1, 0.2] * 3
 
-    def test_repeating_makes_no_more_steps_than_a_drawn_load(self, tmp_path: Path):
-        told = r"lasts 2e-05 s.*24 s.*2,400,000 rows, allowed are 1,000,000.*fewer rows"
-        with pytest.raises(RequestError, match=told):
+    def test_repetitions_are_limited_to_the_steps_of_a_drawn_load(self, tmp_path: Path):
+        message = r"lasts 2e-05 s.*24 s.*2,400,000 rows, allowed are 1,000,000.*fewer rows"
+        with pytest.raises(RequestError, match=message):
             self.read(tmp_path, "time_s,cpu\n0,.1\n0.00001,.2\n", 24, repeat=True)
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("time_s,cpu\n0,1.4\n", r"line 2: cpu is '1.4', a share is between 0 and 1\.$"),
             ("time_s,cpu\n0,45\n", "a share is between 0 and 1 .45 % is 0.45"),
@@ -217,22 +217,22 @@ class TestFiles:
             ("", "has 0 rows"),
         ],
     )
-    def test_what_is_wrong_is_named_with_its_line(self, tmp_path: Path, text: str, told: str):
-        with pytest.raises(DataError, match=told):
+    def test_faults_are_reported_with_their_line(self, tmp_path: Path, text: str, message: str):
+        with pytest.raises(DataError, match=message):
             self.read(tmp_path, text)
 
-    def test_a_file_that_is_not_there_is_refused(self, tmp_path: Path):
+    def test_missing_file_is_refused(self, tmp_path: Path):
         with pytest.raises(DataError, match=r"There is no file .*no\.csv"):
             load_csv.read(loads.find(str(tmp_path / "no.csv")), 1.0)
 
-    def test_what_was_written_is_read_again(self, tmp_path: Path):
+    def test_written_file_is_read_back(self, tmp_path: Path):
         load_csv.write_steps(tmp_path / "ramp.csv", RAMP.steps)
         read = load_csv.read_steps(tmp_path / "ramp.csv")
         assert [astuple(step) for step in read] == [pytest.approx(astuple(step), abs=1e-4) for step in RAMP.steps]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"preset": "users"}, "user"),
         ({"preset": "user", "nois": 1}, "did you mean 'noise'"),
@@ -243,6 +243,6 @@ class TestFiles:
         ({"preset": "user", "battery": {"charge": 2}}, "battery.charge"),
     ],
 )
-def test_a_profile_that_makes_no_sense_is_refused(given: dict[str, Any], told: str):
-    with pytest.raises(RequestError, match=told):
+def test_impossible_profile_is_refused(given: dict[str, Any], message: str):
+    with pytest.raises(RequestError, match=message):
         from_mapping(given)

@@ -1,4 +1,4 @@
-"""A machine that works share: against closed forms, integration, and the order of events of simpy's own resource."""
+"""Shared processor against closed forms, integration, and the order of events of a simpy resource."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_factory import Told, fair, job, seconds, told
+from machine_factory import FixedPolicy, fair, job, seconds, told
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Need, Share
@@ -19,11 +19,11 @@ from driftlab.platform.world.machine import Course, Machine, Pipelined, accelera
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
 
 
-CHANGES = st.lists(st.tuples(st.floats(0.01, 20), SHARES), max_size=8)  # (after so long, this share)
+CHANGES = st.lists(st.tuples(st.floats(0.01, 20), SHARES), max_size=8)  # (delay, new share)
 
 
-def test_two_cameras_that_learn_share_fairly_with_their_inference():
-    """Ekya's case: a trains for 10 s, b for 60 s (alone on the machine), both answer for 200 s."""
+def test_two_cameras_share_fairly_between_training_and_inference():
+    """Ekya's case: isolated training of 10 s for a and 60 s for b, inference of both for 200 s."""
     clock = simpy.Environment()
     machine, ends = Machine(clock, fair), dict[str, float]()
     for name in ("a/answer", "b/answer"):
@@ -39,10 +39,10 @@ def test_two_cameras_that_learn_share_fairly_with_their_inference():
         assert last == pytest.approx((190.0, 0.5))
 
 
-class TestWork:
+class TestTasks:
     @settings(max_examples=60, deadline=None)
     @given(alone_s=st.floats(0.001, 20), changes=CHANGES)
-    def test_what_it_gets_over_time_is_what_it_needs(self, alone_s: float, changes: list[tuple[float, float]]):
+    def test_share_over_time_adds_up_to_the_cost(self, alone_s: float, changes: list[tuple[float, float]]):
         clock, machine, policy = told(a=0.5)
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(alone_s)], ends))
@@ -54,10 +54,10 @@ class TestWork:
 
         clock.process(change())
         clock.run(until=1e6)
-        course = machine.course("a", 0, 1e6)
-        assert done_s(0, alone_s, course) == pytest.approx(ends.get("a", math.inf))
-        stops = [*(time_s for time_s, _ in course[1:]), clock.now]
-        done = sum((stop_s - time_s) * share for (time_s, share), stop_s in zip(course, stops, strict=True))
+        schedule = machine.course("a", 0, 1e6)
+        assert done_s(0, alone_s, schedule) == pytest.approx(ends.get("a", math.inf))
+        stops = [*(time_s for time_s, _ in schedule[1:]), clock.now]
+        done = sum((stop_s - time_s) * share for (time_s, share), stop_s in zip(schedule, stops, strict=True))
         if "a" in ends:
             assert done == pytest.approx(alone_s, abs=1e-9)
         else:
@@ -66,23 +66,23 @@ class TestWork:
 
     @settings(max_examples=60, deadline=None)
     @given(start_s=st.floats(0, 30), alone_s=st.floats(0, 20), changes=CHANGES)
-    def test_when_it_is_done_follows_from_its_course(self, start_s: float, alone_s: float, changes: list[Any]):
+    def test_end_follows_from_the_share_schedule(self, start_s: float, alone_s: float, changes: list[Any]):
         times = [sum(after_s for after_s, _ in changes[: i + 1]) for i in range(len(changes))]
-        course: Course = ((0.0, 0.5), *zip(times, (share for _, share in changes), strict=True))
+        schedule: Course = ((0.0, 0.5), *zip(times, (share for _, share in changes), strict=True))
         clock, machine, policy = told(a=0.5)
         ends: dict[str, float] = {}
 
         def change() -> Iterator[Any]:
-            for time_s, share in course[1:]:
+            for time_s, share in schedule[1:]:
                 yield clock.timeout(time_s - clock.now)
                 policy.changed(machine, a=share)
 
         clock.process(change())
         clock.process(job(machine, "a", [seconds(alone_s)], ends, start_s))
         clock.run(until=1e6)
-        assert ends.get("a", math.inf) == pytest.approx(done_s(start_s, alone_s, course))
+        assert ends.get("a", math.inf) == pytest.approx(done_s(start_s, alone_s, schedule))
 
-    def test_without_a_share_it_waits_and_goes_on_when_it_has_one_again(self):
+    def test_task_without_a_share_waits_and_resumes(self):
         clock, machine, policy = told(a=0.5)
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(10)], ends))
@@ -93,14 +93,14 @@ class TestWork:
         assert machine.left(machine.works["a"]) == seconds(6)
         policy.changed(machine, a=1.0)
         clock.run(until=1005)
-        assert machine.works["a"].left_s == 6  # as of when shares were given out last
+        assert machine.works["a"].left_s == 6  # at the last distribution of shares
         machine.share_out("window")
         assert machine.left(machine.works["a"]) == seconds(1)
         clock.run(until=2000)
         assert ends == {"a": 1006}
 
-    def test_what_is_done_when_its_share_is_taken_away_is_done(self):
-        """The window begins at the very instant, and before the work's own end."""
+    def test_task_that_ends_as_its_share_is_removed_has_ended(self):
+        """The window begins at the instant of the end, and before the event of the end."""
         clock, machine, policy = told(a=0.3)
         ends: dict[str, float] = {}
 
@@ -113,7 +113,7 @@ class TestWork:
         clock.run(until=100)
         assert ends == pytest.approx({"a": 10})
 
-    def test_works_that_follow_one_another_keep_their_place(self):
+    def test_consecutive_jobs_keep_their_place(self):
         clock = simpy.Environment()
         machine, ends = Machine(clock, first_come(1)), dict[str, float]()
         clock.process(job(machine, "first", [seconds(2), seconds(3)], ends))
@@ -121,23 +121,23 @@ class TestWork:
         clock.run()
         assert ends == {"first": 5, "second": 6}
 
-    def test_one_that_leaves_while_others_wait_frees_what_it_had(self):
+    def test_leaving_task_frees_its_share_for_waiting_tasks(self):
         clock = simpy.Environment()
         machine, ends = Machine(clock, first_come(1)), dict[str, float]()
         gone, given_up = machine.enter("gone"), machine.enter("given up")
         clock.process(job(machine, "next", [seconds(2)], ends))
         clock.run(until=1)
-        machine.leave(given_up)  # it never had its turn
+        machine.leave(given_up)  # it never had a share
         clock.run(until=3)
         assert ends == {}
         machine.leave(gone)
-        machine.leave(gone)  # again changes nothing
+        machine.leave(gone)  # a second removal has no effect
         clock.run()
         assert ends == {"next": 5}
         assert machine.course("gone", 0, 9) == ((0, 1.0), (3, 0.0))
         assert machine.works == {}
 
-    def test_one_that_is_sent_away_in_the_middle_never_gets_it_done(self):
+    def test_removed_task_never_ends_its_job(self):
         clock, machine, _ = told(a=0.5, b=0.5)
         ends: dict[str, float] = {}
         for name in "ab":
@@ -147,7 +147,7 @@ class TestWork:
         clock.run(until=50)
         assert ends == {"b": 8}
 
-    def test_an_interrupt_of_somebody_else_ends_it_and_frees_its_place(self):
+    def test_foreign_interrupt_ends_the_task_and_frees_its_place(self):
         clock, machine, _ = told(a=1.0)
         ends: dict[str, float] = {}
         process = clock.process(job(machine, "a", [seconds(4)], ends))
@@ -158,7 +158,7 @@ class TestWork:
         assert isinstance(process.value, simpy.Interrupt)
         assert (ends, machine.works) == ({}, {})
 
-    def test_a_clock_that_is_given_up_asks_for_no_more_shares(self):
+    def test_abandoned_clock_calls_no_policy(self):
         clock, machine, policy = told(a=0.1)
         process = job(machine, "a", [seconds(4)], {})
         clock.process(process)
@@ -167,12 +167,12 @@ class TestWork:
         assert policy.reasons == ["offer"]
 
     @pytest.mark.parametrize("alone_s", [math.nan, math.inf, -1.0])
-    def test_a_need_that_nothing_can_do_is_refused(self, alone_s: float):
+    def test_impossible_cost_is_refused(self, alone_s: float):
         _, machine, _ = told(a=1.0)
         with pytest.raises(RunError, match="must be finite"):
             next(machine.do(machine.enter("a"), seconds(alone_s)))
 
-    def test_only_those_who_are_there_work_and_once(self):
+    def test_only_entered_tasks_run_and_enter_once(self):
         _, machine, _ = told(a=1.0)
         work = machine.enter("a")
         with pytest.raises(RunError, match="already"):
@@ -196,34 +196,34 @@ class TestShares:
             {"a": math.inf},
         ],
     )
-    def test_those_that_no_machine_has_are_refused(self, shares: dict[str, Share]):
+    def test_impossible_shares_are_refused(self, shares: dict[str, Share]):
         _, machine, policy = told()
         for name in shares:
             machine.enter(name)
         with pytest.raises(RunError, match="share"):
             policy.changed(machine, **shares)
 
-    def test_of_several_processors_nobody_has_more_than_one(self):
-        clock, policy = simpy.Environment(), Told(a=1.0, b=1.0)
+    def test_a_task_has_at_most_one_of_several_processors(self):
+        clock, policy = simpy.Environment(), FixedPolicy(a=1.0, b=1.0)
         machine = Machine(clock, policy, capacity=2)
         works = [machine.enter(name) for name in "ab"]
         assert [work.share for work in works] == [1.0, 1.0]
         with pytest.raises(RunError, match=r"1\.5"):
             policy.changed(machine, a=1.5, b=0.5)
 
-    def test_rounding_is_no_fault(self):
+    def test_rounding_of_shares_is_accepted(self):
         _, machine, policy = told()
         for i in range(10):
             machine.enter(f"w{i}")
         policy.changed(machine, **{f"w{i}": 0.1 + 1e-9 for i in range(10)})
         assert machine.works["w9"].share == 0.1 + 1e-9
 
-    def test_parts_of_a_machine_follow_one_another(self):
-        need = Need({"accelerator": 3.0, "cpu": 1.0})
-        assert rate(need, 0.5) == 0.5
-        assert rate(need, {"accelerator": 0.5, "cpu": 0.25}) == pytest.approx(4 / (3 / 0.5 + 1 / 0.25))
-        assert rate(need, {"accelerator": 1.0}) == rate(need, Pipelined({"accelerator": 1.0})) == 0.0
-        assert rate(need, Pipelined({"accelerator": 0.5, "cpu": 0.25})) == pytest.approx(4 * min(0.5 / 3, 0.25 / 1))
+    def test_resources_are_used_in_sequence(self):
+        cost = Need({"accelerator": 3.0, "cpu": 1.0})
+        assert rate(cost, 0.5) == 0.5
+        assert rate(cost, {"accelerator": 0.5, "cpu": 0.25}) == pytest.approx(4 / (3 / 0.5 + 1 / 0.25))
+        assert rate(cost, {"accelerator": 1.0}) == rate(cost, Pipelined({"accelerator": 1.0})) == 0.0
+        assert rate(cost, Pipelined({"accelerator": 0.5, "cpu": 0.25})) == pytest.approx(4 * min(0.5 / 3, 0.25 / 1))
         assert rate(seconds(3), {"accelerator": 0.5}) == 0.5
         assert rate(Need(), {"accelerator": 0.5}) == 1.0
         assert rate(Need(), {"accelerator": 0.0}) == rate(Need(), {}) == 0.0
@@ -233,7 +233,7 @@ class TestShares:
             accelerator_share({"cpu": 1.0}),
         ) == (0.4, 0.3, 0.0)
 
-    def test_works_on_other_parts_of_a_machine_do_not_slow_each_other(self):
+    def test_tasks_on_different_resources_do_not_slow_each_other(self):
         clock, machine, policy = told(a={"accelerator": 1.0}, b={"cpu": 1.0})
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(4)], ends))
@@ -243,22 +243,22 @@ class TestShares:
         clock.run()
         assert ends == {"a": 6, "b": 6}
 
-    def test_the_policy_hears_why_it_is_asked(self):
+    def test_policy_receives_the_reason(self):
         clock, machine, policy = told(a=0.5)
         clock.process(job(machine, "a", [seconds(1)], {}))
         machine.leave(machine.enter("b", "come"), "go")
         clock.run()
         assert policy.reasons == ["come", "go", "offer", "end"]
 
-    def test_memory_peaks_where_most_is_held_at_once(self):
+    def test_peak_memory_is_that_of_concurrent_tasks(self):
         clock, machine, _ = told(answer=0.5, a=0.25, b=0.25)
         machine.enter("answer", need=Need(memory_bytes=100))
         clock.process(job(machine, "a", [seconds(1, 30), seconds(1, 20)], {}))
         clock.process(job(machine, "b", [seconds(1, 45)], {}, start_s=5))
         clock.run()
-        assert machine.peak_memory_bytes == 165  # the second one of a beside b's
+        assert machine.peak_memory_bytes == 165  # the second job of a together with that of b
 
-    def test_a_course_begins_with_the_share_at_its_start_and_ends_before_its_stop(self):
+    def test_share_schedule_covers_its_span(self):
         clock, machine, policy = told(a=0.5)
         machine.enter("a")
         for time_s, share in ((2, 0.25), (4, 1.0), (4, 0.75), (6, 0.0)):

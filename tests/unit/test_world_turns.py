@@ -1,4 +1,4 @@
-"""A machine takes turns like a SimPy resource, and works by the wall clock."""
+"""Order of events of a processor as of a simpy resource, and a wall clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import simpy
-from machine_factory import Told, fair, job, seconds, told
+from machine_factory import FixedPolicy, fair, job, seconds, told
 from simpy.rt import RealtimeEnvironment
 
 from driftlab.platform.core.records import Share
@@ -18,15 +18,15 @@ Log = list[tuple[float, Any, str]]
 
 
 class TestOrder:
-    """Among events of one instant, as with a plain timeout and as with simpy's own resource."""
+    """Order among events of one instant: as with a plain timeout and a simpy resource."""
 
     @pytest.mark.parametrize("processors", [1, 2, 3])
-    def test_turns_are_those_of_a_resource(self, processors: int):
+    def test_events_are_those_of_a_simpy_resource(self, processors: int):
         for seed in range(150):
             plans = drawn(seed)
             assert turns(plans, by_machine(processors)) == turns(plans, by_resource(processors))
 
-    def test_with_a_share_that_stays_a_work_waits_for_one_timeout(self):
+    def test_task_with_a_constant_share_waits_for_one_timeout(self):
         for seed in range(50):
             draw = random.Random(seed)
             waits = [[draw.choice([0, 1, 1, 2]) for _ in range(3)] for _ in range(6)]
@@ -41,19 +41,19 @@ class TestOrder:
             assert orders[0] == orders[1]
 
     def waiting(
-        self, machine: Machine, work: MachineTask | None, name: int, waits: list[int], log: Log, policy: Told
+        self, machine: Machine, work: MachineTask | None, name: int, waits: list[int], log: Log, policy: FixedPolicy
     ) -> Iterator[Any]:
         for wait_s in waits:
             if work is None:
                 yield machine.clock.timeout(wait_s)
                 same: Share = {"accelerator": 1.0} if policy.shares["w"] == 1.0 else 1.0
-                policy.changed(machine, w=same)  # said otherwise, it is the same pace
+                policy.changed(machine, w=same)  # another form of the same pace
             else:
                 yield from machine.do(work, seconds(wait_s))
             log.append((machine.clock.now, name, "waited"))
 
 
-Plan = tuple[int, list[int], int, int]  # when it comes, what it does, how long it rests, how often it comes back
+Plan = tuple[int, list[int], int, int]  # arrival, durations of its jobs, pause, number of repetitions
 
 
 Turn = Callable[[simpy.Environment], Callable[[str, list[int], Callable[[str], None]], Iterator[Any]]]
@@ -124,7 +124,7 @@ def by_resource(processors: int) -> Turn:
     return on
 
 
-def test_it_works_by_the_wall_clock_too():
+def test_it_runs_on_a_wall_clock():
     clock = RealtimeEnvironment(factor=0.01, strict=False)
     machine, ends = Machine(clock, fair), dict[str, float]()
     for name, alone_s in (("a", 1.0), ("b", 3.0)):

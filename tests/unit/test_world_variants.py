@@ -1,4 +1,4 @@
-"""Sets of networks: knees, what a switch moves; and reading them from files."""
+"""Sets of variants: knees, paged bytes of switches, and files of measurements."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class TestSets:
 
 
 class TestVariants:
-    def test_what_is_no_number_was_not_measured(self):
+    def test_nan_accuracy_is_unmeasured(self):
         one = Variant("a", math.nan, 10, 0.1, energy_j=math.nan, test_accuracy=math.nan)
         assert one == Variant("a", None, 10, 0.1)
         assert one.reported_accuracy is None
 
     @pytest.mark.parametrize(("memory_bytes", "latency_s"), [(10, math.nan), (10, math.inf), (10, -0.1), (-1, 0.1)])
-    def test_what_no_scheduler_can_compare_is_refused(self, memory_bytes, latency_s):
+    def test_incomparable_variants_are_refused(self, memory_bytes, latency_s):
         with pytest.raises(RunError, match="'a'"):
             Variant("a", 0.5, memory_bytes, latency_s)
 
 
 class TestPaging:
-    def test_nested_networks_move_the_difference_and_others_all(self):
+    def test_nested_networks_page_the_difference_and_others_all(self):
         networks = of_sizes(SIZES)
         assert paged_bytes(networks, 1, 3, nested=True) == (27, 0)
         assert paged_bytes(networks, 3, 1, nested=True) == (0, 27)
@@ -67,7 +67,7 @@ class TestPaging:
 
     @pytest.mark.parametrize("seed", range(20))
     def test_the_identities_of_the_papers_tables_hold_to_the_byte(self, seed):
-        """Sums over all switches up, or down: there are as many of them, so what holds of sums holds of means."""
+        """Sums over all switches up, or down: their numbers are equal, so that sums compare like means."""
         networks = of_sizes(np.sort(np.random.default_rng(seed).choice(np.arange(1, 1000), 5, replace=False)))
         ups = list(itertools.combinations(range(5), 2))
         loaded, dropped = {}, {}
@@ -83,7 +83,7 @@ class TestPaging:
 
     @pytest.mark.parametrize("seed", range(20))
     def test_all_sizes_save_the_memory_of_all_but_the_largest(self, seed):
-        """Loaded one on top of the other, or each on its own: what is then in memory."""
+        """Memory of all variants if each is loaded in addition to the smaller ones, or separately."""
         networks = of_sizes(np.random.default_rng(seed).integers(1, 1000, 5))
         order = sorted(range(5), key=lambda which: networks[which].memory_bytes)
         steps = [paged_bytes(networks, *pair, nested=True) for pair in itertools.pairwise([None, *order])]
@@ -113,17 +113,17 @@ class TestMeasured:
         assert (large.accuracy, large.latency_s, large.energy_j) == pytest.approx((0.9, 0.04, 0.008))
         assert [one.name for one in found["faces"]] == ["only"]
 
-    def test_other_names_other_devices_and_missing_columns(self, tmp_path):
+    def test_columns_are_renamed_and_devices_selected(self, tmp_path):
         path = self.write(tmp_path, "board,top1,latency_s\na,0.5,2\na,,1\nb,0.5,3\n")
         found = measured.read(path, {"top1": "accuracy"}, {"board": "a"})
         assert found == {"phone": (Variant("1", None, 0, 1.0), Variant("0", 0.5, 0, 2.0))}
 
-    def test_a_size_that_is_missing_beside_others_is_refused(self, tmp_path):
+    def test_partly_missing_sizes_are_refused(self, tmp_path):
         path = tmp_path / "some.csv"
         path.write_text("app,accuracy,latency_s,mb\na,0.7,0.1,3\na,0.8,0.2,\nb,0.9,0.3,\n")
         with pytest.raises(DataError, match=r"row 2: mb is empty.*row 3: mb is empty"):
             measured.read(path, {"mb": "memory_mb"})
-        found = measured.read(path, {"mb": "memory_mb"}, {"app": "b"})  # of what is read, none has a size
+        found = measured.read(path, {"mb": "memory_mb"}, {"app": "b"})  # none of the selected rows has a size
         assert [one.memory_bytes for one in found["b"]] == [0]
 
     def test_parquet_gives_the_same_as_csv(self, tmp_path):
@@ -131,7 +131,7 @@ class TestMeasured:
         parquet.write_table(pa.csv.read_csv(path), path.with_suffix(".parquet"))
         assert measured.read(path) == measured.read(path.with_suffix(".parquet"))
 
-    def test_everything_that_is_wrong_is_named_with_its_row(self, tmp_path):
+    def test_all_faults_are_reported_with_their_row(self, tmp_path):
         text = "app,variant,accuracy,latency_s\na,m,72.4,1\na,m,0.5,0\nb,m,0.5,nan\nb,n,0.1,x\n"
         with pytest.raises(DataError) as error:
             measured.read(self.write(tmp_path, text.replace(",x", ",-1")))
@@ -181,7 +181,7 @@ class TestMeasured:
             ),
         ],
     )
-    def test_names_and_values_that_are_not_there_are_refused_all_at_once(self, tmp_path, given, said):
+    def test_missing_columns_and_values_are_refused_together(self, tmp_path, given, said):
         rows = "".join(f"{'ac'[k // 18]},{32 + k // 18 * 32},0.5,{k}.5\n" for k in range(21))
         path = self.write(tmp_path, f"device,batch,top1,latency\n{rows}")
         usual = {} if said[0].startswith("only.devise") else {"top1": "accuracy", "latency": "latency_s"}
@@ -191,7 +191,7 @@ class TestMeasured:
         assert str(error.value).startswith(f"{path}")
         assert str(error.value).endswith(".")
 
-    def test_rows_are_chosen_by_numbers_by_flags_and_by_what_is_empty(self, tmp_path):
+    def test_rows_are_selected_by_numbers_flags_and_empty_cells(self, tmp_path):
         path = self.write(tmp_path, "b,f,e,accuracy,latency_s\n32,true,,0.1,1\n64,false,7,0.2,2\n,false,7,0.3,3\n")
 
         def chosen(**only: object) -> list[float | None]:
@@ -202,11 +202,11 @@ class TestMeasured:
         assert chosen(b=None) == [0.3]
         assert chosen(f=False, e=7) == [0.2, 0.3]
 
-    def test_networks_may_be_called_by_numbers_also_by_none(self, tmp_path):
+    def test_variants_may_have_numbers_as_names(self, tmp_path):
         path = self.write(tmp_path, "variant,accuracy,latency_s\n2,0.5,1\n1,0.5,2\n0,0.5,3\n")
         assert [one.name for one in measured.read(path)["phone"]] == ["2", "1", "0"]
 
-    def test_the_page_lists_every_column_in_both_its_units_and_says_which_may_be_missing(self, tmp_path):
+    def test_page_lists_every_column_with_units_and_optional_ones(self, tmp_path):
         section = PAGE.read_text(encoding="utf-8").partition("## Networks of your own")[2].partition("\n## ")[0]
         rows = dict(re.findall(r"^\| (`.+`) \| (.+) \|$", section, re.MULTILINE))
         listed = [re.findall(r"`(\w+)`", columns) for columns in rows]

@@ -1,11 +1,11 @@
-"""The encoding of an update's buffers: the section of a message that follows its weights.
+"""Encoding of an update's buffers (as of batch norm): the section of a message after its weights.
 
 offset  bytes  field
-0       4      length of what follows
+0       4      length of the rest
 4       8      digest of the buffers' layout
 12      4      b, the number of buffers that the section carries
-16      4 b    their places in the layout, ascending
-...     ...    their values one after another, whole and in full precision, little-endian
+16      4 b    their indices in the layout, ascending
+...     ...    their values in sequence, complete and in full precision, little-endian
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLACE = np.dtype("<u4")
 
 
 def encode(buffers: Buffers, places: Sequence[int]) -> bytes:
-    """Encode the buffers at these places."""
+    """Encode the buffers at these indices of the layout."""
     layout, chosen = buffers.layout, [buffers.arrays[place] for place in places]
     if not all(_is_finite(array) for array in chosen):
         raise WireError("torn: the buffers to send are not finite")
@@ -34,16 +34,16 @@ def encode(buffers: Buffers, places: Sequence[int]) -> bytes:
 
 
 def length_of(data: bytes, start: int) -> int:
-    """Return the length of the section that starts here, including its length field."""
+    """Return the length of the section that starts at `start`, its length field included."""
     if len(data) < start + LENGTH.size:
         raise WireError(f"torn: {len(data)} bytes end before the buffers")
     return LENGTH.size + int(LENGTH.unpack_from(data, start)[0])
 
 
 def decode(section: bytes, held: Buffers, *, every: bool) -> Buffers:
-    """Return the buffers of a receiver that holds `held` after a section; every field is checked before it is used.
+    """Apply a section to a receiver's buffers; every field is checked before it is used.
 
-    With `every`, a section that leaves out a buffer is refused.
+    With `every`, a section without one of the buffers is refused.
     """
     layout, body = held.layout, memoryview(section)[LENGTH.size :]
     if len(body) < HEAD.size:

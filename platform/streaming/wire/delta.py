@@ -1,4 +1,4 @@
-"""The wire format of a model update, versions 1 and 2.
+"""Wire format of a model update, versions 1 and 2.
 
 All numbers are little-endian. A message is a header, the mask, the values, in version 2 a section of buffers, and the
 CRC-32 of everything before it:
@@ -8,24 +8,24 @@ CRC-32 of everything before it:
     4       1      format version: 1 without buffers, 2 with them
     5       1      value codec: 0 fp32, 1 fp16, 2 bf16, 3 int8, 4 int4
     6       1      mask codec: 0 none (every weight), 1 raw, 2 gzip, 3 gaps, 4 rice, 5 runs
-    7       1      1 if the message stands alone: it replaces every weight and needs no base
+    7       1      1 if the message is self-contained: it replaces all weights and needs no base
     8       8      layout digest
-    16      4      version of the model that the update makes
-    20      4      version of the model that it builds on (0 if it stands alone)
+    16      4      version of the model after the update
+    20      4      version of the model that it requires, its base (0 if self-contained)
     24      4      n, the length of the weight vector
     28      4      k, the number of weights that the message carries
     32      4      length of the mask
     36      4      length of the values
     40      ...    mask, values
-    ...     ...    version 2: buffers (buffer_codec.py), as those of batch norm, in full precision
+    ...     ...    version 2: buffers (buffers.py), such as those of batch norm, in full precision
     end-4   4      CRC-32
 
 Both ends do the same arithmetic: `encode` returns the vector as the receiver will have it, and the sender continues
-from there, so that the two copies are equal bit for bit while every message is applied. A damaged, foreign, replayed
-or out-of-order message is refused; a stand-alone message then restores agreement.
+with that vector, so that both copies are bit-identical while every message is applied. A damaged, foreign, replayed or
+out-of-order message is refused; a self-contained message then restores agreement.
 
-Version 2 carries the buffers that changed; a stand-alone message carries all of them. An update that changes no
-buffer is written in version 1, which leaves the receiver's buffers unchanged.
+Version 2 carries the changed buffers; a self-contained message carries all of them. An update that changes no buffer is
+written in version 1, which leaves the receiver's buffers unchanged.
 """
 
 from __future__ import annotations
@@ -69,22 +69,22 @@ class Change:
 
     before: Vector
     after: Vector
-    changed: Mask | None  # which weights to send; None for all
+    changed: Mask | None  # weights to send; None: all
     version: int
-    base: int | None  # None: the message stands alone, for a receiver in any state
+    base: int | None  # None: the message is self-contained, for a receiver in any state
     buffers_before: Buffers = NO_BUFFERS
-    buffers_after: Buffers = NO_BUFFERS  # without buffers, the message has no section for them
+    buffers_after: Buffers = NO_BUFFERS  # without buffers the message has no section for them
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A message, and the sender's copy as the receiver will have it."""
+    """A message, and the sender's copy, which is equal to the receiver's after the message."""
 
     data: bytes
     vector: Vector
     values: int
-    clamped: int  # values too large for the codec
-    residual: Vector  # what the codec lost, per weight
+    clamped: int  # number of values beyond the range of the codec
+    residual: Vector  # rounding error of the codec, per weight
     buffers: Buffers
 
 
@@ -99,10 +99,10 @@ class Patched:
 
 @dataclass(frozen=True, eq=False)
 class _Message:
-    """A message that has passed all checks."""
+    """A decoded message that has passed all checks."""
 
     version: int
-    alone: bool
+    self_contained: bool
     index: npt.NDArray[np.int64] | None
     values: Vector
     relative: bool
@@ -110,31 +110,31 @@ class _Message:
 
 
 def encode(change: Change, layout: Layout, form: Format, residual: Vector | None = None) -> Encoded:
-    """Encode a change; `residual` adds what earlier messages lost (error feedback)."""
+    """Encode a change; `residual` adds the rounding errors of earlier messages (error feedback)."""
     if change.base is None and change.changed is not None:
-        raise ValueError("a message that stands alone carries every weight")
+        raise ValueError("a self-contained message carries every weight")
     index = None if change.changed is None or change.changed.all() else np.flatnonzero(change.changed)
     where = slice(None) if index is None else index
     relative = value_codecs.is_relative(form.values)
     target = change.after if residual is None else change.after + residual
-    wanted = target[where] - change.before[where] if relative and change.base is not None else target[where]
-    if not np.isfinite(wanted).all():
+    exact = target[where] - change.before[where] if relative and change.base is not None else target[where]
+    if not np.isfinite(exact).all():
         raise WireError("torn: the weights to send are not finite")
-    values, clamped = value_codecs.encode(wanted, form.values)
+    values, clamped = value_codecs.encode(exact, form.values)
     mask = b"" if index is None else masks.encode(index, layout.size, form.mask)
     section = _section(change)
     version = WITH_BUFFERS if section else WITHOUT_BUFFERS
-    body = _header(change, layout, form, (version, len(wanted), len(mask), len(values))) + mask + values + section
-    received = value_codecs.decode(values, len(wanted), form.values)
+    body = _header(change, layout, form, (version, len(exact), len(mask), len(values))) + mask + values + section
+    received = value_codecs.decode(values, len(exact), form.values)
     buffers = change.buffers_after if section else change.buffers_before
     vector = _patch(change.before, _Message(change.version, change.base is None, index, received, relative, buffers))
-    left = np.zeros_like(vector) if residual is None else residual.copy()
-    left[where] = target[where] - vector[where]
-    return Encoded(body + CHECKSUM.pack(zlib.crc32(body)), vector, len(wanted), clamped, left, buffers)
+    lost = np.zeros_like(vector) if residual is None else residual.copy()
+    lost[where] = target[where] - vector[where]
+    return Encoded(body + CHECKSUM.pack(zlib.crc32(body)), vector, len(exact), clamped, lost, buffers)
 
 
 def _section(change: Change) -> bytes:
-    """Encode the changed buffers, or all buffers of a stand-alone message; empty for a network without buffers."""
+    """Encode the changed buffers, or all of a self-contained message; empty without buffers."""
     before = NO_BUFFERS if change.base is None else change.buffers_before
     places = changed_buffers(before, change.buffers_after)
     return buffer_codec.encode(change.buffers_after, places) if places else b""
@@ -142,14 +142,15 @@ def _section(change: Change) -> bytes:
 
 def _header(change: Change, layout: Layout, form: Format, numbers: tuple[int, int, int, int]) -> bytes:
     every = change.changed is None or bool(change.changed.all())
-    values, mask, alone = VALUES.index(form.values), 0 if every else MASKS.index(form.mask), change.base is None
+    values, mask = VALUES.index(form.values), 0 if every else MASKS.index(form.mask)
     digest = bytes.fromhex(layout.digest)
     versions, (version_of_format, *lengths) = (change.version, change.base or 0), numbers
-    return HEADER.pack(MAGIC, version_of_format, values, mask, alone, digest, *versions, layout.size, *lengths)
+    self_contained = change.base is None
+    return HEADER.pack(MAGIC, version_of_format, values, mask, self_contained, digest, *versions, layout.size, *lengths)
 
 
 def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Buffers = NO_BUFFERS) -> Patched:
-    """Return vector and buffers of a receiver at version `base` after a message; refuse a message that does not fit."""
+    """Apply a message to a receiver at version `base`; refuse one that does not match."""
     message = _decode(data, layout, base, buffers)
     patched = _patch(vector, message)
     if not np.isfinite(patched).all():
@@ -157,10 +158,10 @@ def apply(data: bytes, vector: Vector, layout: Layout, *, base: int, buffers: Bu
     return Patched(message.version, patched, message.buffers)
 
 
-def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Message:
+def _decode(data: bytes, layout: Layout, current: int, buffers: Buffers) -> _Message:
     if len(data) < HEADER.size + CHECKSUM.size:
         raise WireError(f"torn: {len(data)} bytes are less than a header")
-    magic, version_of_format, value_code, mask_code, alone, *rest = HEADER.unpack_from(data)
+    magic, version_of_format, value_code, mask_code, self_contained, *rest = HEADER.unpack_from(data)
     digest, version, base, size, count, mask_bytes, value_bytes = rest
     if magic != MAGIC:
         raise WireError("foreign: not a model update")
@@ -170,15 +171,15 @@ def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Messag
         raise WireError(f"torn: {len(data)} bytes, the header promises another number")
     if zlib.crc32(memoryview(data)[: -CHECKSUM.size]) != CHECKSUM.unpack_from(data, len(data) - CHECKSUM.size)[0]:
         raise WireError("torn: the checksum does not match")
-    known = version_of_format in (WITHOUT_BUFFERS, WITH_BUFFERS)
-    if not known or value_code >= len(VALUES) or mask_code >= len(MASKS) or alone > 1:
+    supported = version_of_format in (WITHOUT_BUFFERS, WITH_BUFFERS)
+    if not supported or value_code >= len(VALUES) or mask_code >= len(MASKS) or self_contained > 1:
         raise WireError(f"foreign: format {version_of_format}.{value_code}.{mask_code}, known are 1 and 2")
     if digest.hex() != layout.digest or size != layout.size:
         raise WireError(f"foreign: made for layout {digest.hex()}, this model is {layout.digest}")
-    if version <= held:
-        raise WireError(f"replayed: makes version {version}, this copy is at {held}")
-    if not alone and base != held:
-        raise WireError(f"out of order: builds on version {base}, this copy is at {held}")
+    if version <= current:
+        raise WireError(f"replayed: makes version {version}, this copy is at {current}")
+    if not self_contained and base != current:
+        raise WireError(f"out of order: builds on version {base}, this copy is at {current}")
     codec, mask_codec = VALUES[value_code], MASKS[mask_code]
     if value_bytes != value_codecs.bytes_of(codec, count) or (mask_codec is None and (count != size or mask_bytes)):
         raise WireError(f"torn: {mask_bytes} and {value_bytes} bytes do not hold {count} values of {size}")
@@ -186,13 +187,13 @@ def _decode(data: bytes, layout: Layout, held: int, buffers: Buffers) -> _Messag
     index = None if mask_codec is None else masks.decode(mask, size, count, mask_codec)
     values = value_codecs.decode(data[HEADER.size + mask_bytes : end], count, codec)
     if section_bytes:
-        buffers = buffer_codec.decode(data[end : -CHECKSUM.size], buffers, every=bool(alone))
-    return _Message(version, bool(alone), index, values, value_codecs.is_relative(codec), buffers)
+        buffers = buffer_codec.decode(data[end : -CHECKSUM.size], buffers, every=bool(self_contained))
+    return _Message(version, bool(self_contained), index, values, value_codecs.is_relative(codec), buffers)
 
 
 def _patch(vector: Vector, message: _Message) -> Vector:
-    """Apply a message to a copy; the sender and the receiver both use this."""
+    """Apply a message to a copy of the vector, identically at the sender and the receiver."""
     where = slice(None) if message.index is None else message.index
-    patched = np.zeros_like(vector) if message.alone else vector.copy()
+    patched = np.zeros_like(vector) if message.self_contained else vector.copy()
     patched[where] = patched[where] + message.values if message.relative else message.values
     return patched

@@ -1,15 +1,15 @@
-"""The wire format of a draft: the channels that a network keeps, in front of the update for it.
+"""Wire format of a draft: the channels that a network keeps, sent before the update of its weights.
 
-All numbers are little-endian. A message without this magic is an update alone.
+All numbers are little-endian. A message without this magic is an update without a draft.
 
     offset  bytes  field
     0       4      magic "DRFT"
     4       1      format version: 1
     5       2      n, the number of groups of channels
     7       4      length of the groups
-    11      ...    n times: length of the name (2), name in UTF-8, length of the marks (4), one bit per channel
+    11      ...    n times: length of the name (2), name in UTF-8, length of the mask (4), one bit per channel
     ...     4      CRC-32 of everything before it
-    ...     ...    the update (delta.py), with a checksum of its own
+    ...     ...    the update (delta.py), with a separate checksum
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ HEADER, NAME, MARKS = struct.Struct("<4sBHI"), struct.Struct("<H"), struct.Struc
 
 
 def encode(kept: Kept, update: bytes) -> bytes:
-    """Put a draft in front of an update."""
+    """Prepend a draft to an update."""
     parts = []
     for name, channels in kept.items():
-        marks = np.zeros(int(channels.max()) + 1, dtype=bool)
-        marks[channels] = True
-        packed, spelled = np.packbits(marks, bitorder="little").tobytes(), name.encode()
-        parts.append(NAME.pack(len(spelled)) + spelled + MARKS.pack(len(packed)) + packed)
+        mask = np.zeros(int(channels.max()) + 1, dtype=bool)
+        mask[channels] = True
+        packed, encoded_name = np.packbits(mask, bitorder="little").tobytes(), name.encode()
+        parts.append(NAME.pack(len(encoded_name)) + encoded_name + MARKS.pack(len(packed)) + packed)
     body = b"".join(parts)
     return seal(HEADER.pack(MAGIC, VERSION, len(parts), len(body)) + body) + update
 
 
 def split(message: bytes) -> tuple[dict[str, npt.NDArray[np.int64]] | None, bytes]:
-    """Split a message into its draft, None if there is none, and its update; refuse a damaged draft."""
+    """Split a message into its draft (None without one) and its update; refuse a damaged draft."""
     if message[: len(MAGIC)] != MAGIC:
         return None, message
     if len(message) < HEADER.size:
@@ -53,17 +53,17 @@ def split(message: bytes) -> tuple[dict[str, npt.NDArray[np.int64]] | None, byte
         raise WireError(f"foreign: a draft of format {version}, known is {VERSION}")
     kept, rest = dict[str, npt.NDArray[np.int64]](), body[HEADER.size :]
     for _ in range(count):
-        spelled, rest = _field(rest, NAME)
+        encoded_name, rest = _field(rest, NAME)
         packed, rest = _field(rest, MARKS)
-        marks = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
-        kept[spelled.decode(errors="replace")] = np.flatnonzero(marks)
+        mask = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
+        kept[encoded_name.decode(errors="replace")] = np.flatnonzero(mask)
     if rest:
         raise WireError(f"torn: a draft of {count} groups is followed by {len(rest)} bytes")
     return kept, message[end:]
 
 
 def _field(data: bytes, length: struct.Struct) -> tuple[bytes, bytes]:
-    """Split a field of stated length off."""
+    """Split off a field that begins with its length."""
     if len(data) < length.size:
         raise WireError("torn: a draft ends before its last group")
     end = length.size + int(length.unpack_from(data)[0])

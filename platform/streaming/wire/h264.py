@@ -1,10 +1,10 @@
-"""H.264 as AMS sends it: a buffer of sampled frames as one short clip, encoded in two passes by libx264.
+"""H.264 as in AMS: encode a buffer of sampled frames as one short clip, in two passes of libx264.
 
-Differs from the paper: the budget is bits per pixel, so that it applies to every size (200 kbit for a frame of
-1024 × 512 is 0.38); x264's description of itself (an SEI unit of some 700 bytes) is not sent. Two passes use
-too little of the budget of small frames and short clips, at worst a sixth; the bytes sent are counted. `fit` searches
-the best constant quality within the budget instead, which is usual for clips too short for two passes.
-Macroblock trees are off, because with them libx264 reads uninitialised memory: equal frames gave different bytes.
+Differs from the paper: the budget is in bits per pixel, so that it applies to every frame size (200 kbit for a frame of
+1024 × 512 is 0.38); x264's version string (an SEI unit of about 700 bytes) is not sent. Two passes use too little of
+the budget for small frames and short clips, at worst a sixth; the bytes sent are counted. `fit` searches the best
+constant quality within the budget instead, which is usual for clips that are too short for two passes. Macroblock trees
+are off, because libx264 reads uninitialised memory with them: equal frames gave different bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Images = npt.NDArray[np.uint8]
 START = re.compile(rb"\x00\x00\x00?\x01")
-HEADER_BITS = re.compile(r" misc:(\d+)")  # of each frame, in what the first pass learned
-SEI = 6
-LOWEST_QUALITY = 51
+HEADER_BITS = re.compile(r" misc:(\d+)")  # of each frame, in the statistics of the first pass
+SEI = 6  # type of a unit of supplemental information
+LOWEST_QUALITY = 51  # x264's largest constant rate factor
 SAME_BYTES = "threads=1:mbtree=0"  # equal frames give equal bytes
 
 
@@ -40,15 +40,15 @@ class H264:
     bits_per_pixel: float = 0.38
     fit: bool = False
     preset: str = "medium"
-    fps: int = 10  # the declared rate; capture times are sent beside the clip
+    fps: int = 10  # the declared rate; capture times are sent with the clip
 
     def encode(self, images: Images) -> tuple[bytes, int]:
-        """Encode to an Annex B stream without SEI; also return the length with it."""
+        """Encode to an Annex B stream without SEI units; also return the length with them."""
         stream = self._fitting(_pad(images)) if self.fit else self._two_passes(_pad(images))
         return without_sei(stream), len(stream)
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
-        """Decode a stream that must hold exactly the frames of this shape."""
+        """Decode a stream; refuse one that does not hold exactly the frames of this shape."""
         import av
 
         count, height, width, _ = shape
@@ -63,7 +63,7 @@ class H264:
         return np.stack([frame[:height, :width] for frame in frames])
 
     def _two_passes(self, images: Images) -> bytes:
-        """Encode in two passes; libx264 keeps the first pass's statistics in a temporary folder."""
+        """Encode in two passes; libx264 stores the first pass's statistics in a temporary folder."""
         import av
 
         with tempfile.TemporaryDirectory(prefix="driftlab-") as folder:
@@ -74,31 +74,31 @@ class H264:
                 return self._fitting(images)
             try:
                 return self._run(images, second)
-            except av.error.ExternalError:  # x264 has no plan for the clip for another reason
+            except av.error.ExternalError:  # x264 refuses the second pass for another reason
                 return self._fitting(images)
 
     def _is_short(self, images: Images, stats: str) -> bool:
-        """Tell whether headers alone exceed the budget: x264 would refuse the second pass, and leak 0.3 MB."""
-        kilobits_per_s = self._bit_rate(images) // 1000  # as x264 has it
+        """Return whether the headers exceed the budget: x264 would refuse the second pass and leak 0.3 MB."""
+        kilobits_per_s = self._bit_rate(images) // 1000  # as x264 rounds it
         return kilobits_per_s * 1000 * len(images) / self.fps < sum(map(int, HEADER_BITS.findall(stats)))
 
     def _bit_rate(self, images: Images) -> int:
         _, height, width, _ = images.shape
-        wanted: int = round(self.bits_per_pixel * height * width * self.fps)
-        return max(1000, wanted)
+        bits_per_s: int = round(self.bits_per_pixel * height * width * self.fps)
+        return max(1000, bits_per_s)
 
     def _fitting(self, images: Images) -> bytes:
-        """Bisect the quality; the lowest is sent even if it exceeds the budget."""
+        """Encode at the best quality within the budget, or at the lowest quality if none fits."""
         budget_bytes = self.bits_per_pixel * images[..., 0].size / 8
-        fitting = bisect.bisect_left(
+        best_crf = bisect.bisect_left(
             range(LOWEST_QUALITY),
             True,
             key=lambda crf: len(without_sei(self._run(images, f"crf={crf}"))) <= budget_bytes,
         )
-        return self._run(images, f"crf={fitting}")
+        return self._run(images, f"crf={best_crf}")
 
     def _run(self, images: Images, params: str) -> bytes:
-        """Encode once."""
+        """Encode in one pass with these parameters of x264."""
         import av
 
         _, height, width, _ = images.shape
@@ -116,7 +116,7 @@ class H264:
 
 
 def units(stream: bytes) -> Iterator[tuple[int, bytes]]:
-    """Split an Annex B stream into its units, each with its type and including its start code."""
+    """Split an Annex B stream into its units; yield the type and the bytes, start code included."""
     marks = list(START.finditer(stream))
     stops = [*(mark.start() for mark in marks[1:]), len(stream)]
     for mark, stop in zip(marks, stops, strict=True):
@@ -124,11 +124,11 @@ def units(stream: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def without_sei(stream: bytes) -> bytes:
-    """Remove the encoder's description of itself (SEI); the pictures stay the same."""
+    """Remove the SEI units, which describe the encoder; the frames are unchanged."""
     return b"".join(unit for kind, unit in units(stream) if kind != SEI)
 
 
 def _pad(images: Images) -> Images:
-    """Repeat the last row and column where a side is odd."""
+    """Repeat the last row or column where a side is odd, as H.264 requires even sides."""
     _, height, width, _ = images.shape
     return np.pad(images, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -1,13 +1,13 @@
-"""Encodings of an update's indices: ascending positions below n, to bytes and back.
+"""Encodings of an update's mask: ascending indices below n, to bytes and back.
 
 raw    one bit per parameter
-gzip   the same bits through gzip at its highest level, as AMS's authors released it
-gaps   distance to the next index as a byte, 255 to go on, through zlib
-rice   distance to the next index: the low b bits as they are, the rest as a run of zeros and a one. Every 512 indices
-       choose their own b, because layers differ in how densely they change. Three streams follow one another: the b's
-       (one byte each), the runs of all indices, the low bits sorted by b.
-runs   the unit that all runs of indices are multiples of (one byte), the number of runs and the length of the next part
-       (four bytes each), what lies before each run, and how long each is, both as rice; made for weights in blocks
+gzip   the same bits, compressed by gzip at its highest level, as in the released code of AMS
+gaps   distance to the next index in bytes, where 255 continues, compressed by zlib
+rice   distance to the next index: its low b bits verbatim, the rest as a run of zeros and a one. Each block of 512
+       indices has a separate b, because layers differ in how densely they change. Three streams follow one another:
+       the values of b (one byte each), the runs of all indices, the low bits sorted by b.
+runs   the unit of which all runs of indices are multiples (one byte), the number of runs and the length of the next
+       part (four bytes each), the gap before each run and the length of each run, both as rice; for weights in blocks
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ MaskCodec = Literal["raw", "gzip", "gaps", "rice", "runs"]
 Index = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]
 BLOCK = 512
-MOST_LOW_BITS = 31
+MAX_LOW_BITS = 31
 GZIP_LEVEL = 9
 ESCAPE = 255
 RUNS = struct.Struct("<BII")
 
 
 class MaskEncoding(NamedTuple):
-    """An encoding in both directions; `decode` gets n and k and must validate the bytes against them."""
+    """An encoding in both directions; `decode` receives n and k and must validate the bytes against them."""
 
     encode: Callable[[Index, int], bytes]
     decode: Callable[[bytes, int, int], Index]
 
 
 def encode(index: Index, size: int, codec: MaskCodec) -> bytes:
-    """Encode ascending positions below size."""
+    """Encode ascending indices below `size`."""
     return ENCODINGS[codec].encode(index, size) if len(index) else b""
 
 
 def decode(data: bytes, size: int, count: int, codec: MaskCodec) -> Index:
-    """Decode positions; refuse bytes that do not hold exactly `count` of them below size."""
+    """Decode indices; refuse bytes that do not hold exactly `count` of them below `size`."""
     index = ENCODINGS[codec].decode(data, size, count) if count else _NO_INDEX
     if len(index) != count or (count and not 0 <= index[-1] < size) or (data and not count):
         raise WireError(f"torn: the {codec} mask does not hold {count} indices below {size}")
@@ -108,28 +108,28 @@ def _decode_rice(data: bytes, size: int, count: int) -> Index:
     low = np.frombuffer(data[:blocks], dtype=np.uint8)
     width = np.repeat(low, BLOCK)[:count].astype(np.int64)
     rest_bytes = (int(width.sum()) + 7) // 8
-    if len(low) < blocks or np.any(low > MOST_LOW_BITS) or len(data) < blocks + rest_bytes:
+    if len(low) < blocks or np.any(low > MAX_LOW_BITS) or len(data) < blocks + rest_bytes:
         return _NO_INDEX
     stream = np.frombuffer(data, dtype=np.uint8)
     ends: Index = np.flatnonzero(np.unpackbits(stream[blocks : len(data) - rest_bytes]))
     if len(ends) != count or ends[-1] // 8 != len(data) - rest_bytes - blocks - 1:
         return _NO_INDEX
     gaps = (np.diff(ends, prepend=-1) - 1) << width
-    bits, taken = np.unpackbits(stream[len(data) - rest_bytes :]), 0
+    bits, read = np.unpackbits(stream[len(data) - rest_bytes :]), 0
     for b in _widths(low):
         chosen = width == b
-        many = int(chosen.sum()) * b
-        gaps[chosen] |= _from_bits(bits[taken : taken + many], b)
-        taken += many
+        length = int(chosen.sum()) * b
+        gaps[chosen] |= _from_bits(bits[read : read + length], b)
+        read += length
     return np.cumsum(gaps + 1) - 1
 
 
 def _encode_runs(index: Index, size: int) -> bytes:
     begins = np.flatnonzero(np.diff(index, prepend=-2) > 1)
     starts, stops = index[begins], index[np.append(begins[1:], len(index)) - 1] + 1
-    inner = stops[stops < size]  # a run up to the end may end within a unit
+    inner = stops[stops < size]  # a run that ends at the last weight may end within a unit
     unit = math.gcd(*(int(edge) for edge in (*starts, *inner))) or size
-    unit = max(one for one in range(1, min(unit, ESCAPE) + 1) if unit % one == 0)
+    unit = max(divisor for divisor in range(1, min(unit, ESCAPE) + 1) if unit % divisor == 0)
     lengths = -(-stops // unit) - starts // unit
     before = starts // unit - (np.cumsum(lengths) - lengths)
     first = _encode_rice(before, size)
@@ -152,11 +152,11 @@ def _decode_runs(data: bytes, size: int, count: int) -> Index:
 
 
 def _low_bits(gaps: Index) -> Bits:
-    """Choose for each block the number of low bits that gives the shortest code."""
+    """Return the number of low bits with the shortest code, for each block."""
     starts = np.arange(0, len(gaps), BLOCK)
     sizes = np.diff(starts, append=len(gaps))
-    most = min(MOST_LOW_BITS, int(gaps.max()).bit_length())
-    lengths = [np.add.reduceat(gaps >> b, starts) + sizes * (b + 1) for b in range(most + 1)]
+    max_bits = min(MAX_LOW_BITS, int(gaps.max()).bit_length())
+    lengths = [np.add.reduceat(gaps >> b, starts) + sizes * (b + 1) for b in range(max_bits + 1)]
     return np.asarray(np.argmin(lengths, axis=0), dtype=np.uint8)
 
 

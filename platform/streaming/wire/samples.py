@@ -1,6 +1,6 @@
 """Encodings of sampled frames for the uplink; the server trains on the decoded frames.
 
-A codec is a name, with a number where the default does not fit: `jpeg:90` (quality), `h264:0.2` (bits per pixel).
+A codec is a name with an optional number: `jpeg:90` (quality), `h264:0.2` (bits per pixel).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FrameCodec(Protocol):
     """An encoding of frames in both directions."""
 
     def encode(self, images: Images) -> tuple[bytes, int]:
-        """Return the sent bytes, and the length of the encoder's output before anything was removed."""
+        """Return the bytes to send, and the length of the encoder's output before units were removed."""
         ...
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
@@ -44,7 +44,7 @@ class EncodedFrames:
     """Encoded frames."""
 
     payload: bytes
-    gross_bytes: int  # including the encoder's description of itself, which is not sent
+    gross_bytes: int  # with the encoder's SEI units, which are not sent
 
     @property
     def net_bytes(self) -> int:
@@ -53,7 +53,7 @@ class EncodedFrames:
 
 @dataclass(frozen=True)
 class Still:
-    """Every frame as a still picture: its length, then its bytes."""
+    """Each frame as a separate image: its length, then its bytes."""
 
     extension: str
     parameter: str
@@ -63,28 +63,26 @@ class Still:
         import cv2
 
         options = [getattr(cv2, self.parameter), self.number]
-        pictures = [
-            cv2.imencode(self.extension, np.ascontiguousarray(image[..., ::-1]), options)[1] for image in images
-        ]
-        body = b"".join(LENGTH.pack(len(picture)) + picture.tobytes() for picture in pictures)
+        encoded = [cv2.imencode(self.extension, np.ascontiguousarray(image[..., ::-1]), options)[1] for image in images]
+        body = b"".join(LENGTH.pack(len(image)) + image.tobytes() for image in encoded)
         return body, len(body)
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
         import cv2
 
-        frames, taken = np.empty(shape, dtype=np.uint8), 0
+        frames, read = np.empty(shape, dtype=np.uint8), 0
         for frame in frames:
-            if taken + LENGTH.size > len(body):
+            if read + LENGTH.size > len(body):
                 raise WireError(f"torn: {len(body)} bytes do not hold {len(frames)} pictures")
-            start = taken + LENGTH.size
-            taken = start + LENGTH.unpack_from(body, taken)[0]
-            picture = np.frombuffer(body[start:taken], dtype=np.uint8)
-            decoded = cv2.imdecode(picture, cv2.IMREAD_COLOR) if len(picture) else None
+            start = read + LENGTH.size
+            read = start + LENGTH.unpack_from(body, read)[0]
+            encoded = np.frombuffer(body[start:read], dtype=np.uint8)
+            decoded = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if len(encoded) else None
             if decoded is None or decoded.shape != frame.shape:
                 raise WireError("torn: a picture does not decode to the size of the frames")
             frame[:] = np.asarray(decoded)[..., ::-1]
-        if taken != len(body):
-            raise WireError(f"torn: {len(frames)} pictures end after {taken} of {len(body)} bytes")
+        if read != len(body):
+            raise WireError(f"torn: {len(frames)} pictures end after {read} of {len(body)} bytes")
         return frames
 
 
@@ -96,18 +94,18 @@ CODECS: Mapping[str, FrameCodec] = {
 }
 
 
-# The work of encoding a pixel in multiply-accumulates: processor seconds of libjpeg, zlib and libx264 on an x86 core
-# with 20 GMAC/s, the median of five runs over street frames (`python benchmarks/codecs.py` measures them again).
+# Cost of encoding a pixel in multiply-accumulates: processor seconds of libjpeg, zlib and libx264 on an x86 core with
+# 20 GMAC/s, the median of five runs over street frames (`python benchmarks/codecs.py` repeats the measurement).
 CODING_MACS: Mapping[str, float] = {"jpeg": 250, "png": 4000, "h264": 6300, "h264_fit": 23_000}
 
 
 def coding_macs(text: str) -> float:
-    """Return the work of encoding a pixel."""
+    """Return the cost of encoding a pixel, in multiply-accumulates."""
     return CODING_MACS[text.partition(":")[0]]
 
 
 def codec_of(text: str) -> FrameCodec:
-    """Look up a codec by its name and number."""
+    """Return the codec of a name with an optional number; refuse an unknown name or a wrong number."""
     name, colon, number = text.partition(":")
     if name not in CODECS:
         raise unknown_name("uplink codec", name, CODECS)
@@ -126,7 +124,7 @@ def codec_of(text: str) -> FrameCodec:
 
 
 def codec_faults(text: str) -> list[str]:
-    """Return the faults of a codec's name."""
+    """List the faults of a codec's name as a parameter."""
     try:
         codec_of(text)
     except RequestError as error:
@@ -135,7 +133,7 @@ def codec_faults(text: str) -> list[str]:
 
 
 def pack(images: Images, codec: str = "jpeg") -> EncodedFrames:
-    """Encode frames; the same frames give the same bytes."""
+    """Encode frames; equal frames give equal bytes."""
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8:
         raise RequestError(f"Frames are uint8 [n, height, width, 3], given {images.dtype} {list(images.shape)}.")
     if not len(images):
@@ -153,7 +151,7 @@ def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Image
 
 
 def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
-    """Decode a payload; frames sent larger than the student's input are downscaled. Truth is never sent."""
+    """Decode a payload; downscale larger frames to the student's input. It has no ground truth."""
     times_s = np.asarray(sampling.times_s, dtype=np.float64)
     height, width = size
     shape = (len(times_s), height * sampling.scale, width * sampling.scale, 3)
@@ -166,7 +164,7 @@ def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: D
 
 
 def _shrunk(images: Images, scale: int) -> Images:
-    """Average blocks of pixels of frames that were sent larger than the student's input."""
+    """Downscale frames to the student's input by averaging blocks of pixels."""
     if scale == 1:
         return images
     count, height, width, channels = images.shape

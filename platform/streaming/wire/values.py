@@ -1,8 +1,8 @@
-"""Encodings of an update's values.
+"""Encodings of the values of an update.
 
 fp32, fp16, bf16   the new weights
-int8, int4         the change of each weight in blocks of 64: a step per block (fp16), then whole numbers of steps from
-                   -127 to 127 (a byte) or -7 to 7 (half a byte, plus 8, the first of a pair in the upper half)
+int8, int4         the change of each weight, in blocks of 64: a step size per block (fp16), then an integer per weight,
+                   -127 to 127 (one byte) or -7 to 7 (half a byte, plus 8, the first of a pair in the upper half)
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from driftlab.errors import WireError
 ValueCodec = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 Vector = npt.NDArray[np.float32]
 BLOCK = 64
-MOST_FP16 = 65504.0
-MOST_BF16 = float(np.array([0x7F7F0000], dtype=np.uint32).view(np.float32)[0])
-LEVELS = {"int8": 127, "int4": 7}
+MAX_FP16 = 65504.0
+MAX_BF16 = float(np.array([0x7F7F0000], dtype=np.uint32).view(np.float32)[0])
+LEVELS = {"int8": 127, "int4": 7}  # largest integer of a relative codec
 
 
 def is_relative(codec: ValueCodec) -> bool:
-    """Tell whether the codec encodes changes rather than weights."""
+    """Return whether the codec encodes changes instead of weights."""
     return codec in LEVELS
 
 
 def bytes_of(codec: ValueCodec, count: int) -> int:
-    """Return the bytes of `count` values."""
+    """Return the encoded size of `count` values."""
     if codec in LEVELS:
         return 2 * -(-count // BLOCK) + (count if codec == "int8" else -(-count // 2))
     return count * (4 if codec == "fp32" else 2)
 
 
 def encode(values: Vector, codec: ValueCodec) -> tuple[bytes, int]:
-    """Encode finite values, and count those that were clamped."""
+    """Encode finite values; also return how many were clamped."""
     if codec in LEVELS:
         return _quantise(values, codec)
     if codec == "fp32":
         return values.astype("<f4").tobytes(), 0
-    most = MOST_FP16 if codec == "fp16" else MOST_BF16
-    clamped = int(np.count_nonzero(np.abs(values) > most))
-    inside = np.clip(values, -most, most)
+    limit = MAX_FP16 if codec == "fp16" else MAX_BF16
+    clamped = int(np.count_nonzero(np.abs(values) > limit))
+    inside = np.clip(values, -limit, limit)
     if codec == "fp16":
         return inside.astype("<f2").tobytes(), clamped
     bits = inside.view(np.uint32)
@@ -65,11 +65,11 @@ def _quantise(values: Vector, codec: ValueCodec) -> tuple[bytes, int]:
     levels = LEVELS[codec]
     starts = np.arange(0, len(values), BLOCK)
     peak = np.maximum.reduceat(np.abs(values), starts) if len(values) else values
-    step = np.minimum(peak / levels, MOST_FP16).astype("<f2")
+    step = np.minimum(peak / levels, MAX_FP16).astype("<f2")
     scale = _spread(step, len(values))
     whole = np.divide(values, scale, out=np.zeros_like(values), where=scale > 0)
     inside = np.clip(np.rint(whole), -levels, levels).astype(np.int8)
-    return step.tobytes() + _pack(inside, codec), int(np.count_nonzero(peak / levels > MOST_FP16))
+    return step.tobytes() + _pack(inside, codec), int(np.count_nonzero(peak / levels > MAX_FP16))
 
 
 def _restore(data: bytes, count: int, codec: ValueCodec) -> Vector:
