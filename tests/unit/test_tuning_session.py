@@ -7,6 +7,7 @@ import json
 import pytest
 import tuning_factory as factory
 import yaml
+from spec_factory import stored
 
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.results.relations.searches import open_search
@@ -112,7 +113,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 def test_a_folder_that_is_no_search_is_refused(tmp_path):
-    (tmp_path / "spec.yaml").write_text("name: a\nsystems: []\n")
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(stored({"name": "a", "systems": ["no_custom"]})))
     with pytest.raises(DataError, match="driftlab run --resume"):
         continue_search(tmp_path).__enter__()
     with pytest.raises(DataError, match="not there"):
