@@ -25,7 +25,7 @@ def torchvision_datasets(torchvision):
 
 
 def pictures(n, seed=0):
-    """One colour per class under some noise, so that a picture says what its class must be."""
+    """Return images with one colour per class and noise, so that the class of an image can be checked."""
     rng = np.random.default_rng(seed)
     classes = np.arange(n) % 3
     images = rng.integers(0, 30, (n, 32, 32, 3)).astype(np.uint8)

@@ -111,7 +111,7 @@ class TestDomainFolders:
 class TestStreetsOfCities:
     @pytest.fixture
     def folder(self, tmp_path):
-        """Two cities of two pictures: road below, sky above, and a strip of what the streets do not have."""
+        """Two cities with three images: road below, sky above, and a strip of an ignored class."""
         for city, count in (("aachen", 2), ("ulm", 1)):
             for number in range(count):
                 image, labels = np.zeros((64, 128, 3), np.uint8), np.full((64, 128), 7, np.uint8)

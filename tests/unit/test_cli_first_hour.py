@@ -46,7 +46,7 @@ def call(*words: str) -> str:
 
 
 def completed(line: str) -> list[str]:
-    """What the shell is told when Tab is pressed at the end of a line."""
+    """Return the completions at the end of a line."""
     words = shlex.split(line) + ([""] if line.endswith(" ") else [])
     environment = {"_DRIFTLAB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     code = [sys.executable, "-m", "driftlab"]

@@ -38,7 +38,7 @@ def test_a_terminal_shows_networks_and_then_cells(bars, screen, monkeypatch):
     bar.built(NETWORKS[2], 3, len(NETWORKS))
     (task,) = bars.tasks
     assert (task.description, task.completed, task.total) == ("0/2 cells", 0, 24.0)
-    for now_s in (100.0, 106.0):  # what was done before the first report says nothing about the pace
+    for now_s in (100.0, 106.0):  # the work before the first report does not enter the speed
         monkeypatch.setattr(time, "monotonic", lambda now_s=now_s: now_s)
         bar.advanced(6.0)
     assert task.fields["left"] == "about 12 seconds left"

@@ -118,7 +118,7 @@ class TestDefinitions:
 
 
 # Of each corruption for 32 and for 224 pixels, the sum of its constants, each times its severity and its place from 1.
-# The tables were read beside the published code when these were taken.
+# These values were compared with the published code.
 TABLES = {
     "gaussian_noise": (1.26, 3.8),
     "shot_noise": (1850, 181),

@@ -1,4 +1,4 @@
-"""A run through domains: told, detected and hidden, the same again, and the command line's refusals."""
+"""A run with domains: ground-truth, detected and hidden boundaries, determinism, and refused requests."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_open_test_returns_the_cached_test_part():
 
 @pytest.mark.slow
 def test_images_of_every_chunk_have_their_class():
-    """Without noise the margin tells whether bars or rows lie on the ground."""
+    """Without noise the margin shows whether the background has bars or rows."""
     found = open_set("signs/vc", counts=(600, 5, 5), classes=5, difficulty=0, size=48).train
     grey = found.images.astype(int).mean(-1)
     upright = np.abs(np.diff(grey[:, :, :4], axis=1)).mean((1, 2)) < np.abs(np.diff(grey[:, :4], axis=2)).mean((1, 2))

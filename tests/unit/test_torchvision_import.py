@@ -64,11 +64,11 @@ def python(code: str, path: Path) -> list[str]:
 
 
 def loadable_library() -> Path:
-    """Some shared library of this interpreter: torch opens it as it would open torchvision's own."""
-    found = importlib.util.find_spec("_ctypes")
-    if found is None or found.origin is None or not found.origin.endswith(".so"):
-        pytest.skip("this interpreter has no extension module in a file of its own")
-    return Path(found.origin)
+    """Return a shared library of this interpreter, which torch can open in place of torchvision's."""
+    spec = importlib.util.find_spec("_ctypes")
+    if spec is None or spec.origin is None or not spec.origin.endswith(".so"):
+        pytest.skip("this interpreter has no extension module in a separate file")
+    return Path(spec.origin)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def grey_of(number: int) -> int:
 
 
 def write_video(path, codec="libx264", options=None, rate=RATE, shown=range(COUNT)):
-    """Write a film whose frame k is grey 10 + 4 k, so that a frame tells its number; those not `shown` are left out."""
+    """Write a video whose frame k has grey level 10 + 4 k; frames that are not in `shown` are left out."""
     with av.open(str(path), "w") as container:
         track = container.add_stream(
             codec, rate=rate, options=options or {"g": "15", "bf": "2", "crf": "4", "threads": "1"}
@@ -174,7 +174,7 @@ def test_a_video_without_frames_is_refused(tmp_path):
 
 
 def test_a_title_may_have_any_encoding(tmp_path):
-    """The title of a film is not read; its bytes were once taken for UTF-8."""
+    """The title of a video is not read, but PyAV would decode its bytes as UTF-8."""
     path = tmp_path / "film.mkv"
     with av.open(str(path), "w") as container:
         container.metadata["title"] = "HARBOUR"
