@@ -233,7 +233,7 @@ class Agent:
 
     def _allocate(self, now_s: float) -> None:
         """Call the scheduler for every window that has begun, and advance the simulator's clock to it."""
-        window_s, clock = self.cell.runner.runner.setup.window_s, self.cell.runner.clock
+        window_s, clock = self.cell.runner.setup.window_s, self.cell.runner.clock
         while self.cell.device.until_s <= now_s < self.cell.app.facts.duration_s:
             self.meter.charge(self.cell.app.account)
             begin_s = now_s // window_s * window_s

@@ -212,7 +212,8 @@ def described(module: Any, given: Any) -> Any:
 def system_of(part: SystemPart) -> System:
     """Make the system that a part describes; RequestError names what is wrong with its members."""
     base = _base_of(part)
-    system = replace(base, name=part.name, **{family: slot_of(family, getattr(part, family)) for family in FAMILIES})
+    members: dict[str, Any] = {family: slot_of(family, getattr(part, family)) for family in FAMILIES}
+    system = replace(base, name=part.name, **members)
     if [member.name for member in system.members] != [member.name for member in base.members]:
         system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
     if part.null_link:

@@ -47,7 +47,8 @@ class BlockProfiles:
 
     def exchanged(self, path: Names, block: int, name: str) -> Variant:
         """Return the combination with the variant of one block exchanged."""
-        return self.variants[self.paths[(*path[:block], name, *path[block + 1 :])]]
+        exchanged = (*path[:block], name, *path[block + 1 :])
+        return self.variants[self.paths[exchanged]]
 
     def accuracy_drop(self, block: int, name: str) -> float:
         """Return the mean accuracy drop in three environments: other blocks original, of median size, smallest."""

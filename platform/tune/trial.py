@@ -132,7 +132,7 @@ class Evaluation:
                 "workload": one.cell.workload,
                 "fleet": one.cell.fleet,
                 "seed": one.cell.seed,
-                "metrics": measures_of(one.rows) if one.over else measures_so_far(one.loop, one.time_s),
+                "metrics": measures_of(one.rows) if one.over else measures_so_far(one.runner, one.time_s),
             }
             for one in self._running
         ]
