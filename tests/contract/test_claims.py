@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import json
-from functools import cache
-from pathlib import Path
+import shutil
+from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
-from tables_factory import Made
+import recorded_factory
 
-from driftlab.platform.results.claims.base import Claim, every_claim, judge, relation
+from driftlab.platform.results.claims.base import Claim, every_claim, relation
 from driftlab.platform.results.claims.statistics import STATISTICS
 
-RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "claims"  # small tables, and what claims said of them
-SAID: dict[str, dict[str, dict[str, Any]]] = json.loads((RECORDED / "claims.json").read_text())  # by set of tables
+SAID = recorded_factory.said()  # by set of tables
 NEED_DAYS = {"N-9", "N-10"}  # too many windows for a file; test_claims_nestdnn_sharing.py asks for fewer
 EXACT = ("exact", "sign", "ge", "le", "info")
 
@@ -48,35 +43,33 @@ def test_every_statistic_has_a_claim():
     assert {statistic_of(claim)[0] for claim in every_claim().values() if not claim.not_testable} == set(STATISTICS)
 
 
-def test_every_claim_that_runs_can_judge_is_recorded():
-    recorded = {name for said in SAID.values() for name in said}
+def relations_of(claims: Iterable[str]) -> set[str]:
+    return {every_claim()[name].of["relation"] for name in claims}
+
+
+def test_every_relation_is_recorded_with_a_number():
     judged = {name for name, claim in every_claim().items() if not claim.not_testable}
-    assert judged - recorded == NEED_DAYS and recorded <= judged
-
-
-@cache
-def table(name: str) -> pa.Table:
-    return pq.read_table(RECORDED / f"{name}.parquet")
-
-
-def recorded(name: str) -> Made:
-    made = Made(json.loads((RECORDED / "specs.json").read_text())[name])
-    for file in RECORDED.glob("*.parquet"):
-        own = table(file.stem).filter(pc.equal(table(file.stem)["set"], name)).drop_columns(["set"])
-        made._frames[file.stem] = own.to_pandas().reindex(columns=made.frame(file.stem).columns)
-    return made
+    recorded = {name for claims in SAID.values() for name in claims}
+    assert recorded <= judged
+    assert relations_of(judged) - relations_of(recorded) == relations_of(NEED_DAYS), (
+        "recorded_factory.add records tables"
+    )
 
 
 @pytest.mark.parametrize("name", SAID)
 def test_claims_say_of_recorded_tables_what_they_said(name: str):
     """Another order of sums may show in the last digits; a number that differs by more is another number."""
-    tables = recorded(name)
-    for claim_id, said in SAID[name].items():
-        claim = every_claim()[claim_id]
-        verdict = judge(claim, claim.ask(tables))
-        assert (verdict.word, verdict.note) == (said["word"], said["note"]), claim_id
-        found = verdict.measured
-        assert found is not None
-        assert [found.value, found.low, found.high, found.n] == pytest.approx(said["numbers"], rel=1e-12), claim_id
-        by_seed = {str(seed): value for seed, value in (found.by_seed or {}).items()}
-        assert by_seed == pytest.approx(said["by_seed"] or {}, rel=1e-12), claim_id
+    now = recorded_factory.verdicts_of(recorded_factory.tables_of(name), SAID[name])
+    for claim, then in SAID[name].items():
+        assert [now[claim][key] for key in ("word", "note")] == [then[key] for key in ("word", "note")], claim
+        assert now[claim]["numbers"] == pytest.approx(then["numbers"], rel=1e-12), claim
+        assert (now[claim]["by_seed"] or {}) == pytest.approx(then["by_seed"] or {}, rel=1e-12), claim
+
+
+def test_a_set_of_tables_can_be_added(tmp_path, monkeypatch):
+    shutil.copytree(recorded_factory.RECORDED, tmp_path / "claims")
+    monkeypatch.setattr(recorded_factory, "RECORDED", tmp_path / "claims")
+    recorded_factory._table.cache_clear()
+    recorded_factory.add("again", recorded_factory.tables_of("N-2"))
+    assert recorded_factory.said() == {**SAID, "again": SAID["N-2"]}
+    recorded_factory._table.cache_clear()

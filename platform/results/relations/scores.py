@@ -100,6 +100,8 @@ def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
         return nothing()
     updates = named(tables, "updates", "system", *CELL)
     sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
+    if not set(names) <= set(sizes.index.get_level_values("system")):  # an update that is not accepted counts nothing
+        return nothing()
     return sides(*(sizes[name] for name in names))
 
 
