@@ -72,7 +72,7 @@ def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
         now, then = past.after - gain, past.after
     none = Variant("answers elsewhere", now, 0, 0.0)
     learning = Learning("running", left=Need({"accelerator": left_s}), way="round", now=now, then=then)
-    return Demand(app.spec.name, app.facts.fps, (none,), 0, learning=learning)
+    return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
 
 
 def spread(wanted: list[float], gpus: int) -> list[float]:

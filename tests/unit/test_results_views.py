@@ -31,8 +31,9 @@ CONFUSIONS = np.array([[[6, 2, 0], [1, 3, 0], [0, 0, 0]]])
 
 
 def counted(task: Task, by_class: Any, device: str = "d") -> SimpleNamespace:
-    account, context = SimpleNamespace(by_class=by_class), SimpleNamespace(task=task)
-    return SimpleNamespace(device=device, app="a", account=account, context=context)
+    account, networks = SimpleNamespace(by_class=by_class), SimpleNamespace(task=task)
+    of_device, spec = SimpleNamespace(spec=SimpleNamespace(name=device)), SimpleNamespace(name="a")
+    return SimpleNamespace(device=of_device, spec=spec, account=account, networks=networks)
 
 
 def segmented(device: str = "d") -> SimpleNamespace:
