@@ -34,8 +34,10 @@ Scalar = str | int | float | bool | None
 def _check_slot(slot: Any) -> Any:
     if not isinstance(slot, dict):
         raise ValueError("give a member, such as {name: local}")
-    if not isinstance(slot.get("name"), str):
+    if "name" not in slot:
         raise ValueError("it has no 'name', such as {name: local}")
+    if not isinstance(slot["name"], str):
+        raise ValueError("its name is no text; give one, such as {name: local}")
     if not isinstance(slot.get("defaults", {}), dict):
         raise ValueError("its defaults are no mapping; write parameters beside the name instead")
     return slot
