@@ -18,8 +18,9 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, own_arrays
+from driftlab.platform.adaptation.memory import MethodMemory, own_arrays
 from driftlab.platform.adaptation.of_bank import whole_frames
+from driftlab.platform.adaptation.stream import Remembering
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 

@@ -14,9 +14,10 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import Remembering, below, under
+from driftlab.platform.adaptation.memory import below, under
 from driftlab.platform.adaptation.replay import Replay, replay_of, surest
 from driftlab.platform.adaptation.shot import Shot, information
+from driftlab.platform.adaptation.stream import Remembering
 from driftlab.platform.core.parameters import Means
 
 if TYPE_CHECKING:

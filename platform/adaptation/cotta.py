@@ -18,8 +18,10 @@ from annotated_types import Ge, Le
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.augment import Views, augment
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering
-from driftlab.platform.adaptation.scales import samples_of, without_entropy
+from driftlab.platform.adaptation.batches import without_entropy
+from driftlab.platform.adaptation.memory import MethodMemory
+from driftlab.platform.adaptation.objectives import samples_of
+from driftlab.platform.adaptation.stream import Remembering
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 

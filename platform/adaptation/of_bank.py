@@ -12,10 +12,11 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.banks import Bank, Item, images_of
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, below, under
-from driftlab.platform.adaptation.scales import scales_and_shifts
+from driftlab.platform.adaptation.batches import scales_and_shifts
+from driftlab.platform.adaptation.memory import MethodMemory, below, under
 from driftlab.platform.adaptation.stream import (
     NO_STEPS,
+    Remembering,
     Rows,
     WorkLog,
     device_inputs,

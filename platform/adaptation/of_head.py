@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, as_tensors, own_arrays
-from driftlab.platform.adaptation.stream import NO_STEPS, AnswerTime, Rows, WorkLog, split_groups
+from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, own_arrays
+from driftlab.platform.adaptation.stream import NO_STEPS, AnswerTime, Remembering, Rows, WorkLog, split_groups
 from driftlab.platform.core.records import Passes
 
 if TYPE_CHECKING:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.memory import MethodMemory, StreamMemory
+from driftlab.platform.adaptation.objectives import entropies as entropies
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -33,27 +35,6 @@ AnswerTime = Annotated[Literal["now", "batch"], Means("whether a frame is answer
 PhaseSteps = Annotated[int, Ge(1), Means("steps of a phase")]
 NormMomentum = Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")]
 StepSize = Annotated[float, Ge(0), Le(10), Means("step size")]
-
-
-@dataclass(frozen=True, eq=False)
-class StreamMemory:
-    """The state of a member: the source values of what it changes, and its optimiser."""
-
-    digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
-
-    source: Weights
-    moments: tuple[Weights, ...] = ()  # by parameter, so that another network can continue with those that fit
-    steps: int = 0  # since the beginning
-    head: str | None = None  # the network's last layer, where the member needs it
-
-    @property
-    def kept_bytes(self) -> int:
-        """Count the bytes of the source's copy, of the copy before the update, and of the moments."""
-        return sum(
-            times * value.nbytes
-            for times, part in ((2, self.source), *((1, moment) for moment in self.moments))
-            for value in part.values()
-        )
 
 
 @dataclass
@@ -110,6 +91,25 @@ class OnStream(Adaptation):
 
         restore_entries(model, state.source)
         return OnStream.prepare(self, model)
+
+
+class Remembering(OnStream):
+    """Base of members with a `MethodMemory`."""
+
+    def begin(self, model: nn.Module, pack: Weights) -> Weights:
+        """Return the member's first arrays."""
+        return {}
+
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> MethodMemory:
+        """Copy the source, and begin with the member's own arrays; those of another network do not apply."""
+        first = super().prepare(model, go_on=go_on)
+        kept, own = dict(pack), dict(self.begin(model, pack))
+        return MethodMemory(first.source, first.moments, first.steps, None, kept, own)
+
+    def reset(self, model: nn.Module, state: Any) -> MethodMemory:
+        """Return to the source network with a fresh optimiser and fresh arrays."""
+        super().reset(model, state)
+        return self.prepare(model, state.pack)
 
 
 @dataclass(frozen=True)
@@ -249,14 +249,6 @@ def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
     from driftlab.platform.networks.predict import device_of, to_input
 
     return to_input(batch.images[rows]).to(device_of(model))
-
-
-def entropies(outputs: torch.Tensor) -> torch.Tensor:
-    """Return the entropy of each output in nats: per frame, or per pixel."""
-    from torch.nn import functional as F
-
-    logs = F.log_softmax(outputs, dim=1)  # p * log(p) would be NaN where a probability is 0
-    return -(logs.exp() * logs).sum(dim=1)
 
 
 def flatten_moments(moments: Sequence[Weights], layout: Layout, count: int) -> tuple[npt.NDArray[Any], ...]:

@@ -10,7 +10,8 @@ from annotated_types import Ge, Lt
 
 from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering
+from driftlab.platform.adaptation.memory import MethodMemory
+from driftlab.platform.adaptation.stream import Remembering
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 

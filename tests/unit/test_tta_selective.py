@@ -111,7 +111,7 @@ class TestSar:
 
     def test_the_last_quarter_of_the_norms_stays(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
-        names = Sar().trains(model)
+        names = Sar().scope(model)
         assert len(names) == 6
         assert not any(name.startswith("deep.2") for name in names)
 
