@@ -47,7 +47,7 @@ class Eata(NormAffine, StatefulAdaptation):
     packs = True
 
     def pack(self, model: nn.Module, data: Data) -> Weights:
-        return fisher_information(model, data, self.fisher_frames, self.fisher_batch)  # Eq. 9
+        return fisher_information(model, data, self.fisher_frames, self.fisher_batch)
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         import torch

@@ -253,7 +253,7 @@ class Elastic(Adaptation):
             return None
         import torch
 
-        from driftlab.platform.adaptation.shot import information
+        from driftlab.platform.adaptation.objectives import information
 
         frames = np.arange(len(lesson.batch.images))
         parts = [frames[start : start + self.batch] for start in range(0, len(frames), self.batch)]
@@ -354,7 +354,7 @@ class ElasticDnn(Elastic):
         return replace(state, history=state.history.observe(*seen))
 
     def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor:
-        from driftlab.platform.adaptation.shot import information
+        from driftlab.platform.adaptation.objectives import information
 
         outputs = lesson.outputs(rows)
         if self.objective == "entropy":

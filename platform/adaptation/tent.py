@@ -22,4 +22,4 @@ class Tent(NormAffine):
     """Minimise the entropy of predictions by the scales and shifts of batch norms."""
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
-        run.learn(entropies(run.outputs(rows)).mean())  # H of Section 3.1
+        run.learn(entropies(run.outputs(rows)).mean())

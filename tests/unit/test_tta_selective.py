@@ -24,6 +24,7 @@ from driftlab.platform.adaptation.neo import Neo
 from driftlab.platform.adaptation.note import Note
 from driftlab.platform.adaptation.objectives import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.rotta import RoTta
+from driftlab.platform.adaptation.run import LearningRun
 from driftlab.platform.adaptation.sar import Sar
 from driftlab.platform.adaptation.shot import Shot
 from driftlab.platform.adaptation.t3a import T3a
@@ -250,12 +251,19 @@ class TestBufr:
         assert before["head.weight"] == after["head.weight"]
         assert before["deep.0.0.weight"] != after["deep.0.0.weight"]
 
-    def test_each_part_that_joins_slows_the_steps(self):
+    def test_each_part_that_joins_slows_the_steps(self, monkeypatch):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr(iterations=2, learning_rate=0.3, slower=3.0)
-        plan = list(member._plan(model, frames(8), Phase()))
-        assert [rate for _, rate, _ in plan] == pytest.approx([0.3, 0.1])
-        assert [len(lessons) for _, _, lessons in plan] == [2, 2]
-        assert set(plan[0][0]) < set(plan[1][0])
+        state, bound, bind = prepared(member, model), [], LearningRun.bind
+
+        def note(run, names, rule):
+            bound.append((run.made, set(names), rule.learning_rate))
+            bind(run, names, rule)
+
+        monkeypatch.setattr(LearningRun, "bind", note)
+        member.adapt(model, state, frames(8), Phase())
+        (first, below, fast), (second, both, slow) = bound
+        assert (first, second) == (0, 2) and below < both
+        assert (fast, slow) == pytest.approx((0.3, 0.1))
 
     def test_an_explosion_is_undone(self):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr()
@@ -303,9 +311,11 @@ class TestReplay:
 
     def test_conda_mixes_frames_and_labels_by_the_same_shares(self):
         model, rows, labels = NETWORKS["tiny_classifier"][1]().eval(), np.arange(6), torch.arange(6) % 4
-        taught = [
-            float(ConDa(cls_par=weight).lesson(model, frames(6), rows, labels)[1].detach()) for weight in (1.0, 0.0)
-        ]
+        taught = []
+        for weight in (1.0, 0.0):
+            member = ConDa(cls_par=weight)
+            run = LearningRun(member, model, member.prepare(model), frames(6), Phase())
+            taught.append(float(member.loss(run, rows, labels).detach()))
         batch = frames(6)
         inputs, partner = to_input(batch.images), batch.rng.permutation(6)
         share = torch.tensor(batch.rng.beta(1.0, 1.0, 6), dtype=torch.float32)
