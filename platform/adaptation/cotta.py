@@ -100,9 +100,8 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
         with torch.no_grad():
             target = self._target(run, inputs)
         with run.using(student):
-            if not run.learn(
-                cross_entropy(samples_of(run.outputs_of(inputs)), target).mean()
-            ):  # consistency with the teacher
+            loss = cross_entropy(samples_of(run.outputs_of(inputs)), target).mean()  # consistency with the teacher
+            if not run.learn(loss):
                 return
         drawn = torch.from_numpy(run.batch.rng.random(len(run.notes["other"])) < self.restore).to(run.device)
         parts = drawn.split([value.numel() for value in student.values()])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ MADE = "estimator/"  # before the names of arrays in a pack
 @dataclass(frozen=True, eq=False)
 class DomainHistory:
     """Earlier domains, with accuracies at the size that ran there, and the estimates for the present one."""
+
+    digest_name: ClassVar[str] = "DomainHistory"
 
     means: Floats = field(default_factory=lambda: np.empty((0, 0)))  # of the source network's features, by domain
     seen: Floats = field(default_factory=lambda: np.empty((0, 4)))  # observed before and after, and as predicted
@@ -143,7 +145,7 @@ def confidences(source: nn.Module, batch: Batch) -> npt.NDArray[np.float32]:
 def _passed(model: nn.Module, batch: Batch) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     import torch
 
-    from driftlab.platform.adaptation.stream import device_inputs
+    from driftlab.platform.adaptation.batches import device_inputs
     from driftlab.platform.networks.features import features
     from driftlab.platform.networks.predict import evaluating
 
