@@ -27,7 +27,7 @@ from driftlab.platform.adaptation.rotta import RoTta
 from driftlab.platform.adaptation.run import LearningRun
 from driftlab.platform.adaptation.sar import Sar
 from driftlab.platform.adaptation.shot import Shot
-from driftlab.platform.adaptation.t3a import T3a
+from driftlab.platform.adaptation.t3a import T3a, surest_of, templates_of
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import FAMILIES, member_class
 from driftlab.platform.networks.predict import to_input
@@ -175,8 +175,8 @@ class TestHeads:
                 "labels": given.argmax(dim=1),
                 "doubts": -(given.softmax(1) * given.log_softmax(1)).sum(1),
             }
-            supports = member._surest({key: torch.cat([supports[key], new[key]]) for key in new}, 2)
-            found.append((given @ _templates_of(supports)).tolist())
+            supports = surest_of({key: torch.cat([supports[key], new[key]]) for key in new}, 2, member.keep)
+            found.append((given @ templates_of(supports, 2).T).tolist())
             state = replace(state, held={key: value.numpy() for key, value in supports.items()})
         assert batch.labels is None
         near(found[0], [[2.046107, 0.5], [0.656596, 0.5]])
@@ -190,12 +190,6 @@ class TestHeads:
         assert {name for name in before if before[name] != after[name]} == {"head.weight", "head.bias"}
         near(model.head.weight.detach().norm(dim=1)[model.head.weight.detach().norm(dim=1) > 0], 1, 1e-5)
         assert done.work == Passes((8,), (), (), done.work.kept_bytes)
-
-
-def _templates_of(supports):
-    from driftlab.platform.adaptation.t3a import _templates
-
-    return _templates(supports, 2).T
 
 
 LIKE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.6, 0.5]], dtype=torch.float64)
