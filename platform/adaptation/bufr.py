@@ -108,9 +108,8 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
         if number != run.notes["number"] and not self._next_block(run, number):
             return
         if run.backward(self.surprise(self._seen(run, rows), run.pack)):
-            if not self.faithful:
-                run.scale_gradients(1 / run.gradient_norm().clamp_min(1.0))
-            run.step()
+            gradient = run.gradient()
+            run.step(gradient if self.faithful else gradient.mul_(1 / gradient.norm().clamp_min(1.0)))
 
     def _next_block(self, run: LearningRun, number: int) -> bool:
         """Let one more block learn, more slowly; False where what was learned so far must be undone."""

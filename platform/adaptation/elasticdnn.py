@@ -12,17 +12,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
 from driftlab.platform.adaptation.batches import NO_FRAMES, Rows, in_parts
-from driftlab.platform.adaptation.estimating import DomainHistory
+from driftlab.platform.adaptation.estimating import EstimatingMemory
 from driftlab.platform.adaptation.learn import LearningAdaptation
+from driftlab.platform.adaptation.memory import ElasticMemory
 from driftlab.platform.adaptation.objectives import entropies, information, samples_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Estimated, Passes, Weights
@@ -43,33 +43,6 @@ COLLAPSED = 0.3  # of the variety of the first step
 WORSE = 1e-6  # rise of the label-free quality that undoes a phase
 BOTH = 2  # looks at all samples: before a phase and after it
 NO_LABEL, NOTHING_TO_TRAIN = "no label counts", "no filter matters: the loss has no gradient"
-
-
-@dataclass(frozen=True, eq=False)
-class ElasticMemory:
-    """The state: the network as it was cut, and the samples that are replayed."""
-
-    digest_name: ClassVar[str] = "ElasticMemory"
-
-    source: Weights
-    images: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 3), dtype=np.uint8))
-    labels: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
-    of_source: int = 0  # of these samples, the first
-
-    @property
-    def kept_bytes(self) -> int:
-        """Count the bytes of the network as it was cut, of the copy before the phase, and of the samples."""
-        return sum(2 * value.nbytes for value in self.source.values()) + self.images.nbytes
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatingMemory(ElasticMemory):
-    """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
-
-    digest_name = "EstimatingMemory"
-
-    pack: Weights = field(default_factory=dict)
-    history: DomainHistory = field(default_factory=DomainHistory)
 
 
 @dataclass(frozen=True)
@@ -93,7 +66,7 @@ class Elastic(LearningAdaptation):
     ] = 0.1
 
     labels: ClassVar[Literal["none", "teacher"]] = "none"
-    nothing = NO_LABEL
+    nothing, stream_batch = NO_LABEL, 0
 
     @property
     def norms_only(self) -> bool:
@@ -142,6 +115,8 @@ class Elastic(LearningAdaptation):
 
     def start(self, run: LearningRun) -> str:
         """Choose the filters to train, and bind the parameters to which they belong."""
+        import torch
+
         from driftlab.platform.adaptation import filters
         from driftlab.platform.networks.vector import layout_of
 
@@ -163,7 +138,7 @@ class Elastic(LearningAdaptation):
         self.begin(run)
         run.notes["diversities"] = []
         run.bind([name for name in layout.names if name in rows_of])
-        run.notes["marks"] = {name: filters.mark(value, rows_of[name]) for name, value in run.parameters.items()}
+        run.notes["marks"] = torch.from_numpy(filters.mark_rows(layout_of(model), rows_of)).to(run.weights())
         run.moved = filters.mark_rows(layout, rows_of)
         order = [name for layer, norm in wiring.norms.items() for name in (layer, norm)]
         run.trained = tuple(name for name in order if name is not None and name in owners)
@@ -207,13 +182,10 @@ class Elastic(LearningAdaptation):
         loss = self.loss(run, rows)
         if loss is None or not run.backward(loss):
             return
-        marks, gradients = run.notes["marks"], run.gradients()
-        for name, gradient in gradients.items():
-            gradient.mul_(marks[name])
-        scale = (self.clip / (run.gradient_norm() + 1e-6)).clamp(max=1.0)
-        for name, gradient in gradients.items():
-            gradient.mul_(scale).addcmul_(marks[name] * self.weight_decay, run.parameters[name].data)
-        run.step()
+        marks = run.notes["marks"]
+        gradient = run.gradient().mul_(marks)
+        gradient.mul_((self.clip / (gradient.norm() + 1e-6)).clamp(max=1.0))
+        run.step(gradient.addcmul_(marks * self.weight_decay, run.weights()))
 
     def collapsed(self, run: LearningRun) -> bool:
         """Tell whether predictions are much less varied than at the first step."""

@@ -14,7 +14,8 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
 from driftlab.platform.adaptation.batches import Rows
-from driftlab.platform.adaptation.elasticdnn import Elastic, ElasticMemory
+from driftlab.platform.adaptation.elasticdnn import Elastic
+from driftlab.platform.adaptation.memory import ElasticMemory
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 

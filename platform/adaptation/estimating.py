@@ -17,6 +17,7 @@ from driftlab.datasets.domains.orders import Domain
 from driftlab.platform.adaptation import estimator
 from driftlab.platform.adaptation.base import Adaptation, Batch, Phase
 from driftlab.platform.adaptation.estimator import DomainSummary, Estimator, Floats, Observation, Projection
+from driftlab.platform.adaptation.memory import ElasticMemory
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget, Scaling
@@ -50,6 +51,16 @@ class DomainHistory:
         means = self.here[None] if not len(self.means) else np.concatenate([self.means, self.here[None]])
         seen = np.concatenate([self.seen, [[before, after, *self.predicted[size]]]])
         return DomainHistory(means, seen)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatingMemory(ElasticMemory):
+    """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
+
+    digest_name = "EstimatingMemory"
+
+    pack: Weights = field(default_factory=dict)
+    history: DomainHistory = field(default_factory=DomainHistory)
 
 
 @dataclass(frozen=True, eq=False)

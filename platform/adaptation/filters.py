@@ -165,13 +165,6 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
     return mask
 
 
-def mark(parameter: Tensor, rows: Rows) -> Tensor:
-    """Return ones in some rows of a parameter and zeros elsewhere."""
-    marks = torch.zeros_like(parameter, requires_grad=False)
-    marks[rows] = 1.0
-    return marks
-
-
 def splits(module: nn.Module, rows: Rows) -> bool:
     """Tell whether the weight gradient of these rows is computed alone; all rows are where that saves no block."""
     dense = isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str)

@@ -112,8 +112,7 @@ class LearningAdaptation(Adaptation):
 
     def next_state(self, run: LearningRun, *, carries: bool) -> Any:
         """Return the state after a run, with its optimiser if the next call continues with it."""
-        moments = tuple(own_arrays(moment) for moment in run.moments) if carries else ()
-        after = replace(run.state, moments=moments, steps=run.steps)
+        after = replace(run.state, moments=run.moments() if carries else (), steps=run.steps)
         return replace(after, held=own_arrays(run.held)) if isinstance(after, MethodMemory) else after
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:

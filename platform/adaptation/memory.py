@@ -53,7 +53,24 @@ class MethodMemory(StreamMemory):
         return super().kept_bytes + sum(value.nbytes for part in (self.pack, self.held) for value in part.values())
 
 
-def own_arrays(found: Mapping[str, Any]) -> Weights:
+@dataclass(frozen=True, eq=False)
+class ElasticMemory:
+    """The state: the network as it was cut, and the samples that are replayed."""
+
+    digest_name: ClassVar[str] = "ElasticMemory"
+
+    source: Weights
+    images: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 3), dtype=np.uint8))
+    labels: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    of_source: int = 0  # of these samples, the first
+
+    @property
+    def kept_bytes(self) -> int:
+        """Count the bytes of the network as it was cut, of the copy before the phase, and of the samples."""
+        return sum(2 * value.nbytes for value in self.source.values()) + self.images.nbytes
+
+
+def own_arrays(found: Mapping[str, Any]) -> dict[str, Array]:
     """Return plain arrays; tensors are copied into arrays that own their numbers."""
     return {name: value if isinstance(value, np.ndarray) else _copied(value) for name, value in found.items()}
 
@@ -65,7 +82,7 @@ def as_tensors(arrays: Mapping[str, Array], device: torch.device | str = "cpu") 
     return {name: torch.tensor(value, device=device) for name, value in arrays.items()}
 
 
-def under(name: str, arrays: Mapping[str, Any]) -> Weights:
+def under(name: str, arrays: Mapping[str, Any]) -> dict[str, Array]:
     """Return arrays with a name before each of theirs."""
     return {f"{name}/{key}": value for key, value in own_arrays(arrays).items()}
 

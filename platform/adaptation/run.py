@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.learn import LearningAdaptation
 
 
+IN_ONE = 1 << 18  # weights up to which copies into one vector and back take less time than a step for each parameter
+
+
 class LearningRun:
     """One call of `adapt`: the network, what learns in it, the member's arrays, and a count of what was computed."""
 
@@ -44,7 +47,8 @@ class LearningRun:
         self.names: list[str] = []  # of the parameters that learn
         self.parameters: dict[str, nn.Parameter] = {}
         self.rule = member.rule()
-        self.moments: Sequence[Mapping[str, Any]] = getattr(state, "moments", ())
+        self._moments: list[Tensor] = []  # of the optimiser, each a vector over all that learns
+        self._sizes: list[int] = []
         self.steps = self._time = int(getattr(state, "steps", 0))
         self.held: dict[str, Any] = dict(getattr(state, "held", {}))
         self.pack: Weights = getattr(state, "pack", EMPTY_PACK)
@@ -129,41 +133,36 @@ class LearningRun:
         self._tracked = []
         return True
 
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients by parameter; a parameter that the loss does not depend on has zeros."""
-        for parameter in self.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return {name: value.grad for name, value in self.parameters.items() if value.grad is not None}
+    def gradient(self) -> Tensor:
+        """Return the gradients of all that learns as one vector; where the loss does not depend on it they are zero."""
+        found = [
+            value.grad if value.grad is not None else torch.zeros_like(value) for value in self.parameters.values()
+        ]
+        return torch.cat([gradient.reshape(-1) for gradient in found])
 
-    def gradient_norm(self) -> Tensor:
-        """Return the length of all gradients together."""
-        return torch.cat([gradient.reshape(-1) for gradient in self.gradients().values()]).norm()
+    def weights(self) -> Tensor:
+        """Copy all that learns into one vector."""
+        return torch.cat([value.data.reshape(-1) for value in self.parameters.values()])
 
-    def scale_gradients(self, times: Tensor) -> None:
-        """Multiply all gradients by a number."""
-        for gradient in self.gradients().values():
-            gradient.mul_(times)
+    def parts(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a vector by parameter, in its shape."""
+        parts = zip(self.parameters.items(), vector.split(self._sizes), strict=True)
+        return {name: part.view(value.shape) for (name, value), part in parts}
 
-    @contextmanager
-    def moved_by(self, times: Tensor) -> Iterator[None]:
-        """Move what learns along its gradients within this context, and back at its end."""
-        before = {name: value.detach().clone() for name, value in self.parameters.items()}
-        for name, gradient in self.gradients().items():
-            self.parameters[name].data.add_(gradient * times)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                self.parameters[name].data.copy_(value)
-
-    def step(self) -> None:
-        """Apply the gradients."""
+    def step(self, gradient: Tensor | None = None) -> None:
+        """Apply the gradients, or others in their place."""
         assert self.rule is not None
         self.made, self.steps, self._time = self.made + 1, self.steps + 1, self._time + 1
-        for name, gradient in self.gradients().items():
-            moments = tuple(moment[name] for moment in self.moments)
-            self.rule.move(self.parameters[name].data, gradient, moments, self._time)
+        if gradient is None and sum(self._sizes) > IN_ONE:
+            moments = [self.parts(moment) for moment in self._moments]
+            for name, value in self.parameters.items():
+                slope = torch.zeros_like(value.data) if value.grad is None else value.grad
+                self.rule.move(value.data, slope, tuple(moment[name] for moment in moments), self._time)
+            return
+        weights = self.weights()
+        self.rule.move(weights, self.gradient() if gradient is None else gradient, tuple(self._moments), self._time)
+        for name, part in self.parts(weights).items():
+            self.parameters[name].data.copy_(part)
 
     def learn(self, loss: Tensor) -> bool:
         """Make a step along a loss; False if it is not finite."""
@@ -176,7 +175,7 @@ class LearningRun:
         restore_entries(self.model, self.state.source)
         if empty:
             self.steps = self._time = 0
-            self.moments = self._moments_from(())
+            self._moments = self._moments_from(())
 
     def forget_statistics(self) -> None:
         """Let batch norms begin their statistics anew."""
@@ -244,19 +243,19 @@ class LearningRun:
             yield self
         finally:
             for parameter in self._learnable.values():
-                parameter.requires_grad_(True)
-                parameter.grad = None
+                parameter.requires_grad, parameter.grad = True, None
 
     def bind(self, names: Sequence[str], rule: StepRule | None = None) -> None:
         """Make these parameters learn, and no others, with the moments that the state has of them."""
         self.names, self.rule = list(names), rule or self.rule
         learning = set(names)
         for name, parameter in self._learnable.items():
-            parameter.requires_grad_(name in learning)
+            parameter.requires_grad = name in learning
         self.parameters = {name: self._learnable[name] for name in self.names}
         carried = getattr(self.state, "moments", ()) if self.member.carries(self.phase) else ()
         self._time = self.steps if carried else 0
-        self.moments = self._moments_from(carried)
+        self._sizes = [value.numel() for value in self.parameters.values()]
+        self._moments = self._moments_from(carried)
 
     def repeat(self, batches: Sequence[Rows]) -> None:
         """Make the training steps until they end, or a loss is not finite."""
@@ -283,10 +282,8 @@ class LearningRun:
             return f"batch norm {name} was given one value per channel: more frames are needed"
         if not all(map(math.isfinite, self.losses)):
             return f"not finite after {len(self.losses)} iterations, loss {self.losses[-1]}"
-        moments = [value for moment in self.moments for value in moment.values()]
-        if not is_finite(self.model, self.state.source) or not all(
-            bool(torch.as_tensor(value).isfinite().all()) for value in moments
-        ):
+        moments = all(bool(np.isfinite(moment.cpu().numpy()).all()) for moment in self._moments)
+        if not moments or not is_finite(self.model, self.state.source):
             return f"not finite after {len(self.forward)} iterations"
         return ""
 
@@ -308,20 +305,27 @@ class LearningRun:
         """Mark what changed in the vector of all weights; None if nothing did."""
         if isinstance(self.moved, np.ndarray):
             return self.moved
+        if self.moved is None and not self.names:
+            return None
         layout = layout_of(self.model)
-        names = self.names if self.moved is None else [name for name in self.moved if name in layout.spans]
-        return None if self.moved is None and not names else coordinates(layout, names)
+        names = self.names if self.moved is None else self.moved
+        return coordinates(layout, [name for name in names if name in layout.spans])
 
-    def _moments_from(self, carried: Sequence[Weights]) -> list[dict[str, Tensor]]:
-        """Return moments by parameter; missing ones are zero."""
-        kinds = self.rule.moments if self.rule is not None else 0
-        given = (*carried, *({},) * (kinds - len(carried)))
-        return [
-            {
-                name: torch.tensor(moment[name], device=value.device)
-                if name in moment
-                else torch.zeros_like(value.data)
-                for name, value in self.parameters.items()
-            }
-            for moment in given
-        ]
+    def moments(self) -> tuple[Weights, ...]:
+        """Return the optimiser's moments by parameter."""
+        if not self.parameters:
+            return tuple(getattr(self.state, "moments", ()))
+        found = [self.parts(moment.cpu()) for moment in self._moments]
+        return tuple({name: part.numpy() for name, part in moment.items()} for moment in found)
+
+    def _moments_from(self, carried: Sequence[Weights]) -> list[Tensor]:
+        """Return moments as vectors; missing ones are zero."""
+        if self.rule is None or not self.parameters:
+            return []
+        like = self.weights()
+        vectors = [torch.zeros_like(like) for _ in range(self.rule.moments)]
+        for vector, moment in zip(vectors, carried, strict=False):
+            for name, part in self.parts(vector).items():
+                if name in moment:
+                    part.copy_(torch.tensor(moment[name]))
+        return vectors

@@ -50,7 +50,8 @@ class Sar(NormAffine, StatefulAdaptation):
         fit = entropy.detach() < (e_0 := entropy_limit(outputs, self.threshold))
         if not run.judge(fit) or not run.backward(entropy[fit].mean(), last=False):
             return
-        with run.moved_by(self.radius / (run.gradient_norm() + 1e-12)):  # to the weights with the sharpest rise nearby
+        slope = run.gradient()  # epsilon of the paper: as far as the radius along it
+        with run.using(run.parts(run.weights().add_(slope * (self.radius / (slope.norm() + 1e-12))))):
             entropy = entropies(samples_of(run.outputs(rows)))
             still = fit & (entropy.detach() < e_0)
             learned = bool(still.any()) and run.backward(entropy[still].mean())

@@ -47,7 +47,7 @@ class T3a(HeadAdaptation):
         """Begin with the head's weights as features of its classes."""
         if not (name := linear_head(model)):
             return {}
-        head = model.get_submodule(name)
+        head: Any = model.get_submodule(name)
         return own_arrays(supports_of(head.weight, head(head.weight).detach()))
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:

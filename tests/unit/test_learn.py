@@ -13,10 +13,9 @@ from tta_factory import STREAM, frames, state_of
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import DistillMemory
-from driftlab.platform.adaptation.elasticdnn import ElasticMemory, EstimatingMemory
-from driftlab.platform.adaptation.estimating import DomainHistory
+from driftlab.platform.adaptation.estimating import DomainHistory, EstimatingMemory
 from driftlab.platform.adaptation.learn import LearningAdaptation, NormAffine, StreamAdaptation
-from driftlab.platform.adaptation.memory import MethodMemory, StreamMemory
+from driftlab.platform.adaptation.memory import ElasticMemory, MethodMemory, StreamMemory
 from driftlab.platform.adaptation.wrapper import PolicyMemory
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.state import canonical_bytes
