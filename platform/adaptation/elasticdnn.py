@@ -70,7 +70,7 @@ class Elastic(LearningAdaptation):
 
     @property
     def norms_only(self) -> bool:
-        """Tell whether only scales and shifts of the chosen filters are trained."""
+        """Return whether only scales and shifts of the chosen filters are trained."""
         return False
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Elastic(LearningAdaptation):
         run.step(gradient.addcmul_(marks * self.weight_decay, run.weights()))
 
     def collapsed(self, run: LearningRun) -> bool:
-        """Tell whether predictions are much less varied than at the first step."""
+        """Return whether predictions are much less varied than at the first step."""
         seen = run.notes["diversities"]
         return len(seen) > 1 and seen[-1] < COLLAPSED * seen[0]
 
@@ -232,7 +232,7 @@ class ElasticDnn(Elastic):
     ] = 0
 
     def __post_init__(self) -> None:
-        """Ask for a pack where accuracies are estimated."""
+        """Require a pack where accuracies are estimated."""
         object.__setattr__(self, "packs", self.estimates > 0)
 
     @property

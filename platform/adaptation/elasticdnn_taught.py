@@ -23,7 +23,7 @@ class ElasticTaught(Elastic):
     labels = "teacher"
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
-        """Say how many steps a phase has, so that schedulers can try out a part of it."""
+        """Return how many steps a phase has, so that schedulers can try out a part of it."""
         return (replace(planned, iterations=planned.iterations or self.iterations),)
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:

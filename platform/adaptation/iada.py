@@ -98,7 +98,7 @@ class Iada(LossDescent):
         return super().start(run)
 
     def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
-        """Let the discriminator learn first, and the features after it."""
+        """Make a step of the discriminator, and return the loss of the features against it."""
         import torch
 
         makes, tells = run.notes["makes"], run.notes["tells"]

@@ -84,7 +84,7 @@ class LearningAdaptation(Adaptation):
         return ""
 
     def by_batch(self) -> bool:
-        """Tell whether batch norms use the statistics of the batch for predictions too, and keep none."""
+        """Return whether batch norms use the statistics of the batch for predictions too, and keep none."""
         return False
 
     def statistics(self, model: nn.Module) -> AbstractContextManager[Any] | None:
@@ -100,7 +100,7 @@ class LearningAdaptation(Adaptation):
         return normalise_by_batch(run.model, keeps=not self.by_batch(), momentum=self.bn_momentum)
 
     def carries(self, phase: Phase) -> bool:
-        """Tell whether a call continues with the optimiser of the one before, and hands it on."""
+        """Return whether a call continues with the optimiser of the one before, and hands it on."""
         return True
 
     def fault(self, run: LearningRun) -> str:
@@ -311,7 +311,7 @@ class LossDescent(LearningAdaptation, StatefulAdaptation):
         return Momentum(self.learning_rate, self.momentum)
 
     def carries(self, phase: Phase) -> bool:
-        """Let every phase begin without momentum."""
+        """Begin every phase without momentum."""
         return phase.on_stream
 
     @abstractmethod

@@ -178,7 +178,7 @@ class LearningRun:
             self._moments = self._moments_from(())
 
     def forget_statistics(self) -> None:
-        """Let batch norms begin their statistics anew."""
+        """Reset the statistics of batch norms."""
         for norm in batch_norms(self.model).values():
             norm.reset_running_stats()
 

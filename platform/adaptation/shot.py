@@ -51,7 +51,7 @@ class Shot(LearningAdaptation, StreamAdaptation):
         return frames_reject("SHOT", batch) or alone
 
     def carries(self, phase: Phase) -> bool:
-        """Let every phase begin without momentum."""
+        """Begin every phase without momentum."""
         return phase.on_stream
 
     def rule(self) -> Nesterov:

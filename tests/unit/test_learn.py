@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adaptation_factory import content, prepared
 from tta_factory import STREAM, frames, state_of
 
+from driftlab.platform.adaptation import run
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import DistillMemory
 from driftlab.platform.adaptation.estimating import DomainHistory, EstimatingMemory
 from driftlab.platform.adaptation.learn import LearningAdaptation, NormAffine, StreamAdaptation
 from driftlab.platform.adaptation.memory import ElasticMemory, MethodMemory, StreamMemory
 from driftlab.platform.adaptation.wrapper import PolicyMemory
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.state import canonical_bytes
 
@@ -111,3 +114,20 @@ def test_a_member_without_a_training_step_is_refused():
 
     with pytest.raises(TypeError, match="train_step"):
         Lacking()
+
+
+@pytest.mark.parametrize("name", ["tent", "cotta", "shot", "note", "bufr"])
+def test_steps_in_place_are_those_along_one_vector(name, monkeypatch):
+    """Large networks take the one, small ones the other; an uneven length would show another order of operations."""
+    found = []
+    for limit in (run.IN_ONE, 0):
+        monkeypatch.setattr(run, "IN_ONE", limit)
+        params = {"every": 3, "capacity": 4} if name == "note" else {}
+        member, model = Member("adaptation", name, tuple(params.items())).make(), build("tiny_classifier", 4, seed=0)
+        state = prepared(member, model.eval())
+        for number in range(3):
+            done = member.adapt(model, state, frames(7, number), STREAM)
+            state = done.state
+        found.append((state_of(model), content(state), done.losses))
+        assert done.iterations
+    assert found[0] == found[1]
