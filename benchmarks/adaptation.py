@@ -24,7 +24,7 @@ from _shared import options_of, report
 from torch import nn
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Batch, Phase
-from driftlab.platform.adaptation.stream import entropies
+from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
 from driftlab.platform.networks.architectures import build

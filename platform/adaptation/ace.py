@@ -6,37 +6,34 @@ decodes a picture; steps are those for small networks; detection is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation import stream
-from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory
-from driftlab.platform.adaptation.walks import LossWalk, Walking
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
+from driftlab.platform.adaptation.batches import NO_FRAMES, PhaseSteps, Rows
+from driftlab.platform.adaptation.learn import LossDescent
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.networks.tasks.tasks import Answers
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.training.descent import Rule
+    from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import Data
-    from driftlab.platform.networks.vector import Flat
 
 Pixels = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Ace(Walking):
+class Ace(LossDescent):
     """Train on labelled source frames in the style of the device's and of past domains."""
 
-    iterations: stream.PhaseSteps = 30
+    iterations: PhaseSteps = 30
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 16
     agreement: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = 10.0
     past: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = 0.5
@@ -51,66 +48,43 @@ class Ace(Walking):
         few = data.train.first(self.source_frames)
         return {"image": np.array(few.images), "label": np.array(few.labels)}
 
-    def unfit(self, model: nn.Module, batch: Batch, state: MethodMemory) -> str:
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         if not len(batch.images):
-            return stream.NO_FRAMES
+            return NO_FRAMES
         if batch.task.name not in self.tasks:
             return f"ACE paints frames with one label or label maps, the task is {batch.task.name}"
         if not state.pack:
             return "there are no frames of the source to paint"
-        return "" if self.learns_of(model) else "the network has nothing that learns"
+        return "" if self.scope(model) else "the network has nothing that learns"
 
-    def learns_of(self, model: nn.Module) -> list[str]:
+    def scope(self, model: nn.Module) -> list[str]:
         from driftlab.platform.networks.vector import layout_of
 
         return list(layout_of(model).names)
 
-    def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
-        from driftlab.platform.networks.training.descent import Momentum
-
-        return _Painting(self, Momentum(self.learning_rate, self.momentum), flat, state)
-
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        done = self.walk(model, state, batch, phase)
-        if done.skipped or phase.on_stream:
-            return done
-        style = styles(batch.images).mean(axis=0, keepdims=True)
-        known = state.held.get("styles", style[:0])
-        return replace(done, state=replace(done.state, held={"styles": np.concatenate([known, style])}))
-
-
-class _Painting(LossWalk):
-    """Steps on painted frames."""
-
-    def __init__(self, member: Ace, rule: Rule, flat: Flat, state: MethodMemory) -> None:
-        super().__init__(rule, flat, state)
-        self._member, self._pack, self._past = member, state.pack, state.held.get("styles")
-
-    def loss(self, model: nn.Module, batch: Batch, rows: stream.Rows, done: stream.WorkLog) -> torch.Tensor:
+    def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         """Return the loss of labelled frames, of painted ones, and of where their predictions differ."""
         from torch.nn import functional as F
 
-        images, labels = self._source(batch, len(rows))
+        batch, past = run.batch, run.held.get("styles")
+        drawn = batch.rng.integers(len(run.pack["image"]), size=len(rows))
+        images, labels = run.pack["image"][drawn], run.pack["label"][drawn]
         wanted = styles(batch.images[rows])
-        if self._past is not None:
-            old = batch.rng.random(len(rows)) < self._member.past
-            wanted[old] = self._past[batch.rng.integers(len(self._past), size=int(old.sum()))]
-        plain, painted = (self._run(model, batch, each) for each in (images, paint(images, wanted)))
-        done.forward.append(len(rows))
-        done.backward.append(len(rows))
+        if past is not None:
+            old = batch.rng.random(len(rows)) < self.past
+            wanted[old] = past[batch.rng.integers(len(past), size=int(old.sum()))]
+        plain, painted = (run.outputs_of(run.inputs_of(each)) for each in (images, paint(images, wanted)))
         taught = [found for each in (plain, painted) if (found := batch.task.loss(each, labels)) is not None]
         target = plain.detach().log_softmax(dim=1)
         apart = F.kl_div(painted.log_softmax(dim=1), target, log_target=True, reduction="none").sum(dim=1).mean()
-        total: torch.Tensor = self._member.agreement * apart
+        total: torch.Tensor = self.agreement * apart
         return total + sum(taught[1:], taught[0]) if taught else total
 
-    def _source(self, batch: Batch, count: int) -> tuple[Pixels, Answers]:
-        drawn = batch.rng.integers(len(self._pack["image"]), size=count)
-        return self._pack["image"][drawn], self._pack["label"][drawn]
-
-    def _run(self, model: nn.Module, batch: Batch, images: Pixels) -> torch.Tensor:
-        outputs: torch.Tensor = model(stream.device_inputs(model, batch.showing(images), np.arange(len(images))))
-        return outputs
+    def end(self, run: LearningRun) -> None:
+        """Remember the style of a phase as that of a past domain."""
+        if not run.phase.on_stream:
+            style = styles(run.batch.images).mean(axis=0, keepdims=True)
+            run.held["styles"] = np.concatenate([run.held.get("styles", style[:0]), style])
 
 
 def styles(images: Pixels) -> Pixels:

@@ -14,8 +14,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.scales import samples_of
-from driftlab.platform.adaptation.stream import device_inputs, entropies
+from driftlab.platform.adaptation.batches import device_inputs
+from driftlab.platform.adaptation.objectives import entropies, samples_of
 from driftlab.platform.adaptation.wrapper import Modifier, PolicyMemory, moved_since, outputs_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights

@@ -1,16 +1,44 @@
-"""Memories of frames that stay balanced over predicted classes while the stream does not."""
+"""Memories of frames that stay balanced over predicted classes while the stream does not, and their members' base.
+
+Every frame is predicted and enters the memory; from time to time a member learns from the memory.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Le
 
+from driftlab.platform.adaptation.base import Batch, Phase
+from driftlab.platform.adaptation.batches import (
+    NO_SCALES,
+    Rows,
+    frames_reject,
+    norm_entries,
+    norms_reject,
+    scales_and_shifts,
+    split_groups,
+)
+from driftlab.platform.adaptation.learn import LearningAdaptation, StatefulAdaptation
+from driftlab.platform.adaptation.memory import below, under
+from driftlab.platform.adaptation.objectives import entropies
+from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.training.descent import Adam
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.adaptation.run import LearningRun
+    from driftlab.platform.networks.module_utils import NormRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,3 +165,89 @@ def images_of(items: Sequence[Item]) -> npt.NDArray[np.uint8]:
 def _items(held: Weights) -> Iterator[Item]:
     for image, label, doubt, age in zip(held["image"], held["label"], held["doubt"], held["age"], strict=True):
         yield Item(image, int(label), float(doubt), int(age))
+
+
+@dataclass(frozen=True)
+class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
+    """Base of members that learn scales and shifts of batch norms from a memory of frames (RoTTA, NOTE)."""
+
+    capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 64
+    every: Annotated[int, Ge(1), Means("frames from one lesson to the next", "frames")] = 64
+    learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of adam")] = 1e-3
+
+    tasks = ("classification",)
+
+    @abstractmethod
+    def bank(self, classes: int, rng: np.random.Generator) -> Bank:
+        """Return an empty memory."""
+
+    @abstractmethod
+    def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+        """Predict frames of the batch, before they enter the memory."""
+
+    @abstractmethod
+    def learn_from(self, run: LearningRun, items: list[Item]) -> None:
+        """Make a step on the frames of the memory."""
+
+    def changes(self, model: nn.Module) -> list[str]:
+        return norm_entries(model)
+
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        why = norms_reject(model, batch) or frames_reject(type(self).__name__, batch)
+        return why or ("" if scales_and_shifts(model) else NO_SCALES)
+
+    def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
+        return split_groups(len(batch.images), phase, self.stream_batch)
+
+    def rule(self) -> Adam:
+        return Adam(self.learning_rate)
+
+    @contextmanager
+    def normalising(self, run: LearningRun) -> Iterator[NormRecord]:
+        """Leave batch norms as they are; each pass has a rule of its own."""
+        from driftlab.platform.networks.module_utils import NormRecord, record_layers
+
+        with record_layers(run.model) as ran:
+            yield NormRecord(ran=ran)
+
+    def start(self, run: LearningRun) -> str:
+        """Bind nothing before the first step: most calls make none."""
+        run.names = scales_and_shifts(run.model)
+        run.held.setdefault("since", np.array(0))
+        return ""
+
+    def train_step(self, run: LearningRun, rows: Rows) -> None:
+        """Predict frames, then let them enter the memory; learn from it where `every` frames have come."""
+        import torch
+
+        with torch.no_grad():
+            outputs = self.look(run, rows)
+        if not bool(outputs.isfinite().all()):
+            run.stop("its predictions are not finite")
+            return
+        if (bank := run.notes.get("bank")) is None:
+            bank = run.notes["bank"] = self.bank(outputs.shape[1], run.batch.rng)
+            bank.restore(below("bank", run.held))
+        since, stays = int(run.held["since"]), list[bool]()
+        doubts, labels = entropies(outputs).tolist(), outputs.argmax(dim=1).tolist()
+        for row, label, doubt in zip(rows, labels, doubts, strict=True):
+            stays.append(bank.add(Item(run.batch.images[row], label, doubt)))
+            since += 1
+            if since >= self.every:
+                since = 0
+                if not run.parameters:
+                    run.bind(run.names)
+                self.learn_from(run, bank.by_class())
+        run.held["since"] = np.array(since)
+        run.judge(torch.tensor(stays))
+        run.waits = "" if run.made else f"the memory fills; it learns after {self.every - since} more frames"
+
+    def step(self, run: LearningRun, loss: torch.Tensor) -> None:
+        """Make a step along a loss, or undo the call where it is not finite."""
+        if not run.learn(loss):
+            run.stop(f"its loss is {run.losses[-1]}")
+
+    def next_state(self, run: LearningRun, *, carries: bool) -> Any:
+        kept = {name: value for name, value in run.held.items() if not name.startswith("bank/")}
+        run.held = {**kept, **under("bank", run.notes["bank"].arrays() if "bank" in run.notes else {})}
+        return super().next_state(run, carries=carries)

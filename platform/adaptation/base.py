@@ -86,8 +86,8 @@ class Adaptation(ABC):
 
     estimates: int = 0  # domains from which it learned what each network of a family reaches; 0: it cannot estimate
 
-    # Learning from the stream of the application; with 0 frames the member learns in phases only.
-    stream_batch: int = 0
+    # Learning from the stream of the application.
+    stream_batch: int = 32  # frames of a batch; a member with 0 of them learns in phases only
     learns: Literal["instead", "beside"] = "instead"  # of answering, or on a share beside it
     answers: Literal["now", "batch"] = "now"  # predict frame by frame, or when the batch is full, which adds latency
     episodic: bool = False  # whether an announced boundary between domains resets it

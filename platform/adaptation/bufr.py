@@ -9,34 +9,42 @@ source are left out, and a phase whose outputs explode is undone; rates are thos
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from driftlab.platform.adaptation import stream
-from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering, own_arrays
-from driftlab.platform.adaptation.of_bank import whole_frames
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
+from driftlab.platform.adaptation.batches import (
+    ONE_FRAME,
+    NormMomentum,
+    Rows,
+    frames_reject,
+    mini_batches,
+    source_passes,
+)
+from driftlab.platform.adaptation.learn import LearningAdaptation, StatefulAdaptation
+from driftlab.platform.adaptation.memory import own_arrays
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.heads import linear_head
+from driftlab.platform.networks.training.descent import Momentum
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.features import FeaturePass
     from driftlab.platform.networks.training.training_loop import Data
 
 BINS = 10
-Stretch = tuple[list[str], float, list[stream.Rows]]  # what learns, at which rate, and its mini-batches
 TRACKED, LARGEST = ("features", "outputs"), 10.0  # times the source's largest output is an explosion
 
 
 @dataclass(frozen=True)
-class Bufr(Remembering):
+class Bufr(LearningAdaptation, StatefulAdaptation):
     """Restore the distributions of features and outputs, block by block."""
 
     iterations: Annotated[int, Ge(1), Means("steps of a phase for each block")] = 10
@@ -46,77 +54,86 @@ class Bufr(Remembering):
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     temperature: Annotated[float, Gt(0), Means("softness of the bins' edges, in ranges of a unit")] = 0.05
     faithful: Annotated[bool, Means("whether to do without what keeps outputs from exploding")] = False
-    bn_momentum: stream.NormMomentum = 0.1
+    bn_momentum: NormMomentum = 0.1
 
     tasks, packs = ("classification",), True
 
-    def changes(self, model: nn.Module) -> list[str]:
-        return list(model.state_dict())
-
     def pack(self, model: nn.Module, data: Data) -> Weights:
         """Return the range and the histogram of each feature and output on the source."""
-        import torch
-
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import evaluating
-
         if data.task.name != "classification":
             return EMPTY_PACK
-        given = Batch(data.train.images, None, np.random.default_rng(0), data.task)
-        parts = np.array_split(np.arange(len(given.images)), math.ceil(len(given.images) / self.batch))
-        with evaluating(model), torch.no_grad():
-            seen = [features(model, stream.device_inputs(model, given, rows)) for rows in parts]
+        seen = source_passes(model, data.train.images, self.batch)
         found: dict[str, torch.Tensor] = {}
         for what in TRACKED:
-            values = torch.cat([getattr(each, what) for each in seen])
+            values: torch.Tensor = getattr(seen, what)
             low, high = values.amin(dim=0), values.amax(dim=0)
             shares = soft_counts(values, low, self._range(low, high), self.temperature) / len(values)
             found |= {f"{what}/low": low, f"{what}/high": high, f"{what}/shares": shares}
         return own_arrays(found)
 
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        if why := _unfit(batch, state):
-            return Adapted(state, skipped=why, work=Passes())
-        plan = list(self._plan(model, batch, phase))
-        if not plan:
-            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
-        model.eval()
-        return self._learn(model, state, batch, plan, on_stream=phase.on_stream)
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        if why := frames_reject("Bufr", batch):
+            return why
+        if not state.pack:
+            return "there is no summary of the source to restore"
+        return ONE_FRAME if len(batch.images) == 1 else ""
 
-    def _plan(self, model: nn.Module, batch: Batch, phase: Phase) -> Iterator[Stretch]:
-        """Yield what learns in each stretch, its rate and its mini-batches; blocks share a phase's steps."""
-        blocks = _blocks(model)
-        if phase.on_stream:
-            blocks = [[name for block in blocks for name in block]] if blocks else []
-        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations * len(blocks)))
-        shares = np.array_split(np.arange(len(lessons)), max(len(blocks), 1))
-        for number, share in enumerate(shares[: len(blocks)]):
-            names = [name for block in blocks[: number + 1] for name in block]
-            if len(share):
-                yield names, self.learning_rate / self.slower**number, [lessons[place] for place in share]
+    def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
+        """Draw a mini-batch per step; the blocks share a phase's steps."""
+        blocks = self.blocks(model, phase)
+        return mini_batches(batch, phase, self.batch, self.iterations * len(blocks)) if blocks else []
 
-    def _learn(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, plan: list[Stretch], *, on_stream: bool
-    ) -> Adapted:
-        from driftlab.platform.networks.module_utils import coordinates, copy_entries, record_layers, restore_entries
+    def blocks(self, model: nn.Module, phase: Phase) -> list[list[str]]:
+        """List the parameters of the network's parts from the bottom up, without the head; on the stream as one."""
         from driftlab.platform.networks.vector import layout_of
 
-        before, layout, done, after = copy_entries(model, state.source), layout_of(model), stream.WorkLog(), state
-        trained: dict[str, None] = {}
-        for names, rate, lessons in plan:
-            learning = stream.part_learning(model, names, keeps=True, momentum=self.bn_momentum)
-            with record_layers(model) as ran, learning as (flat, passed):
-                walk = _Walk(self, model, batch, flat, after if on_stream else replace(after, moments=()), rate)
-                stream.descend(lessons, walk.loss, walk.step, done)
-                after = replace(after, moments=walk.moments(), steps=state.steps + len(done.backward))
-            trained |= dict.fromkeys(stream.owners_of(names, ran))
-            why = stream.invalid_reason(model, after, passed, done) or walk.explosion
-            if why:
-                restore_entries(model, before)
-                return Adapted(state, skipped=why, work=done.passes(after, trained))
-        work, changed = done.passes(after, trained), coordinates(layout, plan[-1][0])
-        after = after if on_stream else replace(after, moments=())
-        return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work)
+        head, parts = linear_head(model), dict[str, list[str]]()
+        for name in layout_of(model).names:
+            if not head or not name.startswith(f"{head}."):
+                parts.setdefault("" if phase.on_stream else name.partition(".")[0], []).append(name)
+        return list(parts.values())
+
+    def carries(self, phase: Phase) -> bool:
+        return phase.on_stream
+
+    def start(self, run: LearningRun) -> str:
+        run.notes.update(blocks=self.blocks(run.model, run.phase), explosion="")
+        self._next_block(run, 0)
+        return ""
+
+    def train_step(self, run: LearningRun, rows: Rows) -> None:
+        blocks = run.notes["blocks"]
+        shares = np.array_split(np.arange(run.planned), len(blocks))
+        number = next(which for which, share in enumerate(shares) if len(run.losses) in share)
+        if number != run.notes["number"] and not self._next_block(run, number):
+            return
+        if run.backward(self.surprise(self._seen(run, rows), run.pack)):
+            gradient = run.gradient()
+            run.step(gradient if self.faithful else gradient.mul_(1 / gradient.norm().clamp_min(1.0)))
+
+    def _next_block(self, run: LearningRun, number: int) -> bool:
+        """Add one more block to what learns, at a lower rate; return False where what was learned so far must be undone."""
+        if run.losses and (run.invalid_reason() or run.notes["explosion"]):
+            run.stop()
+            return False
+        names = [name for block in run.notes["blocks"][: number + 1] for name in block]
+        run.bind(names, Momentum(self.learning_rate / self.slower**number, self.momentum))
+        run.notes["number"] = number
+        return True
+
+    def _seen(self, run: LearningRun, rows: Rows) -> FeaturePass:
+        """Run the network, and note an explosion of its outputs."""
+        seen = run.features(run.inputs(rows))
+        usual = max(np.abs(run.pack[f"outputs/{end}"]).max() for end in ("low", "high"))
+        largest = float(seen.outputs.detach().abs().max())
+        if not self.faithful and largest > LARGEST * usual:
+            run.notes["explosion"] = (
+                f"an output of {largest:.3g} is more than {LARGEST:g} times the largest of the source"
+            )
+        return seen
+
+    def fault(self, run: LearningRun) -> str:
+        return str(run.notes["explosion"])
 
     def _range(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         """Return what divides the values of each unit; a floor holds those that hardly vary."""
@@ -137,60 +154,6 @@ class Bufr(Remembering):
             extra = 0.0 if self.faithful else 1e-3 / len(values)
             total = total + instability(shares + extra, now + extra)[alive].mean()
         return total
-
-
-class _Walk:
-    """The steps of one stretch of a phase."""
-
-    def __init__(
-        self, member: Bufr, model: nn.Module, batch: Batch, flat: Any, state: MethodMemory, rate: float
-    ) -> None:
-        from driftlab.platform.networks.training.descent import Descent, Momentum
-
-        self._member, self._model, self._batch, self._flat, self._pack = member, model, batch, flat, state.pack
-        moments = stream.flatten_moments(state.moments, flat.layout, 1)
-        self._descent = Descent(Momentum(rate, member.momentum), flat.weights, moments, 0)
-        self.explosion = ""
-
-    def loss(self, rows: stream.Rows) -> torch.Tensor:
-        from driftlab.platform.networks.features import features
-
-        seen = features(self._model, stream.device_inputs(self._model, self._batch, rows))
-        usual = max(np.abs(self._pack[f"outputs/{end}"]).max() for end in ("low", "high"))
-        largest = float(seen.outputs.detach().abs().max())
-        if not self._member.faithful and largest > LARGEST * usual:
-            self.explosion = f"an output of {largest:.3g} is more than {LARGEST:g} times the largest of the source"
-        return self._member.surprise(seen, self._pack)
-
-    def step(self) -> None:
-        gradients = self._flat.gradients
-        if not self._member.faithful:
-            gradients.mul_(1 / gradients.norm().clamp_min(1.0))
-        self._descent.step(gradients)
-        gradients.zero_()
-
-    def moments(self) -> tuple[Weights, ...]:
-        return stream.split_by_name(self._descent.moments(), self._flat.layout)
-
-
-def _blocks(model: nn.Module) -> list[list[str]]:
-    """List the trainable parameters of the network's parts from the bottom up, without those of the head."""
-    from driftlab.platform.networks.heads import linear_head
-    from driftlab.platform.networks.vector import layout_of
-
-    head, names = linear_head(model), layout_of(model).names
-    parts: dict[str, list[str]] = {}
-    for name in names:
-        if not name.startswith(f"{head}." if head else "\n"):
-            parts.setdefault(name.partition(".")[0], []).append(name)
-    return list(parts.values())
-
-
-def _unfit(batch: Batch, state: MethodMemory) -> str:
-    if why := whole_frames("Bufr", batch) if len(batch.images) else stream.NO_FRAMES:
-        return why
-    few = "one frame has no distribution" if len(batch.images) == 1 else ""
-    return few if state.pack else "there is no summary of the source to restore"
 
 
 def soft_counts(values: torch.Tensor, low: torch.Tensor, ranges: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -9,33 +9,36 @@ them, computed where they are used, and none is mirrored unless `views` says so;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.augment import Views, augment
-from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, Remembering
-from driftlab.platform.adaptation.scales import samples_of, without_entropy
+from driftlab.platform.adaptation.base import Batch
+from driftlab.platform.adaptation.batches import NO_FRAMES, AnswerTime, PhaseSteps, Rows, without_entropy
+from driftlab.platform.adaptation.learn import LearningAdaptation, StatefulAdaptation
+from driftlab.platform.adaptation.objectives import cross_entropy, samples_of
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Weights
+from driftlab.platform.networks.training.descent import Adam
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.module_utils import NormRecord
-    from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.adaptation.run import LearningRun
+
+    Named = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class CoTta(Remembering):
+class CoTta(LearningAdaptation, StatefulAdaptation):
     """Follow a teacher that is the average of past students, and restore weights at random."""
 
-    answers: stream.AnswerTime = "batch"
+    answers: AnswerTime = "batch"
     variant: Annotated[Literal["original", "edgebench"], Means("whether the teacher answers, or the student")] = (
         "original"
     )
@@ -50,147 +53,75 @@ class CoTta(Remembering):
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant edgebench")
     ] = 0.1
-    iterations: stream.PhaseSteps = 10
+    iterations: PhaseSteps = 10
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
     tasks = ("segmentation", "classification")
-
-    def changes(self, model: nn.Module) -> list[str]:
-        return list(model.state_dict())
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         from driftlab.platform.networks.vector import read
 
         return {"other": read(model)}
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Predict by statistics of the batch, or of each frame alone where answers do not wait; `edgebench`: stored."""
-        from driftlab.platform.networks.module_utils import normalise_by_batch
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        why = without_entropy(batch.task) if len(batch.images) else NO_FRAMES
+        return why or ("" if self.scope(model) else "the network has nothing that learns")
 
-        if self.variant == "edgebench":
-            return super().answer(model, state, batch)
-        return stream.answer_by(
-            normalise_by_batch(model, keeps=False), model, state, batch, alone=self.answers == "now"
-        )
-
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+    def scope(self, model: nn.Module) -> list[str]:
         from driftlab.platform.networks.vector import layout_of
 
-        why = without_entropy(batch.task) if len(batch.images) else stream.NO_FRAMES
-        why = why or ("" if layout_of(model).size else "the network has nothing that learns")
-        if why:
-            return Adapted(state, skipped=why, work=Passes())
-        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
-        if not lessons:
-            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
-        model.eval()
-        return self._learn(model, state, batch, lessons, at_once=phase.on_stream and self.answers == "batch")
+        return list(layout_of(model).names)
 
-    def _learn(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, lessons: list[stream.Rows], *, at_once: bool
-    ) -> Adapted:
-        from driftlab.platform.networks.module_utils import copy_entries, record_layers, restore_entries
+    def rule(self) -> Adam:
+        return Adam(self.learning_rate)
 
-        before, names = copy_entries(model, state.source), [name for name, _ in model.named_parameters()]
-        keeps = self.variant == "edgebench"
-        learning = stream.part_learning(model, names, keeps=keeps, momentum=self.bn_momentum)
-        with record_layers(model) as ran, learning as (flat, passed):
-            walk = _Walk(self, model, batch, state, flat, passed)
-            for rows in lessons:
-                if not walk.lesson(rows):
-                    break
-            after = walk.state()
-        work = walk.done.passes(after, stream.owners_of(flat.layout.names, ran))
-        answers = None
-        if at_once and not keeps and walk.first is not None:
-            answers = batch.task.answers(walk.first, *batch.images.shape[1:3])
-        if why := stream.invalid_reason(model, after, passed, walk.done):
-            restore_entries(model, before)
-            return Adapted(state, skipped=why, work=work, answers=answers)
-        changed = np.ones(flat.layout.size, dtype=bool)
-        return Adapted(after, len(lessons), tuple(walk.done.losses), changed, work=work, answers=answers)
+    def by_batch(self) -> bool:
+        return self.variant == "original"
 
-
-class _Walk:
-    """The steps of one call. The network's weights are one vector, into which teacher, student and source alternate."""
-
-    def __init__(
-        self, member: CoTta, model: nn.Module, batch: Batch, state: MethodMemory, flat: Flat, passed: NormRecord
-    ) -> None:
+    def start(self, run: LearningRun) -> str:
+        """Bind all parameters; those of source, student and teacher take turns in the network."""
         import torch
 
-        from driftlab.platform.networks.module_utils import batch_norms
-        from driftlab.platform.networks.training.descent import Adam, Descent
+        why = super().start(run)
+        other = torch.tensor(run.held["other"], device=run.device)
+        parts = other.split([value.numel() for value in run.parameters.values()])
+        here = {name: value.data for name, value in run.parameters.items()}
+        away = {name: part.view(here[name].shape) for name, part in zip(here, parts, strict=True)}
+        source = {name: torch.tensor(run.state.source[name], device=run.device) for name in here}
+        student, teacher = (here, away) if self.variant == "edgebench" else (away, here)
+        run.notes.update(source=source, student=student, teacher=teacher, other=other)
+        return why
 
-        self.done = stream.WorkLog()
-        self.first: torch.Tensor | None = None  # the teacher's first outputs
-        self._member, self._model, self._batch, self._state = member, model, batch, state
-        self._flat, self._passed, self._running = flat, passed, member.variant == "edgebench"
-        here, other = flat.weights.clone(), torch.tensor(state.held["other"], device=flat.weights.device)
-        self.student, self.teacher = (here, other) if self._running else (other, here)
-        source = [state.source[name].reshape(-1) for name in flat.layout.names]
-        self._source = torch.tensor(np.concatenate(source), device=flat.weights.device)
-        self._norms = {f"{norm}.{own}" for norm in batch_norms(model) for own in ("running_mean", "running_var")}
-        moments = stream.flatten_moments(state.moments, flat.layout, 2)
-        self._descent = Descent(Adam(member.learning_rate), self.student, moments, state.steps)
-
-    def lesson(self, rows: stream.Rows) -> bool:
-        """Make one step; False where the loss is not finite."""
+    def train_step(self, run: LearningRun, rows: Rows) -> None:
         import torch
 
-        inputs = stream.device_inputs(self._model, self._batch, rows)
-        target = self._target(inputs)
-        self._flat.weights.copy_(self.student)
-        logs = samples_of(self._model(inputs)).log_softmax(dim=1)
-        self.done.forward.append(len(rows))
-        loss = -(target * logs).sum(dim=1).mean()
-        self.done.losses.append(float(loss.detach()))
-        if not np.isfinite(self.done.losses[-1]):
-            return False
-        torch.autograd.backward(loss)
-        self.done.backward.append(len(rows))
-        self._descent.step(self._flat.gradients)
-        self._flat.gradients.zero_()
-        self.teacher.lerp_(self.student, 1 - self._member.memory)
-        back = torch.from_numpy(self._batch.rng.random(len(self.student)) < self._member.restore)
-        self.student.copy_(torch.where(back.to(self.student.device), self._source, self.student))
-        self._flat.weights.copy_(self.student if self._running else self.teacher)
-        return True
-
-    def state(self) -> MethodMemory:
-        """Return the state after the steps so far."""
-        other = self.teacher if self._running else self.student
-        moments = stream.split_by_name(self._descent.moments(), self._flat.layout)
-        held = {"other": np.array(other.cpu().numpy())}
-        return replace(self._state, moments=moments, steps=self._descent.steps, held=held)
-
-    def _target(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the teacher's shares of the classes: of views where the source is unsure, else of the frames."""
-        import torch
-
-        member = self._member
+        source, student, teacher = (run.notes[name] for name in ("source", "student", "teacher"))
+        inputs = run.inputs(rows)
         with torch.no_grad():
-            plain = self._run(self.teacher, inputs)
-            self.first = plain if self.first is None else self.first
-            sure = samples_of(self._run(self._source, inputs)).softmax(dim=1).amax(dim=1).mean()
-            views: Views = member.views if plain.dim() == 2 or member.views == "none" else "colour"
-            if not member.count or views == "none" or bool(sure >= member.confidence):
-                return samples_of(plain).softmax(dim=1)
-            seen = [self._run(self.teacher, augment(inputs, self._batch.rng, views)) for _ in range(member.count)]
-            return samples_of(sum(seen[1:], seen[0]) / len(seen)).softmax(dim=1)
+            target = self._target(run, inputs)
+        with run.using(student):
+            loss = cross_entropy(samples_of(run.outputs_of(inputs)), target).mean()  # consistency with the teacher
+            if not run.learn(loss):
+                return
+        drawn = torch.from_numpy(run.batch.rng.random(len(run.notes["other"])) < self.restore).to(run.device)
+        parts = drawn.split([value.numel() for value in student.values()])
+        for (name, value), back in zip(student.items(), parts, strict=True):
+            teacher[name].lerp_(value, 1 - self.memory)  # weight-averaged teacher
+            value.copy_(torch.where(back.view(value.shape), source[name], value))  # stochastic restoration
+        run.held["other"] = run.notes["other"].cpu().numpy()
 
-    def _run(self, weights: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    def _target(self, run: LearningRun, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the teacher's shares of the classes: of views where the source is unsure, else of the frames."""
+        teacher = run.notes["teacher"]
+        plain = self._outputs(run, teacher, inputs)
+        sure = samples_of(self._outputs(run, run.notes["source"], inputs)).softmax(dim=1).amax(dim=1).mean()
+        views: Views = self.views if plain.dim() == 2 or self.views == "none" else "colour"
+        if not self.count or views == "none" or bool(sure >= self.confidence):
+            return samples_of(plain).softmax(dim=1)
+        seen = [self._outputs(run, teacher, augment(inputs, run.batch.rng, views)) for _ in range(self.count)]
+        return samples_of(sum(seen[1:], seen[0]) / len(seen)).softmax(dim=1)
+
+    def _outputs(self, run: LearningRun, weights: Named, inputs: torch.Tensor) -> torch.Tensor:
         """Run the network with other weights; in `edgebench` with the source's statistics of batch norms."""
-        from driftlab.platform.networks.module_utils import copy_entries, restore_entries
-
-        self._flat.weights.copy_(weights)
-        self.done.forward.append(len(inputs))
-        if not self._running:
-            outputs: torch.Tensor = self._model(inputs)
-            return outputs
-        kept = copy_entries(self._model, self._norms & self._state.source.keys())
-        restore_entries(self._model, {name: self._state.source[name] for name in kept})
-        with self._passed.resting():
-            outputs = self._model(inputs)
-        restore_entries(self._model, kept)
-        return outputs
+        with run.using(weights), run.source_statistics() if self.variant == "edgebench" else nullcontext():
+            return run.outputs_of(inputs)

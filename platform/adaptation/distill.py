@@ -71,7 +71,7 @@ class Distill(Adaptation):
         tuple[int, ...], Ge(1), Means("numbers of steps that a scheduler may choose from; none: iterations alone")
     ] = ()
 
-    labels = "teacher"
+    labels, stream_batch = "teacher", 0
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
         return tuple(replace(planned, iterations=count) for count in self.lengths) or (planned,)

@@ -9,88 +9,44 @@ and a phase that left the predictions less certain or less varied than before is
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge, Gt, Le, Lt
 
-from driftlab.platform.adaptation import stream
-from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
-from driftlab.platform.adaptation.estimating import DomainHistory
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
+from driftlab.platform.adaptation.batches import NO_FRAMES, Rows, in_parts
+from driftlab.platform.adaptation.estimating import EstimatingMemory
+from driftlab.platform.adaptation.learn import LearningAdaptation
+from driftlab.platform.adaptation.memory import ElasticMemory
+from driftlab.platform.adaptation.objectives import entropies, information, samples_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Estimated, Passes, Weights
+from driftlab.platform.networks.training.descent import Momentum
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from driftlab.platform.adaptation.filters import Wiring
+    from driftlab.platform.adaptation.run import LearningRun
+    from driftlab.platform.networks.module_utils import NormRecord
     from driftlab.platform.networks.training.training_loop import Data
-    from driftlab.platform.networks.vector import Flat
+    from driftlab.platform.networks.vector import Layout
     from driftlab.platform.scaling.base import Scaling
 
 COLLAPSED = 0.3  # of the variety of the first step
 WORSE = 1e-6  # rise of the label-free quality that undoes a phase
 BOTH = 2  # looks at all samples: before a phase and after it
-NOTHING_TO_TRAIN = "no filter matters: the loss has no gradient"
-
-
-@dataclass(frozen=True, eq=False)
-class ElasticMemory:
-    """The state: the network as it was cut, and the samples that are replayed."""
-
-    source: Weights
-    images: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 3), dtype=np.uint8))
-    labels: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
-    of_source: int = 0  # of these samples, the first
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatingMemory(ElasticMemory):
-    """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
-
-    pack: Weights = field(default_factory=dict)
-    history: DomainHistory = field(default_factory=DomainHistory)
-
-
-@dataclass
-class PhaseRun:
-    """One phase while it runs."""
-
-    model: nn.Module
-    batch: Batch
-    state: ElasticMemory
-    done: stream.WorkLog = field(default_factory=stream.WorkLog)
-    varieties: list[float] = field(default_factory=list)  # entropy of each step's mean prediction
-    aside: Any = None  # what a member computed once at the start of the phase
-    looks: list[torch.Tensor] = field(default_factory=list)  # outputs for all samples, in evaluation mode
-
-    @property
-    def collapsed(self) -> bool:
-        return len(self.varieties) > 1 and self.varieties[-1] < COLLAPSED * self.varieties[0]
-
-    def outputs(self, rows: stream.Rows) -> torch.Tensor:
-        """Run the network on some samples, and record how varied its predictions are."""
-        made: torch.Tensor = self.model(stream.device_inputs(self.model, self.batch, rows))
-        if self.batch.task.name != "detection":
-            self.varieties.append(variety(by_prediction(made.detach())))
-        return made
-
-    def steps(self, lessons: list[stream.Rows]) -> Iterator[stream.Rows]:
-        """Yield the mini-batches until predictions collapse."""
-        for rows in lessons:
-            if self.collapsed:
-                return
-            yield rows
+NO_LABEL, NOTHING_TO_TRAIN = "no label counts", "no filter matters: the loss has no gradient"
 
 
 @dataclass(frozen=True)
-class Elastic(Adaptation):
+class Elastic(LearningAdaptation):
     """Base of the members: scores, choice and training of filters; a member has the loss."""
 
     select: Annotated[
@@ -110,11 +66,23 @@ class Elastic(Adaptation):
     ] = 0.1
 
     labels: ClassVar[Literal["none", "teacher"]] = "none"
+    nothing, stream_batch = NO_LABEL, 0
 
     @property
     def norms_only(self) -> bool:
-        """Tell whether only scales and shifts of the chosen filters are trained."""
+        """Return whether only scales and shifts of the chosen filters are trained."""
         return False
+
+    @abstractmethod
+    def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor | None:
+        """Return the loss of some samples; None where nothing can be learned from them."""
+
+    def score_loss(self, run: LearningRun, rows: Rows) -> torch.Tensor | None:
+        """Return the loss by which filters are scored: the mean entropy."""
+        return entropies(self.outputs(run, rows)).mean()
+
+    def begin(self, run: LearningRun) -> None:
+        """Compute what a phase needs once, before its first step."""
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
         """Copy the network; samples to replay stay."""
@@ -130,160 +98,122 @@ class Elastic(Adaptation):
         restore_entries(model, state.source)
         return self.prepare(model)
 
-    def unfit(self, batch: Batch) -> str:
-        """Return why nothing can be learned from a batch; empty if something can."""
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         if not len(batch.images):
-            return stream.NO_FRAMES
+            return NO_FRAMES
         return "detections are no distribution over classes" if batch.task.name == "detection" else ""
 
-    def begin(self, lesson: PhaseRun) -> None:
-        """Compute what a phase needs once, before its first step."""
+    def rule(self) -> Momentum:
+        return Momentum(self.learning_rate, self.momentum)
 
-    @abstractmethod
-    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
-        """Return the loss of some samples; None where nothing can be learned from them."""
+    def outputs(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+        """Run the network on some samples, and record how varied its predictions are."""
+        outputs = run.outputs(rows)
+        if run.batch.task.name != "detection":
+            run.notes.setdefault("diversities", []).append(prediction_diversity(samples_of(outputs.detach())))
+        return outputs
 
-    def score_loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
-        """Return the loss by which filters are scored: the mean entropy."""
-        return stream.entropies(lesson.outputs(rows)).mean()
-
-    def learned(self, lesson: PhaseRun) -> ElasticMemory:
-        """Return the state after a phase that holds."""
-        return lesson.state
-
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        from driftlab.platform.adaptation.filters import find_wiring
-
-        if why := self.unfit(batch):
-            return Adapted(state, skipped=why, work=Passes())
-        lessons = list(stream.mini_batches(batch, phase, self.batch, self.iterations))
-        if not lessons:
-            return Adapted(state, skipped=stream.NO_STEPS, work=Passes())
-        model.eval()
-        lesson = PhaseRun(model, batch, state)
-        wiring = find_wiring(model, stream.device_inputs(model, batch, np.arange(1)))
-        chosen = self._choose(lesson, wiring)
-        lesson.done.forward.append(1)
-        if isinstance(chosen, str):
-            return Adapted(state, skipped=chosen, work=self._work(lesson, wiring, {}))
-        return self._learn(lesson, wiring, chosen, lessons)
-
-    def _choose(self, lesson: PhaseRun, wiring: Wiring) -> dict[str, npt.NDArray[np.int64]] | str:
-        """Choose the filters to train, or say why there is none."""
-        from driftlab.platform.adaptation import filters
-        from driftlab.platform.networks.vector import layout_of
-
-        rows = np.arange(len(lesson.batch.images))
-        losses = list[Any]()
-
-        def loss_of() -> torch.Tensor:
-            losses.append(self.score_loss(lesson, rows))
-            if losses[0] is None:
-                raise _NoLabel
-            result: torch.Tensor = losses[0]
-            return result
-
-        lesson.done.forward.extend([len(rows), len(rows)])  # the gradients of all inputs cost as much as a pass
-        try:
-            scores = filters.score_filters(lesson.model, wiring, layout_of(lesson.model), loss_of)
-        except _NoLabel:
-            return "no label counts"
-        lesson.varieties.clear()
-        if not all(np.isfinite(found).all() for found in scores.values()):
-            return "the scores of its filters are not finite"
-        return filters.select_filters(scores, self.select, self.share, lesson.batch.rng) or NOTHING_TO_TRAIN
-
-    def _learn(
-        self, lesson: PhaseRun, wiring: Wiring, chosen: dict[str, npt.NDArray[np.int64]], lessons: list[stream.Rows]
-    ) -> Adapted:
-        """Train the chosen filters; a phase that collapsed, or made things worse, is undone."""
-        from driftlab.platform.adaptation import filters
-        from driftlab.platform.networks.module_utils import restore_entries
-        from driftlab.platform.networks.predict import state_of
-        from driftlab.platform.networks.vector import layout_of
-
-        model, state, done = lesson.model, lesson.state, lesson.done
-        layout, owners = layout_of(model), wiring.owners(chosen)
-        if self.norms_only:
-            owners = {name: rows for name, rows in owners.items() if name not in chosen}
-        trained = filters.parameters_of_rows(layout, owners)
-        if not trained:
-            return Adapted(state, skipped=NOTHING_TO_TRAIN, work=self._work(lesson, wiring, {}))
-        before, quality = state_of(model), self._quality(lesson)
-        self.begin(lesson)
-        lesson.varieties.clear()
-        with (
-            stream.part_learning(model, list(trained), keeps=True, momentum=self.bn_momentum) as (flat, passed),
-            filters.row_gradients(model, {} if self.norms_only else chosen),
-        ):
-            self._descend(lesson, flat, filters.mark_rows(flat.layout, trained), lessons)
-        why = stream.invalid_reason(model, stream.StreamMemory(before), passed, done) or self._fault(lesson, quality)
-        if why or not done.backward:
-            restore_entries(model, before)
-            return Adapted(state, skipped=why or "no label counts", work=self._work(lesson, wiring, owners))
-        after, changed = self.learned(lesson), filters.mark_rows(layout, trained)
-        work = self._work(lesson, wiring, owners)
-        return Adapted(after, len(done.losses), tuple(done.losses), changed, work=work)
-
-    def _descend(self, lesson: PhaseRun, flat: Flat, mask: npt.NDArray[np.bool_], lessons: list[stream.Rows]) -> None:
-        """Make the steps: mask, clip, decay, momentum."""
+    def start(self, run: LearningRun) -> str:
+        """Choose the filters to train, and bind the parameters to which they belong."""
         import torch
 
-        done = lesson.done
-        marks = torch.from_numpy(mask).to(flat.weights.device).to(flat.weights.dtype)
-        speed, decay = torch.zeros_like(flat.weights), marks * self.weight_decay
-        for rows in lesson.steps(lessons):
-            loss = self.loss(lesson, rows)
-            done.forward.append(len(rows))
-            if loss is None:
-                continue
-            done.losses.append(float(loss.detach()))
-            if not math.isfinite(done.losses[-1]):
-                return
-            torch.autograd.backward(loss)
-            done.backward.append(len(rows))
-            gradient = flat.gradients.mul_(marks)
-            gradient.mul_((self.clip / (gradient.norm() + 1e-6)).clamp(max=1.0)).addcmul_(decay, flat.weights)
-            flat.weights.sub_(speed.mul_(self.momentum).add_(gradient), alpha=self.learning_rate)
-            flat.gradients.zero_()
+        from driftlab.platform.adaptation import filters
+        from driftlab.platform.networks.vector import layout_of
 
-    def _quality(self, lesson: PhaseRun) -> float | None:
+        run.trained, run.shares = (), ()
+        model, layout = run.model, layout_of(run.model)
+        wiring = filters.find_wiring(model, run.inputs(np.arange(1)))
+        chosen = self._choose(run, wiring, layout)
+        run.count(1)
+        if isinstance(chosen, str):
+            return chosen
+        owners = {
+            name: rows for name, rows in wiring.owners(chosen).items() if not self.norms_only or name not in chosen
+        }
+        rows_of = filters.parameters_of_rows(layout, owners)
+        if not rows_of:
+            return NOTHING_TO_TRAIN
+        run.notes.update(chosen={} if self.norms_only else chosen, looks=[])
+        run.notes["quality"] = self._quality(run)
+        self.begin(run)
+        run.notes["diversities"] = []
+        run.bind([name for name in layout.names if name in rows_of])
+        run.notes["marks"] = torch.from_numpy(filters.mark_rows(layout_of(model), rows_of)).to(run.weights())
+        run.moved = filters.mark_rows(layout, rows_of)
+        order = [name for layer, norm in wiring.norms.items() for name in (layer, norm)]
+        run.trained = tuple(name for name in order if name is not None and name in owners)
+        run.shares = tuple(filters.computed_share(model.get_submodule(name), owners[name]) for name in run.trained)
+        return ""
+
+    def _choose(self, run: LearningRun, wiring: Wiring, layout: Layout) -> dict[str, Rows] | str:
+        """Choose the filters to train, or say why there is none."""
+        from driftlab.platform.adaptation import filters
+
+        rows = np.arange(len(run.batch.images))
+
+        def loss_of() -> torch.Tensor:
+            if (loss := self.score_loss(run, rows)) is None:
+                raise _NoLabel
+            return loss
+
+        try:
+            scores = filters.score_filters(run.model, wiring, layout, loss_of)
+        except _NoLabel:
+            return NO_LABEL
+        finally:
+            run.count(len(rows))  # the gradients of all inputs cost as much as a pass
+        if not all(np.isfinite(found).all() for found in scores.values()):
+            return "the scores of its filters are not finite"
+        return filters.select_filters(scores, self.select, self.share, run.batch.rng) or NOTHING_TO_TRAIN
+
+    @contextmanager
+    def normalising(self, run: LearningRun) -> Iterator[NormRecord]:
+        """Normalise by the batch, and compute the gradients of the chosen filters only."""
+        from driftlab.platform.adaptation.filters import row_gradients
+
+        with row_gradients(run.model, run.notes["chosen"]), super().normalising(run) as norms:
+            yield norms
+
+    def train_step(self, run: LearningRun, rows: Rows) -> None:
+        """Make a step: mask, clip, decay, momentum."""
+        if self.collapsed(run):
+            run.stop()
+            return
+        loss = self.loss(run, rows)
+        if loss is None or not run.backward(loss):
+            return
+        marks = run.notes["marks"]
+        gradient = run.gradient().mul_(marks)
+        gradient.mul_((self.clip / (gradient.norm() + 1e-6)).clamp(max=1.0))
+        run.step(gradient.addcmul_(marks * self.weight_decay, run.weights()))
+
+    def collapsed(self, run: LearningRun) -> bool:
+        """Return whether predictions are much less varied than at the first step."""
+        seen = run.notes["diversities"]
+        return len(seen) > 1 and seen[-1] < COLLAPSED * seen[0]
+
+    def _quality(self, run: LearningRun) -> float | None:
         """Return the negative mutual information of all samples in evaluation mode; None where labels judge."""
         if self.labels == "teacher":
             return None
         import torch
 
-        from driftlab.platform.adaptation.shot import information
-
-        frames = np.arange(len(lesson.batch.images))
-        parts = [frames[start : start + self.batch] for start in range(0, len(frames), self.batch)]
         with torch.no_grad():
-            outputs = torch.cat([by_prediction(lesson.outputs(rows)) for rows in parts])
-        lesson.done.forward.extend(len(rows) for rows in parts)
-        lesson.looks.append(outputs)
+            parts = [self.outputs(run, rows) for rows in in_parts(len(run.batch.images), self.batch)]
+        outputs = torch.cat([samples_of(part) for part in parts])
+        run.notes["looks"].append(outputs)
         return float(information(outputs))
 
-    def _fault(self, lesson: PhaseRun, quality: float | None) -> str:
-        """Return why a phase must be undone; empty if it holds."""
-        if lesson.collapsed:
-            return f"its predictions collapsed after {len(lesson.done.losses)} iterations"
-        after = self._quality(lesson)
-        if quality is not None and after is not None and not after <= quality + WORSE:
-            return f"the predictions on its samples got worse, {quality:.4g} before and {after:.4g} after"
+    def fault(self, run: LearningRun) -> str:
+        if self.collapsed(run):
+            return f"its predictions collapsed after {len(run.losses)} iterations"
+        before, after = run.notes["quality"], self._quality(run)
+        if before is not None and after is not None and not after <= before + WORSE:
+            return f"the predictions on its samples got worse, {before:.4g} before and {after:.4g} after"
         return ""
 
-    def _work(self, lesson: PhaseRun, wiring: Wiring, owners: dict[str, npt.NDArray[np.int64]]) -> Passes:
-        """Return the computation of a phase, with the share of each trained module's gradients that it computed."""
-        from driftlab.platform.adaptation.filters import computed_share
-
-        model, done = lesson.model, lesson.done
-        order = [name for layer, norm in wiring.norms.items() for name in (layer, norm) if name in owners]
-        trained = [name for name in order if name is not None]
-        shares = tuple(computed_share(model.get_submodule(name), owners[name]) for name in trained)
-        kept_bytes = sum(2 * value.nbytes for value in lesson.state.source.values())
-        kept_bytes += lesson.state.images.nbytes
-        backward = tuple(done.backward) if trained else ()
-        return Passes(tuple(done.forward), backward, tuple(trained), kept_bytes, shares)
+    def next_state(self, run: LearningRun, *, carries: bool) -> Any:
+        return run.state
 
 
 @dataclass(frozen=True)
@@ -302,7 +232,7 @@ class ElasticDnn(Elastic):
     ] = 0
 
     def __post_init__(self) -> None:
-        """Ask for a pack where accuracies are estimated."""
+        """Require a pack where accuracies are estimated."""
         object.__setattr__(self, "packs", self.estimates > 0)
 
     @property
@@ -332,7 +262,7 @@ class ElasticDnn(Elastic):
         from driftlab.platform.adaptation import estimating
 
         known = estimating.restore(state.pack) if isinstance(state, EstimatingMemory) else None
-        if known is None or self.unfit(batch):
+        if known is None or self.reject_reason(source, batch, state):
             return None, state
         frames = len(batch.images)
         found, history = known.predict(state.history, estimating.source_features(source, batch))
@@ -342,36 +272,28 @@ class ElasticDnn(Elastic):
         estimated = Estimated(tuple(map(float, known.sizes)), before, after, Passes((frames,)), likely)
         return estimated, replace(state, history=history)
 
-    def learned(self, lesson: PhaseRun) -> ElasticMemory:
+    def end(self, run: LearningRun) -> None:
         """Note the shares of sure predictions before and after the phase, where its accuracy was estimated."""
         from driftlab.platform.adaptation import estimating
 
-        state = lesson.state
+        state, looks = run.state, run.notes["looks"]
         known = estimating.restore(state.pack) if isinstance(state, EstimatingMemory) else None
-        if known is None or not isinstance(state, EstimatingMemory) or len(lesson.looks) != BOTH:
-            return state
-        seen = estimating.observed_shares(known, lesson.model, lesson.looks)
-        return replace(state, history=state.history.observe(*seen))
+        if known is not None and len(looks) == BOTH:
+            history = state.history.observe(*estimating.observed_shares(known, run.model, looks))
+            run.state = replace(state, history=history)
 
-    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor:
-        from driftlab.platform.adaptation.shot import information
-
-        outputs = lesson.outputs(rows)
+    def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+        outputs = self.outputs(run, rows)
         if self.objective == "entropy":
-            return stream.entropies(outputs).mean()
-        return information(by_prediction(outputs), self.div_weight)
+            return entropies(outputs).mean()
+        return information(samples_of(outputs), self.div_weight)
 
 
 class _NoLabel(Exception):
     """No label of the samples counts."""
 
 
-def by_prediction(outputs: torch.Tensor) -> torch.Tensor:
-    """Return one row of outputs per prediction: per frame, or per pixel."""
-    return outputs if outputs.dim() == 2 else outputs.movedim(1, -1).reshape(-1, outputs.shape[1])
-
-
-def variety(outputs: torch.Tensor) -> float:
+def prediction_diversity(outputs: torch.Tensor) -> float:
     """Return the entropy of the mean prediction in nats."""
     shares = outputs.softmax(dim=1).mean(dim=0)
     return float(-(shares * shares.clamp_min(1e-30).log()).sum())

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
-from driftlab.platform.adaptation.elasticdnn import Elastic, ElasticMemory, PhaseRun
+from driftlab.platform.adaptation.batches import Rows
+from driftlab.platform.adaptation.elasticdnn import Elastic
+from driftlab.platform.adaptation.memory import ElasticMemory
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import Data
 
 KERNELS = 5
@@ -58,55 +60,43 @@ class ElasticCua(Elastic):
         kept, count = super().reset(model, state), state.of_source
         return replace(kept, images=state.images[:count], labels=state.labels[:count], of_source=count)
 
-    def unfit(self, batch: Batch) -> str:
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         if batch.task.name != "classification":
             return f"CUA replays samples by their class, the task is {batch.task.name}"
-        return super().unfit(batch)
+        return super().reject_reason(model, batch, state)
 
-    def begin(self, lesson: PhaseRun) -> None:
+    def begin(self, run: LearningRun) -> None:
         """Compute the features of the stored source samples by the network as it is."""
         import torch
 
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import device_of, to_input
-
-        source = lesson.state.images[: lesson.state.of_source]
-        if len(source):
+        if run.state.of_source:
             with torch.no_grad():
-                found = features(lesson.model, to_input(source).to(device_of(lesson.model)))
-            lesson.aside = found.features.clone()
-            lesson.done.forward.append(len(source))
+                source = run.features(run.inputs_of(run.state.images[: run.state.of_source]))
+            run.notes["source"] = source.features.clone()
 
-    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
+    def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor | None:
         import torch
         from torch.nn import functional as F
 
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import device_of, to_input
-
-        if lesson.aside is None:
+        if "source" not in run.notes:
             return None
-        seen = features(lesson.model, stream.device_inputs(lesson.model, lesson.batch, rows))
-        loss = mmd(lesson.aside, seen.features)
+        loss = mmd(run.notes["source"], run.features(run.inputs(rows)).features)
         if self.replay_weight:
-            drawn = lesson.batch.rng.permutation(len(lesson.state.images))[: self.batch]
-            images = to_input(lesson.state.images[drawn]).to(device_of(lesson.model))
-            labels = torch.from_numpy(lesson.state.labels[drawn]).long().to(images.device)
-            lesson.done.forward.append(len(drawn))
-            lesson.done.backward.append(len(drawn))
-            loss = loss + self.replay_weight * F.cross_entropy(lesson.model(images), labels)
+            drawn = run.batch.rng.permutation(len(run.state.images))[: self.batch]
+            outputs = run.replayed(run.state.images[drawn])
+            labels = torch.from_numpy(run.state.labels[drawn]).long().to(outputs.device)
+            loss = loss + self.replay_weight * F.cross_entropy(outputs, labels)
         return loss
 
-    def learned(self, lesson: PhaseRun) -> ElasticMemory:
+    def end(self, run: LearningRun) -> None:
         """Keep samples of this domain with the classes that the network now gives them."""
-        from driftlab.platform.networks.predict import device_of, predict
+        from driftlab.platform.networks.predict import predict
 
-        batch, state = lesson.batch, lesson.state
-        images = batch.images[: self.replayed]
-        labels = predict(lesson.model, images, task=batch.task, device=device_of(lesson.model)).astype(np.uint8)
-        lesson.done.forward.append(len(images))
+        state, images = run.state, run.batch.images[: self.replayed]
+        labels = predict(run.model, images, task=run.batch.task, device=run.device).astype(np.uint8)
+        run.count(len(images))
         kept = [state.images, images] if len(state.images) else [images]
-        return replace(state, images=np.concatenate(kept), labels=np.concatenate([state.labels, labels]))
+        run.state = replace(state, images=np.concatenate(kept), labels=np.concatenate([state.labels, labels]))
 
 
 def mmd(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

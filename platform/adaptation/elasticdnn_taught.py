@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.adaptation import stream
 from driftlab.platform.adaptation.base import Batch, Phase
-from driftlab.platform.adaptation.elasticdnn import Elastic, PhaseRun
+from driftlab.platform.adaptation.batches import NO_FRAMES, Rows
+from driftlab.platform.adaptation.elasticdnn import Elastic
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+
+    from driftlab.platform.adaptation.run import LearningRun
 
 
 @dataclass(frozen=True)
@@ -20,15 +23,15 @@ class ElasticTaught(Elastic):
     labels = "teacher"
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
-        """Say how many steps a phase has, so that schedulers can try out a part of it."""
+        """Return how many steps a phase has, so that schedulers can try out a part of it."""
         return (replace(planned, iterations=planned.iterations or self.iterations),)
 
-    def unfit(self, batch: Batch) -> str:
-        return "no labels" if batch.labels is None else "" if len(batch.images) else stream.NO_FRAMES
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        return "no labels" if batch.labels is None else "" if len(batch.images) else NO_FRAMES
 
-    def loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
-        assert lesson.batch.labels is not None
-        return lesson.batch.task.loss(lesson.outputs(rows), lesson.batch.labels[rows])
+    def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor | None:
+        assert run.batch.labels is not None
+        return run.batch.task.loss(self.outputs(run, rows), run.batch.labels[rows])
 
-    def score_loss(self, lesson: PhaseRun, rows: stream.Rows) -> torch.Tensor | None:
-        return self.loss(lesson, rows)
+    def score_loss(self, run: LearningRun, rows: Rows) -> torch.Tensor | None:
+        return self.loss(run, rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from driftlab.datasets.domains.orders import Domain
 from driftlab.platform.adaptation import estimator
 from driftlab.platform.adaptation.base import Adaptation, Batch, Phase
 from driftlab.platform.adaptation.estimator import DomainSummary, Estimator, Floats, Observation, Projection
+from driftlab.platform.adaptation.memory import ElasticMemory
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget, Scaling
@@ -36,6 +37,8 @@ MADE = "estimator/"  # before the names of arrays in a pack
 class DomainHistory:
     """Earlier domains, with accuracies at the size that ran there, and the estimates for the present one."""
 
+    digest_name: ClassVar[str] = "DomainHistory"
+
     means: Floats = field(default_factory=lambda: np.empty((0, 0)))  # of the source network's features, by domain
     seen: Floats = field(default_factory=lambda: np.empty((0, 4)))  # observed before and after, and as predicted
     here: Floats = field(default_factory=lambda: np.empty(0))
@@ -48,6 +51,16 @@ class DomainHistory:
         means = self.here[None] if not len(self.means) else np.concatenate([self.means, self.here[None]])
         seen = np.concatenate([self.seen, [[before, after, *self.predicted[size]]]])
         return DomainHistory(means, seen)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatingMemory(ElasticMemory):
+    """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
+
+    digest_name = "EstimatingMemory"
+
+    pack: Weights = field(default_factory=dict)
+    history: DomainHistory = field(default_factory=DomainHistory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +156,7 @@ def confidences(source: nn.Module, batch: Batch) -> npt.NDArray[np.float32]:
 def _passed(model: nn.Module, batch: Batch) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     import torch
 
-    from driftlab.platform.adaptation.stream import device_inputs
+    from driftlab.platform.adaptation.batches import device_inputs
     from driftlab.platform.networks.features import features
     from driftlab.platform.networks.predict import evaluating
 

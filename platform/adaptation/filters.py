@@ -166,7 +166,7 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
 
 
 def splits(module: nn.Module, rows: Rows) -> bool:
-    """Tell whether the weight gradient of these rows is computed alone; all rows are where that saves no block."""
+    """Return whether the weight gradient of these rows is computed alone; all rows are where that saves no block."""
     dense = isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str)
     if not dense and not isinstance(module, nn.Linear):
         return False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Frozen(Adaptation):
     """Leave the weights unchanged."""
 
-    labels = "none"
+    labels, stream_batch = "none", 0
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> None:
         return None

@@ -6,36 +6,34 @@ every domain in turn; nets and steps are those for small features; the sign is t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 
-from driftlab.platform.adaptation import stream
-from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, below, own_arrays, under
-from driftlab.platform.adaptation.of_bank import whole_frames
-from driftlab.platform.adaptation.walks import LossWalk, Walking
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
+from driftlab.platform.adaptation.batches import ONE_FRAME, Rows, frames_reject, source_passes
+from driftlab.platform.adaptation.learn import LossDescent
+from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.networks.heads import linear_head, names_below_head
+from driftlab.platform.networks.heads import linear_head
+from driftlab.platform.networks.training.descent import Adam
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.training.descent import Rule
+    from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import Data
-    from driftlab.platform.networks.vector import Flat
 
 NOISE, HIDDEN = 32, 64  # numbers from which a feature is made, and the width of both small nets
 TELLS = "tells"  # the discriminator's name among the arrays
 
 
 @dataclass(frozen=True)
-class Iada(Walking):
+class Iada(LossDescent):
     """Train features against a discriminator that knows the source by a generator."""
 
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
@@ -51,15 +49,9 @@ class Iada(Walking):
         """Return a generator of source features, and the discriminator that it learned against."""
         import torch
 
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import evaluating
-
         if data.task.name not in self.tasks or not linear_head(model):
             return EMPTY_PACK
-        given = Batch(data.train.images[: self.source_frames], None, np.random.default_rng(0), data.task)
-        parts = np.array_split(np.arange(len(given.images)), math.ceil(len(given.images) / self.batch))
-        with evaluating(model), torch.no_grad():
-            real = torch.cat([features(model, stream.device_inputs(model, given, rows)).features for rows in parts])
+        real = source_passes(model, data.train.images[: self.source_frames], self.batch).features
         with torch.random.fork_rng(devices=()):
             torch.default_generator.manual_seed(data.seed)
             return self.imitate(real.float())
@@ -81,60 +73,42 @@ class Iada(Walking):
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         return under(TELLS, below(TELLS, pack))
 
-    def unfit(self, model: nn.Module, batch: Batch, state: MethodMemory) -> str:
-        if not len(batch.images):
-            return stream.NO_FRAMES
-        if why := whole_frames("IADA", batch):
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        if why := frames_reject("IADA", batch):
             return why
         if not state.pack:
             return "there is no generator of source features"
-        return "one frame has no distribution" if len(batch.images) == 1 else ""
+        return ONE_FRAME if len(batch.images) == 1 else ""
 
-    def learns_of(self, model: nn.Module) -> list[str]:
-        return names_below_head(model)
+    def rule(self) -> Adam:
+        return Adam(self.learning_rate)
 
-    def begin_walk(self, flat: Flat, state: MethodMemory) -> LossWalk:
-        from driftlab.platform.networks.training.descent import Adam
-
-        return _Chase(self, Adam(self.learning_rate), flat, state)
-
-    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        return self.walk(model, state, batch, phase)
-
-
-class _Chase(LossWalk):
-    """Steps in which the discriminator learns first, and the features after it."""
-
-    def __init__(self, member: Iada, rule: Rule, flat: Flat, state: MethodMemory) -> None:
+    def start(self, run: LearningRun) -> str:
+        """Build generator and discriminator, and an optimiser of the latter."""
         import torch
 
-        super().__init__(rule, flat, state)
-        where, self._weight = flat.weights.device, member.weight
-        given, own = as_tensors(below("makes", state.pack)), as_tensors(below(TELLS, state.held))
+        given, own = as_tensors(below("makes", run.pack)), as_tensors(below(TELLS, run.held))
         width = own["0.weight"].shape[1]
         with torch.random.fork_rng(devices=()):  # a new net draws weights, which these then replace
-            self._makes = generator(width, positive=bool(state.pack["positive"]))
-            self._tells = discriminator(width)
-        self._makes.load_state_dict(given)
-        self._tells.load_state_dict(own)
-        for net in (self._makes, self._tells):
-            net.to(where)
-        self._learning = torch.optim.Adam(self._tells.parameters(), member.small_rate)
+            makes, tells = generator(width, positive=bool(run.pack["positive"])), discriminator(width)
+        makes.load_state_dict(given)
+        tells.load_state_dict(own)
+        optimiser = torch.optim.Adam(tells.to(run.device).parameters(), self.small_rate)
+        run.notes.update(makes=makes.to(run.device), tells=tells, optimiser=optimiser)
+        return super().start(run)
 
-    def loss(self, model: nn.Module, batch: Batch, rows: stream.Rows, done: stream.WorkLog) -> torch.Tensor:
+    def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+        """Make a step of the discriminator, and return the loss of the features against it."""
         import torch
 
-        from driftlab.platform.networks.features import features
-
-        found = features(model, stream.device_inputs(model, batch, rows)).features
-        noise = torch.tensor(batch.rng.standard_normal((len(rows), NOISE)), dtype=found.dtype, device=found.device)
+        makes, tells = run.notes["makes"], run.notes["tells"]
+        found = run.features(run.inputs(rows)).features
+        noise = run.batch.rng.standard_normal((len(rows), NOISE))
         with torch.no_grad():
-            made = self._makes(noise)
-        _descend(self._learning, apart(self._tells, made, found.detach()))
-        return self._weight * deceived(self._tells, found)
-
-    def held(self, state: MethodMemory) -> Weights:
-        return under(TELLS, self._tells.state_dict())
+            made = makes(torch.tensor(noise, dtype=found.dtype, device=found.device))
+        _descend(run.notes["optimiser"], apart(tells, made, found.detach()))
+        run.held = under(TELLS, tells.state_dict())
+        return self.weight * deceived(tells, found)
 
 
 def generator(width: int, *, positive: bool) -> nn.Module:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from annotated_types import Ge, Gt
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.of_bank import whole_frames
-from driftlab.platform.adaptation.stream import NO_FRAMES, NO_STEPS, AnswerTime, OnStream, device_inputs, split_groups
+from driftlab.platform.adaptation.batches import AnswerTime, frames_reject, source_passes
+from driftlab.platform.adaptation.learn import StreamAdaptation
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 
@@ -26,7 +25,7 @@ STILL = "it changes predictions alone, and keeps nothing from one batch to the n
 
 
 @dataclass(frozen=True)
-class Lame(OnStream):
+class Lame(StreamAdaptation):
     """Correct the predictions of a batch by the likeness of its frames."""
 
     answers: AnswerTime = "batch"
@@ -40,29 +39,20 @@ class Lame(OnStream):
     def changes(self, model: nn.Module) -> list[str]:
         return []
 
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        return frames_reject("Lame", batch)
+
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict a batch together; a frame that is answered at once has no neighbours."""
-        if self.answers == "now" or whole_frames("Lame", batch) or not len(batch.images):
+        if self.answers == "now" or frames_reject("Lame", batch):
             return super().answer(model, state, batch)
-        import torch
-
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import evaluating
-
         frames = len(batch.images)
-        with evaluating(model), torch.no_grad():
-            seen = features(model, device_inputs(model, batch, np.arange(frames)))
-            outputs = self.refine(seen.features, seen.outputs)
+        seen = source_passes(model, batch.images, frames)
+        outputs = self.refine(seen.features, seen.outputs)
         return Answered(batch.task.answers(outputs, *batch.images.shape[1:3]), state, Passes((frames,)))
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        why = (whole_frames("Lame", batch) or STILL) if len(batch.images) else NO_FRAMES
-        if not split_groups(len(batch.images), phase, self.stream_batch):
-            why = NO_STEPS
-        if why != STILL or self.answers == "now" or not phase.on_stream:
-            return Adapted(state, skipped=why, work=Passes())
-        answered = self.answer(model, state, batch)
-        return Adapted(state, skipped=why, work=answered.work, answers=answered.answers)
+        return self.only_predict(model, state, batch, phase, STILL)
 
     def refine(self, features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         """Return the shares of the classes after neighbours have agreed."""

@@ -1,23 +1,41 @@
-"""States of members that keep more than an optimiser: a summary of the source, and arrays of their own."""
+"""States of members, and the arrays in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.adaptation.base import EMPTY_PACK
-from driftlab.platform.adaptation.stream import OnStream, StreamMemory
 from driftlab.platform.core.records import Weights
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamMemory:
+    """The state of a member: the source values of what it changes, and its optimiser."""
+
+    digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
+
+    source: Weights
+    moments: tuple[Weights, ...] = ()  # by parameter, so that another network can continue with those that fit
+    steps: int = 0  # since the beginning
+    head: str | None = None  # the network's last layer, where the member needs it
+
+    @property
+    def kept_bytes(self) -> int:
+        """Count the bytes of the source's copy, of the copy before the update, and of the moments."""
+        return sum(
+            times * value.nbytes
+            for times, part in ((2, self.source), *((1, moment) for moment in self.moments))
+            for value in part.values()
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,28 +53,26 @@ class MethodMemory(StreamMemory):
         return super().kept_bytes + sum(value.nbytes for part in (self.pack, self.held) for value in part.values())
 
 
-class Remembering(OnStream):
-    """Base of members with a `MethodMemory`."""
+@dataclass(frozen=True, eq=False)
+class ElasticMemory:
+    """The state: the network as it was cut, and the samples that are replayed."""
 
-    def begin(self, model: nn.Module, pack: Weights) -> Weights:
-        """Return the member's first arrays."""
-        return {}
+    digest_name: ClassVar[str] = "ElasticMemory"
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> MethodMemory:
-        """Copy the source, and begin with the member's own arrays; those of another network do not apply."""
-        first = super().prepare(model, go_on=go_on)
-        kept, own = dict(pack), dict(self.begin(model, pack))
-        return MethodMemory(first.source, first.moments, first.steps, None, kept, own)
+    source: Weights
+    images: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 0, 0, 3), dtype=np.uint8))
+    labels: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    of_source: int = 0  # of these samples, the first
 
-    def reset(self, model: nn.Module, state: Any) -> MethodMemory:
-        """Return to the source network with a fresh optimiser and fresh arrays."""
-        super().reset(model, state)
-        return self.prepare(model, state.pack)
+    @property
+    def kept_bytes(self) -> int:
+        """Count the bytes of the network as it was cut, of the copy before the phase, and of the samples."""
+        return sum(2 * value.nbytes for value in self.source.values()) + self.images.nbytes
 
 
-def own_arrays(found: Mapping[str, Any]) -> Weights:
-    """Copy arrays and tensors into arrays that own their numbers."""
-    return {name: np.array(_plain(value), order="C") for name, value in found.items()}
+def own_arrays(found: Mapping[str, Any]) -> dict[str, Array]:
+    """Return plain arrays; tensors are copied into arrays that own their numbers."""
+    return {name: value if isinstance(value, np.ndarray) else _copied(value) for name, value in found.items()}
 
 
 def as_tensors(arrays: Mapping[str, Array], device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
@@ -66,16 +82,16 @@ def as_tensors(arrays: Mapping[str, Array], device: torch.device | str = "cpu") 
     return {name: torch.tensor(value, device=device) for name, value in arrays.items()}
 
 
-def under(name: str, arrays: Mapping[str, Any]) -> Weights:
-    """Copy arrays, with a name before each of theirs."""
+def under(name: str, arrays: Mapping[str, Any]) -> dict[str, Array]:
+    """Return arrays with a name before each of theirs."""
     return {f"{name}/{key}": value for key, value in own_arrays(arrays).items()}
 
 
-def below(name: str, held: Weights) -> Weights:
+def below(name: str, held: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arrays that `under` put below a name."""
     start = f"{name}/"
     return {key.removeprefix(start): value for key, value in held.items() if key.startswith(start)}
 
 
-def _plain(value: Array | torch.Tensor) -> Array:
-    return value if isinstance(value, np.ndarray) else value.detach().cpu().numpy()
+def _copied(value: torch.Tensor) -> Array:
+    return np.array(value.detach().cpu().numpy(), order="C")

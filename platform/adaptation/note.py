@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from annotated_types import Gt, Le
 
-from driftlab.platform.adaptation.banks import ReservoirBank
+from driftlab.platform.adaptation.banks import Item, MemoryBankAdaptation, ReservoirBank, images_of
 from driftlab.platform.adaptation.base import Answered, Batch
+from driftlab.platform.adaptation.batches import Rows, predict_with_statistics
 from driftlab.platform.adaptation.norms import InstanceNorm, normalise_with
-from driftlab.platform.adaptation.of_bank import OfBank, Visit
-from driftlab.platform.adaptation.stream import answer_by
 from driftlab.platform.core.parameters import Means
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.adaptation.run import LearningRun
+
 
 @dataclass(frozen=True)
-class Note(OfBank):
+class Note(MemoryBankAdaptation):
     """Correct batch norms frame by frame, and minimise entropy over a balanced memory."""
 
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size of adam")] = 1e-4
@@ -42,30 +43,20 @@ class Note(OfBank):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict each frame with statistics of its own where they are far from the stored ones."""
-        return answer_by(self._norms(model, learns=False), model, state, batch, alone=False)
+        return predict_with_statistics(self._norms(model, learns=False), model, state, batch, alone=False)
 
     def bank(self, classes: int, rng: np.random.Generator) -> ReservoirBank:
         return ReservoirBank(self.capacity, rng=rng)
 
-    def look(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        with self._norms(model, learns=False):
-            outputs: torch.Tensor = model(inputs)
-        return outputs
+    def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+        with self._norms(run.model, learns=False):
+            return run.outputs(rows)
 
-    def learn(self, visit: Visit) -> None:
+    def learn_from(self, run: LearningRun, items: list[Item]) -> None:
         """Make one step along the entropy of the memory, averaged over frames and classes."""
-        from driftlab.platform.networks.module_utils import train_only
-        from driftlab.platform.networks.vector import bind_vector
-
-        items = visit.bank.by_class()
-        with (
-            train_only(visit.model, visit.learning),
-            bind_vector(visit.model) as flat,
-            self._norms(visit.model, learns=True),
-        ):
-            shares = visit.model(visit.inputs(items)).softmax(dim=1)
-            visit.done.forward.append(len(items))
-            visit.descend(flat, -(shares * (shares + 1e-6).log()).mean(), len(items))
+        with self._norms(run.model, learns=True):
+            shares = run.outputs_of(run.inputs_of(images_of(items))).softmax(dim=1)
+            self.step(run, -(shares * (shares + 1e-6).log()).mean())
 
     def _norms(self, model: nn.Module, *, learns: bool) -> AbstractContextManager[Any]:
         from driftlab.platform.networks.module_utils import normalise_by_batch

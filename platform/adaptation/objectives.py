@@ -1,13 +1,95 @@
-"""Distances between two sets of features."""
+"""Objectives of members: losses, the choice of samples, and distances between features, as functions of outputs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from driftlab.platform.adaptation.batches import scales_and_shifts, without_entropy
+from driftlab.platform.adaptation.memory import own_arrays
+from driftlab.platform.core.records import Weights
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+
+    from driftlab.platform.adaptation.run import LearningRun
+    from driftlab.platform.networks.training.training_loop import Data
 
 KERNELS = 5
+
+
+def samples_of(outputs: torch.Tensor) -> torch.Tensor:
+    """Arrange outputs as [samples, classes]: a sample is a frame, or a pixel."""
+    return outputs.movedim(1, -1).flatten(0, -2)
+
+
+def entropies(outputs: torch.Tensor) -> torch.Tensor:
+    """Return the entropy of each output in nats: per frame, or per pixel."""
+    logs = outputs.log_softmax(dim=1)  # p * log(p) would be NaN where a probability is 0
+    return -(logs.exp() * logs).sum(dim=1)
+
+
+def entropy_limit(outputs: torch.Tensor, share: float) -> float:
+    """Return a share of the largest entropy that outputs can have."""
+    return share * math.log(outputs.shape[1])
+
+
+def cross_entropy(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of each sample with a distribution over the classes."""
+    return -(target * outputs.log_softmax(dim=1)).sum(dim=1)
+
+
+def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
+    """Return the negative mutual information: high for undecided frames, and for one prediction for all frames."""
+    import torch
+
+    shares = torch.logsumexp(outputs.log_softmax(dim=1), dim=0) - math.log(len(outputs))
+    diversity = -(shares.exp() * shares).sum()
+    return entropies(outputs).mean() - div_weight * diversity
+
+
+def fisher_information(model: nn.Module, data: Data, frames: int, batch: int) -> Weights:
+    """Return the mean squared gradient of scales and shifts on the network's own predictions for source frames."""
+    from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch
+
+    images = data.train.images[:frames]
+    if without_entropy(data.task) or not batch_norms(model) or not len(images):
+        return {}
+    parameters = {name: model.get_parameter(name) for name in scales_and_shifts(model)}
+    with normalise_by_batch(model, keeps=False):
+        parts = np.array_split(np.arange(len(images)), math.ceil(len(images) / batch))
+        squares = [_squared_gradients(model, parameters, images[rows], data) for rows in parts]
+    return own_arrays({name: sum(part[name] for part in squares) / len(squares) for name in parameters})
+
+
+def _squared_gradients(
+    model: nn.Module, parameters: dict[str, nn.Parameter], images: Any, data: Data
+) -> dict[str, torch.Tensor]:
+    import torch
+
+    from driftlab.platform.networks.predict import device_of, to_input
+
+    outputs = model(to_input(images).to(device_of(model)))
+    loss = data.task.loss(outputs, data.task.answers(outputs.detach(), *data.size))
+    assert loss is not None
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+    return {name: found**2 for name, found in zip(parameters, gradients, strict=True)}
+
+
+def source_distance(run: LearningRun, importance: Weights) -> Any:
+    """Return the squared distance of the weights from the source, each times its importance."""
+    import torch
+
+    total: Any = 0.0
+    for name, weight in importance.items():
+        if name in run.parameters:  # a network of another width has only some
+            value = run.parameters[name]
+            there, times = (torch.tensor(each, device=value.device) for each in (run.state.source[name], weight))
+            total = total + (times * (value - there) ** 2).sum()
+    return total
 
 
 def mean_discrepancy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -9,17 +9,17 @@ are undone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.augment import Views, augment
-from driftlab.platform.adaptation.banks import TimelyBank
+from driftlab.platform.adaptation.banks import Item, MemoryBankAdaptation, TimelyBank, images_of
+from driftlab.platform.adaptation.batches import NormMomentum, Rows
 from driftlab.platform.adaptation.memory import below, under
 from driftlab.platform.adaptation.norms import FollowingNorm, normalise_with
-from driftlab.platform.adaptation.of_bank import OfBank, Visit
-from driftlab.platform.adaptation.stream import NormMomentum
+from driftlab.platform.adaptation.objectives import cross_entropy
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from driftlab.platform.adaptation.run import LearningRun
+
 
 @dataclass(frozen=True)
-class RoTta(OfBank):
+class RoTta(MemoryBankAdaptation):
     """Learn from a balanced memory, with a slow teacher and robust batch norms."""
 
     share: NormMomentum = 0.05
@@ -44,52 +46,37 @@ class RoTta(OfBank):
     def bank(self, classes: int, rng: np.random.Generator) -> TimelyBank:
         return TimelyBank(self.capacity, classes=classes)
 
-    def look(self, model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = model(inputs)
-        return outputs
+    def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+        return run.outputs(rows)
 
-    def learn(self, visit: Visit) -> None:
+    def learn_from(self, run: LearningRun, items: list[Item]) -> None:
         """Teach the student one view of the memory, and move the teacher towards it."""
         import torch
 
         from driftlab.platform.networks.module_utils import copy_entries, restore_entries
 
-        items, model = visit.bank.by_class(), visit.model
-        inputs, rule = visit.inputs(items), FollowingNorm(self.share)
+        model, inputs, rule = run.model, run.inputs_of(images_of(items)), FollowingNorm(self.share)
         with torch.no_grad(), normalise_with(model, rule):
-            target = model(inputs).softmax(dim=1)
-        visit.done.forward.append(len(items))
+            target = run.outputs_of(inputs).softmax(dim=1)
         if rule.starved:
-            visit.broken = f"batch norm {next(iter(rule.starved))} was given one value per channel"
+            run.stop(f"batch norm {next(iter(rule.starved))} was given one value per channel")
             return
         teacher = copy_entries(model, self.changes(model))
-        visit.kept_bytes = sum(value.nbytes for value in teacher.values())
-        restore_entries(model, below("student", visit.held))
-        self._teach(visit, augment(inputs, visit.batch.rng, self.views), target)
+        run.kept_bytes = sum(value.nbytes for value in teacher.values())
+        restore_entries(model, below("student", run.held))
+        weights = timeliness([item.age / self.capacity for item in items], like=target)  # E of the paper
+        with normalise_with(model, FollowingNorm(self.share)):
+            outputs = run.outputs_of(augment(inputs, run.batch.rng, self.views))
+            self.step(run, (weights * cross_entropy(outputs, target)).mean())
         student = copy_entries(model, self.changes(model))
-        visit.held.update(under("student", student))
-        moved = {name: (1 - self.speed) * teacher[name] + self.speed * student[name] for name in visit.learning}
+        run.held.update(under("student", student))
+        moved = {name: (1 - self.speed) * teacher[name] + self.speed * student[name] for name in run.names}
         restore_entries(model, {**teacher, **moved})
 
-    def _teach(self, visit: Visit, inputs: torch.Tensor, target: torch.Tensor) -> None:
-        from driftlab.platform.networks.module_utils import train_only
-        from driftlab.platform.networks.vector import bind_vector
 
-        ages = np.array([item.age / self.capacity for item in visit.bank.by_class()])
-        rule = FollowingNorm(self.share)
-        with (
-            train_only(visit.model, visit.learning),
-            bind_vector(visit.model) as flat,
-            normalise_with(visit.model, rule),
-        ):
-            logs = visit.model(inputs).log_softmax(dim=1)
-            visit.done.forward.append(len(inputs))
-            losses = -(target * logs).sum(dim=1)
-            visit.descend(flat, (_timeliness(ages, like=losses) * losses).mean(), len(inputs))
-
-
-def _timeliness(ages: Any, *, like: torch.Tensor) -> torch.Tensor:
+def timeliness(ages: list[float], *, like: torch.Tensor) -> torch.Tensor:
     """Return the weights of frames by their age in parts of the memory's size."""
     import torch
 
-    return torch.tensor(np.exp(-ages) / (1 + np.exp(-ages)), dtype=like.dtype, device=like.device)
+    found = np.exp(-np.array(ages))
+    return torch.tensor(found / (1 + found), dtype=like.dtype, device=like.device)

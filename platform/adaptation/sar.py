@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from driftlab.platform.adaptation.memory import Remembering
-from driftlab.platform.adaptation.scales import OfScales, Steps, samples_of, scales_and_shifts
-from driftlab.platform.adaptation.stream import Rows, entropies
+from driftlab.platform.adaptation.batches import scales_and_shifts
+from driftlab.platform.adaptation.learn import NormAffine, StatefulAdaptation
+from driftlab.platform.adaptation.objectives import entropies, entropy_limit, samples_of
 from driftlab.platform.core.parameters import Means
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from driftlab.platform.adaptation.batches import Rows
+    from driftlab.platform.adaptation.run import LearningRun
+
 
 @dataclass(frozen=True)
-class Sar(OfScales, Remembering):
+class Sar(NormAffine, StatefulAdaptation):
     """Minimise the entropy of sure samples and its sharpness; return to the source where predictions collapse."""
 
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "sgd"
@@ -35,40 +38,35 @@ class Sar(OfScales, Remembering):
         Literal["fresh", "released"], Means("whether a recovery clears the average and the optimiser as well")
     ] = "fresh"
 
-    tasks = ("segmentation", "classification")
-
-    def trains(self, model: nn.Module) -> list[str]:
+    def scope(self, model: nn.Module) -> list[str]:
         from driftlab.platform.networks.module_utils import batch_norms
 
         norms = list(batch_norms(model))
         trained = set(norms[: len(norms) - math.floor(self.spared * len(norms))])
         return [name for name in scales_and_shifts(model) if name.rpartition(".")[0] in trained]
 
-    def lesson(self, steps: Steps, rows: Rows) -> None:
-        entropy = entropies(outputs := samples_of(steps.outputs(rows)))
-        limit = self.threshold * math.log(outputs.shape[1])
-        fit = entropy.detach() < limit
-        if not steps.judge(fit) or not steps.backward(entropy[fit].mean(), rows, last=False):
+    def train_step(self, run: LearningRun, rows: Rows) -> None:
+        entropy = entropies(outputs := samples_of(run.outputs(rows)))
+        fit = entropy.detach() < (e_0 := entropy_limit(outputs, self.threshold))
+        if not run.judge(fit) or not run.backward(entropy[fit].mean(), last=False):
             return
-        weights, gradient = steps.flat.weights, steps.flat.gradients
-        before = weights.clone()
-        weights.add_(gradient * (self.radius / (gradient.norm() + 1e-12)))
-        gradient.zero_()
-        again = entropies(samples_of(steps.outputs(rows)))
-        still = fit & (again.detach() < limit)
-        learned = bool(still.any()) and steps.backward(again[still].mean(), rows)
-        weights.copy_(before)
+        slope = run.gradient()  # epsilon of the paper: as far as the radius along it
+        with run.using(run.parts(run.weights().add_(slope * (self.radius / (slope.norm() + 1e-12))))):
+            entropy = entropies(samples_of(run.outputs(rows)))
+            still = fit & (entropy.detach() < e_0)
+            learned = bool(still.any()) and run.backward(entropy[still].mean())
         if learned:
-            steps.step()
-            self._watch(steps, steps.done.losses[-1])
+            run.step()
+            self._watch(run, run.losses[-1])
 
-    def _watch(self, steps: Steps, loss: float) -> None:
-        """Follow the average loss, and recover where it says that predictions collapsed."""
+    def _watch(self, run: LearningRun, loss: float) -> None:
+        """Follow the average loss e_m, and recover where it says that predictions collapsed."""
         import torch
 
-        average = 0.9 * float(steps.held["average"]) + 0.1 * loss if "average" in steps.held else loss
-        steps.held["average"] = torch.tensor(average, dtype=torch.float64)
+        before = run.array("average")
+        average = loss if before is None else 0.9 * float(before) + 0.1 * loss
+        run.held["average"] = torch.tensor(average, dtype=torch.float64)
         if average < self.recover_below:
-            steps.restart(empty=self.recovery == "fresh")
+            run.restart(empty=self.recovery == "fresh")
             if self.recovery == "fresh":
-                del steps.held["average"]
+                del run.held["average"]

@@ -16,10 +16,16 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.batches import (
+    NO_STEPS,
+    Rows,
+    device_inputs,
+    frames_reject,
+    norms_reject,
+    split_groups,
+)
 from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
 from driftlab.platform.adaptation.norms import MemoryNorm, normalise_with, record_statistics
-from driftlab.platform.adaptation.of_bank import whole_frames
-from driftlab.platform.adaptation.stream import NO_STEPS, Rows, device_inputs, split_groups, unfit_reason
 from driftlab.platform.adaptation.wrapper import Modifier, PolicyMemory
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
@@ -61,7 +67,7 @@ class Snap(Modifier):
         return Answered(answers, state, Passes((1,) * frames if now else (frames,) * (frames > 0)))
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        why = unfit_reason(model, batch) or whole_frames("Snap", batch)
+        why = norms_reject(model, batch) or frames_reject("Snap", batch)
         if why or not split_groups(len(batch.images), phase, self.stream_batch):
             return Adapted(state, skipped=why or NO_STEPS, work=Passes())
         model.eval()

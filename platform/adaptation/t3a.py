@@ -9,28 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import Answered, Batch
-from driftlab.platform.adaptation.memory import MethodMemory, as_tensors, own_arrays
-from driftlab.platform.adaptation.of_bank import whole_frames
-from driftlab.platform.adaptation.of_head import OfHead
-from driftlab.platform.adaptation.stream import NO_FRAMES, Rows, device_inputs, entropies
+from driftlab.platform.adaptation.batches import Rows, frames_reject
+from driftlab.platform.adaptation.learn import HeadAdaptation, StreamAdaptation
+from driftlab.platform.adaptation.memory import as_tensors, own_arrays
+from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.heads import entries_of, linear_head
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import torch
     from torch import nn
+
+    from driftlab.platform.adaptation.run import LearningRun
 
     Supports = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class T3a(OfHead):
+class T3a(HeadAdaptation):
     """Replace the head's weights by templates of the classes."""
 
     keep: Annotated[int, Ge(0), Means("features that a class keeps, the surest; 0: all")] = 20
@@ -40,79 +40,57 @@ class T3a(OfHead):
     def changes(self, model: nn.Module) -> list[str]:
         return entries_of(model, linear_head(model))
 
-    def unfit(self, model: nn.Module, batch: Batch) -> str:
-        why = whole_frames("T3a", batch) if len(batch.images) else NO_FRAMES
-        return why or ("" if linear_head(model) else "the network has no linear head")
+    def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
+        return frames_reject("T3a", batch) or ("" if linear_head(model) else "the network has no linear head")
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         """Begin with the head's weights as features of its classes."""
-        import torch
-
         if not (name := linear_head(model)):
             return {}
-        head = model.get_submodule(name)
-        with torch.no_grad():
-            outputs = head(head.weight)
-        supports = {"features": head.weight, "labels": outputs.argmax(dim=1), "doubts": entropies(outputs)}
-        return own_arrays(supports)
+        head: Any = model.get_submodule(name)
+        return own_arrays(supports_of(head.weight, head(head.weight).detach()))
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        """Predict with templates to which the batch belongs, as what learns from it does."""
-        if self.answers == "now" or self.unfit(model, batch):
-            return super().answer(model, state, batch)
-        outputs = self.take(model, state, batch, np.arange(len(batch.images)), as_tensors(state.held))[1]
-        answers = batch.task.answers(outputs, *batch.images.shape[1:3])
-        return Answered(answers, state, Passes((len(batch.images),)))
+        """Predict by templates to which the batch belongs; single frames by those that the head has."""
+        base = HeadAdaptation if self.answers == "batch" else StreamAdaptation
+        return base.answer(self, model, state, batch)
 
-    def install(
-        self, model: nn.Module, state: MethodMemory, held: Supports, classes: int
-    ) -> npt.NDArray[np.bool_] | None:
+    def follow(self, run: LearningRun, rows: Rows) -> tuple[Supports, torch.Tensor]:
+        import torch
+
+        z, name = run.features(run.inputs(rows)).features, linear_head(run.model)
+        source = as_tensors(run.state.source, z.device)
+        outputs = torch.nn.functional.linear(z, source[f"{name}.weight"], source.get(f"{name}.bias"))
+        new, held = supports_of(z, outputs), {key: torch.as_tensor(value) for key, value in run.held.items()}
+        supports = {key: torch.cat([held[key].to(z.device), new[key]]) for key in new}
+        supports = surest_of(supports, outputs.shape[1], self.keep)
+        run.notes["templates"] = templates = templates_of(supports, outputs.shape[1])
+        return supports, z @ templates.T
+
+    def end(self, run: LearningRun) -> None:
         """Replace the head by the templates, without a bias."""
-        from driftlab.platform.networks.module_utils import coordinates, restore_entries
-        from driftlab.platform.networks.vector import layout_of
-
-        name, layout = linear_head(model), layout_of(model)
-        restore_entries(model, _head_of(state, name, own_arrays({"weight": _templates(held, classes)})["weight"]))
-        return coordinates(layout, [own for own in entries_of(model, name) if own in layout.spans])
-
-    def take(
-        self, model: nn.Module, state: MethodMemory, batch: Batch, rows: Rows, held: Supports
-    ) -> tuple[Supports, torch.Tensor]:
-        import torch
-
-        from driftlab.platform.networks.features import features
-        from driftlab.platform.networks.predict import evaluating
-
-        with evaluating(model), torch.no_grad():
-            found = features(model, device_inputs(model, batch, rows)).features
-            name = linear_head(model)
-            head = as_tensors({own: state.source[own] for own in entries_of(model, name)}, found.device)
-            outputs = torch.nn.functional.linear(found, head[f"{name}.weight"], head.get(f"{name}.bias"))
-            new = {"features": found, "labels": outputs.argmax(dim=1), "doubts": entropies(outputs)}
-            supports = {key: torch.cat([held[key].to(found.device), new[key]]) for key in new}
-            supports = self._surest(supports, outputs.shape[1])
-            return supports, found @ _templates(supports, outputs.shape[1]).T
-
-    def _surest(self, supports: Supports, classes: int) -> Supports:
-        """Keep the surest features of each class for good."""
-        import torch
-
-        stay = []
-        for label in range(classes):
-            members = (supports["labels"] == label).nonzero()[:, 0]
-            order = supports["doubts"][members].sort(stable=True).indices
-            stay.append(members[order][: self.keep or None])
-        return {key: value[torch.cat(stay)] for key, value in supports.items()}
+        head, weight = linear_head(run.model), run.notes["templates"]
+        run.load({own: weight if own == f"{head}.weight" else weight.new_zeros(()) for own in run.state.source})
+        run.moved = self.changes(run.model)
 
 
-def _templates(supports: Supports, classes: int) -> torch.Tensor:
+def supports_of(features: torch.Tensor, outputs: torch.Tensor) -> Supports:
+    """Return features with the classes that outputs give them, and the entropy of each."""
+    return {"features": features, "labels": outputs.argmax(dim=1), "doubts": entropies(outputs)}
+
+
+def surest_of(supports: Supports, classes: int, keep: int) -> Supports:
+    """Keep the features of lowest entropy of each class; 0: all."""
+    import torch
+
+    of_class = [(supports["labels"] == label).nonzero()[:, 0] for label in range(classes)]
+    stay = [rows[supports["doubts"][rows].sort(stable=True).indices][: keep or None] for rows in of_class]
+    return {key: value[torch.cat(stay)] for key, value in supports.items()}
+
+
+def templates_of(supports: Supports, classes: int) -> torch.Tensor:
     """Return one vector of length 1 per class, [classes, features]; a class without features has zeros."""
     from torch.nn import functional as F
 
     members = F.one_hot(supports["labels"], classes).to(supports["features"].dtype)
     return F.normalize(members.T @ F.normalize(supports["features"], dim=1), dim=1)
-
-
-def _head_of(state: MethodMemory, name: str, weight: Any) -> Weights:
-    """Return a head with these weights and without a bias."""
-    return {own: weight if own == f"{name}.weight" else np.zeros_like(value) for own, value in state.source.items()}

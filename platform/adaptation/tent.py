@@ -7,16 +7,19 @@ that leaves the finite numbers is undone. `episodic` resets at boundaries betwee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from driftlab.platform.adaptation.scales import OfScales, Steps
-from driftlab.platform.adaptation.stream import Rows, entropies
+from driftlab.platform.adaptation.learn import NormAffine
+from driftlab.platform.adaptation.objectives import entropies
+
+if TYPE_CHECKING:
+    from driftlab.platform.adaptation.batches import Rows
+    from driftlab.platform.adaptation.run import LearningRun
 
 
 @dataclass(frozen=True)
-class Tent(OfScales):
+class Tent(NormAffine):
     """Minimise the entropy of predictions by the scales and shifts of batch norms."""
 
-    tasks = ("segmentation", "classification")
-
-    def lesson(self, steps: Steps, rows: Rows) -> None:
-        steps.learn(entropies(steps.outputs(rows)).mean(), rows)
+    def train_step(self, run: LearningRun, rows: Rows) -> None:
+        run.learn(entropies(run.outputs(rows)).mean())

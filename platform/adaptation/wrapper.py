@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Answered, Batch, Phase
@@ -28,6 +28,8 @@ SAME = ("stream_batch", "learns", "answers", "episodic", "tasks", "only_on_strea
 @dataclass(frozen=True, eq=False)
 class PolicyMemory:
     """The state of a policy and of the member that it wraps."""
+
+    digest_name: ClassVar[str] = "PolicyMemory"
 
     inner: Any
     held: Weights = field(default_factory=dict)  # the policy's own arrays

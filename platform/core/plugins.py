@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -51,8 +51,8 @@ def code_digest(name: str) -> str | None:
     return hashlib.sha256(place.read_bytes()).hexdigest() if place.suffix == SUFFIX else None
 
 
-def load_class(family: str, name: str, base: type[Any]) -> type[Any]:
-    """Import a class and check that it can be a member of the family."""
+def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[Any]], type[Any]] | None) -> type[Any]:
+    """Import a class and check that it can be a member of the family; `adopt` makes a member of a plain class."""
     given = make_absolute(name)
     place, colon, attribute = given.rpartition(":")
     if not colon:
@@ -62,10 +62,12 @@ def load_class(family: str, name: str, base: type[Any]) -> type[Any]:
     if attribute not in found:
         mine = [key for key, value in found.items() if value.__module__ == module.__name__]
         raise RequestError(f"{family} member '{given}': {unknown_name('class', attribute, mine)}")
-    faults = list(_faults(found[attribute], base))
-    if faults:
+    chosen = found[attribute]
+    if adopt is not None and not issubclass(chosen, base):
+        chosen = adopt(chosen)
+    if faults := list(_faults(chosen, base)):
         raise RequestError(f"{family} member '{given}': " + "; ".join(faults))
-    return found[attribute]
+    return chosen
 
 
 def install_finder() -> None:

@@ -32,6 +32,9 @@ BASES: Mapping[str, str] = {
     "scaling": "driftlab.platform.scaling.base:Scaling",
     "scheduling": "driftlab.platform.scheduling.base:Scheduling",
 }
+ADOPTS: Mapping[str, str] = {  # by family: module:function that makes a member's class of a plain class from outside
+    "adaptation": "driftlab.platform.adaptation.plain:adopt",
+}
 Slot = str | Mapping[str, Any]  # a member by its name, or `name` and the parameters that differ from its defaults
 Slots = Mapping[str, Slot]  # by family; a slot that is not named holds its family's null member
 
@@ -180,7 +183,8 @@ def member_class(family: str, name: str) -> type[Any]:
     if family not in FAMILIES:
         raise unknown_name("family", family, FAMILIES)
     if plugins.is_outside(name):
-        return plugins.load_class(family, name, import_class(BASES[family]))
+        adopt = import_class(ADOPTS[family]) if family in ADOPTS else None
+        return plugins.load_class(family, name, import_class(BASES[family]), adopt)
     if name not in FAMILIES[family]:
         raise unknown_name(f"{family} member", name, FAMILIES[family])
     return import_class(FAMILIES[family][name])

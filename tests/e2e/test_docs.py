@@ -268,6 +268,16 @@ def test_each_family_has_an_example_that_runs_and_does_what_it_says(tmp_path: Pa
         assert "in [0, " in invoke(["show", name])
 
 
+def test_a_plain_class_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(OWN, tmp_path)
+    first, shown = (command for command in commands(OWN) if "sharpen" in command)
+    invoke(shlex.split(first)[1:])
+    rows = open_run(tmp_path / "runs/plain").frame("adaptations").query("cell.str.startswith('sharpen')")
+    assert (rows["iterations"] == 1).all() and (rows["work_s"] > 0).all() and rows["skipped"].isna().all()
+    assert re.search(r"learning_rate.*\n.*power", invoke(shlex.split(shown)[1:]))
+
+
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """The files, the command and the Python of the page; then the Python of the first page, on the same tables."""
     monkeypatch.chdir(tmp_path)

@@ -13,11 +13,12 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from tta_factory import Nt, four, frames, near
 
-from driftlab.platform.adaptation import filters, stream
+from driftlab.platform.adaptation import filters
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.elasticdnn import ElasticDnn, by_prediction, variety
+from driftlab.platform.adaptation.elasticdnn import ElasticDnn, prediction_diversity
 from driftlab.platform.adaptation.elasticdnn_cua import ElasticCua, mmd
 from driftlab.platform.adaptation.elasticdnn_taught import ElasticTaught
+from driftlab.platform.adaptation.objectives import entropies, samples_of
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import to_input
@@ -39,7 +40,7 @@ def wired(model: nn.Module) -> filters.Wiring:
 
 def chosen_of(model: nn.Module, given, how="topfrac", share=0.2) -> dict[str, np.ndarray]:
     def loss() -> torch.Tensor:
-        return stream.entropies(model(to_input(given.images))).mean()
+        return entropies(model(to_input(given.images))).mean()
 
     scores = filters.score_filters(model, wired(model), layout_of(model), loss)
     return filters.select_filters(scores, how, share, np.random.default_rng(0))
@@ -50,9 +51,7 @@ class TestScores:
         """The fixture's input goes straight into the batch norm, which here stands behind no layer."""
         model = Nt()
         wiring = filters.Wiring({"layer": "norm"}, "head")
-        scores = filters.score_filters(
-            model, wiring, layout_of(model), lambda: stream.entropies(outputs_of(model)).mean()
-        )
+        scores = filters.score_filters(model, wiring, layout_of(model), lambda: entropies(outputs_of(model)).mean())
         near(scores["layer"], (0.786623, 0.326237, 0.290178))
 
     def test_every_layer_but_the_head_has_its_batch_norm(self):
@@ -68,8 +67,8 @@ class TestScores:
         x = torch.randn(5, 3, 8, 8)
         wiring = filters.find_wiring(model, x)
         assert wiring == filters.Wiring({"0": None}, "4")
-        scores = filters.score_filters(model, wiring, layout_of(model), lambda: stream.entropies(model(x)).mean())
-        stream.entropies(model(x)).mean().backward()
+        scores = filters.score_filters(model, wiring, layout_of(model), lambda: entropies(model(x)).mean())
+        entropies(model(x)).mean().backward()
         near(scores["0"], model[0].weight.grad.abs().sum(dim=(1, 2, 3)))
 
 
@@ -228,7 +227,7 @@ class TestPhases:
         assert (
             "no distribution" in member.adapt(model, member.prepare(model), frames(4, task=DETECTION), Phase()).skipped
         )
-        assert ElasticTaught().unfit(replace(frames(4), labels=np.zeros(4, dtype=np.uint8))) == ""
+        assert ElasticTaught().reject_reason(model, replace(frames(4), labels=np.zeros(4, dtype=np.uint8)), None) == ""
 
     @pytest.mark.slow
     def test_what_is_charged_is_what_the_operators_compute(self):
@@ -246,9 +245,9 @@ class TestPhases:
 
     def test_pixels_count_one_by_one(self):
         outputs = torch.randn(2, 3, 4, 5)
-        assert by_prediction(outputs).shape == (40, 3)
-        assert torch.equal(by_prediction(outputs)[7], outputs[0, :, 1, 2])
-        assert variety(torch.zeros(4, 3)) == pytest.approx(np.log(3))
+        assert samples_of(outputs).shape == (40, 3)
+        assert torch.equal(samples_of(outputs)[7], outputs[0, :, 1, 2])
+        assert prediction_diversity(torch.zeros(4, 3)) == pytest.approx(np.log(3))
 
 
 class TestCua:

@@ -15,9 +15,10 @@ from tta_factory import STREAM, Nt, four, frames, near, outputs, state_of
 
 from driftlab.platform.adaptation.adabn import AdaBn
 from driftlab.platform.adaptation.base import Phase
+from driftlab.platform.adaptation.memory import StreamMemory
+from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.adaptation.onda import Onda
 from driftlab.platform.adaptation.shot import Shot
-from driftlab.platform.adaptation.stream import StreamMemory, entropies
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import vector

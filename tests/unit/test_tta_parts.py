@@ -11,7 +11,7 @@ from tta_factory import near
 from driftlab.platform.adaptation.augment import augment
 from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
 from driftlab.platform.adaptation.norms import FollowingNorm, InstanceNorm, normalise_with
-from driftlab.platform.adaptation.rotta import _timeliness
+from driftlab.platform.adaptation.rotta import timeliness
 
 
 class TestViews:
@@ -47,7 +47,7 @@ class TestMemories:
             content.append([int(item.image) for item in bank.by_class()])
         assert content == [[0], [0, 1], [0, 2], [0, 2, 3], [0, 4, 3], [0, 4, 3, 5], [0, 4, 5, 6]]
         assert [item.age / 4 for item in bank.by_class()] == [1.75, 0.75, 0.5, 0.25]
-        near(_timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
+        near(timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
 
     def test_a_class_that_never_came_finds_room(self):
         bank = TimelyBank(4, classes=100)

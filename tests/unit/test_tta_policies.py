@@ -13,10 +13,10 @@ from tta_factory import STREAM, Nt, frames, near, outputs, state_of
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.asr import Asr
 from driftlab.platform.adaptation.norms import mix_statistics
+from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.adaptation.rdumb import RDumb
 from driftlab.platform.adaptation.snap import Snap
 from driftlab.platform.adaptation.sparing import Sparing
-from driftlab.platform.adaptation.stream import entropies
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import Member

@@ -24,9 +24,10 @@ from driftlab.platform.adaptation.neo import Neo
 from driftlab.platform.adaptation.note import Note
 from driftlab.platform.adaptation.objectives import covariance_distance, mean_discrepancy
 from driftlab.platform.adaptation.rotta import RoTta
+from driftlab.platform.adaptation.run import LearningRun
 from driftlab.platform.adaptation.sar import Sar
 from driftlab.platform.adaptation.shot import Shot
-from driftlab.platform.adaptation.t3a import T3a
+from driftlab.platform.adaptation.t3a import T3a, surest_of, templates_of
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import FAMILIES, member_class
 from driftlab.platform.networks.predict import to_input
@@ -111,7 +112,7 @@ class TestSar:
 
     def test_the_last_quarter_of_the_norms_stays(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
-        names = Sar().trains(model)
+        names = Sar().scope(model)
         assert len(names) == 6
         assert not any(name.startswith("deep.2") for name in names)
 
@@ -174,8 +175,8 @@ class TestHeads:
                 "labels": given.argmax(dim=1),
                 "doubts": -(given.softmax(1) * given.log_softmax(1)).sum(1),
             }
-            supports = member._surest({key: torch.cat([supports[key], new[key]]) for key in new}, 2)
-            found.append((given @ _templates_of(supports)).tolist())
+            supports = surest_of({key: torch.cat([supports[key], new[key]]) for key in new}, 2, member.keep)
+            found.append((given @ templates_of(supports, 2).T).tolist())
             state = replace(state, held={key: value.numpy() for key, value in supports.items()})
         assert batch.labels is None
         near(found[0], [[2.046107, 0.5], [0.656596, 0.5]])
@@ -189,12 +190,6 @@ class TestHeads:
         assert {name for name in before if before[name] != after[name]} == {"head.weight", "head.bias"}
         near(model.head.weight.detach().norm(dim=1)[model.head.weight.detach().norm(dim=1) > 0], 1, 1e-5)
         assert done.work == Passes((8,), (), (), done.work.kept_bytes)
-
-
-def _templates_of(supports):
-    from driftlab.platform.adaptation.t3a import _templates
-
-    return _templates(supports, 2).T
 
 
 LIKE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.6, 0.5]], dtype=torch.float64)
@@ -250,12 +245,19 @@ class TestBufr:
         assert before["head.weight"] == after["head.weight"]
         assert before["deep.0.0.weight"] != after["deep.0.0.weight"]
 
-    def test_each_part_that_joins_slows_the_steps(self):
+    def test_each_part_that_joins_slows_the_steps(self, monkeypatch):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr(iterations=2, learning_rate=0.3, slower=3.0)
-        plan = list(member._plan(model, frames(8), Phase()))
-        assert [rate for _, rate, _ in plan] == pytest.approx([0.3, 0.1])
-        assert [len(lessons) for _, _, lessons in plan] == [2, 2]
-        assert set(plan[0][0]) < set(plan[1][0])
+        state, bound, bind = prepared(member, model), [], LearningRun.bind
+
+        def note(run, names, rule):
+            bound.append((run.made, set(names), rule.learning_rate))
+            bind(run, names, rule)
+
+        monkeypatch.setattr(LearningRun, "bind", note)
+        member.adapt(model, state, frames(8), Phase())
+        (first, below, fast), (second, both, slow) = bound
+        assert (first, second) == (0, 2) and below < both
+        assert (fast, slow) == pytest.approx((0.3, 0.1))
 
     def test_an_explosion_is_undone(self):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr()
@@ -303,9 +305,11 @@ class TestReplay:
 
     def test_conda_mixes_frames_and_labels_by_the_same_shares(self):
         model, rows, labels = NETWORKS["tiny_classifier"][1]().eval(), np.arange(6), torch.arange(6) % 4
-        taught = [
-            float(ConDa(cls_par=weight).lesson(model, frames(6), rows, labels)[1].detach()) for weight in (1.0, 0.0)
-        ]
+        taught = []
+        for weight in (1.0, 0.0):
+            member = ConDa(cls_par=weight)
+            run = LearningRun(member, model, member.prepare(model), frames(6), Phase())
+            taught.append(float(member.loss(run, rows, labels).detach()))
         batch = frames(6)
         inputs, partner = to_input(batch.images), batch.rng.permutation(6)
         share = torch.tensor(batch.rng.beta(1.0, 1.0, 6), dtype=torch.float32)

@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from tta_factory import STREAM, Nt, frames, near, outputs, state_of
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.shot import Shot, information, pseudo_labels
-from driftlab.platform.adaptation.stream import mini_batches, split_groups
+from driftlab.platform.adaptation.batches import mini_batches, split_groups
+from driftlab.platform.adaptation.objectives import information
+from driftlab.platform.adaptation.shot import Shot, pseudo_labels
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.features import features, head_of

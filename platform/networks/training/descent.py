@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from driftlab.errors import RequestError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Vector = npt.NDArray[np.float32]
-Moments = tuple[Tensor, ...]
+Moments = tuple["Tensor", ...]
 CHUNK_ELEMENTS = (
     1 << 16
 )  # elements per pass through all operations of a step, so that they stay in the processor's cache
 EpsilonMode = Literal["torch", "tf", "paper"]
 
 
+class StepRule(Protocol):
+    """An update rule for any tensor of weights; `step` counts from 1."""
+
+    @property
+    def moments(self) -> int: ...
+
+    def move(self, weights: Tensor, gradient: Tensor, moments: Moments, step: int) -> None:
+        """Update moments and weights by a gradient, in place; the gradient may change too."""
+        ...
+
+
 class Rule(Protocol):
-    """The update rule of an optimiser; `step` counts from 1."""
+    """An update rule in two parts, so that moments can follow where weights stay."""
 
     @property
     def moments(self) -> int: ...
@@ -44,8 +56,22 @@ class Rule(Protocol):
         ...
 
 
+class _InTwoParts:
+    """Makes an update rule in two parts one for any tensor of weights."""
+
+    def move(self: Rule, weights: Tensor, gradient: Tensor, moments: Moments, step: int) -> None:
+        whole, size = (weights, gradient, *moments), CHUNK_ELEMENTS
+        chunked = (
+            weights.numel() > size and weights.device.type == "cpu" and all(each.is_contiguous() for each in whole)
+        )
+        parts = [each.view(-1).split(size) if chunked else (each,) for each in whole]
+        for chunk, seen, *held in zip(*parts, strict=True):
+            self.observe(tuple(held), seen)
+            self.descend(chunk, tuple(held), step)
+
+
 @dataclass(frozen=True)
-class Adam:
+class Adam(_InTwoParts):
     """Adam with the epsilon of PyTorch, TensorFlow 1 or the AMS paper."""
 
     learning_rate: float
@@ -80,7 +106,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(_InTwoParts):
     """Gradient descent with momentum."""
 
     learning_rate: float
@@ -98,10 +124,29 @@ class Momentum:
         return moments[0] * self.learning_rate
 
 
+@dataclass(frozen=True)
+class Nesterov:
+    """Gradient descent with Nesterov's momentum and weight decay."""
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+    moments = 1
+
+    def move(self, weights: Tensor, gradient: Tensor, moments: Moments, step: int) -> None:
+        (speed,) = moments
+        gradient.add_(weights, alpha=self.weight_decay)
+        speed.mul_(self.momentum).add_(gradient)
+        weights.add_(gradient.add_(speed, alpha=self.momentum), alpha=-self.learning_rate)
+
+
 class Descent:
     """Gradient descent on selected coordinates of a weight vector; other coordinates keep every bit."""
 
     def __init__(self, rule: Rule, weights: Tensor, moments: tuple[Vector, ...], steps: int) -> None:
+        import torch
+
         if any(moment.shape != weights.shape for moment in moments):
             raise RequestError(f"the state is of another model: {len(moments[0])} weights, this one has {len(weights)}")
         self.weights = weights
@@ -110,16 +155,18 @@ class Descent:
         self._moments = tuple(torch.tensor(moment, device=weights.device) for moment in moments)
         self._chosen: Tensor | None = None
         self._block = CHUNK_ELEMENTS if weights.device.type == "cpu" else max(1, len(weights))
-        self._blocks = [torch.split(vector, self._block) for vector in (weights, *self._moments)]
+        self._blocks = [vector.split(self._block) for vector in (weights, *self._moments)]
 
     def restrict(self, mask: npt.NDArray[np.bool_]) -> None:
         """Restrict further steps to these coordinates."""
+        import torch
+
         self._chosen = None if mask.all() else torch.from_numpy(np.flatnonzero(mask)).to(self.weights.device)
 
     def step(self, gradient: Tensor) -> None:
         """Update all moments, and the weights of the selected coordinates."""
         self.steps += 1
-        for part, weights, *moments in zip(torch.split(gradient, self._block), *self._blocks, strict=True):
+        for part, weights, *moments in zip(gradient.split(self._block), *self._blocks, strict=True):
             self.rule.observe(tuple(moments), part)
             if self._chosen is None:
                 self.rule.descend(weights, tuple(moments), self.steps)

@@ -1,0 +1,130 @@
+"""Frames as members learn from them: types of parameters, training batches, and why a batch cannot be learned from."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Le
+
+from driftlab.platform.adaptation.base import Answered, Batch, Phase
+from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.records import Passes
+from driftlab.platform.networks.tasks.tasks import Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from driftlab.platform.networks.features import FeaturePass
+
+MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
+NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
+NO_SCALES, ONE_FRAME = "its batch norms have nothing that learns", "one frame has no distribution"
+Rows = npt.NDArray[np.int64]
+StreamBatch = Annotated[int, Ge(1), Le(MAX_FRAMES), Means("frames of one batch of the stream", "frames")]
+AnswerTime = Annotated[Literal["now", "batch"], Means("whether a frame is answered at once or with its batch")]
+PhaseSteps = Annotated[int, Ge(1), Means("steps of a phase")]
+NormMomentum = Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")]
+StepSize = Annotated[float, Ge(0), Le(10), Means("step size")]
+
+
+def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> list[Rows]:
+    """Draw one mini-batch per step of the phase, each without replacement; on the stream one batch of all frames."""
+    frames = len(batch.images)
+    count = iterations if phase.iterations is None else phase.iterations
+    if phase.on_stream:
+        return [np.arange(frames)] * min(count, 1)
+    return [batch.rng.choice(frames, size=min(size, frames), replace=False) for _ in range(count)]
+
+
+def split_groups(frames: int, phase: Phase, size: int) -> list[Rows]:
+    """Split frames into consecutive groups, one group on the stream; a last group of a single frame is dropped.
+
+    A phase with more steps than groups restarts at the first one.
+    """
+    if phase.on_stream:
+        return [np.arange(frames)] * min(1 if phase.iterations is None else phase.iterations, 1)
+    cut = in_parts(frames, size)
+    if len(cut) > 1 and len(cut[-1]) == 1 < size:
+        cut.pop()
+    return cut if phase.iterations is None else list(islice(cycle(cut), phase.iterations))
+
+
+def in_parts(frames: int, size: int) -> list[Rows]:
+    """Split frames into consecutive parts of a size; the last one may be smaller."""
+    return [np.arange(start, min(start + size, frames)) for start in range(0, frames, size)]
+
+
+def norms_reject(model: nn.Module, batch: Batch) -> str:
+    """Return why a member of batch norms cannot learn from a batch; empty if it can."""
+    from driftlab.platform.networks.module_utils import batch_norms
+
+    return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
+
+
+def frames_reject(name: str, batch: Batch) -> str:
+    """Return why a member that names whole frames cannot learn from a batch; empty if it can."""
+    if not len(batch.images):
+        return NO_FRAMES
+    return "" if batch.task.name == "classification" else f"{name} names whole frames, the task is {batch.task.name}"
+
+
+def without_entropy(task: Task) -> str:
+    """Return why a task has no entropy: a detector scores each class and place separately, without a distribution."""
+    return "detections are no distribution over classes and have no entropy" if task.name == "detection" else ""
+
+
+def predict_with_statistics(
+    statistics: AbstractContextManager[Any], model: nn.Module, state: Any, batch: Batch, *, alone: bool
+) -> Answered:
+    """Predict with batch norms that normalise by the full batch, or by each frame alone."""
+    from driftlab.platform.networks.predict import device_of, predict
+
+    frames = len(batch.images)
+    size = 1 if alone else max(frames, 1)
+    with statistics:
+        answers = predict(model, batch.images, task=batch.task, batch=size, device=device_of(model))
+    return Answered(answers, state, Passes((size,) * (frames // size)))
+
+
+def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
+    """Return frames as inputs on the model's device."""
+    from driftlab.platform.networks.predict import device_of, to_input
+
+    return to_input(batch.images[rows]).to(device_of(model))
+
+
+def source_passes(model: nn.Module, images: npt.NDArray[Any], size: int) -> FeaturePass:
+    """Run frames of the source through a network as it is, and return outputs and features of all of them."""
+    import torch
+
+    from driftlab.platform.networks.features import FeaturePass, features
+    from driftlab.platform.networks.predict import device_of, evaluating, to_input
+
+    device = device_of(model)
+    parts = np.array_split(np.arange(len(images)), math.ceil(len(images) / size))
+    with evaluating(model), torch.no_grad():
+        seen = [features(model, to_input(images[rows]).to(device)) for rows in parts]
+    outputs, found = (torch.cat([getattr(each, what) for each in seen]) for what in ("outputs", "features"))
+    return FeaturePass(outputs, found, seen[0].head, seen[0].layers)
+
+
+def norm_entries(model: nn.Module) -> list[str]:
+    """Name what batch norms have in the state dict: scales, shifts and statistics."""
+    from driftlab.platform.networks.module_utils import norm_state
+
+    return norm_state(model)
+
+
+def scales_and_shifts(model: nn.Module) -> list[str]:
+    """Name the trainable parameters of batch norms."""
+    from driftlab.platform.networks.module_utils import norm_state
+    from driftlab.platform.networks.vector import layout_of
+
+    spans = layout_of(model).spans
+    return [name for name in norm_state(model) if name in spans]

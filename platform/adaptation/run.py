@@ -1,0 +1,331 @@
+"""One call of `adapt` while it runs: what a training step calls, and what the transaction of `learn.py` needs.
+
+Every pass that goes through a run is counted there; `backward` counts those that it goes back through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
+from driftlab.platform.adaptation.batches import Rows, device_inputs
+from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.networks.features import FeaturePass, features
+from driftlab.platform.networks.module_utils import (
+    NormRecord,
+    batch_norms,
+    coordinates,
+    copy_entries,
+    is_finite,
+    record_layers,
+    restore_entries,
+)
+from driftlab.platform.networks.predict import device_of, to_input
+from driftlab.platform.networks.training.descent import StepRule
+from driftlab.platform.networks.vector import layout_of
+
+if TYPE_CHECKING:
+    from driftlab.platform.adaptation.learn import LearningAdaptation
+
+
+IN_ONE = 1 << 18  # weights up to which copies into one vector and back take less time than a step for each parameter
+
+
+class LearningRun:
+    """One call of `adapt`: the network, what learns in it, the member's arrays, and a count of what was computed."""
+
+    def __init__(self, member: LearningAdaptation, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> None:
+        self.member, self.model, self.state, self.batch, self.phase = member, model, state, batch, phase
+        self.names: list[str] = []  # of the parameters that learn
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.rule = member.rule()
+        self._moments: list[Tensor] = []  # of the optimiser, each a vector over all that learns
+        self._sizes: list[int] = []
+        self.steps = self._time = int(getattr(state, "steps", 0))
+        self.held: dict[str, Any] = dict(getattr(state, "held", {}))
+        self.pack: Weights = getattr(state, "pack", EMPTY_PACK)
+        self.notes: dict[str, Any] = {}  # of the member, for this call
+        self.losses: list[float] = []
+        self.planned = self.made = 0  # training batches, and steps of the optimiser
+        self.kept_bytes = 0  # beside the state
+        self.stopped = self.waits = ""  # why the call is undone, or is kept though nothing was learned yet
+        self.moved: Sequence[str] | npt.NDArray[np.bool_] | None = None  # what changed, if not all that learns
+        self.trained: tuple[str, ...] | None = None  # modules, where these are not all that own what learns
+        self.shares: tuple[float, ...] | None = None  # of each of them, whose gradients were computed
+        self.forward, self.backward_passes, self._tracked = list[int](), list[int](), list[int]()
+        self._judged = self._fit = 0
+        self._over = False
+        self._shown: Tensor | None = None
+        self._ran: Mapping[str, None] = {}
+        self._before: Weights = {}
+        self._norms = NormRecord()
+        self._learnable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+    # What a training step calls.
+
+    def outputs(self, rows: Rows) -> Tensor:
+        """Run the network on some frames of the batch."""
+        return self.outputs_of(device_inputs(self.model, self.batch, rows))
+
+    def outputs_of(self, inputs: Tensor) -> Tensor:
+        """Run the network."""
+        outputs: Tensor = self.model(inputs)
+        self.count(len(inputs))
+        if self._shown is None and self.member.by_batch():
+            self.show(outputs)
+        return outputs
+
+    @torch.no_grad()
+    def watch(self, rows: Rows) -> Tensor:
+        """Run the network on some frames without gradients."""
+        return self.outputs(rows)
+
+    def features(self, inputs: Tensor) -> FeaturePass:
+        """Run the network and return the input of its head as well."""
+        found = features(self.model, inputs)
+        self.count(len(inputs))
+        return found
+
+    def inputs(self, rows: Rows) -> Tensor:
+        """Return some frames of the batch as inputs of the network."""
+        return device_inputs(self.model, self.batch, rows)
+
+    def inputs_of(self, images: npt.NDArray[Any]) -> Tensor:
+        """Return other frames as inputs of the network."""
+        return to_input(images).to(self.device)
+
+    def replayed(self, images: npt.NDArray[Any]) -> Tensor:
+        """Run frames of a memory; they are counted before those of the training batch, as tables add them up."""
+        outputs: Tensor = self.model(self.inputs_of(images))
+        self.count(len(images), place=-1)
+        return outputs
+
+    def count(self, frames: int, *, place: int | None = None) -> None:
+        """Count a pass; `backward` counts those that it goes back through."""
+        self.forward.insert(len(self.forward) if place is None else place, frames)
+        if torch.is_grad_enabled():
+            self._tracked.insert(len(self._tracked) if place is None else place, frames)
+
+    def judge(self, fit: Tensor) -> bool:
+        """Count samples that were judged, and tell whether any of them is fit."""
+        self._judged, self._fit = self._judged + fit.numel(), self._fit + int(fit.sum())
+        return bool(fit.any())
+
+    def backward(self, loss: Tensor, *, last: bool = True) -> bool:
+        """Compute the gradients of a loss; False if it is not finite. Only the `last` one of a step is recorded."""
+        value = float(loss.detach())
+        if last or not math.isfinite(value):
+            self.losses.append(value)
+        if not math.isfinite(value):
+            return False
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        torch.autograd.backward(loss)
+        self.backward_passes += self._tracked
+        self._tracked = []
+        return True
+
+    def gradient(self) -> Tensor:
+        """Return the gradients of all that learns as one vector; where the loss does not depend on it they are zero."""
+        found = [
+            value.grad if value.grad is not None else torch.zeros_like(value) for value in self.parameters.values()
+        ]
+        return torch.cat([gradient.reshape(-1) for gradient in found])
+
+    def weights(self) -> Tensor:
+        """Copy all that learns into one vector."""
+        return torch.cat([value.data.reshape(-1) for value in self.parameters.values()])
+
+    def parts(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a vector by parameter, in its shape."""
+        parts = zip(self.parameters.items(), vector.split(self._sizes), strict=True)
+        return {name: part.view(value.shape) for (name, value), part in parts}
+
+    def step(self, gradient: Tensor | None = None) -> None:
+        """Apply the gradients, or others in their place."""
+        assert self.rule is not None
+        self.made, self.steps, self._time = self.made + 1, self.steps + 1, self._time + 1
+        if gradient is None and sum(self._sizes) > IN_ONE:
+            moments = [self.parts(moment) for moment in self._moments]
+            for name, value in self.parameters.items():
+                slope = torch.zeros_like(value.data) if value.grad is None else value.grad
+                self.rule.move(value.data, slope, tuple(moment[name] for moment in moments), self._time)
+            return
+        weights = self.weights()
+        self.rule.move(weights, self.gradient() if gradient is None else gradient, tuple(self._moments), self._time)
+        for name, part in self.parts(weights).items():
+            self.parameters[name].data.copy_(part)
+
+    def learn(self, loss: Tensor) -> bool:
+        """Make a step along a loss; False if it is not finite."""
+        if finite := self.backward(loss):
+            self.step()
+        return finite
+
+    def restart(self, *, empty: bool = True) -> None:
+        """Return the network to the source, with an empty optimiser."""
+        restore_entries(self.model, self.state.source)
+        if empty:
+            self.steps = self._time = 0
+            self._moments = self._moments_from(())
+
+    def forget_statistics(self) -> None:
+        """Reset the statistics of batch norms."""
+        for norm in batch_norms(self.model).values():
+            norm.reset_running_stats()
+
+    @torch.no_grad()
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        """Copy values into entries of the network."""
+        entries = self.model.state_dict()
+        for name, value in values.items():
+            entries[name].copy_(value)
+
+    def array(self, name: str) -> Tensor | None:
+        """Return one of the member's arrays as a tensor; None before it has any."""
+        value = self.held.get(name)
+        return torch.tensor(value, device=self.device) if isinstance(value, np.ndarray) else value
+
+    def show(self, outputs: Tensor) -> None:
+        """Take outputs for the batch as its predictions."""
+        self._shown = outputs.detach()
+
+    def stop(self, why: str = "") -> None:
+        """Make no more steps; with a reason the call is undone."""
+        self.stopped, self._over = why, True
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Make batch norms use their stored statistics within this context, without gradients."""
+        with self._norms.resting(), torch.no_grad():
+            yield
+
+    @contextmanager
+    def using(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """Put other tensors in the place of what learns within this context; nothing is copied."""
+        own = {name: value.data for name, value in self.parameters.items()}
+        for name, value in self.parameters.items():
+            value.data = weights[name]
+        try:
+            yield
+        finally:
+            for name, value in self.parameters.items():
+                value.data = own[name]
+
+    @contextmanager
+    def source_statistics(self) -> Iterator[None]:
+        """Make batch norms use the statistics of the source within this context, without gradients."""
+        norms = {f"{norm}.{own}" for norm in batch_norms(self.model) for own in ("running_mean", "running_var")}
+        kept = copy_entries(self.model, norms & self.state.source.keys())
+        restore_entries(self.model, {name: self.state.source[name] for name in kept})
+        with self.resting():
+            yield
+        restore_entries(self.model, kept)
+
+    @property
+    def device(self) -> str:
+        return device_of(self.model)
+
+    # What the transaction calls.
+
+    @contextmanager
+    def opened(self) -> Iterator[LearningRun]:
+        """Leave gradients, and which parameters may have them, as they were before."""
+        try:
+            yield self
+        finally:
+            for parameter in self._learnable.values():
+                parameter.requires_grad, parameter.grad = True, None
+
+    def bind(self, names: Sequence[str], rule: StepRule | None = None) -> None:
+        """Make these parameters learn, and no others, with the moments that the state has of them."""
+        self.names, self.rule = list(names), rule or self.rule
+        learning = set(names)
+        for name, parameter in self._learnable.items():
+            parameter.requires_grad = name in learning
+        self.parameters = {name: self._learnable[name] for name in self.names}
+        carried = getattr(self.state, "moments", ()) if self.member.carries(self.phase) else ()
+        self._time = self.steps if carried else 0
+        self._sizes = [value.numel() for value in self.parameters.values()]
+        self._moments = self._moments_from(carried)
+
+    def repeat(self, batches: Sequence[Rows]) -> None:
+        """Make the training steps until they end, or a loss is not finite."""
+        self._before, self.planned = copy_entries(self.model, self.state.source), len(batches)
+        norms = batch_norms(self.model)
+        by_norms = all(name.rpartition(".")[0] in norms for name in self.names)
+        layers = nullcontext() if by_norms else record_layers(self.model)
+        with self.member.normalising(self) as self._norms, layers as ran:
+            self._ran = self._norms.ran if ran is None else ran
+            for rows in batches:
+                self._tracked = []
+                self.member.train_step(self, rows)
+                if self._over or not all(map(math.isfinite, self.losses[-1:])):
+                    break
+
+    def undo(self) -> None:
+        """Return the network to what it was before the call."""
+        restore_entries(self.model, self._before)
+
+    def invalid_reason(self) -> str:
+        """Return why the result is invalid: batches too small for a batch norm, or numbers that are not finite."""
+        if self._norms.starved:
+            name = next(iter(self._norms.starved))
+            return f"batch norm {name} was given one value per channel: more frames are needed"
+        if not all(map(math.isfinite, self.losses)):
+            return f"not finite after {len(self.losses)} iterations, loss {self.losses[-1]}"
+        moments = all(bool(np.isfinite(moment.cpu().numpy()).all()) for moment in self._moments)
+        if not moments or not is_finite(self.model, self.state.source):
+            return f"not finite after {len(self.forward)} iterations"
+        return ""
+
+    def passes(self, memory: Any) -> Passes:
+        """Return what was computed, with the bytes that a state and the call kept."""
+        owners = {name.rpartition(".")[0] for name in self.names}
+        trained = tuple(name for name in self._ran if name in owners) if self.trained is None else self.trained
+        kept_bytes = memory.kept_bytes + self.kept_bytes
+        return Passes(tuple(self.forward), tuple(self.backward_passes), trained, kept_bytes, self.shares)
+
+    def seen(self) -> dict[str, Any]:
+        """Return the predictions for the batch and the share of samples that were fit, where the call found them."""
+        batch, answers = self.batch, None
+        if self._shown is not None and self.phase.on_stream and self.member.answers == "batch":
+            answers = batch.task.answers(self._shown, *batch.images.shape[1:3])
+        return {"answers": answers, "accepted": self._fit / self._judged if self._judged else None}
+
+    def changed(self) -> npt.NDArray[np.bool_] | None:
+        """Mark what changed in the vector of all weights; None if nothing did."""
+        if isinstance(self.moved, np.ndarray):
+            return self.moved
+        if self.moved is None and not self.names:
+            return None
+        layout = layout_of(self.model)
+        names = self.names if self.moved is None else self.moved
+        return coordinates(layout, [name for name in names if name in layout.spans])
+
+    def moments(self) -> tuple[Weights, ...]:
+        """Return the optimiser's moments by parameter."""
+        if not self.parameters:
+            return tuple(getattr(self.state, "moments", ()))
+        found = [self.parts(moment.cpu()) for moment in self._moments]
+        return tuple({name: part.numpy() for name, part in moment.items()} for moment in found)
+
+    def _moments_from(self, carried: Sequence[Weights]) -> list[Tensor]:
+        """Return moments as vectors; missing ones are zero."""
+        if self.rule is None or not self.parameters:
+            return []
+        like = self.weights()
+        vectors = [torch.zeros_like(like) for _ in range(self.rule.moments)]
+        for vector, moment in zip(vectors, carried, strict=False):
+            for name, part in self.parts(vector).items():
+                if name in moment:
+                    part.copy_(torch.tensor(moment[name]))
+        return vectors
