@@ -29,11 +29,15 @@ def said() -> dict[str, dict[str, Said]]:
 
 def tables_of(name: str) -> Made:
     """Read a set of tables."""
-    made = Made(json.loads((RECORDED / "specs.json").read_text(encoding="utf-8"))[name])
+    spec, runs = json.loads((RECORDED / "specs.json").read_text(encoding="utf-8"))[name], _rows("runs", name)
+    made = Made(spec, runs=[{"system": system} for system in runs.column("system").unique().to_pylist()])
     for file in RECORDED.glob("*.parquet"):
-        own = _table(file.stem).filter(pc.equal(_table(file.stem)["set"], name)).drop_columns(["set"])
-        made._frames[file.stem] = own.to_pandas().reindex(columns=made.frame(file.stem).columns)
+        made._frames[file.stem] = _rows(file.stem, name).to_pandas().reindex(columns=made.frame(file.stem).columns)
     return made
+
+
+def _rows(table: str, name: str) -> pa.Table:
+    return _table(table).filter(pc.equal(_table(table)["set"], name)).drop_columns(["set"])
 
 
 @cache

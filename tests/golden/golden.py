@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -131,8 +133,15 @@ def tell(old: Path, new: Path, renames: Renames) -> int:
         say(line)
     if len(found) > MOST_LINES:
         say(f"and {len(found) - MOST_LINES} more")
+        for kind, count in Counter(map(kind_of, found)).most_common():
+            say(f"{count:6} {kind}")
     say(f"{len(found)} differences." if found else "No difference.")
     return 1 if found else 0
+
+
+def kind_of(line: str) -> str:
+    """Return the kind of product in which a difference is: texts, the tables of a run, the cache."""
+    return re.split(r"[/,:' ]", line.removeprefix("run "), maxsplit=1)[0] + (" (tables)" * line.startswith("run "))
 
 
 def say(line: str) -> None:
