@@ -112,7 +112,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
             run.step(gradient if self.faithful else gradient.mul_(1 / gradient.norm().clamp_min(1.0)))
 
     def _next_block(self, run: LearningRun, number: int) -> bool:
-        """Add one more block to what learns, at a lower rate; return False where what was learned so far must be undone."""
+        """Add a block to what learns, at a lower rate; return False where what was learned so far must be undone."""
         if run.losses and (run.invalid_reason() or run.notes["explosion"]):
             run.stop()
             return False
