@@ -133,10 +133,10 @@ class LearningAdaptation(Adaptation):
         if why or (run.names and not run.made and not run.waits):
             run.undo()
             return Adapted(state, skipped=why or self.nothing, work=run.passes(after), **run.seen())
-        kept_bytes = run.passes(after).kept_bytes
+        work = run.passes(after)
         self.end(run)
-        work = replace(run.passes(after), kept_bytes=kept_bytes)
         after = self.next_state(run, carries=self.carries(phase))
+        work = replace(work, forward=tuple(run.forward))  # what `end` keeps takes the place of what was kept before
         if run.waits:
             return Adapted(after, skipped=run.waits, work=work, **run.seen())
         made = run.made if run.names else len(batches)

@@ -315,17 +315,24 @@ class LearningRun:
         """Return the optimiser's moments by parameter."""
         if not self.parameters:
             return tuple(getattr(self.state, "moments", ()))
-        found = [self.parts(moment.cpu()) for moment in self._moments]
-        return tuple({name: part.numpy() for name, part in moment.items()} for moment in found)
+        found = [moment.cpu().numpy() for moment in self._moments]
+        return tuple({name: each[span].reshape(shape) for name, span, shape in self._spans()} for each in found)
+
+    def _spans(self) -> Iterator[tuple[str, slice, tuple[int, ...]]]:
+        """Yield the place of each parameter in a vector of all, and its shape."""
+        stop = 0
+        for name, size in zip(self.names, self._sizes, strict=True):
+            stop += size
+            yield name, slice(stop - size, stop), tuple(self.parameters[name].shape)
 
     def _moments_from(self, carried: Sequence[Weights]) -> list[Tensor]:
         """Return moments as vectors; missing ones are zero."""
         if self.rule is None or not self.parameters:
             return []
-        like = self.weights()
-        vectors = [torch.zeros_like(like) for _ in range(self.rule.moments)]
+        dtype = str(next(iter(self.parameters.values())).dtype).removeprefix("torch.")
+        vectors = [np.zeros(sum(self._sizes), dtype=dtype) for _ in range(self.rule.moments)]
         for vector, moment in zip(vectors, carried, strict=False):
-            for name, part in self.parts(vector).items():
+            for name, span, _ in self._spans():
                 if name in moment:
-                    part.copy_(torch.tensor(moment[name]))
-        return vectors
+                    vector[span] = moment[name].reshape(-1)
+        return [torch.from_numpy(vector).to(self.device) for vector in vectors]
