@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import Data
     from driftlab.platform.scaling.base import Scaling
 
+STREAM_BATCH = 32  # frames, unless a member sets another default
 EMPTY_PACK: Mapping[str, npt.NDArray[Any]] = {}  # of a member without a summary of the source
 
 
@@ -87,7 +88,7 @@ class Adaptation(ABC):
     estimates: int = 0  # domains from which it learned what each network of a family reaches; 0: it cannot estimate
 
     # Learning from the stream of the application.
-    stream_batch: int = 32  # frames of a batch; a member with 0 of them learns in phases only
+    stream_batch: int = STREAM_BATCH  # frames of a batch; a member with 0 of them learns in phases only
     learns: Literal["instead", "beside"] = "instead"  # of answering, or on a share beside it
     answers: Literal["now", "batch"] = "now"  # predict frame by frame, or when the batch is full, which adds latency
     episodic: bool = False  # whether an announced boundary between domains resets it

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, STREAM_BATCH, Adaptation, Adapted, Answered, Batch, Phase
 from driftlab.platform.adaptation.batches import (
     MAX_FRAMES,
     NO_FRAMES,
@@ -147,7 +147,7 @@ class LearningAdaptation(Adaptation):
 class StreamAdaptation(Adaptation):
     """Base of members that can learn from the stream, without labels."""
 
-    stream_batch: StreamBatch = 32
+    stream_batch: StreamBatch = STREAM_BATCH
     learns: Annotated[
         Literal["instead", "beside"], Means("whether learning replaces answering or shares the machine")
     ] = "instead"

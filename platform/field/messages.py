@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from driftlab.platform.streaming.base import Sampling
 FORMAT = 1  # version of both headers
 MAX_SAMPLES = 4096  # frames of one upload
 STAMPS = ("capture", "receipt")
-KINDS = ("update", "labels", "plan")
 
 # version, number, time of sending, first frame, count of frames, step between frames (0: steps are listed), scale,
 # stamp, network that runs + 1 (0: the initial one), length of the codec's name
@@ -27,6 +26,7 @@ RESULT = struct.Struct("<BIBIBI")  # version, number, kind, captured frame, byte
 PLAN_DIGITS = 5  # significant digits of a rate or an interval
 
 ResultKind = Literal["update", "labels", "plan"]
+KINDS = get_args(ResultKind)
 
 
 @dataclass(frozen=True)

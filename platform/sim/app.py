@@ -57,7 +57,7 @@ class Links:
 
 
 @dataclass
-class Choice:
+class NetworkChoice:
     """The networks of its family that an application runs and trains."""
 
     runs: int | None = None  # the network that the device runs, where one was chosen
@@ -84,7 +84,7 @@ class AppSim:
         faults = {direction: rng_for(seed, "damage", self.name, direction) for direction in get_args(Direction)}
         self.links = Links(up, down, device.radio, faults, damaged)
         self.learner: LearnerSim = LearnerSim(self)
-        self.choice = Choice()
+        self.choice = NetworkChoice()
         self.account = Account()
         self.observed: SeenAccuracy | None = None  # newest
         self.segment: StreamSegment | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from driftlab.platform.core.records import Reply
+from driftlab.platform.core.registry import import_class
 from driftlab.platform.sim import inline
-from driftlab.platform.sim.inline import InlineBackend
+from driftlab.platform.sim.inline import NODE_CLASSES, InlineBackend
 from driftlab.platform.sim.session import NodeId
 
 
@@ -62,3 +63,18 @@ def test_one_thread_computes():
 
     InlineBackend()
     assert torch.get_num_threads() == cv2.getNumThreads() == 1
+
+
+NAMES = {
+    "device": "CameraNode",
+    "application": "AppNode",
+    "teacher": "TeacherNode",
+    "learner": "LearnerNode",
+    "builder": "Builder",
+    "recorder": "Recorder",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(NODE_CLASSES))
+def test_every_kind_of_node_has_its_class(kind):
+    assert import_class(NODE_CLASSES[kind]).__name__ == NAMES[kind]
