@@ -88,7 +88,9 @@ def _check_elsewhere(student: StudentPart) -> None:
     if zoo.task_of(student.network) is not TASKS["classification"]:
         raise RequestError(f"'{student.network}' is no classifier; only classifiers learn labelled sets.")
     if student.weights or not student.pretrain_steps:
-        raise RequestError("A network that learned elsewhere needs pretrain_steps above 0, and no file of weights.")
+        raise RequestError(
+            "student.elsewhere needs pretrain_steps above 0 and cannot be combined with student.weights."
+        )
 
 
 def fault_of(place: str, check: Callable[[], Any]) -> list[str]:
@@ -133,8 +135,8 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
         _check_own_classes(experiment, seen.name, stream)
     if not stream.has_truth and experiment.teacher.kind == "oracle":
         raise RequestError(
-            f"'{seen.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
-            "set teacher.kind=network, or put label maps beside the file"
+            f"'{seen.name}' has no ground truth, which teacher.kind=oracle requires; "
+            "set teacher.kind=network, or add label maps in the folder FILE.labels"
         )
     if student not in zoo.ZOO:
         return
@@ -170,7 +172,7 @@ def _check_adaptations(experiment: Experiment, student: str) -> None:
 def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
     """Read measured networks, which require live=false: only their measurements exist."""
     if measured_of(app) and workload.live:
-        raise RequestError("networks that are only measured cannot run; set live: false beside apps")
+        raise RequestError("measured variants have no network to run; set live: false in this workload")
 
 
 def _pretraining_stream(workload: WorkloadPart) -> Stream:
@@ -189,8 +191,8 @@ def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> Non
         )
     if experiment.teacher.kind == "network":
         raise RequestError(
-            f"{whose}, and teacher.kind is network, who knows {', '.join(CLASSES)}; set teacher.kind=oracle: "
-            "the label maps teach"
+            f"{whose}, and teacher.kind=network predicts {', '.join(CLASSES)}; set teacher.kind=oracle "
+            "to train on the label maps"
         )
     if learners := ", ".join(sorted(_learners(experiment))):
         raise RequestError(

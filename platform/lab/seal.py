@@ -74,7 +74,9 @@ def open_run(path: Path) -> tuple[Experiment, Path]:
     read_info(path)  # the report at the end requires it
     spec = parse(document, source=str(path / paths.SPEC))
     if not os.access(path, os.W_OK):
-        raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
+        raise RequestError(
+            f"Run folder '{path}' is not writable; change its permissions or start a new run with --out."
+        )
     if shape_fault(Spec, document, lenient=True):
         paths.write_spec(path, resolved(spec))
     return spec, path.resolve()

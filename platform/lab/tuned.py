@@ -27,7 +27,7 @@ def read_tuned(file: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RequestError) as error:
         raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MOST_LINE)}") from None
     if not isinstance(found, dict) or any(key not in found for key in KEPT):
-        raise RequestError(f"--tuned {file} is not what a search writes; give the best.yaml of its folder")
+        raise RequestError(f"--tuned {file} is not a tuning result; pass the best.yaml of a tuning folder")
     return {key: found[key] for key in KEPT}
 
 

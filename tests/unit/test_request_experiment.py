@@ -312,7 +312,7 @@ class TestMeaning:
         assert {cell.workload for cell in cells_of(experiment)} == {"running", "slow"}
 
 
-def test_an_oracle_has_nothing_to_say_about_a_stream_without_truth(tmp_path):
+def test_oracle_teacher_requires_ground_truth(tmp_path):
     import cv2
     import numpy as np
 
@@ -323,7 +323,7 @@ def test_an_oracle_has_nothing_to_say_about_a_stream_without_truth(tmp_path):
     writer.release()
     workload = {"name": f"video:{path}", "duration_s": None, "fps": 2, "height": 32, "width": 48}
     (fault,) = faults(document(workloads=[workload]))
-    assert "has no truth, and teacher.kind is oracle" in fault
+    assert "has no ground truth, which teacher.kind=oracle requires" in fault
     assert "set teacher.kind=network" in fault
     experiment = parse(document(workloads=[workload], teacher={"kind": "network"}))
     assert cells_of(experiment)[0].duration_s == pytest.approx(2.0)

@@ -139,7 +139,7 @@ def test_networks_that_are_only_measured_do_not_run(boards):
     variants = {"file": boards, **READ, "only": {"board": "nano"}}
     (fault,) = faults(sharing({"name": "a", "variants": variants}, live=True))
     place = "workloads.0.apps.0.variants"
-    assert fault == f"{place}: networks that are only measured cannot run; set live: false beside apps"
+    assert fault == f"{place}: measured variants have no network to run; set live: false in this workload"
 
 
 def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(boards, tmp_path, monkeypatch, capsys):
