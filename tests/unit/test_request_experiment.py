@@ -214,7 +214,7 @@ class TestRowsThatVary:
 
 
 class TestMeaning:
-    def test_all_wrong_names_at_once_with_places_and_what_was_meant(self):
+    def test_all_wrong_names_are_reported_with_places_and_suggestions(self):
         found = faults(
             document(
                 systems=["nocustom", {"name": "z", "streaming": {"name": "one_time", "sample_sec": 3}}],
@@ -345,7 +345,7 @@ class TestFiles:
         assert load(str(path), ["student.pretrain_seed=4"]).student.pretrain_seed == 4
 
     @pytest.mark.parametrize("like", ["quik", "7", "{}"])
-    def test_one_that_is_like_nothing_is_refused(self, tmp_path, like):
+    def test_unknown_like_is_refused(self, tmp_path, like):
         path = tmp_path / "mine.yaml"
         path.write_text(f"{{name: mine, like: {like}}}")
         with pytest.raises(RequestError, match="Unknown experiment"):

@@ -106,7 +106,7 @@ def test_an_override_may_choose_another_board(boards):
         ({"file": 3, "onyl": {}}, ["file is 3: input should be a valid string", "onyl is not known here."]),
     ],
 )
-def test_what_is_mistyped_is_refused_with_its_place(variants, said):
+def test_mistyped_keys_are_refused_with_their_place(variants, said):
     found = faults(sharing({"name": "a", "variants": variants}))
     assert len(found) == len(said)
     for fault, part in zip(found, said, strict=True):
