@@ -1,4 +1,4 @@
-"""The spaces by name: those with a file, and one from ranges of parameters for every other system and member."""
+"""Find search spaces by name: from files, or from parameter ranges of systems and members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.platform.tune.document import SpaceDocument, parse
 
 FOLDER = Path(__file__).parent / "spaces"
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
-AROUND = 4.0  # a range goes from so small a part of the default to so many times it
+AROUND = 4.0  # a range spans default / AROUND to default x AROUND
 REASON = "a quarter of the default to four times it, within what the parameter allows"
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
 
@@ -36,7 +36,7 @@ def names() -> list[str]:
 
 
 def summary_of(name: str) -> str:
-    """Say in a line what a space is for."""
+    """Return the summary of a space."""
     return str(raw(name)["summary"]) if name in files() else _summary_by_ranges(name)
 
 
@@ -65,7 +65,7 @@ def raw(request: str) -> Mapping[str, Any]:
 
 
 def _sectioned(document: Mapping[str, Any], request: str) -> Mapping[str, Any]:
-    """Take the `tune` section out of an experiment, which is what it tunes."""
+    """Convert an experiment with a `tune` section to a search document."""
     section = document.get("tune")
     if section is None and "space" not in document:
         raise RequestError(f"'{request}' has neither a space nor a section 'tune' with one: it says nothing to search.")
@@ -100,7 +100,7 @@ def _like(system: System) -> str:
 
 
 def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
-    """List a domain for every parameter of a member that is a number, a choice or a switch, by its dotted path."""
+    """Return a domain per numeric, choice or boolean parameter of a member, by dotted path."""
     given, found = dict(member.params), {}
     for name, one in parameters_of(member_class(member.family, member.name)).items():
         domain = _domain(one, given.get(name, one.default))
@@ -110,7 +110,7 @@ def space_of(member: Member, system: int = 0) -> dict[str, dict[str, Any]]:
 
 
 def host_of(family: str, name: str) -> dict[str, Any]:
-    """Describe a system that a member works in: a row of the table that has it, or one like nestdnn with it."""
+    """Return a system with the member: one of the table, or one based on nestdnn."""
     row = next((one for one in SYSTEMS.values() if getattr(one, family).name == name), None)
     if row is not None:
         return {"name": row.name}
@@ -119,7 +119,7 @@ def host_of(family: str, name: str) -> dict[str, Any]:
 
 
 def _domain(one: Parameter, default: Any) -> dict[str, Any] | None:
-    """Choose a domain; none for texts, lists, and what is left open."""
+    """Return the domain of a parameter; None for texts, lists and unset values."""
     if typing.get_origin(one.hint) is typing.Literal:
         return {"values": list(typing.get_args(one.hint)), "why": "every choice"}
     if isinstance(default, bool):
@@ -137,7 +137,7 @@ def _domain(one: Parameter, default: Any) -> dict[str, Any] | None:
 
 
 def _ends(one: Parameter, default: float) -> tuple[float, float]:
-    """Go from a part of the default to a multiple; a bound that is not allowed itself is approached half-way."""
+    """Return the range around a default; an open bound is replaced by its midpoint with the default."""
     bounds = one.interval
     low, high = default / AROUND, default * AROUND or math.inf
     if bounds.low is not None and low <= bounds.low:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # Optuna, which the processes of trials do without
 OUTCOME = "outcome"  # where a result holds everything that the ledger takes
 ATTEMPTS = 3  # at a trial whose process is killed
 LOST = f"its process ended {ATTEMPTS} times: it was killed, memory was short, or a library crashed"
-REDUCTION = 4  # ASHA keeps one of so many trials at each rung
+REDUCTION = 4  # ASHA keeps 1 of REDUCTION trials at each rung
 FIRST_RUNG = 1 / REDUCTION**2  # of the session; the next one is a quarter of it
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -60,7 +60,7 @@ class SearchPlace:
 def run_session(
     session: TuneSession, place: SearchPlace, on_end: OnTrialEnd, callbacks: Sequence[tune.Callback] = ()
 ) -> None:
-    """Run what is left of a session; Ray is started for it and ends with it."""
+    """Run the remaining trials of a session; start Ray for it and stop Ray at the end."""
     if session.over:
         return
     portable.check(session.document.portable)
@@ -98,13 +98,13 @@ def _fit(
 
 
 def _storage(session: TuneSession, cluster: Cluster, callbacks: Sequence[tune.Callback]) -> Path:
-    """Let Tune write where it is cleared away; where a user's logger writes, beside the tables."""
+    """Return Ray Tune's folder: temporary, or with loggers in the folder of the search."""
     folder = session.directory if callbacks or cluster.folder is None else cluster.folder
     return folder / "tune"
 
 
 def _scheduler(session: TuneSession) -> tune.schedulers.TrialScheduler | None:
-    """Stop trials that fall behind at a rung, by virtual time, where that was asked for."""
+    """Return an ASHA scheduler over simulated time if the document enables early stopping."""
     if not session.document.early_stopping:
         return None
     length_s: Any = max(workload["duration_s"] or 0.0 for workload in session.document.experiment["workloads"])
@@ -139,7 +139,7 @@ class SessionSearcher(Searcher):
         return {**asdict(assignment), "every_window": early}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Wait for the end."""
+        """Ignore intermediate results."""
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Record a trial that has ended; one that was running was stopped by the scheduler."""
@@ -174,7 +174,7 @@ class SessionSearcher(Searcher):
         """Read nothing here: a session goes on from its tables."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the session out of what Tune pickles: it lives in this process and is not restored from there."""
+        """Exclude the session from Tune's pickles, from which nothing is restored."""
         return {}
 
 
@@ -182,7 +182,7 @@ class TrialTrainable(tune.Trainable):
     """One trial after another in one process, which keeps the networks that it has loaded."""
 
     def setup(self, config: dict[str, Any], **shared: Any) -> None:
-        """Begin the first trial of this process; what all trials share is no part of what loggers receive of each."""
+        """Start the first trial of this process; `shared` values are not passed to loggers."""
         self._backend, self._experiment = WarmBackend(), shared["experiment"]
         self._outcomes = self._begin(config)
 
@@ -199,7 +199,7 @@ class TrialTrainable(tune.Trainable):
         return {**outcome.metrics, "time_s": outcome.time_s, OUTCOME: [record], "done": outcome.status != RUNNING}
 
     def cleanup(self) -> None:
-        """Let go of the cells of a trial that was stopped."""
+        """Close the cells of a stopped trial."""
         self._outcomes.close()
 
     def _begin(self, config: dict[str, Any]) -> Any:

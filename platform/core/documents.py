@@ -172,7 +172,7 @@ def describe_fault(detail: ErrorDetails) -> str:
 def shape_faults(
     error: ValidationError, model: type[BaseModel], numbers: Mapping[str, Sequence[int]] | None = None
 ) -> list[str]:
-    """Put pydantic's findings in plain words, with what was probably meant.
+    """Describe pydantic's errors in plain words, with the most similar valid name.
 
     `numbers` gives for the items of a list the numbers that a reader knows them by.
     """
@@ -180,7 +180,7 @@ def shape_faults(
 
 
 def shape_fault(model: type[BaseModel], document: Any, *, lenient: bool = False) -> str:
-    """Return what is wrong with the shape of a stored document; an empty text if nothing.
+    """Describe the type and key faults of a stored document; empty if there are none.
 
     With `lenient` it may have keys that the model does not have: another version may have written them.
     """

@@ -38,7 +38,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class _Limited:
-    """A member whose every call has a limit of time; its parameters and what it says of itself are as they are."""
+    """Proxy of a member that limits the duration of every call; attributes are unchanged."""
 
     def __init__(self, made: Any, name: str, seconds: float, but: tuple[str, ...]) -> None:
         self._made, self._name, self._seconds, self._but = made, name, seconds, but
@@ -47,7 +47,7 @@ class _Limited:
         return self._name
 
     def __getattr__(self, key: str) -> Any:
-        if key.startswith("__"):  # what copying and pickling look for, before there is a member
+        if key.startswith("__"):  # copying and pickling query these before the member is set
             raise AttributeError(key)
         value = getattr(self._made, key)
         if not inspect.ismethod(value) or key in self._but:

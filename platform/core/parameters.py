@@ -25,7 +25,7 @@ CHOOSING = "choosing"  # metadata of a parameter of scaling that changes the cho
 
 @dataclass(frozen=True)
 class Means:
-    """What a parameter is, and its unit where it has one."""
+    """Meaning of a parameter, and its unit."""
 
     text: str
     unit: str = ""
@@ -57,7 +57,7 @@ class Parameter:
     """One parameter of a member."""
 
     name: str
-    hint: Any  # its type, without what is annotated
+    hint: Any  # its type, without annotations
     default: Any  # dataclasses.MISSING: it must be given
     meaning: str = ""
     unit: str = ""
@@ -69,7 +69,7 @@ class Parameter:
 
     @property
     def range(self) -> str:
-        """Say which values are allowed, as far as the annotations do."""
+        """Describe the allowed values, as far as the annotations define them."""
         if typing.get_origin(self.hint) is typing.Literal:
             return " | ".join(map(str, typing.get_args(self.hint)))
         bounds = str(self.interval)
@@ -78,7 +78,7 @@ class Parameter:
         return f"{bounds}, or none" if bounds and self.may_be_none else bounds
 
     def faults(self, value: Any) -> Iterator[str]:
-        """Say whether a value of the right type lies outside the range."""
+        """Yield a fault if a value of the right type lies outside the range."""
         values = value if isinstance(value, tuple) else (value,)
         if self.interval != ValueRange() and any(one is not None and one not in self.interval for one in values):
             yield f"'{self.name}' is {value}, must be {self.range}"

@@ -71,7 +71,7 @@ def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[An
 
 
 def install_finder() -> None:
-    """Let this process import files by their module names; further calls change nothing."""
+    """Register the import hook for plug-in files; repeated calls have no effect."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
@@ -110,7 +110,7 @@ def _frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
 
 
 def _faults(cls: type[Any], base: type[Any]) -> Iterator[str]:
-    """List what a class lacks to be a member."""
+    """Yield the reasons why a class cannot be a member."""
     if not issubclass(cls, base):
         yield f"it must be a subclass of {base.__module__}.{base.__name__}"
         return

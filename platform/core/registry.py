@@ -159,7 +159,7 @@ class Member:
 
     @property
     def version(self) -> int:
-        """The version of the member's code: what stands on another one is not kept."""
+        """Return the version of the member's code; results of other versions are computed again."""
         return int(member_class(self.family, self.name).version)
 
     def make(self) -> Any:
@@ -261,7 +261,7 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 @functools.cache
 def _plain() -> TypeAdapter[Any]:
-    """Make what turns values into plain data, in which an infinite one stays infinite."""
+    """Return the adapter that dumps values as plain data and keeps infinite numbers."""
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
@@ -275,4 +275,4 @@ def _type_name(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint))
 
 
-plugins.install_finder()  # at import: a worker may unpickle a user's class before any code asks for it
+plugins.install_finder()  # at import: a worker may unpickle a user's class before any code imports it

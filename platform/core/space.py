@@ -16,7 +16,7 @@ from driftlab.errors import RequestError
 
 Floats = npt.NDArray[np.float64]
 BOUND = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
-GRID_POINTS = 5  # of a continuous range, where a grid is asked for
+GRID_POINTS = 5  # of a continuous range in a grid
 Settings = Mapping[str, Any]  # dotted path -> value
 
 
@@ -140,7 +140,7 @@ class Space:
 
 
 def key(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Tell settings apart."""
+    """Return a hashable key of settings."""
     return tuple((path, repr(settings[path])) for path in sorted(settings))
 
 
@@ -165,7 +165,7 @@ class Constraint:
     bound: float
 
     def violation(self, metrics: Mapping[str, float]) -> float:
-        """Tell by how much the bound is missed, as a share of it where it is not 0; 0 where it is kept."""
+        """Return the violation relative to the bound (absolute for a bound of 0); 0 if it is kept."""
         over = metrics[self.metric] - self.bound
         return max(0.0, over if self.relation == "<=" else -over) / (abs(self.bound) or 1.0)
 
@@ -182,7 +182,7 @@ def constraint_of(text: str) -> Constraint:
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What is searched for, and where."""
+    """Space, objectives, constraints and seed of a search."""
 
     space: Space
     objectives: tuple[Objective, ...]
@@ -200,7 +200,7 @@ class SearchProblem:
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and what came of them."""
+    """Settings of a trial, and its metrics."""
 
     number: int
     settings: Settings
@@ -216,12 +216,11 @@ class Trial:
 
 
 def leading(trials: Sequence[Trial], problem: SearchProblem) -> list[Trial]:
-    """Give the trials that no other one beats in everything; those that miss a bound only where all do."""
-
-    told = [trial for trial in trials if trial.metrics is not None]
-    if not told:
+    """Return the Pareto-optimal trials; trials that miss a bound only if all do."""
+    succeeded = [trial for trial in trials if trial.metrics is not None]
+    if not succeeded:
         return []
-    return [trial for trial, rank in zip(told, ranks(told, problem), strict=True) if rank == 0]
+    return [trial for trial, rank in zip(succeeded, ranks(succeeded, problem), strict=True) if rank == 0]
 
 
 def best_of(trials: Sequence[Trial], problem: SearchProblem) -> Trial | None:

@@ -1,4 +1,4 @@
-"""The shape of a request, and of what a run stores of it: names, types and ranges, and no file or network behind them.
+"""Models of an experiment and of a run's spec: names, types and ranges, without access to files or networks.
 
 `lab/read.py` completes a document before it is validated here. Readers of runs validate `spec.yaml` with the same
 model and ignore keys that it does not have: another version may have written them.
@@ -85,7 +85,7 @@ class MeasuredPart(StrictPart):
 
 
 class AppPart(StrictPart):
-    """One of several applications on a device; what it leaves out is as in the workload and the experiment."""
+    """One of several applications on a device; missing values come from the workload and the experiment."""
 
     name: Name
     watches: str | None = None  # another stream than the workload's own
@@ -94,7 +94,7 @@ class AppPart(StrictPart):
     pretrain_seed: Seed | None = None
     variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
-    latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every answer is late
+    latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every prediction is late
     energy_goal_j: Positive | None = None  # per frame, at most
     priority: Positive = 1.0
 
@@ -123,7 +123,7 @@ class WorkloadPart(StrictPart):
         return self.alias or label_of(self.name)
 
     def seen_by(self, app: AppPart) -> WorkloadPart:
-        """Describe what one application watches."""
+        """Return the workload with the stream of one application."""
         return self.model_copy(
             update={"name": app.watches or self.name, "params": {**self.params, **app.params}, "apps": ()}
         )
@@ -150,18 +150,18 @@ class FleetPart(StrictPart):
 class StudentPart(StrictPart):
     """The network on every device, and how the generic one was made.
 
-    What is left out is as the zoo says of a network of a paper, or as below.
+    Missing values come from the zoo entry of a published network, else from the defaults below.
     """
 
     network: str = "tiny"
     pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
-    pretrain_seed: Seed = 0  # of its weights, and of what it and its family learn from
+    pretrain_seed: Seed = 0  # of weights and pre-training data of the network and its family
     weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
     elsewhere: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
     elsewhere_steps: Steps = 4000
-    per_seed: bool = False  # whether each seed of the run has networks of its own; if not, all share the same
+    per_seed: bool = False  # whether each seed of the run builds separate networks
 
 
 class ServerPart(StrictPart):
@@ -183,11 +183,11 @@ class TeacherPart(StrictPart):
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    flicker: Annotated[float, Field(ge=0, le=16)] = 0.0  # pixels that outlines move about, anew for every frame
+    flicker: Annotated[float, Field(ge=0, le=16)] = 0.0  # pixels by which outlines move, drawn for every frame
 
 
 class ComputePart(StrictPart):
-    """Where tensors live and how much of a machine each actor asks for; tables of CPU and GPU runs may differ."""
+    """Torch device, precision and GPU share per actor; tables of CPU and GPU runs may differ."""
 
     torch_device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes while networks are pre-trained
@@ -201,7 +201,7 @@ class ComputePart(StrictPart):
 
 
 class BudgetPart(StrictPart):
-    """What the search for some settings has spent."""
+    """Budget that a search has used."""
 
     trials: Annotated[int, Field(ge=1)]
     streamed_s: Annotated[float, Field(ge=0)]

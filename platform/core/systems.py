@@ -28,7 +28,7 @@ class System:
 
     @property
     def uses_teacher(self) -> bool:
-        """Tell whether a learner or the device uses a teacher."""
+        """Return whether a learner or the device uses a teacher."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation = member_class("adaptation", self.adaptation.name)
         return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
@@ -41,7 +41,7 @@ class System:
 
     @property
     def trains_several(self) -> bool:
-        """Tell whether a learner may train another network of a family than the one that runs first."""
+        """Return whether a learner may train other networks of a family than the first one."""
         return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
 
     def faults(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The networks that a run needs, built before its cells begin, each once and all at the same time."""
+"""Build the networks of a run before its cells start: each network once, all in parallel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIXED = Member("scaling", "fixed")
 
 
 def settings_of(experiment: Experiment, backend: Backend, progress: Progress) -> dict[str, WorkloadSetup]:
-    """Build what the workloads need, and put the setting of each together for every scaling member and seed."""
+    """Build all networks and return the setup of each workload, scaling member and seed, by `setup_key`."""
     asked = _asked(experiment)
     wanted = recipes_of(experiment)
     session = backend.open("artefacts")
@@ -40,13 +40,13 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
 
 
 def recipes_of(experiment: Experiment) -> dict[str, FamilyRecipe]:
-    """List the networks that an experiment needs, each once."""
+    """List the recipes of an experiment's networks by key, without duplicates."""
     asked = _asked(experiment)
     return {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
 
 
 def _asked(experiment: Experiment) -> list[tuple[Asked, tuple[int, ...]]]:
-    """List the conditions that networks are built for, each with the seeds that share it."""
+    """List workload and scaling member of all networks, each with the seeds that share these networks."""
     members = {repr(system.scaling): system.scaling for system in systems_of(experiment)}
     return [
         (Asked(experiment, workload, scaling, sharing[0]), sharing)
@@ -63,7 +63,7 @@ def _sharing(experiment: Experiment) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Asked:
-    """Conditions that are asked for: a workload for systems with a scaling member, under a seed."""
+    """Workload, scaling member and seed that networks are built for."""
 
     experiment: Experiment
     workload: WorkloadPart
@@ -76,7 +76,7 @@ class Asked:
 
 
 def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
-    """List the recipe of an application's student and, where a network teaches, the teacher's."""
+    """List the recipes of an application's student and, for teacher.kind=network, its teacher."""
     experiment, seen = asked.experiment, asked.workload.seen_by(app)
     stream = open_workload(seen)
     student = experiment.student_of(app, asked.seed)
@@ -116,10 +116,10 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
 def _build(
     recipes: Mapping[str, FamilyRecipe], session: Session, progress: Progress, limit_s: float
 ) -> dict[str, BuiltNetwork]:
-    """Start every build, then wait for each; builders differ so that they may run side by side."""
+    """Start all builds, then wait for them. Each has its own builder, so that builds run in parallel."""
     jobs = []
     for number, recipe in enumerate(recipes.values()):
-        progress.building(_named(recipe), number + 1, len(recipes))  # in one process that is where the time goes
+        progress.building(_named(recipe), number + 1, len(recipes))  # the inline backend builds within `call`
         builder = NodeId("builder", f"builder-{number}")
         session.place(builder)
         jobs.append(session.call(builder, "build", recipe, limit_s))
@@ -133,7 +133,7 @@ def _build(
 
 
 def _packs(asked: Sequence[Asked], session: Session, limit_s: float) -> dict[tuple[str, str], Job]:
-    """Let adaptations find out what they need to know of the data that students were built on, each thing once."""
+    """Compute the source statistics of adaptations with `packs`, once per network family and adaptation."""
     members = {repr(system.adaptation): system.adaptation for one in asked[:1] for system in systems_of(one.experiment)}
     wanted = {
         (name, family.key()): PackRecipe(family, member)
@@ -154,7 +154,7 @@ def _packs(asked: Sequence[Asked], session: Session, limit_s: float) -> dict[tup
 
 
 def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
-    """Name a network, and how many networks have become of it once that is known."""
+    """Name a network and its size; `count` is the number of networks in its family, if known."""
     network, many = recipe.network, "" if count is None else f"{count} "
     family = f", {many}by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
     return f"{network.network} {network.height}x{network.width}{family}"

@@ -1,4 +1,4 @@
-"""The cells of a grid: one system on one workload with one fleet and one seed is one run."""
+"""Cells of a grid: each combines one system, workload, fleet and seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from driftlab.platform.core.spec import AppPart, DevicePart, FleetPart, SystemPa
 
 
 class Point(NamedTuple):
-    """A cell of the grid by what it combines; nothing of its devices is drawn yet."""
+    """System, workload, fleet and seed of a cell, before its devices are drawn."""
 
     system: System
     workload: WorkloadPart
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 def points_of(experiment: Experiment) -> list[Point]:
-    """Lay out the grid, seed by seed, so that every system has its first result early."""
+    """List the points of the grid, seed by seed, so that every system has a result early."""
     systems = systems_of(experiment)
     return [
         Point(system, workload, fleet, seed)
@@ -53,7 +53,7 @@ def points_of(experiment: Experiment) -> list[Point]:
 
 
 def cells_of(experiment: Experiment) -> list[Cell]:
-    """Draw the worlds of all devices and visitors, which are the same whatever system runs on them."""
+    """Draw devices, streams, arrivals and loads; they depend on the seed, not on the system."""
     tenants = {workload.label: tenants_of(experiment, workload) for workload in experiment.workloads}
     drawn: dict[tuple[int, str, str], tuple[Device, ...]] = {}
     cells = []
@@ -66,7 +66,7 @@ def cells_of(experiment: Experiment) -> list[Cell]:
 
 
 def systems_of(experiment: Experiment) -> list[System]:
-    """List the systems of an experiment, and after them the bounds that it asks for and does not list itself."""
+    """List the systems of an experiment, then those bounds that its list of systems lacks."""
     systems = [system_of(part) for part in experiment.systems]
     if not experiment.bounds:
         return systems
@@ -93,7 +93,7 @@ def _cell(point: Point, devices: tuple[Device, ...], gpus: int) -> Cell:
 
 
 def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[App], seed: int) -> tuple[Device, ...]:
-    """Give each device a world and visitors of its own, the same ones whatever system runs on it."""
+    """Draw the devices of a fleet, each with its own streams, arrivals and load, equal for all systems."""
     return tuple(
         Device(
             f"device-{index:04d}",
@@ -108,7 +108,7 @@ def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[App],
 
 
 def _settled(tenant: App, seed: int, index: int) -> App:
-    """Seed what an application watches; those on one device that watch the same place see the same."""
+    """Seed an application's stream; applications with one stream on one device receive the same frames."""
     return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
 
 
@@ -137,7 +137,7 @@ def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[App, ...
 
 
 def stream_of(workload: WorkloadPart) -> StreamSpec:
-    """Describe a workload's stream; a file tells its own length."""
+    """Describe a workload's stream; the duration of a video file is read from the file."""
     return StreamSpec(
         workload=workload.name,
         seed=0,
@@ -150,7 +150,7 @@ def stream_of(workload: WorkloadPart) -> StreamSpec:
 
 
 def open_workload(workload: WorkloadPart) -> Stream:
-    """Open a workload once, so that what is wrong with it shows."""
+    """Open a workload's stream; RequestError for wrong parameters."""
     if elsewhere := sorted(set(workload.params) & {"seed", *type(workload).model_fields}):
         raise RequestError(f"params holds {', '.join(elsewhere)}; such settings stand beside params, seeds in seeds")
     return open_stream(
@@ -165,7 +165,7 @@ def open_workload(workload: WorkloadPart) -> Stream:
 
 
 def check_files(experiment: Experiment) -> None:
-    """Read the files that streams are made of, before anything starts; DataError for one that is damaged."""
+    """Read all stream files before a run starts; DataError for a damaged file."""
     live = [workload for workload in experiment.workloads if workload.live]
     seen = {repr(part): part for each in live for app in experiment.apps_of(each) for part in [each.seen_by(app)]}
     for workload in seen.values():
@@ -175,12 +175,12 @@ def check_files(experiment: Experiment) -> None:
 
 
 def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:
-    """Tell whether a stream shows other classes than the pictures that networks are built on."""
+    """Return whether a stream has classes that the pre-training images lack."""
     return find_workload(workload.name).classes not in (None, stream.classes)
 
 
 def measured_of(app: AppPart) -> tuple[Variant, ...]:
-    """Read the measured networks of an application: those under its name, or a file's only ones."""
+    """Read an application's measured networks: those under its name, or the only ones in the file."""
     if app.variants is None:
         return ()
     if isinstance(app.variants, str):
@@ -193,29 +193,29 @@ def measured_of(app: AppPart) -> tuple[Variant, ...]:
 
 
 def fleet_of(fleet: FleetPart) -> list[tuple[Hardware, LinkProfile, LoadProfile]]:
-    """List the machine, the link and the load of every device."""
+    """List hardware, link and load of every device."""
     kinds = [(_machine(part), described(link, part.link), described(load, part.load)) for part in fleet.devices]
     return [kind for kind, part in zip(kinds, fleet.devices, strict=True) for _ in range(part.count)]
 
 
 def _machine(part: DevicePart) -> Hardware:
-    """Find a device's machine; its applications may be given less memory than it has."""
+    """Return a device's hardware, with `memory_bytes` replaced if the device limits it."""
     machine: Hardware = described(hardware, part.hardware)
     return machine if part.memory_bytes is None else replace(machine, memory_bytes=part.memory_bytes)
 
 
 def described(module: Any, given: Any) -> Any:
-    """Find a profile by name, or read the one that is spelled out."""
+    """Find a profile by name, or read one that is given as a mapping."""
     return module.find(given) if isinstance(given, str) else module.from_mapping(given)
 
 
 def system_of(part: SystemPart) -> System:
-    """Make the system that a part describes; RequestError names what is wrong with its members."""
+    """Construct the system of a part; RequestError lists the faults of its members."""
     base = _base_of(part)
     members: dict[str, Any] = {family: slot_of(family, getattr(part, family)) for family in FAMILIES}
     system = replace(base, name=part.name, **members)
     if [member.name for member in system.members] != [member.name for member in base.members]:
-        system = replace(system, bound=None)  # other parameters leave a bound what it is, other members do not
+        system = replace(system, bound=None)  # a bound keeps its role with other parameters, but not with other members
     if part.null_link:
         system = replace(system, bound="null_link")
     faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
@@ -225,9 +225,9 @@ def system_of(part: SystemPart) -> System:
 
 
 def resolved(experiment: Experiment) -> dict[str, Any]:
-    """Write an experiment with every parameter of every system that runs, so that reading a run needs no member.
+    """Write an experiment with all parameters of all systems, so that reading a run imports no member.
 
-    Defaults stand by themselves: what a member was given is part of its name in tables and of its networks' keys.
+    Defaults are stored under `defaults`: given parameters enter a member's name in tables and the keys of networks.
     """
     systems, count = systems_of(experiment), len(experiment.systems)
     slots = [
@@ -242,13 +242,13 @@ def resolved(experiment: Experiment) -> dict[str, Any]:
 
 
 def plain_slot(member: Member) -> dict[str, Any]:
-    """Write a member as what stands in a slot."""
+    """Write a member as the mapping of a slot."""
     params = {key: list(value) if isinstance(value, tuple) else value for key, value in member.params}
     return {"name": member.name, **params}
 
 
 def _base_of(part: SystemPart) -> System:
-    """Find the row of the table that a system starts from; a name that is not there starts from the null members."""
+    """Find the base system of a row; an unknown name starts from the null members."""
     name = part.base or part.name
     if part.base and name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
@@ -256,7 +256,7 @@ def _base_of(part: SystemPart) -> System:
 
 
 def slot_of(family: str, given: str | dict[str, Any]) -> Member:
-    """Read what stands in a slot: a name, or one with parameters."""
+    """Read a slot: a member's name, or a mapping of its name and parameters."""
     if isinstance(given, str):
         return Member(family, given)
     if "name" not in given:
@@ -266,7 +266,7 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
 
 
 def _as_then(member: Member, defaults: Any) -> Member:
-    """Give a member those defaults of a run's spec that are others by now; the rest stays not given."""
+    """Set those defaults of a run's spec that have changed since; parameters with the same default stay unset."""
     if not isinstance(defaults, dict):
         raise RequestError(f"{member.family}: defaults is {quoted(defaults)}; write parameters beside the name instead")
     if not defaults:

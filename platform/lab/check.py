@@ -1,4 +1,4 @@
-"""What makes a request wrong, said in full: names, parameters, combinations, machines that are not there."""
+"""Validate names, parameters and combinations of an experiment and report all faults in one message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
 
 
 def report(source: str, faults: Sequence[str]) -> str:
-    """Put all faults of one request into one message."""
+    """Format the faults of one request as one message, at most `FAULTS_SHOWN` of them."""
     shown = [shortened(fault, LONGEST_FAULT) for fault in faults[:FAULTS_SHOWN]]
     more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
     lines = "\n".join(f"  - {fault}" for fault in (*shown, *more))
@@ -42,7 +42,7 @@ def report(source: str, faults: Sequence[str]) -> str:
 
 
 def faults_of(experiment: Experiment) -> list[str]:
-    """Name everything that is wrong although the shape is right."""
+    """List the faults of an experiment whose names, types and ranges are valid."""
     faults = [fault for place, check in _checks(experiment) for fault in fault_of(place, check)]
     faults += _gpu_faults(experiment.compute)
     faults += [
@@ -56,7 +56,7 @@ def faults_of(experiment: Experiment) -> list[str]:
 
 
 def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """List everything that an experiment names: where it stands, and what refuses it."""
+    """Yield the place and the check of everything that an experiment names."""
     for number, system in enumerate(experiment.systems):
         yield f"systems.{number}", partial(system_of, system)
     for number, workload in enumerate(experiment.workloads):
@@ -81,18 +81,20 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _check_elsewhere(student: StudentPart) -> None:
-    """Refuse what is no labelled set, and a network that would not learn for its own classes afterwards."""
+    """Refuse a name of no labelled set, a network without classifier, and settings that skip the pre-training."""
     if not str(student.elsewhere).startswith(SET_PREFIX):
         raise RequestError(f"'{student.elsewhere}' is no labelled set; name one as set:signs/ri100.")
     find_workload(str(student.elsewhere))
     if zoo.task_of(student.network) is not TASKS["classification"]:
         raise RequestError(f"'{student.network}' is no classifier; only classifiers learn labelled sets.")
     if student.weights or not student.pretrain_steps:
-        raise RequestError("A network that learned elsewhere needs pretrain_steps above 0, and no file of weights.")
+        raise RequestError(
+            "student.elsewhere needs pretrain_steps above 0 and cannot be combined with student.weights."
+        )
 
 
 def fault_of(place: str, check: Callable[[], Any]) -> list[str]:
-    """Return the message of a check that refuses, with its place; an empty list where it does not."""
+    """Run a check; return its message with the place, or an empty list if it passes."""
     try:
         check()
     except RequestError as error:
@@ -101,7 +103,7 @@ def fault_of(place: str, check: Callable[[], Any]) -> list[str]:
 
 
 def _check_apps(workload: WorkloadPart) -> None:
-    """Refuse twins, and visitors that the trace cannot be drawn from."""
+    """Refuse duplicate names of applications and an invalid `churn`."""
     names = [app.name for app in workload.apps]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RequestError(f"apps names {', '.join(twice)} twice; give each another name")
@@ -113,7 +115,7 @@ def _check_apps(workload: WorkloadPart) -> None:
 
 
 def _check_load(experiment: Experiment, part: DevicePart) -> None:
-    """Read a device's load; a file is read in full, and repeated as often as the longest session asks."""
+    """Read a device's load; a file is read in full and repeated for the longest session."""
     profile, lengths_s = described(load, part.load), [1.0]
     if profile.file is None:
         return
@@ -124,7 +126,7 @@ def _check_load(experiment: Experiment, part: DevicePart) -> None:
 
 
 def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> None:
-    """Open an application's stream; an oracle needs a stream with truth for its task."""
+    """Open an application's stream; teacher.kind=oracle requires ground truth for the task."""
     seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
         zoo.check(app.network)
@@ -133,14 +135,14 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
         _check_own_classes(experiment, seen.name, stream)
     if not stream.has_truth and experiment.teacher.kind == "oracle":
         raise RequestError(
-            f"'{seen.name}' has no truth, and teacher.kind is oracle, who tells nothing else; "
-            "set teacher.kind=network, or put label maps beside the file"
+            f"'{seen.name}' has no ground truth, which teacher.kind=oracle requires; "
+            "set teacher.kind=network, or add label maps in the folder FILE.labels"
         )
     if student not in zoo.ZOO:
         return
     _check_adaptations(experiment, student)
     whose = f"'{seen.name}' has truth" if stream.has_truth else f"'{seen.name}' has no truth, networks have lessons"
-    shown = (stream if stream.has_truth else _lesson(seen)).at([])
+    shown = (stream if stream.has_truth else _pretraining_stream(seen)).at([])
     if zoo.task_of(student).truth(shown) is None:
         known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
         fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
@@ -151,10 +153,10 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
 
 
 def _check_adaptations(experiment: Experiment, student: str) -> None:
-    """Refuse adaptations whose idea does not work for the network's task."""
+    """Refuse adaptations that do not support the network's task."""
     task = zoo.task_of(student).name
     for part in experiment.systems:
-        with suppress(RequestError):  # a system with faults of its own is refused by itself
+        with suppress(RequestError):  # the check of the system reports its faults
             system = system_of(part)
             fitting = system.adaptation.make().tasks
             if task not in fitting:
@@ -168,20 +170,20 @@ def _check_adaptations(experiment: Experiment, student: str) -> None:
 
 
 def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
-    """Read measured profiles; there is no network behind them that could run."""
+    """Read measured networks, which require live=false: only their measurements exist."""
     if measured_of(app) and workload.live:
-        raise RequestError("networks that are only measured cannot run; set live: false beside apps")
+        raise RequestError("measured variants have no network to run; set live: false in this workload")
 
 
-def _lesson(workload: WorkloadPart) -> Stream:
-    """Open a stream like those that networks learn from before they are put on this one."""
+def _pretraining_stream(workload: WorkloadPart) -> Stream:
+    """Open a short stream of the workload's family, as used for pre-training."""
     family = find_workload(workload.name).family
     name = next(name for name in WORKLOADS if name.startswith(f"{family}/"))
     return open_stream(name, seed=0, height=workload.height, width=workload.width, fps=1.0, duration_s=1.0)
 
 
 def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:
-    """Let only label maps teach a film's own classes: no lesson from before the run has them."""
+    """Require label maps for the classes of a video file, which no pre-training images contain."""
     whose = f"'{name}' has classes of its own ({', '.join(stream.classes)})"
     if not stream.has_truth:
         raise RequestError(
@@ -189,8 +191,8 @@ def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> Non
         )
     if experiment.teacher.kind == "network":
         raise RequestError(
-            f"{whose}, and teacher.kind is network, who knows {', '.join(CLASSES)}; set teacher.kind=oracle: "
-            "the label maps teach"
+            f"{whose}, and teacher.kind=network predicts {', '.join(CLASSES)}; set teacher.kind=oracle "
+            "to train on the label maps"
         )
     if learners := ", ".join(sorted(_learners(experiment))):
         raise RequestError(
@@ -200,17 +202,17 @@ def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> Non
 
 
 def _learners(experiment: Experiment) -> set[str]:
-    """Name the scaling members that learn before a run begins."""
+    """Return the names of scaling members that train before a run starts."""
     found = set()
     for part in experiment.systems:
-        with suppress(RequestError):  # a system that is wrong is refused in its own place
+        with suppress(RequestError):  # the check of the system reports its faults
             scaling = system_of(part).scaling
             found |= {scaling.name} if scaling.make().needs_data else set()
     return found
 
 
 def _check_teacher(experiment: Experiment) -> None:
-    """Let only networks teach what the student does, and noise at borders disturb only what has borders."""
+    """Require a teacher for the student's task, and segmentation for label noise at borders."""
     student, teacher = experiment.student.network, experiment.teacher
     zoo.check(teacher.network)
     if student not in zoo.ZOO:

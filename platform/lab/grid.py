@@ -1,4 +1,4 @@
-"""A grid of cells: built, run side by side as far as the machine allows, recorded one by one, never lost together."""
+"""Run the cells of a grid in parallel and record each when it ends; a failed cell does not affect others."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from driftlab.platform.sim.session import Backend, NodeId, Session, describe
 from driftlab.platform.sim.setting import Cell, WorkloadSetup, setup_key
 
 log = logging.getLogger(__name__)
-DEVICES_AT_WORK = 1000  # in all cells that run at the same time: so many take about 5 GiB
+DEVICES_AT_WORK = 1000  # in all cells that run at the same time: 1000 devices take about 5 GiB
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a grid ended."""
+    """Result of a grid: counts of cells, and the failed cells with reasons."""
 
     directory: Path
     done: int
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Path, progress: Progress) -> Outcome:
-    """Run every cell that the folder does not hold yet; a cell that fails leaves its reason and the others alone."""
+    """Run every cell that the plan lists; the rows of a failed cell hold the reason."""
     todo, kept = plan.todo, len(plan.kept)
     for reason, again in plan.again.items():
         progress.repeats(again, reason)
@@ -54,7 +54,7 @@ def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Pa
 
 @dataclass(frozen=True)
 class Work:
-    """What every cell of a grid is run with."""
+    """Settings, backend, folder and progress of a grid, shared by its cells."""
 
     settings: Mapping[str, WorkloadSetup]  # by workload, scaling member and seed
     origins: Mapping[str, Origin]  # by cell
@@ -65,7 +65,7 @@ class Work:
 
 
 def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]:
-    """Run cells side by side, each in a thread that mostly waits for the backend."""
+    """Run cells in parallel, each in a thread that mostly waits for the backend; return failures."""
     failed = []
     for cell, reason in _ended(cells, work):
         work.progress.finished(cell.id, reason)
@@ -75,7 +75,7 @@ def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]
 
 
 def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
-    """Yield each cell as it ends; where only one may run at a time it runs here, so that it can be interrupted."""
+    """Yield each cell as it ends; with concurrency 1 cells run in this thread and can be interrupted."""
     if work.backend.concurrency == 1:
         yield from ((cell, _run_cell(cell, work)) for cell in cells)
         return
@@ -86,11 +86,11 @@ def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
         running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
         yield from ((running[future], future.result()) for future in as_completed(running))
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # on an interrupt, closing the backend ends what still waits
+        pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, closing the backend ends waiting cells
 
 
 def _run_cell(cell: Cell, work: Work) -> str:
-    """Run and record one cell; return why it failed, or nothing."""
+    """Run and record one cell; return the reason of a failure, or an empty text."""
     started = time.perf_counter()
     setting = work.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
@@ -99,8 +99,8 @@ def _run_cell(cell: Cell, work: Work) -> str:
             loop.run()
         rows, reason = _with_host(loop.ledger.rows, started), ""
     except (KeyboardInterrupt, BackendLost):
-        raise  # the run is to stop, or has nothing left to run on
-    except BaseException as error:  # a plugin's sys.exit too is its cell's own: it is reported, and the others go on
+        raise  # the run stops, or its backend is gone
+    except BaseException as error:  # a plug-in's sys.exit too fails only its cell; the others continue
         log.debug("cell %s failed", cell.id, exc_info=True)
         reason = str(error) if isinstance(error, DriftlabError) else describe(error)
         rows = failed_rows(cell, setting.experiment, reason)
@@ -108,7 +108,7 @@ def _run_cell(cell: Cell, work: Work) -> str:
 
 
 def _record(cell: Cell, rows: Rows, work: Work) -> str:
-    """Write a cell's rows, in a session of its own: repeating it repeats nothing else; return why that failed."""
+    """Write a cell's rows in a separate session, so that a retry repeats only the writing; return the failure."""
     recorder = NodeId("recorder", "recorder")
     try:
         with _session(work, f"{cell.id}/tables") as session:
@@ -126,7 +126,7 @@ def _record(cell: Cell, rows: Rows, work: Work) -> str:
 
 @contextlib.contextmanager
 def _session(work: Work, name: str) -> Iterator[Session]:
-    """Open a session and let go of its nodes, however its work ends."""
+    """Open a session and close it at the end, also after an error."""
     session = work.backend.open(name)
     try:
         yield session
@@ -135,7 +135,7 @@ def _session(work: Work, name: str) -> Iterator[Session]:
 
 
 def _with_host(rows: Rows, started: float) -> Rows:
-    """Add what this machine happened to need."""
+    """Add the time and peak memory of the host process."""
     (run,) = rows["runs"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     host = {"host_seconds": [time.perf_counter() - started], "host_peak_memory_bytes": [peak]}

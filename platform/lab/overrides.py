@@ -1,4 +1,4 @@
-"""Overrides `a.b.0.c=value`: they reach any depth, must meet something that exists, and keep types."""
+"""Apply overrides `a.b.0.c=value` to a document, at any depth; values keep their YAML types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DIGITS = 9  # of a position in a list
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one mapping over another; mappings merge, everything else is replaced."""
+    """Merge `over` into `base` recursively; values other than mappings are replaced."""
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
@@ -26,7 +26,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def apply_overrides(
     document: Mapping[str, Any], overrides: Sequence[str], example: str = "workloads.0.duration_s=30"
 ) -> dict[str, Any]:
-    """Apply overrides in order to a complete document, so that every key that may be set is there to be met."""
+    """Apply overrides in order to a document in which all defaults are filled in."""
     result: dict[str, Any] = copy.deepcopy(dict(document))
     for override in overrides:
         path, equals, text = override.partition("=")
@@ -37,7 +37,7 @@ def apply_overrides(
 
 
 def read_value(text: str, override: str) -> Any:
-    """Read a value; what is no YAML is a text."""
+    """Read a value as YAML, or as text if it is not valid YAML."""
     try:
         return read_yaml(text)
     except yaml.YAMLError:
@@ -46,24 +46,24 @@ def read_value(text: str, override: str) -> Any:
         raise RequestError(f"--set '{shortened(override)}': {error}.") from None
 
 
-def set_at(document: Any, path: list[str], value: Any, told: str) -> None:
-    """Put a value at a place of a document; `told` says in errors whose request that is."""
+def set_at(document: Any, path: list[str], value: Any, source: str) -> None:
+    """Set the value at a path of a document; error messages begin with `source`."""
     *parents, last = path
     here = document
     for depth, key in enumerate(parents):
-        here = here[_position(here, key, told)] if isinstance(here, list) else here.setdefault(key, {})
+        here = here[_position(here, key, source)] if isinstance(here, list) else here.setdefault(key, {})
         if not isinstance(here, dict | list):
             place = ".".join(path[: depth + 1])
-            raise RequestError(f"{told}: {place} is {quoted(here)}, which has nothing below it.")
+            raise RequestError(f"{source}: {place} is {quoted(here)}, which has nothing below it.")
     if isinstance(here, list):
-        here[_position(here, last, told)] = value
+        here[_position(here, last, source)] = value
     else:
         here[last] = value
 
 
-def _position(items: list[Any], key: str, told: str) -> int:
+def _position(items: list[Any], key: str, source: str) -> int:
     if not (key.isascii() and key.isdecimal()) or len(key) > MAX_DIGITS or int(key) >= len(items):
         raise RequestError(
-            f"{told}: '{shortened(key)}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
+            f"{source}: '{shortened(key)}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
         )
     return int(key)

@@ -1,4 +1,4 @@
-"""The folder of a run: created atomically, locked while a process works in it, refused when it is something else."""
+"""Create, lock and clean up run folders."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from driftlab.platform.core.files import explain_refusal, write_atomically
 
 RUNS = Path("runs")  # the default place of run folders
 SPEC, INFO, LOCK, LOG = "spec.yaml", "run.json", ".lock", "log.jsonl"
-ATTEMPTS = 10  # to lock a folder that others remove
+ATTEMPTS = 10  # to lock a folder that other processes remove
 
 
 def fresh(name: str) -> Path:
-    """Name the folder of a new run by experiment and time; two started in one second differ by chance."""
+    """Return the folder of a new run: experiment, time, and a random suffix against collisions within a second."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     return RUNS / f"{name}-{stamp}-{secrets.token_hex(3)}"
 
 
 @contextlib.contextmanager
 def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
-    """Make the folder of a new run and hold its lock; a request that is refused meanwhile leaves nothing of the run.
+    """Create the folder of a new run and hold its lock; a RequestError in the block removes the run's files.
 
-    Two runs may be started into one folder: it is looked at, written and emptied again under the lock alone.
+    Two runs may be started in one folder, so it is checked, written and emptied only under the lock.
     """
-    _refuse_filled(path)  # before a lock file is put into a folder that is not ours
+    _refuse_filled(path)  # before a lock file is written to a folder of other content
     made = missing(path)
     with _lock_made(path):
         try:
@@ -52,7 +52,7 @@ def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
 
 
 def new_run(path: Path, spec: dict[str, Any]) -> Path:
-    """Write a new run's spec into its folder."""
+    """Write the spec of a new run into its folder; return the resolved path."""
     _refuse_filled(path)
     with _cannot_write(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def new_run(path: Path, spec: dict[str, Any]) -> Path:
 
 
 def write_spec(path: Path, spec: dict[str, Any]) -> None:
-    """Write what a run is asked for, in full."""
+    """Write the complete spec of a run, atomically."""
     write_atomically(path / SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True))
 
 
@@ -83,7 +83,7 @@ def _cannot_write(path: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _lock_made(path: Path) -> Iterator[None]:
-    """Make a folder and lock it, again if another run that was refused removes it in between."""
+    """Create and lock a folder; retry if another process removes it in between."""
     with contextlib.ExitStack() as held:
         with _cannot_write(path):
             for attempt in range(ATTEMPTS):
@@ -98,7 +98,7 @@ def _lock_made(path: Path) -> Iterator[None]:
 
 
 def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
-    """Write a run's provenance where it is missing or damaged; what is there stays."""
+    """Write a run's provenance if it is missing or damaged."""
     try:
         read_json(read_text(path / INFO))
     except (OSError, ValueError, DataError):
@@ -106,19 +106,19 @@ def keep_info(path: Path, provenance: Callable[[], dict[str, Any]]) -> None:
 
 
 def clear_other_code(path: Path, code: str) -> None:
-    """Clear the digest of the code in a run's provenance where other code continues the run."""
+    """Clear the code digest in a run's provenance if other code continues the run."""
     info = read_json(read_text(path / INFO))
     if info.get("code_digest") not in (None, code):
         write_atomically(path / INFO, json.dumps({**info, "code_digest": None}, indent=2, sort_keys=True) + "\n")
 
 
 def missing(path: Path) -> list[Path]:
-    """List a folder and those around it, from the inside out, as far as they are not there yet."""
+    """List the folders of a path that do not exist, innermost first."""
     return [folder for folder in (path.absolute(), *path.absolute().parents) if not os.path.exists(folder)]
 
 
 def forget_unused(path: Path) -> None:
-    """Remove what a run that never began has written; a folder that holds any table stays, and so do others' files."""
+    """Remove the files of a run that wrote no table; other files and folders with tables stay."""
     tables = path / "tables"
     if any(tables.rglob("*.parquet")):
         return
@@ -129,18 +129,18 @@ def forget_unused(path: Path) -> None:
 
 def _remove_empty(folders: Sequence[Path]) -> None:
     for folder in folders:
-        with contextlib.suppress(OSError):  # it is not there, or has something in it
+        with contextlib.suppress(OSError):  # missing, or not empty
             folder.rmdir()
 
 
 def is_run(path: Path) -> bool:
-    """Tell whether a folder was made by a run."""
+    """Return whether a folder holds a run's spec."""
     return (path / SPEC).is_file()
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Work in a run folder alone; the lock goes with the process that holds it, however that ends."""
+    """Hold the lock of a run folder; the kernel releases it when the process ends."""
     while True:
         with os.fdopen(os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "rb") as file:
             try:
@@ -153,7 +153,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Tell whether an open file still has its name: its owner may have removed it while this process opened it."""
+    """Return whether an open file still has its name; its owner may have removed it during the open."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
     return False

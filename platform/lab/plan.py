@@ -1,4 +1,4 @@
-"""Which cells of a run are still to do: what its folder holds is kept only where it is what the spec asks for."""
+"""Select the cells that a run must compute; finished cells are kept if spec and code versions match."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIFFERENCES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a run: those to do, those that are there, and for what reason others run again."""
+    """Cells to compute, cells to keep, and the reasons for repeated cells."""
 
     todo: tuple[Cell, ...]
     kept: frozenset[str]
@@ -33,11 +33,11 @@ class Plan:
 
 
 def plan_of(experiment: Experiment, directory: Path) -> Plan:
-    """Compare what a folder holds with what its spec asks for; RequestError if the spec was edited since."""
+    """Compare a folder's tables with its spec; RequestError if the spec was edited after cells finished."""
     cells, tables = cells_of(experiment), directory / "tables"
     origins = origins_of(experiment, cells)
     for table in TABLES:
-        files_of(tables, table)  # refuses what stands in the place of a folder: a cell could not be written there
+        files_of(tables, table)  # refuses a file in the place of a table's folder
     _refuse_foreign(tables, cells)
     kept, again, edited = set(), dict[str, list[str]](), dict[str, None]()
     for cell in cells:
@@ -56,7 +56,7 @@ def plan_of(experiment: Experiment, directory: Path) -> Plan:
 
 
 def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origin]:
-    """Say of every cell what decides its rows."""
+    """Return the spec and the code versions that determine each cell's rows."""
     spec, versions = resolved(experiment), {name: metadata.version(name) for name in ("driftlab", "torch")}
     found = {}
     for cell in cells:
@@ -74,7 +74,7 @@ def origins_of(experiment: Experiment, cells: Sequence[Cell]) -> dict[str, Origi
 
 
 def _other_versions(file: Path, origin: Origin) -> str | None:
-    """Say which other code computed a cell's rows."""
+    """Describe the other code that computed a cell's rows; None if it is the same."""
     seal = seal_of(file)
     if seal is None or seal.origin is None:
         return "it is not recorded what decided its rows"
@@ -104,7 +104,7 @@ def _refuse_edited(directory: Path, lines: Sequence[str]) -> None:
 
 
 def _refuse_foreign(tables: Path, cells: Sequence[Cell]) -> None:
-    """Refuse files of cells that the spec does not list: a report would show them among the others."""
+    """Refuse files of cells that the spec does not list; a report would include them."""
     known = {table_file(tables, "runs", cell.id).name for cell in cells}
     foreign = sorted(file.name for file in files_of(tables, "runs") if file.name not in known)
     if foreign:

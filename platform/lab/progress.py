@@ -9,29 +9,29 @@ from typing import Any, TextIO
 
 
 class Progress:
-    """Hears what happens and says nothing; every listener is one of these."""
+    """Base of progress listeners; its methods do nothing."""
 
     def begins(self, cells: int, kept: int, work_s: float) -> None:
-        """The grid begins: so many cells to run, so many already there, so many seconds of work to do, as estimated."""
+        """Receive the start of a grid: cells to run, cells kept, and the estimated work in seconds."""
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
-        """Cells that the folder holds run again, for this reason."""
+        """Receive stored cells that run again, and the reason."""
 
     def building(self, network: str, number: int, of: int) -> None:
-        """A network is being built, or waited for."""
+        """Receive the start of a build, or of the wait for it."""
 
     def built(self, network: str, done: int, of: int) -> None:
-        """A network is ready."""
+        """Receive the end of a build."""
 
     def advanced(self, work_s: float) -> None:
-        """Some cell has done this many of the estimated seconds of work."""
+        """Receive the estimated seconds of work that a cell has done since its last report."""
 
     def finished(self, cell: str, reason: str) -> None:
-        """A cell has ended; the reason is empty unless it failed."""
+        """Receive the end of a cell; `reason` is empty unless it failed."""
 
 
 class Log(Progress):
-    """Writes what happened into the run's log and passes it on."""
+    """Write events to the run's log and pass them to another listener."""
 
     def __init__(self, file: TextIO, listener: Progress) -> None:
         self._file, self._listener = file, listener
@@ -64,5 +64,5 @@ class Log(Progress):
 
 
 def now() -> str:
-    """Tell the host's time; it stands in logs and provenance only."""
+    """Return the host's time, for logs and provenance only."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

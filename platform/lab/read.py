@@ -1,4 +1,4 @@
-"""An experiment as data: what runs against what, strictly validated, with every fault named at once."""
+"""Read, complete and strictly validate experiments; one error reports all faults."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FOLDER = Path(__file__).parent / "experiments"
 
 
 class Experiment(Spec):
-    """A request that was completed and validated."""
+    """A complete, validated experiment."""
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
-        """List a workload's applications; where it lists none there is one, called by its task."""
+        """List a workload's applications; without a list, one that is named after its task."""
         network = zoo.ZOO.get(self.student.network)
         return workload.apps or (AppPart(name=network.task.name if network else "unknown"),)
 
@@ -45,14 +45,14 @@ class Experiment(Spec):
 
 @dataclass(frozen=True)
 class Choice:
-    """Part of a grid, as the command line asks for it; an empty choice leaves the grid as it is."""
+    """Part of a grid, as selected on the command line; an empty choice changes nothing."""
 
     systems: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
 
     def of(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Narrow a complete document; a name that it does not list is added, like its first workload or by its name."""
+        """Narrow a complete document; add unlisted systems by name, unlisted workloads as copies of the first."""
         chosen = dict(document)
         if self.systems:
             known = {part.get("name"): part for part in _mappings(document, "systems") if _is_named(part)}
@@ -66,7 +66,7 @@ class Choice:
 
 
 def _mappings(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """List the mappings in a list of a document; the rest is left for the validation to refuse."""
+    """List the mappings in a list of a document; the validation reports other items."""
     items = document.get(key)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
@@ -76,7 +76,7 @@ def _is_named(part: Mapping[str, Any]) -> bool:
 
 
 def _called(name: str, workloads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Find workloads by name or alias; one that is not there is read as the first one is."""
+    """Find workloads by name or alias; an unlisted name gets the settings of the first workload."""
     listed = [part for part in workloads if name in (part.get("name"), part.get("alias"))]
     return listed or [{**workloads[0], "name": name, "alias": None}]
 
@@ -105,13 +105,13 @@ def find(request: str) -> Path:
 def load(
     request: str, overrides: Sequence[str] = (), choice: Choice | None = None, tuned: Sequence[Path] = ()
 ) -> Experiment:
-    """Read an experiment by name or path, apply its size, settings of searches and overrides, and validate it."""
+    """Read an experiment by name or path; apply size, tuned settings and overrides; validate it."""
     parts = [read_tuned(file) for file in tuned]
     return parse(document_of(find(request)), overrides, choice, source=str(request), tuned=parts)
 
 
 def document_of(path: Path) -> dict[str, Any]:
-    """Read a file; one that is `like` a built-in experiment says only what differs from it."""
+    """Read a file; with `like` it holds only the differences to a built-in experiment."""
     try:
         document = read_yaml(read_text(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -124,7 +124,7 @@ def document_of(path: Path) -> dict[str, Any]:
 
 
 def completed(document: Mapping[str, Any], own_name: str = "") -> dict[str, Any]:
-    """Lay a document over the built-in experiment that it is `like`."""
+    """Merge a document into the built-in experiment named by its `like`."""
     like, rest = document.get("like"), {key: value for key, value in document.items() if key != "like"}
     if like is None:
         return rest
@@ -141,7 +141,7 @@ def parse(
     source: str = "experiment",
     tuned: Sequence[Mapping[str, Any]] = (),
 ) -> Experiment:
-    """Validate a document; every fault is named with its place, its value and what is allowed."""
+    """Validate a document; RequestError lists every fault with place, value and allowed values."""
     sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
     others = [override for override in overrides if not override.startswith("size=")]
     changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = [choice.of] if choice else []
@@ -154,7 +154,7 @@ def parse(
                 last = with_defaults(change(last.document))
         experiment = _validated(last, source)
     except RequestError:
-        _validated(own, source)  # faults of the document itself are named first, by their places in it
+        _validated(own, source)  # report faults of the document itself first, with its places
         raise
     return _checked(experiment, source)
 
@@ -167,7 +167,7 @@ def _plain(value: Any) -> Any:
 
 
 def with_defaults(document: Mapping[str, Any]) -> Expanded:
-    """Complete a document, so that `--set` meets every key; what has not the right shape stays as it is."""
+    """Fill in all defaults, so that `--set` finds every key; malformed parts stay unchanged."""
     expanded = expand_items(document)
     whole = expanded.document
     if isinstance(student := whole.get("student"), dict):
@@ -177,7 +177,7 @@ def with_defaults(document: Mapping[str, Any]) -> Expanded:
 
 
 def pretraining_defaults(network: Any) -> dict[str, Any]:
-    """Return how a network of a paper is usually trained; nothing for others."""
+    """Return the pre-training settings of a published network; empty for others."""
     entry = zoo.ZOO.get(network) if isinstance(network, str) else None
     if entry is None or entry.course is None:
         return {}
@@ -186,7 +186,7 @@ def pretraining_defaults(network: Any) -> dict[str, Any]:
 
 
 def _filled(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the defaults of a model under a mapping, and under the mappings in it that have models of their own."""
+    """Fill a mapping with the defaults of its model, and nested mappings with those of theirs."""
     whole = dict(given)
     for name, field in model.model_fields.items():
         if name not in whole and not field.is_required() and not field.exclude:
@@ -206,7 +206,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _plain_default(value: Any) -> Any:
-    """Write a default as plain data; of a model its own defaults are laid in afterwards."""
+    """Write a default as plain data; a model becomes {}, which `_filled` completes."""
     if isinstance(value, BaseModel):
         return {}
     return [_plain_default(part) for part in value] if isinstance(value, tuple) else _plain(value)
@@ -225,7 +225,7 @@ def _validated(request: Expanded, source: str) -> Experiment:
 
 
 def _checked(experiment: Experiment, source: str) -> Experiment:
-    """Refuse what needs members, streams or files to be seen."""
+    """Check members, streams and files; drop `bound_rows` that equal the built-in bounds."""
     if faults := [*faults_of(experiment), *tuned_faults(experiment)]:
         raise RequestError(report(source, faults))
     if experiment.bound_rows is None:
@@ -235,7 +235,7 @@ def _checked(experiment: Experiment, source: str) -> Experiment:
 
 
 def sized(document: dict[str, Any], requested: Sequence[str], source: str) -> dict[str, Any]:
-    """Choose among the sizes that a document offers: `sizes: {small: {...}, full: {...}}` and `size: small`."""
+    """Apply one of a document's `sizes: {small: {...}, full: {...}}`, as `size: small` selects."""
     sizes = document.pop("sizes", {})
     default = document.pop("size", None)
     size = requested[-1] if requested else default

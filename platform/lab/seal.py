@@ -1,4 +1,4 @@
-"""Run an experiment: what the command line and the public function have in common."""
+"""Run or resume an experiment in its folder, for the command line and the public functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.session import Backend
 
 PACKAGES = ("driftlab", "torch", "torchvision", "ray", "numpy", "pyarrow", "opencv-python-headless", "av", "simpy")
-INSTRUCTIONS = ("avx512f", "avx2", "avx")  # of which the widest is named: sums are rounded by their width
+INSTRUCTIONS = ("avx512f", "avx2", "avx")  # the widest is recorded: the rounding of sums depends on the width
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
     open_backend: Callable[[], Backend] = InlineBackend,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Run an experiment by name, by file or as a document; the outcome names the folder with the tables."""
+    """Run an experiment given by name, file or document; the outcome holds the folder of the tables."""
     spec = load(experiment, overrides) if isinstance(experiment, str) else parse(experiment, overrides)
     check_torch_device(spec.compute.torch_device)
     portable.check(spec.compute.portable)
@@ -55,7 +55,7 @@ def resume(
     open_backend: Callable[[], Backend] = InlineBackend,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Continue a run that was interrupted: cells it has finished stay, all others are run."""
+    """Continue an interrupted run: finished cells are kept, all others are run."""
     spec, path = open_run(Path(directory))
     with paths.locked(path):
         return execute(spec, path, open_backend, progress or Progress())
@@ -63,25 +63,27 @@ def resume(
 
 @contextmanager
 def create_run(spec: Experiment, out: Path | None) -> Iterator[Path]:
-    """Make and lock the folder of a new run; where the run is refused before it has done anything, nothing stays."""
+    """Create and lock the folder of a new run; a RequestError in the block removes its files."""
     with paths.begin_run(paths.fresh(spec.name) if out is None else out, resolved(spec)) as directory:
         yield directory
 
 
 def open_run(path: Path) -> tuple[Experiment, Path]:
-    """Read what a run folder was asked to run; where it was edited and readers would refuse it, write it in full."""
+    """Read the spec of a run folder; rewrite it in full if it was edited and is incomplete."""
     document = read_request(path)
-    read_info(path)  # which the report at the end reads too
+    read_info(path)  # the report at the end requires it
     spec = parse(document, source=str(path / paths.SPEC))
     if not os.access(path, os.W_OK):
-        raise RequestError(f"Run folder '{path}' is not writable; change its permissions or start anew with --out.")
+        raise RequestError(
+            f"Run folder '{path}' is not writable; change its permissions or start a new run with --out."
+        )
     if shape_fault(Spec, document, lenient=True):
         paths.write_spec(path, resolved(spec))
     return spec, path.resolve()
 
 
 def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backend], progress: Progress) -> Outcome:
-    """Do what is left to do in a run folder that is locked, and stop whatever was started for it."""
+    """Run the remaining cells of a locked run folder, then close the backend."""
     portable.check(spec.compute.portable)
     plan = plan_of(spec, directory)
     with (directory / paths.LOG).open("a", encoding="utf-8") as file, in_batch():
@@ -99,7 +101,7 @@ def execute(spec: Experiment, directory: Path, open_backend: Callable[[], Backen
 
 
 def provenance() -> dict[str, Any]:
-    """Say what ran, on what, and when: everything that may explain a difference between two machines."""
+    """Return time, command, code, packages and host of a run, to explain differences between hosts."""
     return {
         "started": now(),
         "command": [_program(), *sys.argv[1:]],
@@ -117,7 +119,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _program() -> str:
-    """Name the program as a user would start it again; `python -m driftlab` is started as `__main__.py`."""
+    """Return the program as a user types it; `python -m driftlab` runs as `__main__.py`."""
     name = Path(sys.argv[0]).name
     return "driftlab" if name == "__main__.py" else name
 
@@ -139,11 +141,11 @@ def _version(package: str) -> str | None:
 
 
 def _git(*words: str) -> str | None:
-    """Ask git about the code that is running; None where it is not a checkout."""
+    """Query git for the running code; None outside a checkout."""
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=5, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
+    return result.stdout.strip()

@@ -1,4 +1,4 @@
-"""Items that stand for others, written out as plain data: named sets, what varies, and rows of the table of systems.
+"""Expand named sets, `vary` and names of systems in a document into plain items.
 
 `{set: all-streets, duration_s: 240}` stands for the items of a set, each with these changes; a change may reach deeper,
 as `devices.0.count: 4`. An item with `vary` stands for one item for every combination of the values:
@@ -32,14 +32,14 @@ from driftlab.platform.lab.overrides import set_at
 from driftlab.platform.lab.size import MAX_CELLS
 
 FILE = Path(__file__).parent / "sets.yaml"
-NAMED_BY = MappingProxyType({"workloads": "alias", "fleets": "name", "apps": "name"})  # what takes a varied value
-PLACE = re.compile(r"\{([^{}]*)\}")  # where a name takes a value
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # of a system once it is written out
+NAMED_BY = MappingProxyType({"workloads": "alias", "fleets": "name", "apps": "name"})  # key of a varied name
+PLACE = re.compile(r"\{([^{}]*)\}")  # placeholder of a varied value in a name
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # of an expanded system
 Sets = Mapping[str, Mapping[str, list[dict[str, Any]]]]
 
 
 def built_in() -> Sets:
-    """Read the sets that every experiment may name, by kind."""
+    """Read the built-in sets by kind and name."""
     return _read(FILE)
 
 
@@ -50,10 +50,9 @@ def _read(path: Path) -> Sets:
 
 @dataclass
 class Expanded:
-    """A document without sets, what varies and names of systems, and all that is wrong with those.
+    """A document with sets, `vary` and names of systems expanded, and the faults of these items.
 
-    In the place of an item that is refused stands REFUSED, or for a system the row itself, so that the rest keeps its
-    numbers.
+    A refused item is replaced by REFUSED, a refused system by its row, so that other items keep their numbers.
     """
 
     document: dict[str, Any]
@@ -62,7 +61,7 @@ class Expanded:
 
 
 def expand_items(document: Mapping[str, Any]) -> Expanded:
-    """Write out the items of a document; what has not the right shape stays as it is for the validation to refuse."""
+    """Expand the items of a document; malformed items stay unchanged, the validation reports them."""
     own, faults, rows = document.get("sets") or {}, list[str](), list[int]()
     if not isinstance(own, dict) or not all(isinstance(kind, dict) for kind in own.values()):
         faults, own = [f"sets is {quoted(own)}; give lists by kind and name: {{fleets: {{mine: [...]}}}}"], {}
@@ -86,7 +85,7 @@ def expand_items(document: Mapping[str, Any]) -> Expanded:
 
 
 def _items(kind: str, items: Sequence[Any], known: Sets, place: str, faults: list[str]) -> list[Any]:
-    """Write out the items of one list."""
+    """Expand the items of one list; a refused item becomes REFUSED."""
     result: list[Any] = []
     for number, item in enumerate(items):
         if not isinstance(item, dict) or not {"set", "vary"} & set(item):
@@ -102,7 +101,7 @@ def _items(kind: str, items: Sequence[Any], known: Sets, place: str, faults: lis
 
 
 def _members(kind: str, item: Mapping[str, Any], known: Sets) -> list[dict[str, Any]]:
-    """List what an item `{set: NAME, key: value}` stands for."""
+    """List the items of a set with the changes of `{set: NAME, key: value}`."""
     name, changes = item["set"], {key: value for key, value in item.items() if key != "set"}
     if str(name) not in known[kind]:
         raise unknown_name(f"set of {kind}", str(name), known[kind])
@@ -113,7 +112,7 @@ def _members(kind: str, item: Mapping[str, Any], known: Sets) -> list[dict[str, 
 
 
 def _varied(kind: str, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Write out an item of a list other than the systems."""
+    """Expand `vary` in an item of a list other than the systems."""
     if "vary" not in item:
         yield item
         return
@@ -132,7 +131,7 @@ def _varied(kind: str, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _combined(item: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
-    """Write out an item for every combination of the values that it varies, the last key fastest."""
+    """Yield an item for every combination of the varied values, the last key fastest."""
     plain, vary = {one: value for one, value in item.items() if one != "vary"}, item["vary"]
     for choice in itertools.product(*(_labelled(values) for values in vary.values())):
         chosen = dict(zip(vary, choice, strict=True))
@@ -142,7 +141,7 @@ def _combined(item: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 
 def _labelled(values: list[Any] | dict[Any, Any]) -> list[tuple[str, Any]]:
-    """List values with what a name calls them: by themselves, or by the labels that they were given."""
+    """Return values with their labels in names; a value without label is its own label."""
     pairs = values.items() if isinstance(values, dict) else zip(values, values, strict=True)
     return [(str(label), value) for label, value in pairs]
 
@@ -155,7 +154,7 @@ def _changed(item: Mapping[str, Any], changes: Mapping[str, Any], whose: str) ->
 
 
 def _naming_faults(vary: Iterable[str], name: str, field: str = "name") -> Iterator[str]:
-    """Require a name that every varied key gives a part to, so that no two rows are called alike."""
+    """Require that a name contains every varied key, so that names differ."""
     varied, places = Counter(_last(key) for key in vary), set(PLACE.findall(name))
     yield from (
         f"vary has {count} keys '{key}', which a name cannot tell apart" for key, count in varied.items() if count > 1
@@ -171,7 +170,7 @@ def _last(key: str) -> str:
 
 
 def _systems(items: Sequence[Any], faults: list[str]) -> tuple[list[Any], list[int]]:
-    """Write out the rows of systems, each with the number of its item; an item that is refused stays a single row."""
+    """Expand the systems into rows, each with the number of its item; a refused item stays one row."""
     total = sum(_count(item) for item in items)
     if total > MAX_CELLS:
         raise RequestError(f"systems vary into {total:.6g} rows, allowed are {MAX_CELLS:,}; give fewer values to vary")
@@ -186,7 +185,7 @@ def _systems(items: Sequence[Any], faults: list[str]) -> tuple[list[Any], list[i
 
 
 def _rows_of(item: Any) -> tuple[list[Any], list[str]]:
-    """Write out one item of the systems, or name why it stays as it is."""
+    """Expand one item of the systems; return its rows and its faults."""
     row = expand_system(item)
     if not isinstance(item, dict) or not _can_vary(row):
         return [row], []
@@ -211,14 +210,14 @@ def _count(item: Any) -> float:
 
 
 def _is_vary(vary: Any) -> bool:
-    """Return whether `vary` is left out or has the shape that the validation asks for."""
+    """Return whether `vary` is missing or has the types that the validation requires."""
     if not isinstance(vary, dict):
         return vary is None
     return all(isinstance(key, str) and isinstance(values, list | dict) for key, values in vary.items())
 
 
 def _can_vary(row: Mapping[str, Any]) -> bool:
-    """Return whether a row has the shape that writing it out relies on."""
+    """Return whether a row has the types that its expansion requires."""
     texts, slots = (row.get("name"), row.get("base") or ""), [row[family] for family in FAMILIES]
     return (
         all(isinstance(text, str) for text in texts)
@@ -228,7 +227,7 @@ def _can_vary(row: Mapping[str, Any]) -> bool:
 
 
 def _key_faults(row: Mapping[str, Any]) -> Iterator[str]:
-    """Require slots that there are, parameters that their members have, and a value at least."""
+    """Require known slots, known parameters and at least one value for every varied key."""
     if row.get("vary") == {}:
         yield "vary is empty: give at least one"
     for key, values in (row.get("vary") or {}).items():
@@ -250,9 +249,9 @@ def _key_faults(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def expand_system(item: Any) -> Any:
-    """Complete the slots of a system with those of the row that it starts from; a name stands for its row.
+    """Complete the slots of a system from its base system; a name becomes the row of that system.
 
-    What has not the right shape stays as it is. A name that is in no table becomes a base: `lab/check.py` refuses it.
+    Malformed items stay unchanged. An unknown name becomes a base, which `lab/check.py` refuses.
     """
     if isinstance(item, str):
         row: dict[str, Any] = {"name": item} if item in SYSTEMS else {"name": "unknown", "base": item}
@@ -269,7 +268,7 @@ def expand_system(item: Any) -> Any:
 
 
 def _slot(family: str, given: Any) -> Any:
-    """Write a slot as the name and the parameters of its member; what is none is refused with the rest."""
+    """Write a slot as a mapping of name and parameters; the validation reports malformed slots."""
     try:
         return plain_slot(slot_of(family, given)) if isinstance(given, str | dict) else given
     except RequestError:

@@ -1,4 +1,4 @@
-"""How large a run is, counted from its request before anything of it is made: refused beyond bounds, else estimated."""
+"""Count the size of a run before it starts; refuse one beyond the limits, estimate its cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOLD_S, TOLD_BYTES = 6 * 3600.0, 8 * 2**30  # estimates are announced from here 
 
 @dataclass(frozen=True)
 class RunSize:
-    """Counts of a run, multiplied out."""
+    """Counts of a run over its whole grid."""
 
     cells: int
     devices: int  # in all cells
@@ -51,7 +51,7 @@ class RunSize:
 
     @property
     def seconds(self) -> float:
-        """Estimate the time on one core without learning during the run, which depends on the systems."""
+        """Estimate the time on one core, without training during the run, which depends on the systems."""
         return frame_seconds(self.frames, self.frame_px) + self.step_px * STEP_PX_S
 
     @property
@@ -70,12 +70,12 @@ class RunSize:
 
 
 def frame_seconds(frames: float, pixels: float) -> float:
-    """Estimate the time on one core to answer so many frames, which have so many pixels together."""
+    """Estimate the inference time on one core for a number of frames and their total pixels."""
     return frames * FRAME_S + pixels * FRAME_PX_S
 
 
 def size_of(experiment: Experiment) -> RunSize:
-    """Count what a valid document asks for, by arithmetic alone."""
+    """Count cells, devices, frames and training steps of a valid experiment."""
     rows = len(experiment.systems) + (4 if experiment.bounds else 0)
     per_workload = len(experiment.seeds) * rows
     devices = [sum(part.count for part in fleet.devices) for fleet in experiment.fleets]
@@ -108,7 +108,7 @@ def size_of(experiment: Experiment) -> RunSize:
 
 
 def size_faults(size: RunSize) -> Iterator[str]:
-    """Name every product of counts that is out of bounds."""
+    """Yield a fault for every count above its limit."""
     bounds = (
         ("cells (systems x workloads x fleets x seeds)", size.cells, MAX_CELLS),
         ("devices (cells x devices)", size.devices, MAX_DEVICES),
@@ -125,7 +125,7 @@ def size_faults(size: RunSize) -> Iterator[str]:
 
 
 def announcement(experiment: Experiment) -> str:
-    """Estimate what a large run takes; empty for one that needs no warning."""
+    """Return the estimated cost of a large run; empty below the thresholds."""
     size = size_of(experiment)
     large = size.seconds > TOLD_S or max(size.memory_bytes, size.disk_bytes) > TOLD_BYTES
     return f"A large run: {size}." if large else ""
@@ -141,7 +141,7 @@ def _ticks(workload: WorkloadPart) -> float:
 
 
 def _batches(experiment: Experiment) -> Iterator[int]:
-    """List the batch sizes that members were given."""
+    """Yield the batch sizes in the parameters of members."""
     for part in experiment.systems:
         for slot in (part.adaptation, part.scaling):
             yield from (value for key in ("batch", "stream_batch") if isinstance(value := slot.get(key), int))

@@ -1,4 +1,4 @@
-"""Settings that a search recommends, taken into an experiment: which system gets them, and what they were chosen on."""
+"""Apply the tuned settings of a search to an experiment."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ KEPT = ("space", "system", "trial", "settings", "seeds", "budget")  # what a run
 
 
 def read_tuned(file: Path) -> dict[str, Any]:
-    """Read what `driftlab tune` wrote; RequestError for another file."""
+    """Read a tuning result of `driftlab tune`; RequestError for another file."""
     try:
         found = read_yaml(read_text(file))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RequestError) as error:
         raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MOST_LINE)}") from None
     if not isinstance(found, dict) or any(key not in found for key in KEPT):
-        raise RequestError(f"--tuned {file} is not what a search writes; give the best.yaml of its folder")
+        raise RequestError(f"--tuned {file} is not a tuning result; pass the best.yaml of a tuning folder")
     return {key: found[key] for key in KEPT}
 
 
 def with_tuned(document: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give the systems of a complete document the settings that searches recommend for them."""
+    """Apply tuned settings to the systems of a complete document."""
     result = dict(document)
     listed = result.get("systems")
     names = [row.get("name") if isinstance(row, dict) else None for row in listed] if isinstance(listed, list) else []
@@ -47,7 +47,7 @@ def with_tuned(document: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) 
 
 
 def _overrides(part: Mapping[str, Any], row: int) -> list[str]:
-    """Write settings for the place that the system has in this experiment; what is no mapping is refused later."""
+    """Write settings as overrides of the given row; the validation reports settings that are no mapping."""
     settings = part["settings"] if isinstance(part["settings"], dict) else {}
     if shared := [path for path in settings if not str(path).startswith(OWN)]:
         raise RequestError(
@@ -57,7 +57,7 @@ def _overrides(part: Mapping[str, Any], row: int) -> list[str]:
 
 
 def tuned_faults(experiment: Experiment) -> list[str]:
-    """Refuse to evaluate on seeds that settings were chosen on."""
+    """Refuse seeds on which the settings were tuned."""
     return [
         f"seeds holds {quoted(both)}, which '{part.space}' was searched on; evaluate on other seeds"
         for part in experiment.tuned or ()
@@ -66,7 +66,7 @@ def tuned_faults(experiment: Experiment) -> list[str]:
 
 
 def tuned_by(experiment: Experiment) -> dict[str, str]:
-    """Say of each tuned system where its settings come from."""
+    """Return the space and trial of each tuned system's settings."""
     return {
         part.system: f"space {part.space}, trial {part.trial} of {part.budget.trials}"
         for part in experiment.tuned or ()

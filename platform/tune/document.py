@@ -1,4 +1,4 @@
-"""What a search is asked for: an experiment, one of its systems, and what may be chosen there."""
+"""Read and validate a search: an experiment, one of its systems, and the settings to search."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Part(BaseModel):
 
 
 class DomainPart(_Part):
-    """Values to choose from, or a range of numbers; in short, a list of values."""
+    """Values to choose from, or a range of numbers; a plain list is short for `values`."""
 
     values: Annotated[tuple[Any, ...], Field(min_length=1, max_length=MAX_VALUES, strict=False)] | None = None
     ordered: bool = Field(False, description="whether neighbours in the list of values are alike")
@@ -52,7 +52,7 @@ class DomainPart(_Part):
     why: str = ""
 
     def domain(self) -> Domain:
-        """Give the domain; RequestError for one that is contradictory."""
+        """Return the domain; RequestError if it is contradictory."""
         if self.values is not None:
             return self._choice(self.values)
         if self.low is None or self.high is None:
@@ -74,7 +74,7 @@ class DomainPart(_Part):
 
 
 class SpaceDocument(_Part):
-    """A search in full; once read, `experiment` is complete and holds the tuned system alone."""
+    """A complete search; after reading, `experiment` is complete and lists only the tuned system."""
 
     name: Name
     summary: str = ""
@@ -98,13 +98,13 @@ class SpaceDocument(_Part):
 
     @property
     def problem(self) -> SearchProblem:
-        """Describe what the searcher has to do."""
+        """Return space, objectives and constraints for the searcher."""
         space = Space({path: part.domain() for path, part in self.space.items()})
         objectives = tuple(Objective(metric, better) for metric, better in self.objectives.items())
         return SearchProblem(space, objectives, tuple(map(constraint_of, self.constraints)), self.seed)
 
     def defaults(self) -> dict[str, Any]:
-        """Read what the experiment has at the paths of the space, the defaults of members included."""
+        """Return the experiment's values at the paths of the space, including defaults of members."""
         full = resolved(experiment_of(self.experiment, {}, self.seeds))
         for system in full["systems"]:
             for slot in system.values():
@@ -114,7 +114,7 @@ class SpaceDocument(_Part):
 
 
 def parse(raw: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "space") -> SpaceDocument:
-    """Validate a document; an override that names none of its keys goes to the experiment."""
+    """Validate a document; overrides of other keys are applied to its experiment."""
 
     sizes = [one.removeprefix("size=") for one in overrides if one.startswith("size=")]
     domains = [one for one in overrides if one.startswith("space.")]
@@ -141,7 +141,7 @@ def _first(override: str) -> str:
 
 
 def _domains(given: Any, source: str) -> dict[str, Any]:
-    """Read what may be chosen; a list stands for its values."""
+    """Read the domains; a list is short for `values`."""
     if not isinstance(given, Mapping) or not given:
         raise RequestError(f"{source}: space is {quoted(given)}: give a path at least, with its values or its range")
     return {str(path): {"values": part} if isinstance(part, list) else part for path, part in given.items()}
@@ -178,7 +178,7 @@ def _experiment(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -
 
 
 def validated(document: Mapping[str, Any], source: str) -> SpaceDocument:
-    """Read a complete document; RequestError names what has the wrong shape."""
+    """Validate a complete document; RequestError lists keys and values of the wrong type."""
     try:
         return SpaceDocument.model_validate(document)
     except ValidationError as error:
@@ -186,7 +186,7 @@ def validated(document: Mapping[str, Any], source: str) -> SpaceDocument:
 
 
 def _at(document: Any, path: str) -> Any:
-    """Read what stands at a dotted path; nothing where it leads nowhere."""
+    """Return the value at a dotted path; None if the path does not exist."""
     here = document
     for part in path.split("."):
         if isinstance(here, list) and part.isdecimal() and int(part) < len(here):
@@ -199,7 +199,7 @@ def _at(document: Any, path: str) -> Any:
 
 
 def faults_of(document: SpaceDocument) -> list[str]:
-    """Name everything that is wrong."""
+    """List the faults of a search whose types are valid."""
     faults = [fault for place, check in _checks(document) for fault in fault_of(place, check)]
     faults += _seed_faults(document)
     if not faults:
@@ -221,7 +221,7 @@ def _checks(document: SpaceDocument) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _check_domain(document: SpaceDocument, path: str, part: DomainPart) -> None:
-    """Refuse a contradictory domain, a path that leads nowhere, and ends that the experiment does not take."""
+    """Refuse contradictory domains, unknown paths, and values that the experiment refuses."""
     if path.split(".")[0] in FIXED or path == "systems.0.name":
         raise RequestError("it is no setting of a system; leave it out")
     for value in _ends(part):
@@ -233,13 +233,13 @@ def _check_domain(document: SpaceDocument, path: str, part: DomainPart) -> None:
 
 
 def _ends(part: DomainPart) -> tuple[Any, ...]:
-    """Give the ends of a range, or the first values of a choice."""
+    """Return the ends of a range, or the first values of a choice."""
     domain = part.domain()
     return part.values[:TRIED] if part.values is not None else (domain.at(0.0), domain.at(1.0))
 
 
 def _check_metric(metric: str, experiment: Experiment) -> None:
-    """Refuse a metric that is not known, and one that this experiment does not measure."""
+    """Refuse unknown metrics, and those that the experiment does not measure."""
     if metric not in METRICS:
         raise unknown_name("metric", metric, METRICS)
     if silent := [workload.label for workload in experiment.workloads if not workload.live]:
@@ -255,7 +255,7 @@ def _check_constraint(text: str, experiment: Experiment) -> None:
 
 
 def _check_bounds(document: SpaceDocument) -> None:
-    """Refuse bounds that no number keeps."""
+    """Refuse contradictory bounds of one metric."""
     sides: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"<=": [], ">=": []})
     for text in document.constraints:
         try:
@@ -276,7 +276,7 @@ def _check_searcher(document: SpaceDocument) -> None:
 
 
 def _check_stopping(document: SpaceDocument) -> None:
-    """Refuse to stop trials early where a shorter run is not the beginning of a longer one."""
+    """Refuse early stopping if a shorter session is not the start of a longer one."""
     first = next(iter(document.objectives))
     if METRICS[first].at_end:
         raise RequestError(f"'{first}' is known at the end of a trial alone; put another objective first")
@@ -292,14 +292,14 @@ def overrides_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def experiment_of(document: Mapping[str, Any], settings: Mapping[str, Any], seeds: Sequence[int]) -> Experiment:
-    """Put settings and seeds into an experiment; RequestError where they do not go together."""
+    """Apply settings and seeds to an experiment; RequestError if it refuses them."""
     return experiments.parse({**document, "seeds": list(seeds)}, overrides_of(settings), source="settings")
 
 
 def reads_end(experiment: Experiment) -> str:
-    """Name the first system whose plan depends on when the session ends; empty where there is none.
+    """Name the first system whose plan depends on the end of the session; empty if none does.
 
-    Of the others a short session is, to the bit, the beginning of a longer one, so a trial may stop at any window.
+    For other systems a short session equals the start of a longer one, so trials may stop at any window.
     """
     for cell in cells_of(experiment):
         for device in cell.devices:

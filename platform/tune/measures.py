@@ -1,4 +1,4 @@
-"""What a trial measures: the figures of its cells, each as the tables of a run define it."""
+"""Compute the metrics of a trial's cells, as defined by the tables of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Measures = Mapping[str, float]
 
 
 def measures_of(rows: Rows) -> dict[str, float]:
-    """Read the metrics of a finished cell from its rows; what was not measured is left out."""
+    """Read the metrics of a finished cell from its rows, without unmeasured ones."""
     ((run,),) = (list(_lines(rows["runs"])),)
     peaks = [line["peak_memory_bytes"] for line in _lines(rows.get("devices", ()))]
     memory = {"memory_bytes": max(peaks)} if peaks and None not in peaks else {}
@@ -26,10 +26,9 @@ def measures_of(rows: Rows) -> dict[str, float]:
 
 
 def measures_so_far(loop: Runner, time_s: float) -> dict[str, float]:
-    """Measure a cell that runs, as if its session ended here; what the last window showed may be missing.
+    """Measure a running cell as if its session ended at `time_s`; the last window may be incomplete.
 
-    Energy is a sum over the session, so it is carried on to the session's end: beside full trials, one that was stopped
-    would seem to draw little.
+    Energy is a sum over the session, so it is extrapolated to the full session: else stopped trials would seem cheap.
     """
     accounts = [app.account for app in loop.apps.values()]
     run = run_row(replace(loop.cell, duration_s=time_s), loop.setup, accounts, ())
@@ -40,7 +39,7 @@ def measures_so_far(loop: Runner, time_s: float) -> dict[str, float]:
 
 
 def mean(cells: Sequence[Measures]) -> dict[str, float]:
-    """Average each metric over cells; one that a cell lacks is left out."""
+    """Average each metric over cells, without metrics that a cell lacks."""
     shared = [name for name in METRICS if cells and all(name in cell for cell in cells)]
     return {name: float(np.mean([cell[name] for cell in cells])) for name in shared}
 
@@ -53,7 +52,7 @@ def _from_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seen_s(cell: Cell, rows: Rows) -> float:
-    """Tell how much of a session the rows of frames cover."""
+    """Return how many seconds of the session the frame rows cover."""
     newest_s = [float(np.max(chunk["time_s"])) for chunk in rows.get("frames", ()) if np.size(chunk["time_s"])]
     return max(newest_s) + 1 / cell.devices[0].apps[0].stream.fps if newest_s else 0.0
 

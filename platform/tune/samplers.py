@@ -38,7 +38,7 @@ class SpaceExhaustedError(Exception):
 
 
 class SettingsSampler(BaseSampler):
-    """Base of samplers that choose all settings of a trial at once; `results` grows by every batch that has ended."""
+    """Base of samplers that choose all settings of a trial at once; `results` grows with each finished batch."""
 
     def __init__(self, problem: SearchProblem, results: Sequence[Trial]) -> None:
         self.problem, self.results = problem, results
@@ -81,7 +81,7 @@ class GridSampler(SettingsSampler):
 
 
 class RandomSampler(SettingsSampler):
-    """Settings drawn one by one, each once, which Optuna's own does not ensure; most of a small space is drawn."""
+    """Draw random settings without repetition, which Optuna's own sampler does not ensure."""
 
     def __init__(self, problem: SearchProblem, results: Sequence[Trial]) -> None:
         super().__init__(problem, results)
@@ -232,7 +232,7 @@ def rewards(trials: Sequence[Trial], problem: SearchProblem) -> list[float]:
 
 
 def draw_new(draw: Callable[[], Settings], tried: set[Any], draws: int) -> Settings:
-    """Draw until settings are new, and add them to those tried; SpaceExhaustedError after so many draws."""
+    """Draw until settings are new and add them to `tried`; SpaceExhaustedError after `draws` draws."""
     for _ in range(draws):
         settings = draw()
         if key(settings) not in tried:
@@ -286,7 +286,7 @@ SAMPLERS: Mapping[str, Callable[[SearchProblem, Sequence[Trial]], BaseSampler]] 
 
 
 def sampler_faults(name: str, problem: SearchProblem) -> list[str]:
-    """Name what a sampler cannot search; RequestError for a name that is not known."""
+    """List the parts of a problem that a sampler does not support; RequestError for an unknown name."""
     if name not in SAMPLERS:
         raise unknown_name("searcher", name, SAMPLERS)
     if name != "cmaes":

@@ -1,6 +1,6 @@
-"""A search under way in a run folder: which trials are to do, and a row for each that has ended.
+"""A running search in its folder: trials to run, and a row for each finished trial.
 
-The program that runs trials asks `next`, and tells `ended`. After the search, its best settings and the defaults run
+The program that runs trials calls `next` and `ended`. After the search, its best settings and the defaults run
 on held-out seeds. A session that is opened on a folder with trials goes on where they end.
 """
 
@@ -40,7 +40,7 @@ BEST_FILE = "best.yaml"
 
 
 class TuneSession:
-    """Gives out trials and records them."""
+    """Assign trials and record their results."""
 
     def __init__(self, document: SpaceDocument, directory: Path) -> None:
         self.document, self.directory, self.problem = document, directory, document.problem
@@ -62,12 +62,12 @@ class TuneSession:
 
     @property
     def searched(self) -> bool:
-        """Tell whether every trial of the search has ended."""
+        """Return whether every trial of the search has ended."""
         return self.study.over and len(self.study.history) == self.study.proposed
 
     @property
     def over(self) -> bool:
-        """Tell whether there is nothing left to do."""
+        """Return whether the search and the held-out runs have ended."""
         return self.searched and self._held_out >= set(self._stages())
 
     def ended(self, assignment: Assignment, outcome: TrialOutcome) -> None:
@@ -95,7 +95,7 @@ class TuneSession:
         return Trial(row["trial"], json.loads(row["settings"]), self._usable(row["status"], metrics))
 
     def _stages(self) -> dict[str, Mapping[str, Any]]:
-        """List what runs on held-out seeds; the best settings only where they are not the defaults."""
+        """List the settings for held-out seeds: the defaults, and the best settings if they differ."""
         best = self.best
         if not self.document.held_out or best is None:
             return {}
@@ -172,7 +172,7 @@ def _session(document: SpaceDocument, directory: Path) -> TuneSession:
 
 
 def write_best(directory: Path) -> Path | None:
-    """Write the settings that a search recommends, with what they were chosen on; nothing where no trial ended well."""
+    """Write the best settings with seeds and budget of their search; None if no trial succeeded."""
     found = open_search(directory)
     if found.best is None:
         return None

@@ -1,4 +1,4 @@
-"""Streams that the trials of a process share: every trial sees the same seeds, so each frame is drawn once."""
+"""Share streams between the trials of a process; all use the same seeds, so frames are drawn once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search: an Optuna study proposes settings in batches, and receives the results of a batch before the next one.
+"""Search with an Optuna study that proposes settings in batches and receives results batch by batch.
 
 Proposals depend on the seed and on the results of earlier batches, never on which trial ended first. So one worker and
 many run the same trials, and a search is continued by giving a new study the results of the old one.

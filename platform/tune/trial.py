@@ -1,4 +1,4 @@
-"""A trial: settings of an experiment, run cell by cell in this process and advanced together, window by window."""
+"""Run a trial's cells in this process, all advanced together window by window."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of a trial, or what it measures so far."""
+    """Result of a trial, or its measures so far."""
 
     status: str
     reason: str | None = None
@@ -64,7 +64,7 @@ class WarmBackend(InlineBackend):
         self._streams = SharedStreams()
 
     def open(self, session: str) -> InlineSession:
-        """Open a session; the one that networks are built in remembers them."""
+        """Open a session; the session for builds keeps its networks."""
         return _Building(built=self._built) if session == "artefacts" else _Watching(self._streams)
 
 
@@ -122,7 +122,7 @@ class Evaluation:
 
     @property
     def over(self) -> bool:
-        """Tell whether all cells are at their end."""
+        """Return whether all cells have ended."""
         return all(one.over for one in self._running)
 
     def measures(self) -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ class Evaluation:
         ]
 
     def close(self) -> None:
-        """Let go of the nodes of cells that were not run to their end."""
+        """Close the sessions of all cells, also of unfinished ones."""
         for one in self._running:
             one.session.close()
 
@@ -153,7 +153,7 @@ class _Running:
         self._windows = self.runner.windows()
 
     def advance(self) -> bool:
-        """Run one window more; tell whether there was one."""
+        """Run the next window; return False at the end of the session."""
         progress = next(self._windows, None)
         if progress is None:
             self.session.close()
@@ -167,16 +167,16 @@ class _Running:
 
     @property
     def over(self) -> bool:
-        """Tell whether it is at its end, which its last row says."""
+        """Return whether the cell has ended: it then has a row in `runs`."""
         return "runs" in self.rows
 
 
 def outcomes(
     experiment: Mapping[str, Any], assignment: Assignment, backend: WarmBackend, *, every_window: bool
 ) -> Iterator[TrialOutcome]:
-    """Run a trial; yield what it measures at its end, before that after every window where that is asked for.
+    """Run a trial and yield its outcome at the end; with `every_window` also after every window.
 
-    An error in it, a plugin's sys.exit too, is its outcome.
+    An error, also a plug-in's sys.exit, becomes a failed outcome.
     """
     started, streamed_s = time.perf_counter(), 0.0
     try:

@@ -100,7 +100,7 @@ def test_a_network_teaches_only_what_it_had_lessons_in(film: Path):
     )
 
 
-def test_nobody_else_can_teach_classes_of_one_s_own(film: Path):
+def test_custom_classes_require_oracle_teacher_and_fixed_scaling(film: Path):
     def refusal(**changes: Any) -> str:
         with pytest.raises(RequestError) as caught:
             parse(document(film, **changes))
@@ -108,7 +108,7 @@ def test_nobody_else_can_teach_classes_of_one_s_own(film: Path):
 
     put_beside(film)
     said = refusal(teacher={"kind": "network"})
-    assert "has classes of its own (sea, beach, boat), and teacher.kind is network, who knows road, " in said
+    assert "has classes of its own (sea, beach, boat), and teacher.kind=network predicts road, " in said
     assert "set teacher.kind=oracle" in said
     said = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
     assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said

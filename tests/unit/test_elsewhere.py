@@ -41,7 +41,7 @@ def test_keys_without_a_pretraining_set_are_unchanged():
         (("elsewhere=set:signs/vc",), "'tiny' is no classifier"),
         (
             ("elsewhere=set:signs/vc", "network=tiny_classifier", "pretrain_steps=0"),
-            "A network that learned elsewhere needs pretrain_steps above 0",
+            "student.elsewhere needs pretrain_steps above 0",
         ),
     ],
 )

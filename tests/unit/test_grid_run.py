@@ -150,7 +150,7 @@ def test_one_that_was_to_be_continued_stays(tmp_path):
     assert (directory / "spec.yaml").is_file()
 
 
-def test_the_log_tells_everyone_and_keeps_it(tmp_path):
+def test_log_stores_events_and_passes_them_on(tmp_path):
     heard = []
 
     class Listener(Progress):

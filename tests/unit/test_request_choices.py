@@ -68,7 +68,7 @@ class TestOverrides:
     def test_every_override_changes_the_experiment(self, override):
         assert parse(document(), [override]) != parse(document())
 
-    def test_what_the_table_says_of_a_system_can_be_overridden(self):
+    def test_overrides_change_systems_of_the_table(self):
         changed = parse(document(systems=["one_time"]), ["systems.0.streaming.sample_s=6"])
         (cell,) = cells_of(changed)
         assert dict(cell.system.streaming.params)["sample_s"] == 6
@@ -151,7 +151,7 @@ class TestChoice:
     def cells(self, choice: Choice, **changes: Any) -> list[str]:
         return [cell.id for cell in cells_of(parse(document(**changes), (), choice))]
 
-    def test_systems_keep_what_the_experiment_says_of_them(self):
+    def test_chosen_systems_keep_settings_of_the_experiment(self):
         (cell,) = cells_of(parse(document(bounds=True), (), Choice(systems=("one_time",))))
         assert dict(cell.system.streaming.params) == {"sample_s": 5}
 
@@ -170,10 +170,10 @@ class TestChoice:
     def test_seeds_are_replaced(self):
         assert parse(document(), (), Choice(seeds=(3, 4))).seeds == (3, 4)
 
-    def test_an_empty_choice_changes_nothing(self):
+    def test_empty_choice_keeps_the_experiment(self):
         assert parse(document(), (), Choice()) == parse(document())
 
-    def test_overrides_meet_what_was_chosen(self):
+    def test_overrides_apply_to_chosen_systems(self):
         chosen = parse(document(), ["workloads.0.fps=1"], Choice(workloads=("streets/dance",)))
         assert chosen.workloads[0].fps == 1
 

@@ -214,7 +214,7 @@ class TestRowsThatVary:
 
 
 class TestMeaning:
-    def test_all_wrong_names_at_once_with_places_and_what_was_meant(self):
+    def test_all_wrong_names_are_reported_with_places_and_suggestions(self):
         found = faults(
             document(
                 systems=["nocustom", {"name": "z", "streaming": {"name": "one_time", "sample_sec": 3}}],
@@ -312,7 +312,7 @@ class TestMeaning:
         assert {cell.workload for cell in cells_of(experiment)} == {"running", "slow"}
 
 
-def test_an_oracle_has_nothing_to_say_about_a_stream_without_truth(tmp_path):
+def test_oracle_teacher_requires_ground_truth(tmp_path):
     import cv2
     import numpy as np
 
@@ -323,7 +323,7 @@ def test_an_oracle_has_nothing_to_say_about_a_stream_without_truth(tmp_path):
     writer.release()
     workload = {"name": f"video:{path}", "duration_s": None, "fps": 2, "height": 32, "width": 48}
     (fault,) = faults(document(workloads=[workload]))
-    assert "has no truth, and teacher.kind is oracle" in fault
+    assert "has no ground truth, which teacher.kind=oracle requires" in fault
     assert "set teacher.kind=network" in fault
     experiment = parse(document(workloads=[workload], teacher={"kind": "network"}))
     assert cells_of(experiment)[0].duration_s == pytest.approx(2.0)
@@ -345,7 +345,7 @@ class TestFiles:
         assert load(str(path), ["student.pretrain_seed=4"]).student.pretrain_seed == 4
 
     @pytest.mark.parametrize("like", ["quik", "7", "{}"])
-    def test_one_that_is_like_nothing_is_refused(self, tmp_path, like):
+    def test_unknown_like_is_refused(self, tmp_path, like):
         path = tmp_path / "mine.yaml"
         path.write_text(f"{{name: mine, like: {like}}}")
         with pytest.raises(RequestError, match="Unknown experiment"):

@@ -106,7 +106,7 @@ def test_an_override_may_choose_another_board(boards):
         ({"file": 3, "onyl": {}}, ["file is 3: input should be a valid string", "onyl is not known here."]),
     ],
 )
-def test_what_is_mistyped_is_refused_with_its_place(variants, said):
+def test_mistyped_keys_are_refused_with_their_place(variants, said):
     found = faults(sharing({"name": "a", "variants": variants}))
     assert len(found) == len(said)
     for fault, part in zip(found, said, strict=True):
@@ -139,7 +139,7 @@ def test_networks_that_are_only_measured_do_not_run(boards):
     variants = {"file": boards, **READ, "only": {"board": "nano"}}
     (fault,) = faults(sharing({"name": "a", "variants": variants}, live=True))
     place = "workloads.0.apps.0.variants"
-    assert fault == f"{place}: networks that are only measured cannot run; set live: false beside apps"
+    assert fault == f"{place}: measured variants have no network to run; set live: false in this workload"
 
 
 def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(boards, tmp_path, monkeypatch, capsys):

@@ -35,7 +35,7 @@ def test_a_set_stands_for_its_items_with_changes():
 
 
 @pytest.mark.parametrize("given", [5, 1e-9, True, "streets", {"a": 1}])
-def test_what_is_no_list_of_workloads_is_refused(given):
+def test_malformed_lists_of_workloads_are_refused(given):
     assert "workloads" in refused(workloads=given)
 
 
@@ -108,7 +108,7 @@ def test_every_built_in_set_is_used_and_valid():
 
 
 @pytest.mark.parametrize("name", read.names())
-def test_reading_an_experiment_draws_nothing(name, monkeypatch):
+def test_reading_an_experiment_draws_no_frames(name, monkeypatch):
     def draw(*args, **kwargs):
         raise AssertionError("something was drawn")
 

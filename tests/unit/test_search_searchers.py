@@ -138,7 +138,7 @@ def test_random_and_grid_end_with_a_small_space():
         assert search.over
 
 
-def test_evolution_tries_nothing_twice_and_ends():
+def test_evolution_repeats_no_settings_and_ends():
     space = Space({"a": OneOf((1, 2, 3)), "b": OneOf(("x", "y"))})
     search = Study(SearchProblem(space, (OBJECTIVE,)), "evolution", 100, {"a": 1, "b": "x"})
     while (asked := search.ask()) is not None:
@@ -211,7 +211,7 @@ def test_a_reward_is_the_share_of_trials_that_are_beaten():
     assert rewards(trials[:1], problem) == [0.0]
 
 
-def test_cmaes_says_what_it_cannot_search():
+def test_cmaes_reports_unsupported_problems():
     problem = SearchProblem(MIXED, (OBJECTIVE, Objective("w", "min")), (Constraint("w", "<=", 1.0),))
     assert len(sampler_faults("cmaes", problem)) == 4
     assert sampler_faults("cmaes", problem_for("cmaes")) == []

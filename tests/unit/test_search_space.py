@@ -29,7 +29,7 @@ def test_a_value_comes_back_from_its_position(domain):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_a_grid_has_both_ends_and_nothing_twice(domain):
+def test_grid_has_both_ends_without_duplicates(domain):
     grid = domain.grid()
     assert (grid[0], grid[-1]) == pytest.approx((domain.at(0.0), domain.at(1.0))) or isinstance(domain, OneOf)
     assert len({repr(value) for value in grid}) == len(grid)
@@ -48,7 +48,7 @@ def test_a_logarithmic_range_gives_each_order_of_magnitude_its_share():
 
 
 @pytest.mark.parametrize("value", [2.5, -0.1, True, "1", None])
-def test_what_is_outside_has_no_position(value):
+def test_values_outside_a_domain_have_no_position(value):
     assert Space({"a": Range(0.0, 2.0)}).positions({"a": value}) is None
 
 

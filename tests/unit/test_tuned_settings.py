@@ -13,7 +13,7 @@ TUNED = sorted((Path(__file__).resolve().parents[2] / "docs" / "tuned").glob("*.
 
 
 @pytest.mark.parametrize("path", [path for path in TUNED if path.stem != "just_in_time"], ids=lambda path: path.stem)
-def test_size_tuned_runs_what_a_search_recommended(path: Path):
+def test_size_tuned_runs_tuned_settings(path: Path):
     best = yaml.safe_load(path.read_text(encoding="utf-8"))
     (system,) = (one for one in load("ams-table1", ["size=tuned"]).systems if one.name == path.stem)
     for place, value in best["settings"].items():

@@ -29,7 +29,7 @@ def test_a_document_is_read():
     assert document.defaults() == {RATE: 1e-3, BATCH: 32}
 
 
-def test_what_was_written_is_read_again():
+def test_written_documents_are_read_unchanged():
     document = factory.document(constraints=["energy_j <= 5"])
     stored = yaml.safe_load(yaml.safe_dump(document.model_dump(mode="json")))
     assert parse(stored) == document

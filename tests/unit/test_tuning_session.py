@@ -136,7 +136,7 @@ def test_two_at_once_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_defaults_are_recommended_where_nothing_is_better(tmp_path):
+def test_defaults_are_recommended_if_no_trial_is_better(tmp_path):
     default = {RATE: {"from": 1e-4, "to": 2e-4}, BATCH: [5]}  # far worse
     session = run_whole(tmp_path / "run", factory.document(space=default))
     assert session.best.number == 0

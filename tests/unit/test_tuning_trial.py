@@ -66,7 +66,7 @@ def test_a_search_of_architectures_runs_other_paths_of_the_same_network(backend)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, ON_STREETS], ids=["signs", "streets"])
-def test_a_trial_measures_what_a_run_writes_into_its_tables(changes, backend, tmp_path):
+def test_trial_metrics_equal_tables_of_a_run(changes, backend, tmp_path):
     document = factory.document(**changes)
     settings = {path: domain.at(1.0) for path, domain in document.problem.space.domains.items()}
     (found,) = outcome_of(document, settings, backend)
@@ -131,7 +131,7 @@ def test_a_trial_that_is_stopped_lets_go_of_its_nodes(backend):
     assert not any(one.session.nodes for one in run_._running)
 
 
-def test_what_goes_wrong_is_the_reason_of_the_trial(backend, monkeypatch):
+def test_errors_become_the_reason_of_the_trial(backend, monkeypatch):
     document = factory.document()
     (refused,) = outcome_of(document, {factory.BATCH: -5}, backend)
     assert (refused.status, refused.streamed_s) == ("failed", 0.0)
@@ -163,7 +163,7 @@ def test_networks_and_frames_are_kept_from_trial_to_trial(backend, monkeypatch):
 
 
 @pytest.mark.parametrize("kept_bytes", [shared_streams.KEPT_BYTES, 0, 3 * 32 * 48 * 4])
-def test_a_shared_stream_shows_what_its_stream_shows(monkeypatch, kept_bytes):
+def test_shared_stream_equals_its_stream(monkeypatch, kept_bytes):
     monkeypatch.setattr(shared_streams, "KEPT_BYTES", kept_bytes)
     spec = StreamSpec("streets/running", 3, 32, 48, 2.5, 4.0)
     stream, shared = stream_of(spec), shared_streams.SharedStreams().open(spec, 1)
