@@ -55,7 +55,7 @@ def test_words_say_what_the_held_out_seeds_say(folder):
     assert "24 trials" in told
     assert "1 failed" in told
     for row in (score, energy):
-        said = {"better": "better than", "worse": "worse than", "cannot tell": "not told apart from"}[row.answer]
+        said = {"better": "better than", "worse": "worse than", "cannot tell": "not significantly different from"}[row.answer]
         assert f"{row.metric} is {said}" in told
 
 
@@ -143,7 +143,7 @@ def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(be
     assert "tent 24 trials" in warning
     assert "onda 0 trials" in warning
     page = compose(ran)
-    assert "Where settings come from" in [section.title for section in page.sections]
+    assert "Tuned settings" in [section.title for section in page.sections]
     assert warning in page.warnings
     plain = open_run(run(EXPERIMENT, out=tmp_path / "plain").directory)
     assert unequal_budgets(plain) == []
