@@ -154,11 +154,11 @@ def test_figures_stand_on_the_page_and_their_numbers_in_the_text_too(tmp_path):
     run = factory.make_run(tmp_path, systems=("no_custom", "one_time", "ams"), seeds=(0, 1), pictures=False)
     read = Reader(write_report(run).read_text(encoding="utf-8"))
     titles = [
-        "Side by side",
+        "Score per workload",
         "Accuracy over time",
-        "Sampling and training",
-        "Gain frame by frame",
-        "Score against cost",
+        "Sampling rate and training phases",
+        "Gain per frame",
+        "Score over cost",
         "Scores and traffic",
     ]
     assert [word for word in read.words if word in titles] == titles
@@ -199,7 +199,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     assert Reader(page).tags["img"] == 2 + 3 * 2  # a film of frame and prediction, and the strip
     assert not re.search(r"\bnan\b|\bNone\b", " ".join(Reader(page).words))
     assert (
-        "| video:x.mp4 | no_custom (does nothing) | – | – | – | 0 | 0 | 0 | – | 0 |"
+        "| video:x.mp4 | no_custom (bound: no adaptation) | – | – | – | 0 | 0 | 0 | – | 0 |"
         in (blind / "report.md").read_text()
     )
 

@@ -164,7 +164,7 @@ class TestKinds:
         runs = [run_row(name) for name in "abc"]
         runs[0]["bound"] = "oracle"
         for part in summarise(view(["c", "a", "b"], SHARED, *(run | {"frames": 1} for run in runs))).parts:
-            assert [row.named for row in part.rows] == ["c", "b", "a (per-window oracle)"]
+            assert [row.named for row in part.rows] == ["c", "b", "a (bound: per-window oracle)"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Accuracy over time, on every setting."""
+"""Plot accuracy over time, one panel per setting."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Windowed {}, averaged over devices; a thin line per seed, a strong one for their mean. A vertical rule "
-    "marks a change of scene, a short one at the foot a change in some of the streams only."
+    "Windowed {}, averaged over devices. Thin lines: seeds. Thick lines: mean over seeds. Vertical rules: scene "
+    "changes; short ones at the foot: scene changes in some streams only."
 )
 BLIND = "No stream of this run has truth, so there is no accuracy to draw."
 
 
 def show(view: View) -> Shown | None:
-    """Draw each setting on the same scale, so that panels can be compared."""
+    """Draw all settings on one scale, so that panels are comparable."""
     frames = view.tables.frame("frames")
     if frames.empty:
         return None

@@ -1,7 +1,7 @@
-"""What a figure is, and what it draws from. One file per figure; each has a `FIGURE`, and `table.py` lists them.
+"""Types of a figure and of its inputs. One module per figure defines `FIGURE`; `table.py` lists them.
 
-A figure looks at what a run holds, and shows nothing where the run does not vary what the figure is about. It draws on
-plain matplotlib axes, so that the report and a notebook have the same picture.
+A figure reads the tables of a run and returns None if the run does not vary its subject. It draws on matplotlib axes,
+so that the report and a notebook show the same plot.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ HEIGHT = 236  # pixels of a panel in a report
 
 @dataclass(frozen=True)
 class View:
-    """What figures draw from: the tables of a run, its complete cells by setting, and the look of every system."""
+    """Inputs of figures: the tables of a run, its complete cells by setting, and the style of every system."""
 
     tables: Tables
     runs: pd.DataFrame
     looks: Mapping[str, Style]
 
     def named(self, table: str) -> pd.DataFrame:
-        """Read a table with the system, the setting and the seed of every row."""
+        """Return a table with the system, the setting and the seed of every row."""
         return self.tables.frame(table).merge(self.runs[["cell", "system", "setting", "seed"]], on="cell")
 
     def members(self, family: str, *names: str) -> dict[str, Slot]:
-        """Read the members that the systems of this run have in a slot; of these names alone, if any are given."""
+        """Return the member of each system in one family, restricted to `names` if given."""
         found = members(self.tables, family, *names)
         return {system: found[system] for system in self.looks if system in found}
 
     def one_of_each(self) -> list[str]:
-        """Take a system for each pair of scheduler and networks; of those that differ in alpha alone the most usual."""
+        """Select one system per scheduler and scaling; of an alpha sweep the one closest to `USUAL_ALPHA`."""
         lines = {name: line for line in swept(self.tables) for name in line}
         scalings = self.members("scaling")
         found: dict[Any, str] = {}
@@ -56,18 +56,18 @@ class View:
         return list(found.values())
 
     def settings(self) -> list[str]:
-        """Name the settings in the order of the tables."""
+        """Return the names of the settings, sorted."""
         return sorted(set(self.runs["setting"]))
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One axis."""
+    """One plot with its own axes."""
 
     title: str
     draw: Callable[[Axes], None]
     height: int = HEIGHT
-    legend: Mapping[str, Style] = field(default_factory=dict)  # of this panel, where panels differ
+    legend: Mapping[str, Style] = field(default_factory=dict)  # of this panel, if panels differ
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class GridCell:
     strong: bool = False
 
 
-NO_CELL = GridCell("–")  # nothing was measured
+NO_CELL = GridCell("–")  # not measured
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Numbers that a reader wants to compare one by one: a title, names of columns, and rows by name."""
+    """A table below a figure: title, column names, and rows by name."""
 
     title: str
     columns: Sequence[str]
@@ -93,7 +93,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a figure makes of a run; the legend names the lines of all its panels."""
+    """The content of a figure for one run; `legend` names the lines of all panels."""
 
     note: str
     panels: Sequence[Panel] = ()
@@ -103,15 +103,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class Figure:
-    """A way to look at a run."""
+    """A figure of the report: name, title and the function that builds its content."""
 
     name: str
     title: str
-    show: Callable[[Any], Shown | None]  # of a View; of what a search has found, where it is a search's
+    show: Callable[[Any], Shown | None]  # takes a View; figures of a search take its results
 
 
 def view_of(run: Run, tables: Tables | None = None) -> View:
-    """Look at a run; systems keep the colours of its report."""
+    """Return the inputs of figures for a run; systems keep the colours of its report."""
     tables = tables or Tables(run)
     runs = plots.with_settings(tables.frame("runs"))
     looks = plots.styles(runs, [_name(system) for system in run.spec.get("systems", ())])
@@ -119,40 +119,40 @@ def view_of(run: Run, tables: Tables | None = None) -> View:
 
 
 def _name(system: Any) -> str:
-    """Name a system of the spec, which is a name or a mapping that holds one."""
+    """Return the name of a system of the spec, which is a string or a mapping with `name`."""
     return str(system.get("name", "")) if isinstance(system, Mapping) else str(system)
 
 
 def common(names: Sequence[str]) -> str:
-    """Name a group by what its names begin with."""
+    """Return the common prefix of several names, without trailing numbers."""
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return re.sub(r"[-_ ]+[\d.]*$", "", "".join(letters[0] for letters in same)) or names[0]
 
 
 def means_by_setting(rows: pd.DataFrame, value: str) -> dict[Any, pd.Series]:
-    """Average a column over seeds by system, in each `setting` and in `all`: a row of `means` for each pair of both."""
+    """Average a column over seeds, by system and setting and by system over `all` settings."""
     found = [means(rows, ["system", by], value).set_index(["system", by]) for by in ("setting", "all")]
     return {key: mean for table in found for key, mean in table.iterrows()}
 
 
 def mean_cell(found: pd.Series | None, text: str, half: str, factor: float = 1.0, *, strong: bool = False) -> GridCell:
-    """Write a mean with half of its interval in the formats given; a dash where there is none."""
+    """Format a mean and half of its interval; a dash if there is no mean."""
     if found is None:
         return NO_CELL
     return GridCell(text.format(factor * found["mean"]), half_of(found, half, factor), strong)
 
 
 def number_cell(value: float | None) -> GridCell:
-    """Write a number with three digits; a dash where there is none."""
+    """Format a number with three digits; a dash if there is none."""
     return NO_CELL if value is None or value != value else GridCell(plots.short(value))
 
 
 def half_of(found: pd.Series, form: str, factor: float = 1.0) -> str:
-    """Write half of an interval in a format; nothing where one value has none."""
+    """Format half of an interval; empty for one value, which has no interval."""
     half = factor * (found["mean"] - found["low"])
     return "" if half != half else f"± {half:{form}}"
 
 
 def untold(found: pd.Series, nothing: float = 0.0) -> str:
-    """Say of a mean with its interval that it cannot be told from nothing; empty if it can."""
+    """Return "cannot tell" if the interval of a mean contains `nothing`, else an empty string."""
     return "cannot tell" if not (found["low"] > nothing or found["high"] < nothing) else ""

@@ -1,4 +1,4 @@
-"""What every network of an application is good for and what it needs: Figures 6 and 7, Table 3 of the NestDNN paper."""
+"""Accuracy, memory and operations per network: Figures 6 and 7, Table 3 of the NestDNN paper."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Accuracy on held-out data over what a network holds in memory while it runs, for each application. The first "
-    "table has means over applications, from the smallest network on, strong the best of a column; below them what a "
-    "network computes of what the {reference} network does. Of networks inside one another only the largest must be "
-    "kept, of others all."
+    "Test accuracy over memory, per application. First table: mean over applications per network, smallest first; in "
+    "bold the best of a column; below each value the operations in % of the {reference} network's. Nested networks "
+    "are stored once, independent ones separately."
 )
 MOST = 6  # applications that a reader can still compare
-MOST_NETWORKS = 20  # of an application; hundreds of paths are no line
+MOST_NETWORKS = 20  # per application; a line of hundreds of paths is unreadable
 HEIGHT = 200
 
 
 def show(view: View) -> Shown | None:
-    """Draw the applications that have several networks; two ways to make the same ones are two lines."""
+    """Draw the applications with several networks, one line per scaling member."""
     if view.tables.frame("variants").empty:
         return None
     found = _families(view)
@@ -46,7 +45,7 @@ def show(view: View) -> Shown | None:
 
 
 def _families(view: View) -> pd.DataFrame:
-    """List the networks that each way of scaling makes: its name is the `family`, an application is a `place`."""
+    """List the networks of each scaling member (`family`) and application (`place`)."""
     members = {name: one for name, one in view.members("scaling").items() if one["only"] is None}
     first = {one: name for name, one in reversed(members.items())}
     kinds = dict(view.runs[["system", "scaling"]].drop_duplicates().itertuples(index=False))
@@ -75,7 +74,7 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, unit: tuple[floa
 
 
 def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.Looks) -> Grid:
-    """Average over applications what the smallest networks reach, the second smallest, and so on."""
+    """Average accuracy and operations over applications, by size rank of the network."""
     app = ["workload", "app"]
     largest = (sized if grown.empty else grown).groupby(app)["macs"].max().rename("most")
     shares = sized.join(largest, on=app)
@@ -98,7 +97,7 @@ def _entry(accuracy: float, work: float, best: float) -> GridCell:
 
 
 def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
-    """Compare what must be kept to have every size, where some networks lie inside one another and others do not."""
+    """Compare the memory of all sizes, if a run has both nested and independent networks."""
     nested = {name: member.nested for name, member in view.members("scaling").items()}
     kept = {
         name: memory_of_all(part, nested=nested[part["system"].iloc[0]]).droplevel("draw")
@@ -126,4 +125,4 @@ def _size(held: float, against: float | None, unit: float) -> GridCell:
     return GridCell(f"{held / unit:.1f}", note)
 
 
-FIGURE = Figure("capacity", "Accuracy over size", show)
+FIGURE = Figure("capacity", "Accuracy and memory per network", show)

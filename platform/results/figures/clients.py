@@ -1,4 +1,4 @@
-"""What waiting for a shared server costs: Figures 6 and 10 of the AMS paper."""
+"""Score loss and waiting time on a shared server: Figures 6 and 10 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVED = 0.01
 
 
 def show(view: View) -> Shown | None:
-    """Draw both over the number of devices, where fleets differ in it."""
+    """Draw loss and waiting over the number of devices, if fleets differ in it."""
     if view.runs["devices"].nunique() < 2:
         return None
     lost = losses(view.tables)

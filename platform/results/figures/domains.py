@@ -1,4 +1,4 @@
-"""Accuracy before and after adapting to each domain, and what adapting takes: Figures 6 to 9 of ElasticDNN."""
+"""Accuracy before and after adapting to each domain, and its cost: Figures 6 to 9 of ElasticDNN."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Each domain is judged before the frames to adapt on and after them; dotted lines are before. Of many systems the "
-    "first panel has the one that does nothing, the best and the worst, and the best of each kind of scaling; the "
-    "others name these, and each that nothing cheaper beats. Time and energy are those of one phase alone on the "
-    "device. What is forgotten is how much a domain that comes back falls below its best score so far; lines are those "
-    "that forget most and least. Means over seeds, and in the table half of their 95 % intervals."
+    "Accuracy before (dotted) and after (solid) adapting to each domain. First panel: at most no_custom, the best and "
+    "the worst system, and the best per scaling member. Cost panels name these systems and the Pareto front. Time and "
+    "energy: one training phase without co-running tasks. Forgotten: points below the best earlier score on a "
+    "recurring domain; lines of the systems that forget least and most. Means over seeds; ±: half of the 95 % CI."
 )
 MOST = 5  # systems in a panel of lines
 PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axis or above the column, unit, factor
@@ -35,7 +34,7 @@ PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axi
 
 
 def show(view: View) -> Shown | None:
-    """Draw streams through domains that have frames to adapt on, or domains that come back."""
+    """Draw streams whose domains have adaptation frames or recur."""
     rows = view.tables.once(stretches)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
     again = again[~again["workload"].isin(judged["workload"])]
@@ -69,7 +68,7 @@ def show(view: View) -> Shown | None:
 
 
 def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
-    """Choose the systems whose lines tell most, where there are many."""
+    """Select at most `MOST` systems: no adaptation, the best, the worst, the best per scaling member."""
     order = rows.groupby("system")["after"].mean().sort_values(ascending=False)
     if len(order) <= MOST:
         return list(order.index)
@@ -79,7 +78,7 @@ def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
 
 
 def ends(rows: pd.DataFrame, plain: Collection[str]) -> list[str]:
-    """Choose the systems that learn nothing, and of the others those that forget least and most."""
+    """Select the systems without training, and of the others those that forget least and most."""
     last = rows[rows["round"] == rows["round"].max()]
     lost = last.groupby("system")["lost"].mean().sort_values()
     order = [str(name) for name in lost.index if name not in plain]
@@ -99,7 +98,7 @@ def _draw_course(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
 
 
 def _beside(rows: pd.DataFrame, paid: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Put the accuracy after adapting beside what it takes, system by system."""
+    """Join accuracy after adapting and its cost, by system."""
     found = means(rows, ["system"], "after", least=0, most=1).set_index("system")
     return found.assign(cost=paid.groupby("system")[column].mean()).dropna(subset=["cost"]).reset_index()
 
@@ -135,7 +134,7 @@ def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
 
 
 def _forgotten(workload: str, rows: pd.DataFrame, order: list[str]) -> Grid:
-    """Write how many points each system falls below its best so far, round by round."""
+    """Tabulate the points that each system falls below its best earlier score, per round."""
     wide = 100 * rows.pivot_table("lost", "system", "round")
     cells = {name: [GridCell(plots.signed(value)) for value in wide.loc[name]] for name in order if name in wide.index}
     return Grid(f"{workload}: forgotten, points", [f"round {number + 1}" for number in wide.columns], cells)
@@ -152,4 +151,4 @@ def _grid(workload: str, rows: pd.DataFrame, paid: pd.DataFrame, order: list[str
     return Grid(workload, ["before", "after", *titles], table)
 
 
-FIGURE = Figure("domains", "Domain by domain", show)
+FIGURE = Figure("domains", "Accuracy and cost per domain", show)

@@ -1,4 +1,4 @@
-"""What each kilobit per second buys: Figure 4 of the AMS paper."""
+"""Score over downlink traffic: Figure 4 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score over what a device receives; higher and further left is better. A line joins systems that differ in one "
-    "number, which stands beside each point; the others stand alone. Grey lines are bounds, which are not judged by "
-    "their traffic. Means over seeds; the bar is the 95 % interval of the score."
+    "Score over downlink traffic; the upper left is better. A line joins systems that differ in one parameter, whose "
+    "value is printed at each point. Grey lines: bounds, drawn without traffic. Means over seeds; bars: 95 % CI of "
+    "the score."
 )
 FEWEST = 3  # points that make a line
 
 
 def show(view: View) -> Shown | None:
-    """Draw score over downlink on each setting, where one number of one method takes several values."""
+    """Draw score over downlink per setting, if one parameter of a method has several values."""
     lines = sweeps(view)
     if max(map(len, lines.values()), default=0) < FEWEST:
         return None
@@ -37,7 +37,7 @@ def show(view: View) -> Shown | None:
 
 
 def sweeps(view: View) -> dict[str, dict[str, str]]:
-    """Group methods that differ in one number of their streaming (switches aside), by what their names begin with.
+    """Group systems that differ in one numeric streaming parameter (booleans aside), by common prefix.
 
     A group maps systems to what is written beside their points; two numbers that vary are no line, but a plane.
     """

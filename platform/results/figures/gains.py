@@ -1,4 +1,4 @@
-"""How much better every frame is than without doing anything: Figure 5 of the AMS paper."""
+"""Gain per frame over no adaptation: Figure 5 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Each frame’s {} minus that of the same frame under the system that does nothing. CDF of the "
-    "gain per frame: frames left of 0 are worse than doing nothing. The table has the share of frames right of 0, as "
-    "means over seeds with half of their 95 % intervals in points."
+    "Cumulative distribution of the gain per frame: {} minus that of the same frame without adaptation. Frames left "
+    "of 0 are worse than without adaptation. Table: share of frames with a gain above 0; means over seeds, ± half of "
+    "the 95 % CI in points."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Pool the frames of all settings, and tell the share improved for each of them."""
+    """Draw the frames of all settings together, and tabulate the improved share per setting."""
     found = _gains(view)
     if found.empty:
         return None
@@ -39,7 +39,7 @@ def show(view: View) -> Shown | None:
 
 
 def _gains(view: View) -> pd.DataFrame:
-    """List by how much every frame of every other system is better than under the one that does nothing."""
+    """List the gain of every frame of every system over the same frame without adaptation."""
     runs = view.runs[["cell", "system", "setting", "bound", "workload", "fleet", "seed"]]
     frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
     frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
@@ -59,4 +59,4 @@ def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> 
     plots.tidy(axis)
 
 
-FIGURE = Figure("gains", "Gain frame by frame", show)
+FIGURE = Figure("gains", "Gain per frame", show)

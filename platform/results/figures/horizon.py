@@ -1,4 +1,4 @@
-"""How far back to look, and how often to update: Figure 8 of the AMS paper."""
+"""Score over training horizon and update interval: Figure 8 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 ONE = {"": plots.Style(plots.INK)}
 NOTE = (
-    "First the score over the training horizon, at the shortest interval between updates; then what a longer interval "
-    "costs with each horizon. Means over streets and seeds with their 95 % intervals; each student by itself."
+    "Left: score over the training horizon at the shortest update interval. Right: loss at longer intervals, per "
+    "horizon. Each student has its own panels. Means over streams and seeds, 95 % CI."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Draw the score over both, where both vary."""
+    """Draw the score over both, if both vary."""
     members = {name: member for name, member in view.members("streaming", "ams").items() if not member["slowdown"]}
     runs = view.runs[view.runs["system"].isin(list(members))]
     grid = runs.assign(
@@ -54,4 +54,4 @@ def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.Look
     plots.tidy(axis)
 
 
-FIGURE = Figure("horizon", "How far back to look", show)
+FIGURE = Figure("horizon", "Training horizon", show)

@@ -1,4 +1,4 @@
-"""How differences between systems depend on one parameter of the streams."""
+"""Score difference between systems over one stream parameter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "What every system scores more than {against}, in points, over one parameter of the streams while the others stay. "
-    "Means over seeds with their 95 % intervals."
+    "Score difference to {against} in points, over one stream parameter; all other parameters are constant. Means "
+    "over seeds, 95 % CI."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Draw the difference from the first system of the experiment, where streams differ in one parameter alone."""
+    """Draw differences to the first system, if the streams differ in exactly one parameter."""
     knobs = swept(view.tables)
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=["score"])
     names = [name for name in view.looks if name in set(runs["system"])]
@@ -50,4 +50,4 @@ def _draw(axis: Axes, found: pd.DataFrame, knob: str, looks: plots.Looks) -> Non
     plots.tidy(axis)
 
 
-FIGURE = Figure("knobs", "What the streams decide", show)
+FIGURE = Figure("knobs", "Effect of one stream parameter", show)

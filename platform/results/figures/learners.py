@@ -1,4 +1,4 @@
-"""Shares for answering and learning of every application on one device, accuracy over a window, time of decisions."""
+"""Compute shares of inference and training on one device, accuracy over a window, decision times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "First one device with the most applications under the lowest seed: as high as a bar is, so large is a share of "
-    "the device. Then the mean score of frames by the time since their window began, over all windows, devices and "
-    "seeds."
+    "First panels: compute shares of inference and training on one device with the most applications, lowest seed. "
+    "Last panel: mean score over time in the window; all windows, devices and seeds."
 )
 SYSTEMS = 4  # the first ones and the last one
 LANE, FRAME = 34, 62  # pixels per application, and around them
@@ -27,7 +26,7 @@ JOBS = {"answers": plots.Style(ANSWER), "labels, tries out, trains": plots.Style
 
 
 def show(view: View) -> Shown | None:
-    """Draw it where several applications of a device learn on it."""
+    """Draw the shares, if several applications train on one device."""
     rows = view.named("shares")
     learns = rows[rows["learn_share"].fillna(0) > 0]
     if not (learns.groupby(["cell", "device"])["app"].nunique() > 1).any():
@@ -76,7 +75,7 @@ def _draw_window(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
 
 
 def _decisions(rows: pd.DataFrame, names: list[str]) -> Grid:
-    """Tell how long each scheduler took on this machine; the rows of one decision hold the same time."""
+    """Tabulate the decision time of each scheduler on the host; rows of one decision hold the same time."""
     took = rows[rows["host_schedule_seconds"] > 0].groupby(["system", "cell", "device", "time_s"])
     each_ms = 1e3 * took["host_schedule_seconds"].max()
     found = {name: each_ms[name] for name in names if name in each_ms.index.get_level_values(0)}
@@ -84,4 +83,4 @@ def _decisions(rows: pd.DataFrame, names: list[str]) -> Grid:
     return Grid("decisions, ms on this machine", ["mean", "longest"], table)
 
 
-FIGURE = Figure("learners", "Who learns when", show)
+FIGURE = Figure("learners", "Compute shares for inference and training", show)

@@ -1,4 +1,4 @@
-"""The load of a device over time: as it was, as it was sensed and expected, and which network ran under it."""
+"""Load of a device over time (true, sensed, forecast) and the network that ran."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ LEGEND = {
     "missed frames": Style(MISSED),
 }
 NOTE = (
-    "One application on one device, the lowest seed, the first {most:g} seconds at most. A few systems are drawn, of "
-    "different scaling members where there are any. The load is what other programs use of the CPU; a device senses it "
-    "after the fact. Ticks at the top are frames that were skipped or answered after their deadline: the application's "
-    "latency goal, or the next frame where that is sooner. The time of the network that runs is that on the idle "
-    "device, as a share of the slowest network's. Forecasts are judged on the sensed load of every device: their mean "
-    "absolute error, and how much smaller it is than that of persistence; a negative skill is worse than to expect "
-    "that nothing changes."
+    "One application on one device, lowest seed, first {most:g} s at most; a few systems, of different scaling "
+    "members where possible. CPU load of other programs: true, sensed one period later, forecast. Ticks at the top: "
+    "missed frames, which were skipped or predicted after their deadline (latency goal, or the next frame if sooner). "
+    "Network time: latency on the idle device, relative to the slowest network. Forecast error: mean absolute error "
+    "on the sensed load of all devices. Skill: reduction of this error relative to persistence; negative is worse "
+    "than persistence."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Draw a panel for each setting and a few systems, where devices sense a load."""
+    """Draw a panel per setting and a few systems, if devices sense a load."""
     rows = view.named("loads")
     if rows.empty:
         return None
@@ -62,7 +61,7 @@ def show(view: View) -> Shown | None:
 
 
 def _shown(view: View, names: set[str]) -> list[str]:
-    """Take a few systems, in their order: the first of each scaling member before others of the same."""
+    """Select a few systems, preferring the first of each scaling member."""
     there = {name: member for name, member in view.members("scaling").items() if name in names}
     first = {member.name: name for name, member in reversed(there.items())}.values()
     some = sorted(there, key=lambda name: name not in first)[:SYSTEMS]
@@ -95,7 +94,7 @@ def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Ser
 
 
 def _missed_grid(view: View, missed: pd.DataFrame) -> list[Grid]:
-    """Write the share of missed frames by system and setting."""
+    """Tabulate the share of missed frames by system and setting."""
     if missed.empty:
         return []
     named = missed.merge(view.runs[["cell", "system", "setting"]], on="cell")
@@ -112,7 +111,7 @@ def _missed_grid(view: View, missed: pd.DataFrame) -> list[Grid]:
 
 
 def _grids(view: View) -> list[Grid]:
-    """Write what forecasts are worth, and the error of those that members state."""
+    """Tabulate error and skill of forecasts, and the error of forecasts that members report."""
     grids = []
     columns = [f"{step} ahead" for step in range(1, HORIZON + 1)]
     for fleet, own in view.tables.once(skills).groupby("fleet", sort=False):
@@ -144,7 +143,7 @@ def _skill(found: pd.Series) -> str:
 
 
 def save_course(load: Load, seconds: float, file: Path) -> None:
-    """Draw a load without a run, as a PNG: what is in use, and how fast the device is."""
+    """Write a PNG of a load without a run: use of CPU and memory, speed and battery."""
     from matplotlib.figure import Figure as Canvas
 
     times_s = [step.time_s for step in load.steps if step.time_s < seconds]
@@ -171,4 +170,4 @@ def save_course(load: Load, seconds: float, file: Path) -> None:
         raise RequestError(f"'{file}' cannot be written: {error.strerror}.") from error
 
 
-FIGURE = Figure("load", "Under the load of other programs", show)
+FIGURE = Figure("load", "Load, forecast and selected network", show)

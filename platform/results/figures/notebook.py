@@ -1,4 +1,4 @@
-"""Draw a figure in a notebook: what a report shows of it, on matplotlib's axes and as a table."""
+"""Draw a figure of the report in a notebook, as matplotlib axes and tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from driftlab.platform.results.relations.searches import Found
 
 
 def show(view: View, name: str) -> None:
-    """Draw one figure of a run, or say that the run does not vary what the figure is about."""
+    """Draw one figure of a run, or print that the run does not vary its subject."""
     _show(view, name, FIGURES)
 
 
 def show_search(found: Found, name: str) -> None:
-    """Draw one figure of a search, or say that it has too few trials for it."""
+    """Draw one figure of a search, or print that it has too few trials."""
     _show(found, name, SEARCH_FIGURES)
 
 

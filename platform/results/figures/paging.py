@@ -1,4 +1,4 @@
-"""What switching between networks moves and draws: Figure 8, Tables 4 and 5 of the NestDNN paper."""
+"""Bytes and energy of model switching: Figure 8, Tables 4 and 5 of the NestDNN paper."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Weights that a device has loaded and dropped since the session began, those of applications that start among "
-    "them; then what both have drawn after so many switches from network to network. The table has what one switch "
-    "moves, up to a larger network and down to a smaller one, and what a thousand draw, with half of the 95 % "
-    "interval: switches as schedulers made them. Means over devices and seeds."
+    "Cumulative bytes loaded and dropped per device since the session start, including networks of starting "
+    "applications; then cumulative energy over the number of switches. Table: bytes per switch to a larger and to a "
+    "smaller network, and energy per 1000 switches, ± half of the 95 % CI. Switches are those that the schedulers "
+    "made. Means over devices and seeds."
 )
 SIDES = {"paged_in_bytes": "loaded", "paged_out_bytes": "dropped"}
 Curves = dict[str, "pd.Series"]  # by system; over time, or over the number of switches
 
 
 def show(view: View) -> Shown | None:
-    """Draw a few systems that differ in their scheduler or their networks, where any of them switches."""
+    """Draw systems that differ in scheduler or scaling, if any of them switches."""
     systems = view.one_of_each()
     changed = _of(view, switches(view.tables), systems)
     if changed.empty:
@@ -46,7 +46,7 @@ def _of(view: View, rows: pd.DataFrame, systems: list[str]) -> pd.DataFrame:
 
 
 def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plots.Looks) -> list[Panel]:
-    """Draw both directions on one scale, and energy where it is known."""
+    """Draw both directions on one scale, and energy if it is known."""
     moved = {word: moved_bytes(rows, side) for side, word in SIDES.items()}
     most = max(float(curve.max()) for curves in moved.values() for curve in curves.values())
     panels = [
@@ -75,7 +75,7 @@ def _draw(axis: Axes, curves: Curves, looks: plots.Looks, most: float, unit: str
 
 
 def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid:
-    """Tell how often a device switches in a session, and what a switch moves."""
+    """Tabulate the switches per device and session, and the bytes per switch."""
     factor, name = plots.scaled(float(changed[list(SIDES)].to_numpy().max()), "B")
     devices = rows[["system", "cell", "device"]].drop_duplicates().groupby("system").size()
     often = (changed.groupby("system").size() / devices).fillna(0.0)
@@ -97,4 +97,4 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
     return Grid("switching", columns, rows_of)
 
 
-FIGURE = Figure("paging", "Loading and dropping networks", show)
+FIGURE = Figure("paging", "Model switching", show)

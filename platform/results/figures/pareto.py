@@ -1,4 +1,4 @@
-"""What a score costs: score over traffic and over energy, and the Pareto front of the methods."""
+"""Score over traffic and over energy, with the Pareto front of the methods."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Further up and further left is better. The stepped line is the Pareto front: no method has a higher mean score "
-    "for less. Grey rules are bounds, which are not judged by their cost. Means over seeds; the bar is the 95 % "
-    "interval of the score. Costs are per device, traffic is both ways; where costs differ much, the axis is "
-    "logarithmic."
+    "Score over traffic and energy; the upper left is better. Stepped line: Pareto front of the methods. Grey lines: "
+    "bounds, drawn without cost. Means over seeds; bars: 95 % CI of the score. Costs are per device; traffic is "
+    "uplink plus downlink. The axis is logarithmic where costs differ much."
 )
 COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
 GREYS = frozenset(plots.GREYS.values())
@@ -31,7 +30,7 @@ WIDE = 20.0  # costs that differ by more factors than this need a logarithmic ax
 
 
 def show(view: View) -> Shown | None:
-    """Draw both on each setting where at least two methods differ in what they cost."""
+    """Draw both per setting, if at least two methods differ in cost."""
     runs = view.runs.assign(
         traffic=view.runs["uplink_kbps"] + view.runs["downlink_kbps"],
         energy=view.runs["energy_j"] / view.runs["devices"],
@@ -52,7 +51,7 @@ def show(view: View) -> Shown | None:
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
-    """Keep the methods that no other method beats in both, from the cheapest on."""
+    """Return the methods that no other method dominates, the cheapest first."""
     return pareto(points[points["method"]], "mean", "cost").drop_duplicates(["mean", "cost"])
 
 
@@ -75,7 +74,7 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
 
 
 def _name(axis: Axes, best: pd.DataFrame) -> None:
-    """Write the names of the methods on the front where the front leaves room: left above, or right below.
+    """Label the methods on the front where there is room: upper left, or lower right.
 
     On the right, of two points that are close to each other, the cheaper one has its name below.
     """
@@ -89,12 +88,12 @@ def _name(axis: Axes, best: pd.DataFrame) -> None:
 
 
 def _idle(view: View, name: str) -> bool:
-    """Tell whether a system is the one that does nothing, whose cost is what coping adds to."""
+    """Return whether a system is the no-adaptation bound, whose cost is the baseline of all others."""
     return bool((view.runs[view.runs["system"] == name]["bound"] == "do_nothing").any())
 
 
 def _scale(axis: Axes, costs: pd.Series) -> None:
-    """Count by factors where costs differ much; what costs nothing stands at 0, left of the smallest one."""
+    """Make the axis logarithmic if costs differ much; a cost of 0 is drawn left of the smallest one."""
     some = costs[costs > 0]
     if some.empty or some.max() < WIDE * some.min():
         axis.set_xlim(left=-0.06 * float(costs.max()))
@@ -106,4 +105,4 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
 
 
-FIGURE = Figure("pareto", "Score against cost", show)
+FIGURE = Figure("pareto", "Score over cost", show)

@@ -1,4 +1,4 @@
-"""Accuracy against missed deadlines under each load: networks that follow it, beside always the same exit."""
+"""Accuracy over missed deadlines under each load: load-adaptive networks and fixed exits."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Each point is a system: how accurate its frames were, and how many came late or not at all; further up and "
-    "further left is better. A missed frame keeps the last answer. The dashed line joins the exits of one network, "
-    "each of which always runs. The networks to choose from are those that no other one of the same family beats, by "
-    "the lowest seed; of systems that choose among the same ones the first has the line. Means over seeds; bars are "
-    "their 95 % intervals. Latency and energy are of a frame."
+    "Each point is one system: accuracy over missed deadlines; the upper left is better. A missed frame keeps the "
+    "previous prediction. Dashed line: fixed exits of one network. Candidate networks: the Pareto front of each "
+    "family at the lowest seed; systems with the same candidates share one line. Means over seeds, 95 % CI. Latency "
+    "and energy are per frame."
 )
 COLUMNS = {"accuracy": ("accuracy", 100, "%"), "missed": ("missed", 100, "%"), "latency_ms": ("latency", 1, "ms"),
            "energy_j": ("energy", 1e6, "µJ")}  # fmt: skip
 
 
 def show(view: View) -> Shown | None:
-    """Draw a panel and a table for each setting, where a network has deadlines and fixed exits beside it."""
+    """Draw a panel and a table per setting, if a run has adaptive networks and fixed exits."""
     exits = [name for name in paths.fixed_exits(view.tables) if name in view.looks]
     others = [name for name in paths.choosers(view.tables) if name in view.looks]
     if not exits or not others:
@@ -65,7 +64,7 @@ def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.Looks) 
 
 
 def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], looks: plots.Looks) -> None:
-    """Draw the best networks of each family by their time on the idle device; a single network is a point."""
+    """Draw the Pareto front of each family over latency on the idle device; one network is a point."""
     for name, front in fronts.items():
         look, percent = looks[name], 100 * front["accuracy"]
         line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2, "drawstyle": "steps-post"}
@@ -88,4 +87,4 @@ def _grid(setting: str, rows: pd.DataFrame, names: list[str]) -> Grid:
     return Grid(setting, [f"{label}, {unit}" for label, _, unit in COLUMNS.values()], cells)
 
 
-FIGURE = Figure("paths", "Accuracy against missed deadlines", show)
+FIGURE = Figure("paths", "Accuracy over missed deadlines", show)

@@ -1,6 +1,6 @@
-"""Plots of a run, each on one matplotlib axis, so that the report and a notebook draw the same thing.
+"""Plots of a run on matplotlib axes, shared by the report and notebooks.
 
-Every function takes pandas frames of one panel: the rows of `runs`, and of other tables, that belong to one setting.
+Every function takes the pandas frames of one panel: the rows of `runs` and other tables of one setting.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ DASHES: Mapping[str, Any] = {
 }
 MARKERS = ("o", "s", "^", "D", "v")  # of points, each for as many systems as there are colours
 BELOW, ABOVE = 1.9, 2.0
-POINTS = 240  # a line on a page shows no more than this many
+POINTS = 240  # per line; more are not visible on a page
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
-TICKS = 6  # steps of a score axis: more numbers would touch on a narrow page
-MARKS = 60  # and more scene changes than this would hide it
+TICKS = 6  # steps of a score axis: more labels would overlap on a narrow page
+MARKS = 60  # scene changes drawn; more would hide the lines
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one system looks in every plot."""
+    """Line style of one system in all plots."""
 
     colour: str
     dash: Any = "-"
@@ -50,7 +50,7 @@ Looks = Mapping[str, Style]
 
 
 def series(names: Iterable[str]) -> dict[str, Style]:
-    """Give each name a colour, in the order given, and a dash and points of their own kind where colours run out."""
+    """Assign colours to names in their order; after the last colour, other dashes and markers."""
     looks = (
         Style(colour, (0, (3, gap)) if gap else "-", MARKERS[gap % len(MARKERS)])
         for gap in itertools.count()
@@ -60,7 +60,7 @@ def series(names: Iterable[str]) -> dict[str, Style]:
 
 
 def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
-    """Give each system one look: methods a colour in the order asked for, bounds a grey dash, and bounds come last."""
+    """Assign a style to each system: methods get colours in `order`, bounds grey dashes; bounds come last."""
     bounds = dict(runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates().itertuples(index=False))
     present = sorted(set(runs["system"]))
     asked = [name for name in dict.fromkeys(order) if name in present]
@@ -72,7 +72,7 @@ def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
 
 
 def some_of(looks: Looks, names: Iterable[str]) -> dict[str, Style]:
-    """Take the looks of some systems; where two have one colour, all but bounds get the first colours."""
+    """Return the styles of some systems; if two share a colour, methods get the first colours."""
     wanted = set(names)
     found = {name: look for name, look in looks.items() if name in wanted}
     if len({look.colour for look in found.values()}) == len(found):
@@ -81,14 +81,14 @@ def some_of(looks: Looks, names: Iterable[str]) -> dict[str, Style]:
 
 
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Name the panel each run belongs to: its workload, and its fleet where there are several."""
+    """Add the column `setting`: the workload, with the fleet if there are several."""
     several = runs["fleet"].nunique() > 1
     setting = runs["workload"] + " · " + runs["fleet"] if several else runs["workload"]
     return runs.assign(setting=setting)
 
 
 def measure(runs: pd.DataFrame) -> str:
-    """Name what the scores of these runs are, which follows from what their student does."""
+    """Return the name of the score (mIoU, accuracy, F1), given by the task of the students."""
     from driftlab.platform.networks.zoo import ZOO
 
     found = {ZOO[name].task.measure for name in set(runs["student"].dropna()) if name in ZOO}
@@ -96,7 +96,7 @@ def measure(runs: pd.DataFrame) -> str:
 
 
 def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> None:
-    """Draw accuracy over time: a line per system, a thin one per seed, and a rule where the scene changes."""
+    """Draw accuracy over time: a line per system, a thin line per seed, a rule at each scene change."""
     mark_changes(axis, frames)
     lines = score_course(runs, frames, POINTS)
     for system, look in looks.items():
@@ -118,7 +118,7 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
 
 
 def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
-    """Rule where every stream changes; where they change at different times, tick the foot of the axis instead."""
+    """Mark scene changes: a rule if most streams change, a tick at the foot of the axis otherwise."""
     for time_s, share in scene_changes(frames).nlargest(MARKS, "share").sort_values("time_s").itertuples(index=False):
         top = 1.0 if share > 0.5 else 0.06
         axis.axvline(time_s, ymax=top, color=QUIET, linewidth=0.8, alpha=0.8, zorder=0)
@@ -154,7 +154,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
 
 
 def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
-    """Draw what each device's link carries: down to the left, up to the right, as means over seeds."""
+    """Draw traffic per device, downlink to the left and uplink to the right, as means over seeds."""
     sides = {"downlink_kbps": -1, "uplink_kbps": 1}
     means = runs.groupby("system")[list(sides)].mean()
     reach = max(float(np.nanmax(means.to_numpy(), initial=0.0)), 1e-9)
@@ -186,7 +186,7 @@ def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
 
 
 def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style, *, ordered: bool = False) -> None:
-    """Draw `mean` over a column: a dot and a bar for the 95 % interval each, joined in their order or, usually, its."""
+    """Draw `mean` over a column with 95 % intervals, joined in row order (`ordered`) or in order of `x`."""
     points = points if ordered else points.sort_values(x)
     known = points.dropna(subset=["low", "high"])
     axis.vlines(known[x], known["low"], known["high"], color=look.colour, linewidth=2.2, alpha=0.35)
@@ -195,12 +195,12 @@ def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style, *, ordered: boo
 
 
 def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
-    """Draw which share of the values is at most so much."""
+    """Draw the cumulative distribution of the values."""
     known = np.sort(values.dropna().to_numpy(dtype=float))
     if known.size == 0:
         return
     shares = np.arange(1, known.size + 1) / known.size
-    if known.size > POINTS:  # the quantiles are what can be seen of them
+    if known.size > POINTS:  # more points are not visible
         shares = np.linspace(0, 1, POINTS)
         known = np.quantile(known, shares)
     known, shares = np.append(known[0], known), np.append(0.0, shares)
@@ -209,14 +209,14 @@ def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
 
 
 def beside(axis: Axes, text: str, x: float, y: float, *, above: bool, right: bool = False) -> None:
-    """Write a word beside a point; on the right of it where its bar is in the way."""
+    """Label a point above or below it; to the right if its interval bar would cross the text."""
     place = (4 if right else 0, 6 if above else -13)
     ha = "left" if right else "center"
     axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
 
 
 def legend(figure: Figure, looks: Looks) -> None:
-    """Name the lines of a figure that stands alone, below it."""
+    """Draw the legend of a standalone figure, below it."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -228,7 +228,7 @@ def legend(figure: Figure, looks: Looks) -> None:
 
 
 def scale(axis: Axes, ticks: Sequence[float] = ()) -> None:
-    """Count a horizontal axis by factors, with plain numbers below it."""
+    """Make the x axis logarithmic, with plain numbers as tick labels."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
     axis.set_xscale("log")
@@ -239,14 +239,14 @@ def scale(axis: Axes, ticks: Sequence[float] = ()) -> None:
 
 
 def name_rows(axis: Axes, looks: Mapping[str, Style]) -> None:
-    """Write the systems' names beside their rows, the first on top."""
+    """Label the rows with the systems' names, the first on top."""
     axis.set_yticks(range(len(looks)), list(looks))
     axis.set_ylim(len(looks) - 0.45, -0.7)
     axis.tick_params(axis="y", length=0)
 
 
 def tidy(axis: Axes) -> None:
-    """Leave only the ink that carries data."""
+    """Apply the house style: light grid, no spines but the bottom one."""
     axis.set_axisbelow(True)
     axis.grid(color=RULE, linewidth=0.7)
     for side in ("top", "right", "left"):
@@ -259,16 +259,16 @@ def tidy(axis: Axes) -> None:
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """Write a difference with its sign, as type has it."""
+    """Format a difference with its sign, with a typographic minus."""
     return f"{value:+.{digits}f}".replace("-", "\u2212")
 
 
 def scaled(most: float, unit: str) -> tuple[float, str]:
-    """Choose in which multiple of a unit values up to so much are read easily: how many it is, and its name."""
+    """Return factor and name of the SI multiple of `unit` that suits values up to `most`."""
     found = next(((size, prefix) for size, prefix in PREFIXES if most >= size), (1.0, ""))
     return found[0], found[1] + unit
 
 
 def short(value: float) -> str:
-    """Write a number with three digits, and thousands in full."""
+    """Format a number with three digits; from 100 on as an integer with thin spaces."""
     return f"{value:,.0f}".replace(",", "\u202f") if abs(value) >= 100 or value == 0 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""What is lost where one layer is pruned and nothing trained again: Figure 3 of the NestDNN paper."""
+"""Accuracy after pruning one layer without retraining: Figure 3 of the NestDNN paper."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Accuracy on held-out data once those filters of one layer are gone that a ranking puts last, as means over "
-    "applications; layers are counted from the input on. The table has the mean over all points at which something is "
-    "gone; strong is the best of a column."
+    "Test accuracy after pruning one layer without retraining: filters that a ranking puts last are removed first. "
+    "Layers are counted from the input. Means over applications. Table: mean over all pruned shares above 0; in bold "
+    "the best of a column."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Draw each layer, where rankings differ."""
+    """Draw each layer, if a run has several rankings."""
     found = pruned_alone(view.tables).dropna(subset=["accuracy"])
     if found["ranking"].nunique() < 2:
         return None
@@ -37,7 +37,7 @@ def show(view: View) -> Shown | None:
 
 
 def _limits(accuracy: pd.Series) -> tuple[float, float]:
-    """Give all layers one scale, so that they can be compared."""
+    """Draw all layers on one scale, so that panels are comparable."""
     low, high = float(accuracy.min()), float(accuracy.max())
     room = 0.06 * max(high - low, 1e-3)
     return low - room, high + room
@@ -65,4 +65,4 @@ def _grid(points: pd.DataFrame, looks: plots.Looks) -> Grid:
     return Grid("mean accuracy", list(wide.columns), rows)
 
 
-FIGURE = Figure("pruning", "Pruning one layer", show)
+FIGURE = Figure("pruning", "Pruning of one layer", show)

@@ -1,4 +1,4 @@
-"""How sampling and training follow what the camera sees: Figures 3, 9 and 11 of the AMS paper."""
+"""Sampling rate and training phases over time: Figures 3, 9 and 11 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "The sampling rate in force, for the first device and the lowest seed; below it, a tick where the server finished "
-    "training. Shaded: the camera is stationary. The last panel has the frames of "
-    "every stream over its time."
+    "Sampling rate over time, first device, lowest seed. Ticks below: end of a training phase on the server. Shaded: "
+    "the camera is stationary. Last panel: sampled frames per second of stream time, for every stream."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Draw the rate of every system that adapts it, and how mean rates are spread over the streams."""
+    """Draw the rate of every system that adapts it, and the distribution of mean rates over streams."""
     members = view.members("streaming", "ams")
     adaptive = [name for name, member in members.items() if member["control"] != "fixed"]
     sent = view.tables.once(uploads)
@@ -75,7 +74,7 @@ def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.Looks) -> None:
 
 
 def _stops(view: View, sent: pd.DataFrame) -> list[tuple[float, float]]:
-    """Tell when the camera of a street is stationary, if it moves at other times."""
+    """Return when the camera of a street is stationary, if it moves at other times."""
     stream = _one_stream(sent)
     found = sceneries(view.tables, stream["cell"])
     way = found[found["device"] == stream["device"].iloc[0]]["way"].iloc[0]
@@ -86,4 +85,4 @@ def _stops(view: View, sent: pd.DataFrame) -> list[tuple[float, float]]:
     return [(begin, min(end, end_s)) for begin, end, stands in spans if stands and begin < end_s]
 
 
-FIGURE = Figure("rates", "Sampling and training", show)
+FIGURE = Figure("rates", "Sampling rate and training phases", show)

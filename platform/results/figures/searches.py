@@ -1,4 +1,4 @@
-"""Figures of a search: its front, its progress, its trials as lines over settings, and which settings matter."""
+"""Figures of a search: Pareto front, progress, parallel coordinates, importance, budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DASH = "–"
 
 
 def held_out(found: Found) -> Shown | None:
-    """Compare the recommended settings with the defaults on seeds that the search has not seen."""
+    """Compare recommended settings and defaults on held-out seeds."""
     rows = found.held_out()
     if all(row.defaults is None for row in rows):
         return None
@@ -35,15 +35,15 @@ def held_out(found: Found) -> Shown | None:
         {f"{row.metric} ({row.better})": _compared(row) for row in rows},
     )
     note = (
-        "The recommended settings and the defaults on seeds that the search has not seen, pair by pair; differences "
-        "with their 95 % interval over seeds. Settings that were best among many trials do worse on other seeds than "
-        "they did in the search: only this table says what the search has gained."
+        "Recommended settings and defaults on seeds that the search did not use; paired differences with 95 % CI over "
+        "seeds. The best of many trials scores lower on other seeds than in the search (selection bias): only this "
+        "table measures the gain of the search."
     )
     return Shown(note, grids=[grid])
 
 
 def front(found: Found) -> Shown | None:
-    """Draw each further objective over the first one, and list the trials that no other one beats."""
+    """Draw each further objective over the first one, and list the Pareto-optimal trials."""
     leading = sorted(found.front, key=lambda trial: trial.losses(found.problem))
     if not leading:
         return None
@@ -66,14 +66,12 @@ def front(found: Found) -> Shown | None:
 
 
 def progress(found: Found) -> Shown | None:
-    """Draw the first objective over the number of the trial, and the best so far."""
+    """Draw the first objective over the trial number, and the best value so far."""
     if not found.full:
         return None
     first = found.objectives[0].metric
     legend = {"trial": Style(QUIET), "best so far": Style(BLUE)}
-    note = (
-        "The first objective of every trial in the order of proposals; the line is the best that keeps the constraints."
-    )
+    note = "First objective of every trial in the order of proposals. Line: best so far that satisfies the constraints."
     return Shown(note, [Panel(f"{first} by trial", partial(_progress, found))], legend=legend)
 
 
@@ -83,18 +81,18 @@ def parallel(found: Found) -> Shown | None:
         return None
     inside = [trial for trial in found.full if found.space.positions(trial.settings) is not None]
     note = (
-        "A line is a trial. Each axis is a setting from the lower to the upper end of its domain, or its values in "
-        f"order; the last axis is {found.objectives[0].metric}, better above. Coloured: the best quarter."
+        "One line per trial. Each axis is one setting over its domain; the last axis is "
+        f"{found.objectives[0].metric}, better at the top. Coloured: best quarter of the trials."
     )
     legend = {"best quarter": Style(BLUE), "other trials": Style(RULE)}
     if len(inside) < 2:
-        return Shown("What could be chosen; lines are drawn of two trials and more.", grids=[_domains(found)])
+        return Shown("Domains of the search. Lines need at least two trials.", grids=[_domains(found)])
     panel = Panel("settings of all trials", partial(_parallel, found, inside), 300)
     return Shown(note, [panel], [_domains(found)], legend)
 
 
 def _domains(found: Found) -> Grid:
-    """List what could be chosen, what the defaults are, and what is recommended."""
+    """List the domain, the default and the recommended value of each setting."""
     sides = [
         next((one.settings for one in found.full if one.number == 0), {}),
         found.best.settings if found.best else {},
@@ -107,7 +105,7 @@ def _domains(found: Found) -> Grid:
 
 
 def matters(found: Found) -> Shown | None:
-    """Draw which share of the variance of each objective a setting explains."""
+    """Draw the share of the variance of each objective that each setting explains."""
     shares = {one.metric: importance(found.full, found.space, one.metric) for one in found.objectives}
     shares = {metric: each for metric, each in shares.items() if each}
     if not shares:
@@ -117,15 +115,15 @@ def matters(found: Found) -> Shown | None:
         for metric, each in shares.items()
     ]
     note = (
-        "Share of the variance over trials that a setting explains by itself: a parabola over its domain, or a mean "
-        "for each of its names, adjusted for the number of coefficients. What only two settings together explain is "
-        f"not seen. At least {FEWEST} trials are needed."
+        "Share of the variance over trials that each setting explains without the others: adjusted R² of a quadratic "
+        "fit, or of one mean per category. Interactions of settings are not included. "
+        f"At least {FEWEST} trials are needed."
     )
     return Shown(note, panels)
 
 
 def budget(found: Found) -> Shown | None:
-    """Say what the search has spent."""
+    """Tabulate the budget that the search has spent."""
     spent = found.budget
     cells = {
         "trials": _ended(found),
@@ -136,7 +134,7 @@ def budget(found: Found) -> Shown | None:
         "seeds": ", ".join(map(str, found.spec["seeds"])),
         "held-out seeds": ", ".join(map(str, found.spec["held_out"])) or DASH,
     }
-    note = "Streamed: the video that all devices of all trials saw. Compare systems whose settings got like budgets."
+    note = "Streamed: total video length over all devices and trials. Compare only systems tuned with equal budgets."
     return Shown(
         note, grids=[Grid("budget", list(cells), {str(found.spec["system"]): [*map(GridCell, cells.values())]})]
     )
@@ -147,37 +145,39 @@ SEARCH_FIGURES: Sequence[Figure] = (
     Figure("front", "Pareto front", front),
     Figure("progress", "Progress", progress),
     Figure("parallel", "Settings", parallel),
-    Figure("importance", "Which settings matter", matters),
+    Figure("importance", "Importance of settings", matters),
     Figure("budget", "Budget", budget),
 )
 
 
 def words(found: Found) -> list[str]:
-    """Say in a few sentences what was searched and what came of it."""
+    """Summarise the search and its result in a few sentences."""
     spent, spec, best = found.budget, found.spec, found.best
     told = [
         f"{_ended(found)} trials of {spec['system']} by {spec['searcher']}, {spent.failed} failed and {spent.stopped} "
         f"stopped early, on seeds {', '.join(map(str, spec['seeds']))}."
     ]
     if best is None:
-        return [*told, "No trial ran to its end, so no settings are recommended."]
+        return [*told, "No trial completed, so no settings are recommended."]
     first = found.objectives[0].metric
     told.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
     if best.number == 0:
-        told.append("Its settings are the defaults: the search found none that are better.")
+        told.append("Its settings are the defaults: no other trial is better.")
     if not found.feasible:
-        told.append("No trial keeps all constraints; this one misses them least.")
+        told.append("No trial satisfies all constraints; this one has the smallest violation.")
     return [*told, *(_answer(row) for row in found.held_out() if row.difference is not None)]
 
 
 def _ended(found: Found) -> str:
-    """Count the trials, and those that were asked for where there are more: the search may still run."""
+    """Return the number of trials, with the requested number if the search is incomplete."""
     ended, asked = found.budget.trials, found.spec["trials"]
     return str(ended) if ended == asked else f"{ended} of {asked}"
 
 
 def _answer(row: HeldOut) -> str:
-    said = {"better": "better than", "worse": "worse than", "cannot tell": "not told apart from"}[row.answer]
+    said = {"better": "better than", "worse": "worse than", "cannot tell": "not significantly different from"}[
+        row.answer
+    ]
     return f"On held-out seeds its {row.metric} is {said} that of the defaults: {_difference(row)}."
 
 
@@ -195,9 +195,9 @@ def _compared(row: HeldOut) -> list[GridCell]:
 
 
 def _front_note(found: Found) -> str:
-    bounds = f" among those that keep {' and '.join(found.spec['constraints'])}" if found.spec["constraints"] else ""
+    bounds = f" among those that satisfy {' and '.join(found.spec['constraints'])}" if found.spec["constraints"] else ""
     several = "in every objective" if len(found.objectives) > 1 else f"in {found.objectives[0].metric}"
-    return f"Trials that no other one beats {several}{bounds}. Trial 0 has the defaults."
+    return f"Trials that no other trial dominates {several}{bounds}. Trial 0 has the defaults."
 
 
 def _front(found: Found, leading: Sequence[Trial], metric: str, axis: Axes) -> None:

@@ -1,4 +1,4 @@
-"""Which weights to send, and how many of them: Table 3 of the AMS paper."""
+"""Strategies and fractions of weight selection: Table 3 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score minus that of training and sending every weight, in points, street by street and seed by seed; half of the "
-    "95 % interval beside it. The last row is what a device receives."
+    "Score difference to training and sending all weights, in points, paired by street and seed; ± half of the 95 % "
+    "CI. Last row: downlink traffic per device."
 )
 
 
 def show(view: View) -> Shown | None:
-    """Compare strategies and fractions with sending everything, where both vary."""
+    """Compare strategies and fractions with full updates, if both vary."""
     members = view.members("adaptation", "distill")
     everything = [name for name, member in members.items() if member["fraction"] == 1 or member["strategy"] == "full"]
     parts = {
@@ -72,4 +72,4 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
     plots.tidy(axis)
 
 
-FIGURE = Figure("strategies", "Which weights to send", show)
+FIGURE = Figure("strategies", "Weight selection: strategy and fraction", show)

@@ -1,4 +1,4 @@
-"""Scores side by side, system by setting: the form of Tables 1 and 2 of the AMS paper."""
+"""Scores by system and setting, as in Tables 1 and 2 of the AMS paper."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = (
-    "Score in per cent as the mean over seeds, and half of its 95 % interval; strong is the best method of a column, "
-    "bounds aside. The mean is that of the settings before it."
+    "Mean score over seeds ± half of the 95 % CI, in %. In bold the best method of a column, without bounds. The last "
+    "column averages the others."
 )
 MOST = 12  # settings that a reader can still compare in one table
 
 
 def show(view: View) -> Shown | None:
-    """Compare systems on streets, where there are several and one fleet; a mean over fleets would mean nothing."""
+    """Compare systems on several streets with one fleet; a mean over fleets has no meaning."""
     runs = view.runs.dropna(subset=["score"]).assign(all="mean")
     settings = sorted(set(runs["setting"]))
     if runs["fleet"].nunique() > 1 or not 1 < len(settings) <= MOST or runs["system"].nunique() < 2:
@@ -42,4 +42,4 @@ def _entry(found: pd.Series | None, best: float, method: bool) -> GridCell:
     return mean_cell(found, "{:.1f}", ".1f", 100, strong=strong)
 
 
-FIGURE = Figure("streets", "Side by side", show)
+FIGURE = Figure("streets", "Score per workload", show)

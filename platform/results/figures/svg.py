@@ -1,4 +1,4 @@
-"""Draw a plot as a piece of SVG that lives inside a page: its colours and its type are the page's."""
+"""Render a plot as inline SVG that takes colours and fonts from the page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def panel(name: str, label: str, height: int, draw: Callable[[Axes], None]) -> str:
-    """Draw one axis as an SVG element; `name` keeps its identifiers apart from those of other panels on the page."""
+    """Render one plot as an SVG element; `name` makes its identifiers unique on the page."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def panel(name: str, label: str, height: int, draw: Callable[[Axes], None]) -> s
 
 
 def _inline(text: str, name: str, label: str) -> str:
-    """Strip what only a file of its own needs, and hand colours and type to the page."""
+    """Remove file headers, and replace colours and fonts by those of the page."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
@@ -72,5 +72,5 @@ def _inline(text: str, name: str, label: str) -> str:
 
 
 def _coarse(tag: re.Match[str]) -> str:
-    """Cut coordinates to a hundredth of a pixel; what is written between tags stays as it is."""
+    """Round coordinates to 0.01 px; text between tags is unchanged."""
     return re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0])

@@ -1,4 +1,4 @@
-"""What switching at random between networks moves and draws: Figure 8, Tables 4 and 5 of the NestDNN paper."""
+"""Bytes and energy of random model switching: Figure 8, Tables 4 and 5 of the NestDNN paper."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "What it would draw if an application switched at random, from each of its networks to each other one equally "
-    "often and, nested or independent, in the same order: no scheduler of this run switched like this. A byte draws "
-    "what the devices of the run have paid for one; lines are means over applications and seeds. The tables have what "
-    "a switch to a larger and to a smaller network moves: means over all pairs of an application's networks."
+    "Computed, not run: each application switches from every network to every other one with equal probability, in "
+    "the same order for nested and independent networks. Energy per byte: as charged to the devices of this run. "
+    "Lines: means over applications and seeds. Tables: bytes per switch to a larger and to a smaller network, means "
+    "over all pairs of an application's networks."
 )
 KINDS = (NESTED, INDEPENDENT)
 SIDES = ["loaded", "dropped"]
@@ -36,7 +36,7 @@ THIN = 5  # a line shows the sum after every so many switches
 
 
 def show(view: View) -> Shown | None:
-    """Draw the applications that have as many nested as independent networks, on devices that have loaded some."""
+    """Draw applications with equally many nested and independent networks, if devices loaded any."""
     changes, byte_j = switches_by_kind(view.tables), joule_per_byte(view.tables)
     if changes.empty or not byte_j:
         return None
@@ -48,19 +48,19 @@ def show(view: View) -> Shown | None:
 
 
 def _by_place(changes: pd.DataFrame) -> pd.DataFrame:
-    """Name the applications: a `place` has the workload where several have an application of the name."""
+    """Add `place`: the application, with its workload if several workloads use the name."""
     alone = changes.groupby("app")["workload"].transform("nunique") == 1
     return changes.assign(place=changes["app"].where(alone, changes["workload"] + " · " + changes["app"]))
 
 
 def walk(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Switch from network to network: whichever it is, each other one is next with the same probability."""
+    """Draw a random walk over networks; every other network is next with equal probability."""
     steps = rng.integers(1, count, SWITCHES)
     return np.cumsum([rng.integers(count), *steps]) % count
 
 
 def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
-    """Add up what so many switches draw, for both ways along the same walk; average over applications."""
+    """Accumulate the energy of switches along one walk, nested and independent; average over applications."""
     sums: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
     for (draw, workload, app), own in changes.groupby(APP):
         stations = walk(int(own["before"].max()) + 1, rng_for(int(draw), "switching", workload, app))
@@ -71,7 +71,7 @@ def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
 
 
 def _draw(axis: Axes, curves: dict[str, np.ndarray], looks: plots.Looks) -> None:
-    """Draw a line for each way, with its height written where the paper has bars."""
+    """Draw a line for nested and for independent networks, with values where the paper has bars."""
     most = max(float(curve[-1]) for curve in curves.values())
     factor, unit = plots.scaled(most, "J")
     for way, curve in curves.items():
@@ -88,7 +88,7 @@ def _draw(axis: Axes, curves: dict[str, np.ndarray], looks: plots.Looks) -> None
 
 
 def _grids(changes: pd.DataFrame) -> list[Grid]:
-    """Average what switches move, apart by direction."""
+    """Average the bytes per switch, by direction."""
     factor, unit = plots.scaled(float(changes[SIDES].to_numpy().max()), "B")
     up = changes["after"] > changes["before"]
     kinds = [(kind, side) for kind in KINDS for side in SIDES]
@@ -102,4 +102,4 @@ def _grids(changes: pd.DataFrame) -> list[Grid]:
     return grids
 
 
-FIGURE = Figure("switching", "Switching at random", show)
+FIGURE = Figure("switching", "Random model switching", show)

@@ -1,4 +1,4 @@
-"""The figures in the order of a page: what an experiment varies comes first, what every run has comes last."""
+"""All figures in page order: specific to an experiment first, common to all runs last."""
 
 from __future__ import annotations
 

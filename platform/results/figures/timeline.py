@@ -1,4 +1,4 @@
-"""The timeline of one device: its applications, each in its lane, with the network that each runs."""
+"""Allocation timeline of one device: a lane per application, with its share and network."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "One device, the lowest seed, the first {most:g} seconds at most. As high as a bar is, so large is its share of "
-    "the device, {highest:.0f} % at the highest; the stronger the colour, the larger the network that runs on it. "
-    "Where there is no bar the application is not there; where there is a dotted line it waits."
+    "One device, lowest seed, first {most:g} s at most. Bar height: compute share, {highest:.0f} % at most. Darker: "
+    "larger network. Dotted: waiting. Blank: not running."
 )
 MOST_S = 120.0
 SYSTEMS = 3
@@ -28,7 +27,7 @@ SHADES = 8  # at most, in the key
 
 
 def show(view: View) -> Shown | None:
-    """Draw a panel for each setting and a few systems, where applications share a device or change their networks."""
+    """Draw a panel per setting and a few systems, if applications share a device or switch networks."""
     rows = view.tables.once(allocations)
     rows = rows.merge(view.runs[["cell", "setting"]], on="cell")
     several = rows.groupby(["cell", "device"]).agg(apps=("app", "nunique"), times=("time_s", "nunique"))
@@ -95,12 +94,12 @@ def _draw(axis: Axes, stays: pd.DataFrame, apps: list[str], sizes: pd.Series) ->
 
 
 def _strength(variant: int, networks: int) -> float:
-    """Tell how strong the colour of a network is: the largest has all of it."""
+    """Return the opacity of a network; 1 for the largest."""
     return FAINTEST + (1 - FAINTEST) * variant / (networks - 1) if networks > 1 else 1.0
 
 
 def _key(axis: Axes, networks: int) -> None:
-    """Show the colours from the smallest network to the largest, above the lanes."""
+    """Draw the colour key from the smallest to the largest network, above the lanes."""
     above: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
     words: dict[str, Any] = {**above, "y": 1.05, "ha": "right", "va": "center", "fontsize": 8.5, "color": plots.QUIET}
     axis.text(x=1.0, s="largest", **words)
@@ -112,7 +111,7 @@ def _key(axis: Axes, networks: int) -> None:
 
 
 def _grids(view: View) -> list[Grid]:
-    """Count how many applications are there at a time, and how much of the time is whose, where that changes."""
+    """Tabulate the number of concurrent applications and the time of each, if applications come and go."""
     rows = once(view.tables)
     at_a_time = rows.groupby(["cell", "device", "time_s"]).size()
     if at_a_time.nunique() < 2:
@@ -126,4 +125,4 @@ def _shares(title: str, shares: pd.Series) -> Grid:
     return Grid(title, [str(name) for name in shares.index], {"share of the time": row})
 
 
-FIGURE = Figure("timeline", "Who runs when", show)
+FIGURE = Figure("timeline", "Allocation timeline", show)

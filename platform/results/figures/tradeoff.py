@@ -1,4 +1,4 @@
-"""Accuracy against frame rate as lateness weighs more, and what a frame draws: Figures 10 and 11 of NestDNN."""
+"""Accuracy over frame rate along alpha, and energy per frame: Figures 10 and 11 of NestDNN."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Accuracy over what the status quo reaches, and frames over those it has time for: further up and further right "
-    "is better, and the status quo is the dot where the rules cross. A line joins systems that differ in alpha, which "
-    "stands beside each point; the dashed one is the exact optimum of what they minimise. Energy is what a frame "
-    "draws under the status quo over what it draws here. The table reads off where a line meets the status quo, and "
-    "its knee. Means over traces; below a value half of its 95 % interval, and how many traces have one, where not "
-    "all do."
+    "Accuracy and frame rate relative to the status quo, which is the dot at the crossing of the rules; the upper "
+    "right is better. A line joins systems that differ in alpha, which is printed at each point. Dashed: exact "
+    "optimum of the same objective. Energy: joules per frame under the status quo divided by joules per frame here. "
+    "Table: where a line crosses the status quo, and its knee. Means over traces; below a value half of the 95 % CI, "
+    "and the number of traces with a value if some have none."
 )
 FEWEST = 3  # points that make a line
 CLOSE = 0.07  # of an axis; points that are nearer than this share a label
@@ -52,7 +51,7 @@ READ_OFF: Mapping[str, tuple[str, Callable[[pd.DataFrame], float]]] = {
 
 @dataclass(frozen=True)
 class AlphaLine:
-    """Systems that differ in alpha alone, from the smallest on."""
+    """Systems that differ only in alpha, in ascending order."""
 
     alphas: Mapping[str, float]
     objective: str
@@ -60,7 +59,7 @@ class AlphaLine:
 
 
 def show(view: View) -> Shown | None:
-    """Draw a panel for each setting and objective, and one of energy for each setting, where alpha varies."""
+    """Draw a panel per setting and objective, and one of energy per setting, if alpha varies."""
     lines = _lines(view)
     joined = [name for line in lines.values() for name in line.alphas]
     others = [name for name, one in view.members("scheduling").items() if one.name != "status_quo"]
@@ -87,7 +86,7 @@ def show(view: View) -> Shown | None:
 
 
 def _lines(view: View) -> dict[str, AlphaLine]:
-    """Name what is swept by what the names of its systems have in common; bounds come last."""
+    """Name each sweep by the common prefix of its systems; bounds come last."""
     members = view.members("scheduling")
     found = {}
     for line in swept(view.tables):
@@ -106,7 +105,7 @@ def _by_objective(lines: Mapping[str, AlphaLine]) -> dict[str, dict[str, AlphaLi
 
 
 def _averaged(points: pd.DataFrame) -> pd.DataFrame:
-    """Average over traces: a row per setting and system, with the interval of what is gained, in points."""
+    """Average over traces: a row per setting and system, with the interval of the gain in points."""
     by = ["setting", "system"]
     gains = means(points.assign(points=100 * points["gain"]), by, "points")
     return gains.merge(points.groupby(by)[["speedup", "energy_ratio"]].mean().reset_index(), on=by)
@@ -135,7 +134,7 @@ def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks
 
 
 def _label(axis: Axes, rows: pd.DataFrame, line: AlphaLine, *, above: bool) -> None:
-    """Write alpha beside the points; those that lie on one another have their first and their last."""
+    """Label points with alpha; coinciding points get the first and last value."""
     (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
     groups: list[list[tuple[float, float, float]]] = []
     for name, alpha in line.alphas.items():
@@ -172,7 +171,7 @@ def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine]
 
 
 def _grid(setting: str, points: pd.DataFrame, lines: Mapping[str, AlphaLine]) -> Grid:
-    """Read off each line what the paper tells of its own."""
+    """Tabulate the values that the paper reports: crossings with the status quo, and the knee."""
     rows: dict[str, Sequence[GridCell]] = {}
     for name, line in lines.items():
         own = points[points["system"].isin(list(line.alphas))]
@@ -193,4 +192,4 @@ def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), unsure, missing))))
 
 
-FIGURE = Figure("tradeoff", "Accuracy against frame rate", show)
+FIGURE = Figure("tradeoff", "Accuracy over frame rate", show)

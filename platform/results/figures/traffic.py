@@ -1,4 +1,4 @@
-"""Scores with their intervals, and beside them what the links carry, on every setting."""
+"""Scores with intervals and link traffic, per setting."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
 
 NOTE = (
-    "Score: a dot for the mean over seeds, a bar for its 95 % interval, a tick per seed. Traffic: bytes on the link "
-    "with headers and retransmissions over the length of the session; 1 kbit is 1 000 bit."
+    "Score: mean over seeds (dot), 95 % CI (bar), each seed (tick). Traffic: bytes on the link, with headers and "
+    "retransmissions, divided by the session length; 1 kbit is 1000 bit."
 )
 ROW, FRAME = 28, 46  # pixels per system, and around them
 
 
 def show(view: View) -> Shown | None:
-    """Give every system a row in both."""
+    """Draw one row per system in both panels."""
     panels = []
     for setting in view.settings():
         runs = view.runs[view.runs["setting"] == setting]

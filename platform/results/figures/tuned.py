@@ -1,4 +1,4 @@
-"""Where the settings of tuned systems come from."""
+"""Settings of tuned systems and the searches that selected them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown
 from driftlab.platform.results.relations.tuned import origins
 
 NOTE = (
-    "Settings that a search chose, on seeds that this run does not use; a path begins at the system. Streamed: the "
-    "video that the trials of the search saw. All other settings are defaults, or as the experiment gives them."
+    "Values selected by `driftlab tune` on other seeds than this run's; paths are relative to the system. Streamed: "
+    "total video length of the search's trials. All other settings are defaults or those of the experiment."
 )
 
 
 def show(view: View) -> Shown | None:
-    """List each setting with the search that chose it."""
+    """List each setting with the search that selected it."""
     found = origins(view.tables.run)
     if not found:
         return None
@@ -29,4 +29,4 @@ def show(view: View) -> Shown | None:
     return Shown(NOTE, grids=[Grid("setting", ("value", "search", "trials", "streamed"), rows)])
 
 
-FIGURE = Figure("tuned", "Where settings come from", show)
+FIGURE = Figure("tuned", "Tuned settings", show)

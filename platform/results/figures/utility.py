@@ -1,4 +1,4 @@
-"""What learning is worth where time is short: by how busy plain inference keeps the device, and by patience."""
+"""Utility of training under time pressure, by inference load and patience."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "From the batches of the fleet that misses nothing, with the time that answering and learning take there. Left to "
-    "right time is scarcer: at 0 there is enough of it; at 1 plain inference takes all of it. A batch that comes while "
-    "the device learns is lost, but for the newest (discrete); relative adaptation speed answers it for free; with "
-    "patience an answer is worth half when it is waited for so many times as long as plain inference. Agreement is "
-    "Spearman's correlation of the order of systems with their order where nothing is missed. Lines are those of the "
-    "system that learns nothing and of those that are best somewhere. Amortised: members that stop learning after some "
-    "steps, by what these took. The last columns are the scores of slower fleets, where the last answer stands. Means "
-    "over workloads and seeds."
+    "Utility per batch, computed from the batches of the fleet without skipped frames, with the measured times of "
+    "inference and training. x: inference time / time between batches (0: no time pressure, 1: no time for training). "
+    "Discrete: batches that arrive during training are skipped, except the newest. Relative adaptation speed: skipped "
+    "batches are predicted without cost. Patience: a prediction has half of its utility after a wait of this many "
+    "inference times. Agreement: Spearman correlation of the systems' order with their order without skipped batches. "
+    "Lines: no adaptation, and every system that is best somewhere. Amortised: members that stop training after some "
+    "steps, over the time of these steps. Last columns: scores of slower fleets, whose skipped frames keep the "
+    "previous prediction. Means over workloads and seeds."
 )
 SOON = 0.1  # below this share of the time of plain inference, overheads are drawn evenly
 AXES: Mapping[str, str] = {
@@ -35,7 +35,7 @@ AXES: Mapping[str, str] = {
 
 
 def show(view: View) -> Shown | None:
-    """Draw runs in which a member learns on the stream, and one fleet misses nothing."""
+    """Draw runs with training on the stream and one fleet without skipped frames."""
     found = view.tables.once(utilities)
     if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
         return None
@@ -53,7 +53,7 @@ def show(view: View) -> Shown | None:
 
 
 def _telling(view: View, found: pd.DataFrame) -> plots.Looks:
-    """Choose the systems that are best somewhere, and those that learn nothing."""
+    """Select the systems that are best somewhere, and those without training."""
     mean = found.groupby(["kind", "pressure", "system"])["utility"].mean()
     best = {place[-1] for place in mean.groupby(["kind", "pressure"]).idxmax()}
     plain = {name for name, one in view.members("adaptation").items() if one.name == "frozen"}
@@ -118,7 +118,7 @@ def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
 
 
 def _stopped(rows: pd.DataFrame) -> Grid:
-    """Write what members are worth by the steps after which they stop."""
+    """Tabulate the utility of members by the steps after which they stop training."""
     wide = rows.pivot_table("utility", "member", "steps", sort=True)
     titles = [f"{steps:g} steps" if math.isfinite(steps) else "no end" for steps in wide.columns]
     best = wide.max(axis=1)
@@ -127,7 +127,7 @@ def _stopped(rows: pd.DataFrame) -> Grid:
 
 
 def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
-    """Write the utilities, and what slower fleets really score."""
+    """Tabulate the utilities and the scores of slower fleets."""
     mean = found.groupby(["system", "kind", "pressure"])["utility"].mean()
     best = mean.groupby(["kind", "pressure"]).max()
     wanted = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
@@ -144,7 +144,7 @@ def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
 
 
 def _paid(view: View, looks: plots.Looks, fleet: str) -> Grid:
-    """Write accuracy beside what it costs on one fleet; shares are those of samples that were fit to learn from."""
+    """Tabulate accuracy and cost on one fleet; shares are of samples accepted for training."""
     runs = view.runs[view.runs["fleet"] == fleet]
     frames, lessons, devices = (
         view.tables.frame(name).merge(runs[["cell", "system"]], on="cell").groupby("system")
@@ -170,4 +170,4 @@ def _scored(score: float, served: float) -> GridCell:
     return GridCell(f"{score:.3f}", f"{100 * served:.0f} % answered")
 
 
-FIGURE = Figure("utility", "What time costs", show)
+FIGURE = Figure("utility", "Utility under time pressure", show)

@@ -1,6 +1,6 @@
-"""What a summary is made of. One file per kind of part; `table.py` lists them.
+"""Parts of a summary. One module per kind of part; `table.py` lists them.
 
-A part looks at what a run holds, as figures do, and is left out where the run has nothing that it sums up.
+A part reads the tables of a run and is omitted if the run lacks its data.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 DASH = "–"
 BOUNDS: Mapping[str, str] = {
-    "do_nothing": "does nothing",
-    "null_link": "over a link that takes no time",
-    "best_static": "best static choice",
-    "oracle": "per-window oracle",
+    "do_nothing": "bound: no adaptation",
+    "null_link": "bound: zero-delay link",
+    "best_static": "bound: best static model",
+    "oracle": "bound: per-window oracle",
 }
-TOLD = 3  # settings told in words; the table holds the others
+TOLD = 3  # settings described in sentences; the table holds all
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Column:
-    """What stands above a column of numbers; `look` is strong, quiet or nothing."""
+    """Heading of a column; `look` is strong, quiet or empty."""
 
     title: str
     unit: str = ""
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def named(self) -> str:
-        """Write title and unit in one line."""
+        """Return title and unit in one line."""
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
 
@@ -54,31 +54,31 @@ class Row:
 
     @property
     def named(self) -> str:
-        """Write the system, and which bound it is."""
+        """Return the system, with the kind of bound if it is one."""
         return f"{self.system} ({BOUNDS[self.bound]})" if self.bound else self.system
 
 
 @dataclass(frozen=True)
 class Part:
-    """One table of a summary, what is said of it, and how it is to be read."""
+    """One table of a summary with sentences, a note on reading it, and warnings."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     words: Sequence[str]
     note: str
-    warnings: Sequence[str] = ()  # what a terminal says too
+    warnings: Sequence[str] = ()  # printed in the terminal too
 
 
 Kind = Callable[[View], Part | None]
 
 
 def cells(view: View) -> pd.DataFrame:
-    """List every cell with its setting, also those that failed."""
+    """List every cell with its setting, including failed ones."""
     return plots.with_settings(view.tables.frame("runs"))
 
 
 def by_system(view: View, line: Callable[[str, str, pd.DataFrame], T]) -> list[T]:
-    """Sum up each system in each setting from its cells, methods first and bounds last."""
+    """Summarise each system per setting from its cells; bounds come last."""
     runs = cells(view)
     return [
         line(setting, system, own)
@@ -89,47 +89,47 @@ def by_system(view: View, line: Callable[[str, str, pd.DataFrame], T]) -> list[T
 
 
 def bound_of(runs: pd.DataFrame) -> str | None:
-    """Tell which bound a system's cells are."""
+    """Return the kind of bound of a system's cells; None for a method."""
     bounds = runs["bound"].dropna()
     return None if bounds.empty else str(bounds.iloc[0])
 
 
 def failed(runs: pd.DataFrame) -> int:
-    """Count the cells that did not come to their end."""
+    """Count the failed cells."""
     return int((runs["status"] == "failed").sum())
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Average what was measured."""
+    """Return the mean of the measured values; None if there is none."""
     found = stats.mean(values)
     return None if found is None else found.mean
 
 
 def score(found: Estimate | None) -> str:
-    """Write a score with three decimals and half of its interval, or a dash."""
+    """Format a score with three decimals and half of its interval, or a dash."""
     return DASH if found is None else f"{found.mean:.3f}{half(found)}"
 
 
 def half(found: Estimate, scale: float = 1.0, digits: int = 3) -> str:
-    """Write half of an interval to stand beside its mean, or nothing where one value has none."""
+    """Format half of an interval; empty for one value, which has no interval."""
     return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
 
 
 def signed(value: float) -> str:
-    """Write a difference with its sign."""
+    """Format a difference with its sign."""
     return f"{value:+.3f}".replace("-", "\u2212")
 
 
 def percent(found: Estimate | None) -> str:
-    """Write a share of the whole in per cent and half of its interval, or a dash."""
+    """Format a share in per cent and half of its interval, or a dash."""
     return DASH if found is None else f"{100 * found.mean:.1f}{half(found, 100, 1)}"
 
 
 def number(value: float | None) -> str:
-    """Write a plain number with three digits, or a dash."""
+    """Format a number with three digits, or a dash."""
     return DASH if value is None else plots.short(value)
 
 
 def count(number: int, noun: str) -> str:
-    """Write so many of something."""
+    """Format a count with its noun in singular or plural."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

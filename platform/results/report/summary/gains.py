@@ -1,4 +1,4 @@
-"""How much better each system is than one that does not cope, and whether that can be told from nothing."""
+"""Gain of each system over the reference system, with verdicts."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "canno
 AGAINST: Mapping[ComparisonResult, str] = {
     "better": "Better than",
     "worse": "Worse than",
-    "cannot tell": "Cannot be told from",
+    "cannot tell": "Not significantly different from",
 }
-NAMED = 4  # systems of one answer; the table holds the others
-SHARED = "shares.accuracy"  # what schedulers are compared by where no frame was scored
+NAMED = 4  # systems listed per verdict; the table holds all
+SHARED = "shares.accuracy"  # compares schedulers if no frame was scored
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A mean difference over seeds, and what can be told from its interval."""
+    """A mean difference over seeds, and the verdict from its interval."""
 
     difference: Estimate | None
     answer: ComparisonResult
 
     @property
     def text(self) -> str:
-        """Write the difference and half of its interval."""
+        """Format the difference and half of its interval."""
         return signed(self.difference.mean) + half(self.difference) if self.difference else DASH
 
     @property
     def mark(self) -> str:
-        """Write the answer behind its sign."""
+        """Return the verdict with its symbol."""
         return DASH if self.difference is None else f"{MARKS[self.answer]} {self.answer}"
 
 
@@ -51,14 +51,14 @@ class HeadlineLine:
 
 
 def reference(view: View) -> str | None:
-    """Name the system that others are compared with: the one that does nothing, or the status quo of sharing."""
+    """Return the reference system: no adaptation, else the status quo scheduler."""
     nothing = view.runs[view.runs["bound"] == "do_nothing"]["system"]
     usual = [*dict.fromkeys(nothing), *view.members("scheduling", "status_quo")]
     return str(usual[0]) if usual else None
 
 
 def by_setting(view: View) -> dict[tuple[str, str], Gain]:
-    """Compare every system with the reference in each setting, by score and seed by seed."""
+    """Compare every system with the reference per setting, by score over paired seeds."""
     against = reference(view)
     found: dict[tuple[str, str], Gain] = {}
     settings = view.runs[["workload", "fleet", "setting"]].drop_duplicates()
@@ -74,7 +74,7 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
 
 
 def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[HeadlineLine]:
-    """Say in a few lines what the tables tell: which systems beat the reference, and which claims hold."""
+    """Return the main results in a few lines: verdicts against the reference, reproduced claims."""
     return [*_compared(view), *_judged(verdicts)]
 
 
@@ -96,7 +96,7 @@ def _compared(view: View) -> list[HeadlineLine]:
 
 
 def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
-    """Name the systems of one answer, the largest gain first, but none that shares no seed with the reference."""
+    """List the systems of one verdict by gain, without those that share no seed with the reference."""
     means = {one.ours: difference.mean for one in compared if (difference := one.rows[-1].difference)}
     own = sorted(
         (one for one in compared if one.ours in means and one.answer == answer), key=lambda one: -means[one.ours]
@@ -106,7 +106,7 @@ def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
 
 
 def _named(one: Comparison) -> str:
-    """Write a system with its overall gain, and on how many workloads the answer holds where not on all."""
+    """Format a system with its overall gain, and the workloads of the verdict if not all."""
     places = [row.answer == one.answer for row in one.rows[:-1]]
     part = "" if all(places) or one.answer == "cannot tell" else f", on {sum(places)} of {len(places)} workloads"
     return f"{one.ours} ({_gain(one).text}{part})"
@@ -117,7 +117,7 @@ def _gain(one: Comparison) -> Gain:
 
 
 def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
-    """Compare the two systems with the highest means where none is there to compare all with."""
+    """Compare the two systems with the highest means if the run has no reference."""
     means = view.runs[view.runs["system"].isin(list(methods))].groupby("system")["score"].mean().dropna()
     if len(means) < 2:
         return []
@@ -128,7 +128,7 @@ def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
 
 
 def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
-    """Say what the differences are, and over how many seeds their intervals go."""
+    """Describe the differences: measure, workloads, and seeds of the intervals."""
     places = count(view.runs["setting"].nunique(), "workload")
     seeds = max(difference.n for one in compared if (difference := one.rows[-1].difference))
     sure = "one seed gives no interval" if seeds == 1 else f"± is half of the 95 % interval over {seeds} seeds"
@@ -136,7 +136,7 @@ def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
 
 
 def _judged(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:
-    """Count the verdicts on claims, and name those that did not hold."""
+    """Count the reproduced claims, and list those that were not."""
     held = [verdict.claim.id for verdict in verdicts if verdict.word == "reproduced"]
     fell = [verdict.claim.id for verdict in verdicts if verdict.word == "not reproduced"]
     if not held and not fell:

@@ -1,4 +1,4 @@
-"""What frames scored and what that took: means over seeds, the bounds beside the methods."""
+"""Scores, traffic and energy per system as means over seeds."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = (
-    "Means over n seeds; ± is half of a 95 % interval (Student’s t). A score is the {} over the last seconds, averaged "
-    "over frames (0 to 1). The gain is the mean difference from {}, seed by seed: better or worse where its interval "
-    "excludes 0, else the seeds cannot tell. Traffic, energy and updates are per device. Grey rows are bounds, not "
-    f"methods. {DASH} means not measured."
+    "Means over n seeds; ±: half of the 95 % interval (Student’s t). Score: {} over the last 10 s, mean over frames "
+    "(0 to 1). Gain: mean difference to {} over paired seeds. Better or worse: the 95 % interval excludes 0; cannot "
+    "tell: it includes 0, or there is one seed. Traffic, energy and updates: mean per device. Grey rows: bounds. "
+    f"{DASH}: not measured."
 )
 
 
 @dataclass(frozen=True)
 class ScoreLine:
-    """One system in one setting, as means over seeds."""
+    """Means over seeds of one system in one setting."""
 
     setting: str
     system: str
@@ -53,18 +53,18 @@ class ScoreLine:
 
 
 def show(view: View) -> Part | None:
-    """Sum up the frames that models saw; where applications were only given shares there are none."""
+    """Summarise scored frames; None if the run only allocated shares."""
     runs = cells(view)
     if runs.empty or (len(view.runs) and not view.runs["frames"].notna().any()):
         return None
     found = lines(view)
     what = " or ".join(dict.fromkeys(line.measure for line in found))
-    note = NOTE.format(what, reference(view) or "the system that does nothing")
+    note = NOTE.format(what, reference(view) or "no adaptation")
     return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
 
 
 def lines(view: View) -> list[ScoreLine]:
-    """Sum up each system in each setting."""
+    """Summarise each system per setting."""
     gains = by_setting(view)
     return by_system(view, lambda setting, system, own: _line(setting, system, own, gains.get((setting, system))))
 

@@ -1,4 +1,4 @@
-"""What a scheduler gave applications that share a device: means over seeds of what there was time for."""
+"""Allocations of a shared device per system, as means over seeds."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ COLUMNS = (
     Column("n", look="quiet"),
 )
 NOTE = (
-    "Means over n seeds of what the scheduler gave, window by window and application by application. Accuracy is what "
-    "the networks that ran had reached on held-out data; frames are those that there is time for, and who waits has "
-    "none. Paged is what moved into memory and out of it; with it, energy is what frames and paging draw, both per "
-    "device. A decision is the processor time that this machine took for one window."
+    "Means over n seeds of the allocations per window and application. Accuracy: test accuracy of the networks that "
+    "ran. Frames: processed share at the allocated rate; 0 for a waiting application. Paged: bytes loaded and dropped "
+    "per device. Energy: frames and paging per device. Decision: processor time of the host for one window."
 )
 
 
 @dataclass(frozen=True)
 class SharingLine:
-    """One system in one setting, as means over seeds."""
+    """Means over seeds of one system in one setting."""
 
     setting: str
     system: str
     bound: str | None
     apps: float | None  # on a device at a time
     accuracy: Estimate | None  # of what ran
-    frames: Estimate | None  # share of the stream's that there is time for
+    frames: Estimate | None  # processed share of the stream
     waits: Estimate | None  # share of the windows of all applications
     paged_mb: float | None  # per device
     energy_j: float | None  # per device
@@ -62,7 +61,7 @@ class SharingLine:
 
 
 def show(view: View) -> Part | None:
-    """Sum up the shares of applications, where a device has several, or one that waits while nothing is learned."""
+    """Summarise allocations, if a device has several applications or one that waits without training."""
     shares = view.tables.frame("shares")
     waits = (shares["share"] == 0) & ~(shares["learn_share"] > 0)
     if not (shares.groupby("cell")["app"].nunique() > 1).any() and not waits.any():
@@ -73,13 +72,13 @@ def show(view: View) -> Part | None:
 
 
 def lines(view: View) -> list[SharingLine]:
-    """Sum up each system in each setting."""
+    """Summarise each system per setting."""
     found = of_cells(view)
     return by_system(view, lambda setting, system, runs: _line(setting, system, runs, found.reindex(runs["cell"])))
 
 
 def of_cells(view: View) -> pd.DataFrame:
-    """Average or sum what was given in each cell; sums are per device."""
+    """Average or sum the allocations of each cell; sums are per device."""
     import pandas as pd
 
     rows = view.tables.once(allocations)
@@ -106,7 +105,7 @@ def of_cells(view: View) -> pd.DataFrame:
 
 
 def never_ran(view: View) -> list[str]:
-    """Say which applications waited as long as they were there, on how many devices, and why."""
+    """Return warnings for applications that never ran, with devices and reason."""
     rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
     rows = rows.assign(waits=rows["share"] == 0)
     ends = rows.groupby(["setting", "system", "app", "cell", "device"])
@@ -118,7 +117,7 @@ def never_ran(view: View) -> list[str]:
 
 
 def too_large(view: View) -> list[str]:
-    """Say how often networks ran that need more memory than there is: the status quo does not look."""
+    """Return warnings for networks that exceed the memory, which the status quo does not check."""
     rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
     held_bytes = rows.groupby(["setting", "system", "cell", "device", "time_s"])["memory_bytes"].sum()
     there_bytes = (

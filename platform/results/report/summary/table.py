@@ -1,4 +1,4 @@
-"""A run in a few words and a table or two: which parts a summary has follows from what the tables hold."""
+"""Summary of a run: headline, sentences and tables, as far as the run has data for them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ KINDS: Sequence[Kind] = (scores.show, sharing.show)
 
 @dataclass(frozen=True)
 class Summary:
-    """What was run and what came out."""
+    """Headline, sentences and tables of a run."""
 
     findings: Sequence[HeadlineLine]
     words: Sequence[str]
     parts: Sequence[Part]
-    unsent: Sequence[str] = ()  # what never used its link; a terminal says so too
+    unsent: Sequence[str] = ()  # warnings on unused links, printed in the terminal too
 
 
 def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
-    """Sum a run up in every way that it has something for."""
+    """Return the summary of a run with every part that has data."""
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
     told = [sentence for part in parts for sentence in (*part.words, *part.warnings)]
     silent = unsent(view)
@@ -35,7 +35,7 @@ def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
 
 
 def unsent(view: View) -> list[str]:
-    """Say whether a run, or some of its methods, never sent anything, and why if the systems say so."""
+    """Return warnings if the run, or some of its methods, sent no bytes."""
     runs = view.runs.dropna(subset=["uplink_bytes", "downlink_bytes"])
     if runs.empty:
         return []
