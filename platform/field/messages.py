@@ -79,7 +79,7 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
     except UnicodeDecodeError as error:
         raise WireError("the codec's name in an upload is not ASCII") from error
     times_s = tuple(float(frame / fps) for frame in frames)
-    sampling = Sampling(times_s, sent_s, codec=codec, scale=scale, stamp=STAMPS[stamp])  # type: ignore[arg-type]
+    sampling = Sampling(times_s, sent_s, codec=codec, scale=scale, stamp=STAMPS[stamp])
     return SampleMessage(number, sent_s, sampling, body[stop:], runs - 1 if runs else None)
 
 
@@ -112,7 +112,7 @@ def decode_results(body: bytes, fps: float) -> Iterator[ResultMessage]:
         if version != FORMAT or kind >= len(KINDS) or stop > len(body):
             raise WireError(f"invalid message of version {version}; this program reads version {FORMAT}")
         plan, payload = body[start + RESULT.size : middle], body[middle:stop]
-        yield ResultMessage(number, KINDS[kind], plan, payload, frame / fps)  # type: ignore[arg-type]
+        yield ResultMessage(number, KINDS[kind], plan, payload, frame / fps)
         start = stop
 
 
