@@ -79,7 +79,7 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
     except UnicodeDecodeError as error:
         raise WireError("the codec's name in an upload is not ASCII") from error
     times_s = tuple(float(frame / fps) for frame in frames)
-    sampling = Sampling(times_s, sent_s, codec=codec, scale=scale, stamp=STAMPS[stamp])
+    sampling = Sampling(times_s, sent_s, codec=codec, scale=scale, stamp=STAMPS[stamp])  # type: ignore[arg-type]
     return SampleMessage(number, sent_s, sampling, body[stop:], runs - 1 if runs else None)
 
 

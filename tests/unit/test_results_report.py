@@ -124,7 +124,7 @@ def test_numbers_are_means_over_seeds_of_the_tables(folder):
 def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder):
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
-    assert "A score is the mIoU over" in text
+    assert "Score: mIoU over the last 10 s" in text
     for bound in ("do_nothing", "best_static", "oracle"):
         assert BOUNDS[bound] in text
     assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text

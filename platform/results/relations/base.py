@@ -90,13 +90,13 @@ def slot(tables: Tables, system: str, family: str) -> Slot:
 
 
 def slots(tables: Tables, systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
-    """Read what systems have in their slots: from the table of the run, or from its spec if the run is older."""
+    """Return the members of systems, from the run's table or else from its spec; unlisted systems are left out."""
     names = list(systems)
     rows = tables.frame("systems")
     rows = rows[rows["system"].isin(names)].drop_duplicates(["system", "family", "parameter"])
     known = recorded_slots(rows.to_dict("records"))
     known |= slots_of(tables.run.spec, [name for name in names if name not in known])
-    return {name: known[name] for name in names}
+    return {name: known[name] for name in names if name in known}
 
 
 def _slots_of_done(tables: Tables) -> dict[str, dict[str, Slot]]:

@@ -39,9 +39,9 @@ class Slot:
 
 
 def slots_of(spec: Mapping[str, Any], systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
-    """Read what systems of a run have in their slots; KeyError for one that the spec does not list."""
+    """Return the members of systems by family; systems that the spec does not list are left out."""
     parts = {part["name"]: part for part in every_system(spec)}
-    return {name: {family: _slot(parts[name][family]) for family in FAMILIES} for name in systems}
+    return {name: {family: _slot(parts[name][family]) for family in FAMILIES} for name in systems if name in parts}
 
 
 def recorded_slots(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Slot]]:
