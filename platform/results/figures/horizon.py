@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 ONE = {"": plots.Style(plots.INK)}
 NOTE = (
-    "Left: score over the training horizon at the shortest update interval. Right: loss at longer intervals, per "
-    "horizon. Each student has its own panels. Means over streams and seeds, 95 % CI."
+    "By horizon: score at the shortest update interval. By interval: score over the update interval, per horizon. "
+    "Means over streams and seeds, 95 % CI; each student has its own panels."
 )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NOTE = (
     "Sampling rate over time, first device, lowest seed. Ticks below: end of a training phase on the server. Shaded: "
-    "the camera is stationary. Last panel: sampled frames per second of stream time, for every stream."
+    "the camera is stationary. Last panel: share of streams up to a mean sampling rate (cumulative)."
 )
 
 
