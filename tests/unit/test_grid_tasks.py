@@ -103,7 +103,7 @@ def test_a_report_is_drawn(made):
     task, found = made
     page = write_report(found.path).read_text(encoding="utf-8")
     measure = {"classification": "accuracy", "detection": "F1"}[task]
-    assert f"A score is the {measure} over" in page and page.count("data:image/png") == 2 * 7
+    assert f"Score: {measure} over the last 10 s" in page and page.count("data:image/png") == 2 * 7
 
 
 def refusal(changed: dict[str, Any]) -> str:
