@@ -104,7 +104,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def memory_binds(given: Window, alpha: float) -> bool:
-    """Tell whether the optimum without a memory limit exceeds the memory."""
+    """Return whether the optimum without a memory limit exceeds the memory."""
     choices = tabulate(given.demands, given.memory_bytes, alpha, 100)
     return bool(memory_of(choices, by_programming(choices, "total")).sum() > choices.limit_bytes)
 

@@ -54,7 +54,7 @@ class StreamRequest:
 
 @dataclass(frozen=True)
 class Scenery:
-    """What is known of a stream without its frames."""
+    """Facts about a stream that need no frames."""
 
     steady: bool  # one scene for ever, before a stationary camera
     drifts: bool  # light and weather of a scene move on to other looks
@@ -88,7 +88,7 @@ def _open_any_street(request: StreamRequest) -> Stream:
 
 
 def _any_kind(seed: int) -> str:
-    """Let the seed choose the kind of street, so that the devices of a fleet do not all see the same kind."""
+    """Select the kind of street by the seed, so that the devices of a fleet see different kinds."""
     kinds = sorted(STREETS)
     return kinds[np.random.default_rng([seed, 13]).integers(len(kinds))]
 

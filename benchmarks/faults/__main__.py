@@ -144,7 +144,7 @@ class Campaign:
         return disturbed_search(name, folder, dice, self.say)
 
     def summary(self) -> dict[str, object]:
-        """Say it all in one line."""
+        """Return the totals of the campaign."""
         counted = {"faults": self.faults.total(), "kinds": dict(sorted(self.faults.items()))}
         ends = {"failed": self.failed, "broken": self.broken}
         return {"benchmark": "faults", "seed": self.seed, "ray": self.on_ray, **counted, **ends}

@@ -103,7 +103,7 @@ class Inflicted:
         return f"{how} {file.relative_to(self._folder)}", True
 
     def fill(self) -> Told:
-        """Let every file end at so many bytes, as a full disk does."""
+        """Limit the size of every file, as a full disk does."""
         most = self._dice.choice((0, 10, 100, 1000, 5000, 20_000))
 
         def act() -> None:
@@ -114,7 +114,7 @@ class Inflicted:
         return f"files end at {most} bytes ({code})", code != 0
 
     def refuse(self) -> Told:
-        """Let the disk be full from some flush on."""
+        """Fail flushes with a full disk from a random one on."""
         good = self._dice.randint(0, 60)
 
         def act() -> None:
@@ -132,7 +132,7 @@ class Inflicted:
         return f"disk full after {good} flushes ({code})", code != 0
 
     def turn_clock(self) -> Told:
-        """Let the wall clock jump by years, back and forth, and every file be of another time."""
+        """Make the wall clock jump by years in both directions, and files have other times."""
         jumps = [self._dice.uniform(-2e9, 2e9) for _ in range(5)]
         for file in self._folder.rglob("*"):
             os.utime(file, (t := max(0.0, time.time() + self._dice.choice(jumps)), t), follow_symlinks=False)

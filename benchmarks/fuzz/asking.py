@@ -35,7 +35,7 @@ class TooLate(BaseException):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said, and how long it took."""
+    """Output and duration of a command."""
 
     words: tuple[str, ...]
     code: int | None  # none: it did not end by itself
@@ -149,7 +149,7 @@ def answers(request: Request, folder: Path, *, process: bool = False, run: bool 
 
 
 def _is_small(request: Request) -> bool:
-    """Tell whether a sound run takes a second or two."""
+    """Return whether a valid run takes only a second or two."""
     from driftlab.errors import RequestError
     from driftlab.platform.lab.read import load
     from driftlab.platform.lab.size import size_of

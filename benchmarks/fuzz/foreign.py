@@ -47,7 +47,7 @@ class _Odd(BaseHTTPRequestHandler):
     do_GET = do_POST = _reply
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True)
 class World:
-    """What the grammar may draw from: a folder to write in, a finished run and a film."""
+    """Resources of the grammar: a folder to write in, a finished run and a video."""
 
     folder: Path
     finished: Path

@@ -1,4 +1,4 @@
-"""What weather and night do to the colours, the air and the picture."""
+"""Effects of weather and night on colours, air and image."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def _paint_green(canvas: CityCanvas, lot: Lot, span: tuple[float, float, float],
 
 
 def _shade_ground(canvas: CityCanvas, span: tuple[float, float, float], wide_m: float) -> None:
-    """Let a house throw its shadow across the street."""
+    """Draw the shadow of a house across the street."""
     camera, (near_m, far_m, wall_m) = canvas.camera, span
     corners = [(wall_m, near_m), (wall_m, far_m), (wall_m - wide_m, far_m), (wall_m - wide_m, near_m)]
     outline = [(camera.column(across_m, z), camera.row(0, z)) for across_m, z in corners]
@@ -279,7 +279,7 @@ def _paint_house(canvas: CityCanvas, lot: Lot, front: Front, at: tuple[float, fl
 
 
 def _cast_shadows(canvas: CityCanvas, scene: CityScene, placed: list[tuple[float, float, StreetFigure]]) -> None:
-    """Let everything that stands on the ground darken it."""
+    """Darken the ground below objects that stand on it."""
     placed = [item for item in placed if item[0] < _BANDS_M]
     if not placed:
         return

@@ -133,7 +133,7 @@ _FEWEST_KINDS = 0.4  # share of the kinds that a world of no variety has
 
 @dataclass(frozen=True, eq=False)
 class City:
-    """What all scenes of one stream have in common: its stones, its season, its sky and its light."""
+    """Properties shared by all scenes of a stream: stones, season, sky and light."""
 
     shares: dict[Ink, Colours]  # of each kind of house, coat and so on
     skies: Colours

@@ -1,4 +1,4 @@
-"""What the city streets take: conditions with their ranges, and the settings of each preset."""
+"""Parameters of city streets: conditions with their ranges, and the settings of each preset."""
 
 from __future__ import annotations
 

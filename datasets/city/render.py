@@ -100,7 +100,7 @@ class CityCanvas(Canvas):
         return np.asarray(cv2.merge(planes), np.float32)
 
     def _sky_clear(self, light: Light) -> Floats:
-        """Let the sky pale towards the horizon, or everywhere where it is overcast."""
+        """Fade the sky towards the horizon, or everywhere if it is overcast."""
         camera = self.camera
         above = (camera.horizon - np.arange(camera.height, dtype=np.float32)) / np.float32(0.3 * camera.height)
         clear = (1 - np.exp(-np.maximum(above, 0))) * (1 - light.overcast)

@@ -1,4 +1,4 @@
-"""What a scene of a city draws: its place, its look, how each house is finished and the clothes of people."""
+"""Random choices of a city scene: place, look, finish of each house, clothes of people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAST_MPS = 6.0  # a camera that comes this fast is a car's: people pass beside 
 
 
 class Finish(NamedTuple):
-    """What a surface is made of: the material says its class, the slot its colour."""
+    """Material of a surface: the material determines its class, the slot its colour."""
 
     material: int
     slot: int
@@ -64,7 +64,7 @@ class CityScene:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a scene is drawn from besides its number."""
+    """Arguments of a scene besides its number."""
 
     preset: StreetPreset
     seed: int

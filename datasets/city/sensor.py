@@ -26,13 +26,13 @@ def draw_grain(seed: int, height: int, width: int) -> Floats:
 
 
 def exposure_at(severity: float, time_s: float, phase: float) -> float:
-    """Say by how much the camera's exposure is off."""
+    """Return the error of the camera's exposure."""
     swing = 0.6 * math.sin(2 * math.pi * time_s / 11 + 3 * phase) + 0.4 * math.sin(2 * math.pi * time_s / 3.7 + phase)
     return math.exp(0.8 * severity * swing)
 
 
 def balance_at(severity: float, time_s: float, phase: float) -> Floats:
-    """Say by how much each channel is off."""
+    """Return the error of each channel."""
     warm = 0.35 * severity * math.sin(2 * math.pi * time_s / 17 + phase)
     green = 0.15 * severity * math.sin(2 * math.pi * time_s / 29 + 2 * phase)
     return np.asarray(np.exp([warm, green, -warm]), np.float32)

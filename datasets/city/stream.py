@@ -66,7 +66,7 @@ class CityStream(RenderedStreet[CityRequest, CityScene, Look]):
         return expose(picture, now, self._grain, rng), canvas
 
     def _brightness(self, scene: CityScene, time_s: float, now: dict[str, float]) -> float:
-        """Let the light change slowly, and the camera look for its exposure."""
+        """Change the light slowly, and adjust the exposure to it."""
         swing = 1 + self._preset.light_swing * math.sin(2 * math.pi * time_s / 40 + scene.place.phase)
         return swing * exposure_at(now["exposure"], time_s, self._phase) if now["exposure"] else swing
 

@@ -122,7 +122,7 @@ class StreetStream(RenderedStreet[StreetRequest, Scene, StreetLook]):
 
 @dataclass(frozen=True)
 class CameraView:
-    """What decides where the camera looks, besides the time."""
+    """Arguments of the camera direction besides the time."""
 
     size: tuple[int, int]
     preset: StreetPreset

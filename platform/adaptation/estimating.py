@@ -65,7 +65,7 @@ class EstimatingMemory(ElasticMemory):
 
 @dataclass(frozen=True, eq=False)
 class Estimating:
-    """What a device needs to estimate: the fitted network, the source's features, and the sizes of the family."""
+    """Data for estimates on a device: fitted network, features of the source, sizes of the family."""
 
     network: Estimator
     source: DomainSummary

@@ -155,7 +155,7 @@ def _descend(rows: Floats, wanted: Floats, apart: npt.NDArray[np.bool_], seed: i
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen in an earlier domain: its distance to the present one, and accuracies at the size that ran."""
+    """Observations of an earlier domain: distance to the present one, accuracies at the size that ran."""
 
     distance: float
     before: float

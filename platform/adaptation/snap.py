@@ -84,7 +84,7 @@ class Snap(Modifier):
         return replace(done, work=paid, answers=answers, accepted=share)
 
     def _lesson(self, model: nn.Module, state: PolicyMemory, batch: Batch) -> Adapted:
-        """Let the wrapped member learn from the memory where it is due, and take the memory's statistics."""
+        """Train the wrapped member on the memory if due, and use the statistics of the memory."""
         waited, images = int(state.held["waited"]) + 1, state.held.get("image")
         later = replace(state, held={**state.held, "waited": np.array(waited)})
         if waited < self.every or images is None or len(images) < 2:
@@ -130,7 +130,7 @@ class Snap(Modifier):
         return outputs, found[0].cpu().numpy()
 
     def _remember(self, state: PolicyMemory, batch: Batch, shares: Array, places: Array) -> tuple[PolicyMemory, float]:
-        """Let sure frames enter the memory; of the most frequent class the frame farthest from the middle leaves."""
+        """Store confident frames; drop the frame of the most frequent class that is farthest from the mean."""
         middle, held = places.mean(axis=0), dict(state.held)
         if "middle" in held:
             middle = (1 - self.follow) * held["middle"] + self.follow * middle

@@ -102,7 +102,7 @@ class Modifier(Adaptation):
         return replace(answered, state=replace(state, inner=answered.state))
 
     def _wrapped(self, model: nn.Module, state: PolicyMemory, batch: Batch, phase: Phase) -> Adapted:
-        """Let the wrapped member learn, and pay for what the policy keeps."""
+        """Train the wrapped member, and charge the memory that the policy keeps."""
         done = self.inner.adapt(model, state.inner, batch, phase)
         after = replace(state, inner=done.state)
         work = None if done.work is None else _with(done.work, state.kept_bytes if done.work.forward else 0)

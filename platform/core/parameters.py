@@ -1,4 +1,4 @@
-"""What is known of each parameter of a member: type, default, meaning, unit and range, from annotations of its fields.
+"""Type, default, meaning, unit and range of members' parameters, from annotations of their fields.
 
 A member says `period_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0`. The check of a
 request, `driftlab show` and a search over the range read the same annotation. In a list the range is that of each item.
