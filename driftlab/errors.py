@@ -1,15 +1,16 @@
 """The errors that driftlab raises for its users, and helpers that write their messages.
 
-Every module may import this one; it imports no module of driftlab.
+Every module may import this one; it imports only the table of renamed things.
 """
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+from driftlab.renamed import name_hint
 
 MOST_QUOTED = 120  # characters of a value that a message quotes
 MOST_LINE = 400  # characters of another library's message
@@ -42,8 +43,7 @@ class WireError(DriftlabError):
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
     """Return the error for an unknown name, with the most similar name and all allowed ones."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(given[:MOST_QUOTED], names, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
+    hint = name_hint(given[:MOST_QUOTED], names)
     return RequestError(f"Unknown {kind} '{shortened(given)}'.{hint} Known: {', '.join(names) or 'none'}.")
 
 

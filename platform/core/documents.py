@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from driftlab.errors import DataError, RequestError, quoted, shortened
+from driftlab.renamed import name_hint
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -217,8 +217,7 @@ def _shape_fault(detail: Any, model: type[BaseModel], numbers: Mapping[str, Sequ
     if detail["type"] != "extra_forbidden":
         return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
     known = _fields(model, detail["loc"][:-1])
-    close = difflib.get_close_matches(shortened(str(detail["loc"][-1])), known, n=1)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
+    hint = name_hint(shortened(str(detail["loc"][-1])), known)
     return f"{place} is not known here.{hint} Known: {', '.join(known)}"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from driftlab.errors import RequestError, quoted, unknown_name
 from driftlab.platform.core import plugins
 from driftlab.platform.core.parameters import CHOOSING, checker_of, parameters_of
+from driftlab.renamed import name_note
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -233,9 +233,7 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
     faults, values = [], {}
     for key, value in given.items():
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
-            faults.append(f"unknown parameter '{key}'{hint}; allowed: {', '.join(known) or 'none'}")
+            faults.append(f"unknown parameter '{key}'{name_note(key, known)}; allowed: {', '.join(known) or 'none'}")
             continue
         try:
             values[key] = _fitted(value, known[key][0])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from driftlab.errors import RequestError, quoted, shortened
 from driftlab.platform.core.documents import describe_fault
 from driftlab.platform.core.parameters import checker_of
+from driftlab.renamed import name_note
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict
@@ -36,9 +36,7 @@ def _fault(detail: ErrorDetails, known: list[str]) -> str:
     if detail["type"] == "unexpected_keyword_argument":
         if len(detail["loc"]) > 1:
             return f"unknown field '{place}'"
-        close = difflib.get_close_matches(place, known, n=1)
-        hint = f" (did you mean '{close[0]}'?)" if close else ""
-        return f"unknown field '{place}'{hint}, allowed: {', '.join(known)}"
+        return f"unknown field '{place}'{name_note(place, known)}, allowed: {', '.join(known)}"
     if detail["type"] in {"missing", "missing_argument"}:
         return f"'{place}' is missing"
     if detail["type"] == "value_error":
