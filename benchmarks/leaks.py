@@ -31,7 +31,7 @@ GRID: dict[str, Any] = {
     ],
     "workloads": [{"name": "streets/running", "duration_s": 5, "fps": 1, "height": 32, "width": 48}],
     "bounds": False,
-    "pictures": 1,
+    "snapshots": 1,
     "student": {"network": "half", "pretrain_steps": 1},
 }
 GOALS = {"descriptors": 0.0, "temporary": 0.0, "shared": 0.0, "resident_kb": 100.0}  # per run, at most

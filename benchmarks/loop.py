@@ -58,7 +58,7 @@ def experiment(system: str, duration_s: float) -> dict[str, object]:
         "name": "loop",
         "systems": [asked],
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "student": {"pretrain_steps": 5},
         "workloads": [{"name": "streets/driving_la", "duration_s": duration_s, "fps": 4.0}],
     }

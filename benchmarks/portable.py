@@ -54,7 +54,7 @@ def document(family: str, duration_s: float, portable: bool) -> dict[str, object
         "name": "portable",
         "systems": systems,
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "student": student,
         "server": {"label_s": 1e-6},
         "workloads": [{**workload, "duration_s": duration_s}],

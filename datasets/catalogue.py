@@ -56,8 +56,8 @@ class StreamRequest:
 class Scenery:
     """Facts about a stream that need no frames."""
 
-    steady: bool  # one scene for ever, before a stationary camera
-    drifts: bool  # light and weather of a scene move on to other looks
+    static_scene: bool  # one scene for ever, before a stationary camera
+    appearance_drift: bool  # light and weather of a scene move on to other looks
     stretches: Callable[[float], list[tuple[float, float, float, float]]] = field(repr=False)  # see streets.travel
 
 
@@ -117,8 +117,8 @@ def _street_scenery(name: str, seed: int) -> Scenery:
 
     preset = STREETS[name.partition("/")[2] or _any_kind(seed)]
     moves = any(speed for _, speed in preset.speed_mps)
-    steady = not moves and len(preset.visits) == 1
-    return Scenery(steady, preset.drift_s > 0, draw_travel(preset, seed).stretches)
+    static_scene = not moves and len(preset.visits) == 1
+    return Scenery(static_scene, preset.drift_s > 0, draw_travel(preset, seed).stretches)
 
 
 def _open_signs(request: StreamRequest) -> Stream:

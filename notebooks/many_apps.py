@@ -29,7 +29,7 @@ RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 # %%
 run = driftlab.open_run(RUN)
 view = view_of(run)
-view.runs[["setting", "system", "seed", "score", "learning_j", "labelling_j"]]
+view.runs[["setting", "system", "seed", "score", "training_j", "labelling_j"]]
 
 # %% [markdown]
 # ## Who learns when
@@ -47,7 +47,7 @@ show(view, "learners")
 
 # %%
 rounds = run.frame("updates")
-rounds[["cell", "app", "way", "teach_start_s", "train_start_s", "train_end_s", "work_s", "reason"]]
+rounds[["cell", "app", "training_config", "label_start_s", "train_start_s", "train_end_s", "isolated_s", "reason"]]
 
 # %% [markdown]
 # ## Accuracy over time

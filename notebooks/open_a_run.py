@@ -79,8 +79,8 @@ for setting, here in runs[runs["status"] == "done"].groupby("setting"):
 # %%
 import io
 
-pictures = run.frame("pictures").merge(runs[["cell", "system", "seed", "setting"]], on="cell")
-for setting, here in pictures[pictures["seed"] == pictures["seed"].min()].groupby("setting"):
+snapshots = run.frame("snapshots").merge(runs[["cell", "system", "seed", "setting"]], on="cell")
+for setting, here in snapshots[snapshots["seed"] == snapshots["seed"].min()].groupby("setting"):
     moments = sorted(set(here["time_s"]))
     systems = [name for name in looks if name in set(here["system"])]
     figure, axes = plt.subplots(

@@ -67,7 +67,7 @@ def measure(preset: str, settings: Mapping[str, float], seeds: Sequence[int]) ->
         "workloads": [workload],
         "seeds": list(seeds),
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "student": {"pretrain_steps": STEPS},
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ def small(name: str, dice: random.Random) -> Experiment:
     document["student"] |= {"network": _smallest(document["student"]["network"]), "pretrain_steps": 1}
     document["teacher"] |= {"pretrain_steps": 1}
     return parse(
-        {**document, "name": f"small-{name}", "seeds": [0, 1], "pictures": 1, "bounds": False, "window_s": 2.0}
+        {**document, "name": f"small-{name}", "seeds": [0, 1], "snapshots": 1, "bounds": False, "window_s": 2.0}
     )
 
 

@@ -27,7 +27,7 @@ TINY: dict[str, Any] = {
     "systems": ["no_custom"],
     "workloads": [{"name": "streets/running", "duration_s": 3, "fps": 1, "height": 32, "width": 48}],
     "bounds": False,
-    "pictures": 1,
+    "snapshots": 1,
     "student": {"network": "half", "pretrain_steps": 0},
 }
 NETWORKS = (

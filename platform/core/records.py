@@ -177,7 +177,7 @@ class Stored:
     newest_s: float
     usable_s: float | None  # time of the newest sample in the buffer with a usable label, if any
     phis: tuple[float, ...]  # φ-score between each sample and the next
-    unknown: int = 0  # labels outside the class list
+    unlisted_labels: int = 0  # labels outside the class list
     domain: int | None = None  # of the newest sample, where the experiment tells domains
 
 
@@ -205,7 +205,7 @@ class Receipt:
     version: int  # of the newest model
     accepted: bool
     reason: str = ""
-    unknown: int | None = None  # labels outside the class list
+    unlisted_labels: int | None = None  # labels outside the class list
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ class Spec(StrictPart):
     fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)] = (FleetPart(),)
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MOST_SEEDS, strict=False)] = (0,)
     window_s: Positive = 10.0
-    pictures: Annotated[int, Field(ge=0, le=1000)] = 4
+    snapshots: Annotated[int, Field(ge=0, le=1000)] = 4
     bounds: bool = True
     bound_rows: Annotated[Systems, Field(strict=False)] | None = None  # in a run's spec: as they were
     clock: Literal["virtual", "wall"] = "virtual"

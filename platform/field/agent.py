@@ -356,7 +356,7 @@ class Agent:
         app.links.messages["down"] += 1
         message.sequence, message.transfer, message.arrive_s = app.links.messages["down"], transfer, now_s
         message.refused = receipt.reason
-        columns = {} if receipt.unknown is None else {"unknown": receipt.unknown}
+        columns = {} if receipt.unlisted_labels is None else {"unlisted_labels": receipt.unlisted_labels}
         self.cell.runner.ledger.row("transfers", **transfer_row(message), **columns)
         payload = Transfer(**{**vars(transfer), "wire_bytes": transfer.bytes})
         app.account.sent("down", payload)

@@ -50,7 +50,7 @@ def measured_times(run: Run) -> MeasuredTimes:
     if not rounds or not sent_s:  # labels, one message per upload; or a learner on the device
         delays_s = [arrived - sent for arrived, sent in zip(arrived_s, sent_s, strict=False)]
         return MeasuredTimes(0.0 if arrived_s else None, None, tuple(delays_s[:MAX_FLIGHTS]))
-    label_s = _median(_duration_s(row, "teach") / row["samples"] for row in rounds if row["teach_end_s"] is not None)
+    label_s = _median(_duration_s(row, "label") / row["samples"] for row in rounds if row["label_end_s"] is not None)
     step_s = _median(
         _duration_s(row, "train") / row["iterations"] for row in rounds if row["uploads"] and row["iterations"]
     )

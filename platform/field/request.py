@@ -115,7 +115,7 @@ def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
             "seeds": [asked.seed],
             "fleets": [{"name": "field", "devices": [{"hardware": asked.hardware, "link": "null"}]}],
             "bounds": False,
-            "pictures": 0,
+            "snapshots": 0,
             "clock": "wall",
         }
     )

@@ -172,7 +172,7 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
         experiment=experiment.name,
         clock=experiment.clock,
         window_s=experiment.window_s,
-        pictures=experiment.pictures,
+        snapshots=experiment.snapshots,
         apps=apps,
         server=server,
         live=asked.workload.live,

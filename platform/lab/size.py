@@ -16,7 +16,7 @@ MAX_CELLS = 100_000
 MAX_DEVICES = 1_000_000  # in all cells together
 MAX_FRAMES = 10**9  # on all devices together: at 3 ms each, 35 days
 MAX_TICKS = 1_000_000  # of traces of applications, which are drawn before a run begins
-MAX_PICTURES = 100_000  # in the report, from all cells
+MAX_SNAPSHOTS = 100_000  # in the report, from all cells
 MAX_STEPS = 10**7  # of training before the run
 MAX_PICTURE_PX = 2**22  # 2048 x 2048
 MAX_BATCH_PX = 2**24  # pixels in one training step
@@ -42,8 +42,8 @@ class RunSize:
     frames: float
     frame_px: float  # frames x their pixels
     ticks: float
-    pictures: int
-    picture_bytes: float
+    snapshots: int
+    snapshot_bytes: float
     steps: int
     step_px: float  # steps x pixels of their pictures
     largest_px: int
@@ -60,7 +60,7 @@ class RunSize:
 
     @property
     def disk_bytes(self) -> float:
-        return self.cells * CELL_BYTES + self.frames * FRAME_BYTES + self.picture_bytes
+        return self.cells * CELL_BYTES + self.frames * FRAME_BYTES + self.snapshot_bytes
 
     def __str__(self) -> str:
         return (
@@ -84,7 +84,7 @@ def size_of(experiment: Experiment) -> RunSize:
     shown = [(s * apps * part.fps, part.height * part.width) for s, apps, part in lengths if part.live]
     streams = per_workload * sum(devices)
     traces = len(experiment.seeds) * sum(devices)
-    pictures = cells * experiment.pictures
+    snapshots = cells * experiment.snapshots
     largest_px = max(part.height * part.width for part in experiment.workloads)
     networks = len(lengths) * (len(experiment.seeds) if experiment.student.per_seed else 1)
     student, teacher = experiment.student, experiment.teacher
@@ -98,8 +98,8 @@ def size_of(experiment: Experiment) -> RunSize:
         frames=streams * sum(frames for frames, _ in shown),
         frame_px=streams * sum(frames * pixels for frames, pixels in shown),
         ticks=traces * sum(_ticks(part) for part in experiment.workloads),
-        pictures=pictures,
-        picture_bytes=pictures * 3.0 * largest_px,
+        snapshots=snapshots,
+        snapshot_bytes=snapshots * 3.0 * largest_px,
         steps=steps,
         step_px=float(steps) * max(student.pretrain_batch, teacher.pretrain_batch) * largest_px,
         largest_px=largest_px,
@@ -114,7 +114,7 @@ def size_faults(size: RunSize) -> Iterator[str]:
         ("devices (cells x devices)", size.devices, MAX_DEVICES),
         ("frames (cells x devices x applications x duration_s x fps)", size.frames, MAX_FRAMES),
         ("ticks of churn (seeds x devices x duration_s / tick_s)", size.ticks, MAX_TICKS),
-        ("pictures (cells x pictures)", size.pictures, MAX_PICTURES),
+        ("snapshots (cells x snapshots)", size.snapshots, MAX_SNAPSHOTS),
         ("training steps (pretrain_steps x networks)", size.steps, MAX_STEPS),
         ("pixels in a picture (height x width)", size.largest_px, MAX_PICTURE_PX),
         ("pixels in a training step (batch x height x width)", size.batch_px, MAX_BATCH_PX),

@@ -10,7 +10,7 @@ from typing import Any
 from driftlab.platform.core.records import Columns, Rows, Watched
 from driftlab.platform.world.link import Transfer
 
-PURPOSES = ("answering", "learning", "labelling", "tracking", "coding", "patching", "paging", "radio")
+PURPOSES = ("inference", "training", "labelling", "tracking", "coding", "patching", "paging", "radio")
 
 
 @dataclass

@@ -125,7 +125,7 @@ class WayOffer:
         app, done = self.app, self.round
         last = None if app.observed is None else app.observed.accuracy
         recalled: Recalled = yield from done.facts_of(done.call("recall", last, self.asks.recall))
-        yield from done.do("learning", need_of(app.cost_of(), self.site.hardware, recalled.work))
+        yield from done.do("training", need_of(app.cost_of(), self.site.hardware, recalled.work))
         if recalled.accuracy is not None:
             app.observe(recalled.accuracy, "teacher", done.now_s)
         if recalled.begins is not None:
@@ -143,7 +143,7 @@ class WayOffer:
         estimated: Estimated | None = yield from done.facts_of(done.call("estimate", self.planned))
         if estimated is None:
             return False
-        yield from done.do("learning", need_of(app.networks.student.cost, self.site.hardware, estimated.work))
+        yield from done.do("training", need_of(app.networks.student.cost, self.site.hardware, estimated.work))
         app.choice.estimated = estimated.after
         if not offered:
             return False
@@ -166,7 +166,7 @@ class WayOffer:
         tried: Tried = yield from done.facts_of(done.call("try_out", self.plan, tries))
         works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
         needs = [need_of(app.cost_of(variant), hardware, work) for variant, work in works]
-        yield from done.do("learning", add_needs(needs))
+        yield from done.do("training", add_needs(needs))
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.begins or (None,) * len(which)

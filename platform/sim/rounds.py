@@ -115,8 +115,8 @@ class WeightRound(Round):
     It is a row of the updates table; one without uploads only sends weights.
     """
 
-    teach_start_s: float | None = None
-    teach_end_s: float | None = None
+    label_start_s: float | None = None
+    label_end_s: float | None = None
     train_start_s: float | None = None
     train_end_s: float | None = None
     state: Any = None  # of the streaming member, after this round
@@ -152,7 +152,7 @@ class WeightRound(Round):
     def _teach(self) -> Steps:
         """Label the arrived samples, if the adaptation uses labels, and store them in the learner's buffer."""
         app, learner, runner = self.app, self.app.learner, self.app.runner
-        self.teach_start_s = self.now_s
+        self.label_start_s = self.now_s
         learner.follow()
         taught, storing = runner.adaptation.labels == "teacher", []
         for upload in self.uploads:
@@ -165,9 +165,9 @@ class WeightRound(Round):
             stored.append((yield from self.facts_of(job)))
         self.stored = merge_stored(stored)
         if taught:
-            self.teach_end_s = self.now_s
+            self.label_end_s = self.now_s
         else:
-            self.teach_start_s = None
+            self.label_start_s = None
         self.plan = runner.streaming.plan_downlink(learner.server_state, app.facts, self.stored, self.now_s)
         return self.plan
 
@@ -197,7 +197,7 @@ class WeightRound(Round):
             counted: Trained = yield from self.facts_of(training)
             work = counted.work
         need = app.learner.site.learn(app.cost_of(plan.phase.variant), work)
-        yield from self.do("learning", need, running and replace(running, left=need))
+        yield from self.do("training", need, running and replace(running, left=need))
         trained: Trained = yield from self.facts_of(training)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
@@ -209,7 +209,7 @@ class WeightRound(Round):
     def _score(self, plan: DownlinkPlan) -> Steps:
         """Score the learner's network on its labelled samples; None without any."""
         tried: Tried = yield from self.facts_of(self.call("try_out", plan, (), False))
-        yield from self.do("learning", need_of(self.app.cost_of(), self.app.learner.site.hardware, tried.looks))
+        yield from self.do("training", need_of(self.app.cost_of(), self.app.learner.site.hardware, tried.looks))
         return tried.before
 
     def _weigh(self, plan: DownlinkPlan, before: float) -> Steps:
@@ -229,8 +229,8 @@ ROUNDS: Mapping[str, type[Round]] = {"weights": WeightRound, "labels": LabelRoun
 def merge_stored(stored: Sequence[Stored]) -> Stored:
     """Merge the facts of consecutive uploads."""
     phis = tuple(phi for one in stored for phi in one.phis)
-    frames, unknown = sum(one.frames for one in stored), sum(one.unknown for one in stored)
-    return replace(stored[-1], frames=frames, unknown=unknown, phis=phis)
+    frames, unlisted = sum(one.frames for one in stored), sum(one.unlisted_labels for one in stored)
+    return replace(stored[-1], frames=frames, unlisted_labels=unlisted, phis=phis)
 
 
 def lacks_labels(stored: Stored | None, plan: DownlinkPlan) -> bool:

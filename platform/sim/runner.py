@@ -174,7 +174,7 @@ class Runner:
             cost=app.networks.student.cost,
             tracks=self.streaming.returns == "labels",
             chained=self.streaming.chained,
-            picture_times_s=self._picture_times(app),
+            snapshot_times_s=self._snapshot_times(app),
             notices=self.streaming.notices,
             tells_confidence=self.observes == "confidence",
             domains_told=self.setup.domains_told,
@@ -209,9 +209,9 @@ class Runner:
             torch_device=self.setup.torch_device,
         )
 
-    def _picture_times(self, app: AppSim) -> tuple[float, ...]:
-        """Spread the report's pictures over the first stream of the first device."""
-        if app.spec is not self.cell.devices[0].apps[0] or not self.setup.pictures:
+    def _snapshot_times(self, app: AppSim) -> tuple[float, ...]:
+        """Spread the report's snapshots over the first stream of the first device."""
+        if app.spec is not self.cell.devices[0].apps[0] or not self.setup.snapshots:
             return ()
-        middles = (np.arange(self.setup.pictures) + 0.5) / self.setup.pictures * app.facts.duration_s
+        middles = (np.arange(self.setup.snapshots) + 0.5) / self.setup.snapshots * app.facts.duration_s
         return tuple(float(np.floor(middle * app.facts.fps) / app.facts.fps) for middle in middles)

@@ -119,7 +119,7 @@ class AppNodeSpec:
     cost: ModelCost  # of the student as built
     tracks: bool = False  # whether labels will come, to be warped along optical flow
     chained: bool = True  # whether to warp frame by frame
-    picture_times_s: tuple[float, ...] = ()  # frames to keep for the report
+    snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
     notices: bool = False  # whether the simulator reads its observations
     tells_confidence: bool = False  # whether the simulator reads how sure its predictions are
     domains_told: bool = False  # whether it is told the domain of each frame
@@ -241,7 +241,7 @@ class WorkloadSetup:
     experiment: str
     clock: ClockKind
     window_s: float
-    pictures: int
+    snapshots: int
     apps: Mapping[str, AppNetworks]
     server: Site
     domains_told: bool = False  # whether devices know the domain of each frame

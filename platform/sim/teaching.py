@@ -241,7 +241,7 @@ class LearnerSim:
         columns = {}
         if applied is not None:
             message.refused = applied.reason
-            columns = {} if applied.unknown is None else {"unknown": applied.unknown}
+            columns = {} if applied.unlisted_labels is None else {"unlisted_labels": applied.unlisted_labels}
             self._pay(delivery, applied.accepted)
         message.write(**columns)
         row = delivery.settle(message, applied)

@@ -44,7 +44,7 @@ WATCHER = AppNodeSpec(
     replace(STUDENT, adaptation=Member("adaptation", "frozen")),
     replace(hardware.find("raspberry-pi-4"), macs_per_s=6e6),  # slower than the camera: some frames are skipped
     count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH),
-    picture_times_s=(0.5, 3.0),
+    snapshot_times_s=(0.5, 3.0),
 )
 SAMPLING = Sampling((0.25, 1.0), 1.0)
 
@@ -354,9 +354,9 @@ class TestEveryNode:
         assert (plain(script.made_from), plain(script.calls)) == before
 
     def test_facts_and_rows_are_small(self, script):
-        """They go through the driver: no frames, no weights (pictures, a few per run, are the exception)."""
+        """They go through the driver: no frames, no weights (snapshots, a few per run, are the exception)."""
         node = script.node()
         for verb, args in script.calls:
             reply = getattr(node, verb)(*args)
-            rows = {table: chunks for table, chunks in reply.rows.items() if table != "pictures"}
+            rows = {table: chunks for table, chunks in reply.rows.items() if table != "snapshots"}
             assert len(pickle.dumps((reply.facts, rows))) < 8_000, verb

@@ -66,7 +66,7 @@ def experiment_of(family, name, duration_s):
         "systems": [{**row, **slots}],
         "workloads": [{**(SIGNS if on_signs else STREET), "duration_s": duration_s}],
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "window_s": 2,
         "student": {"network": network, "pretrain_steps": 2},
         "server": {"label_s": 0.01, "step_s": 0.01},

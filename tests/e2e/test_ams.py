@@ -29,7 +29,7 @@ def experiment(streets: tuple[str, ...], **more: Any) -> dict[str, Any]:
         ],
         "seeds": [0, 1],
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "student": {"network": "half", "pretrain_steps": 50},
         **more,
     }

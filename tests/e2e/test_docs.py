@@ -254,7 +254,7 @@ def test_each_family_has_an_example_that_runs_and_does_what_it_says(tmp_path: Pa
     assert set(batches["cell"]) == {"contrast/town/one/seed-0"}
     assert (batches["iterations"] == 1).all()
     shares = run.frame("shares").set_index("cell")
-    by_priority = shares.loc["by_priority/town/one/seed-0"].groupby("app")["share"].mean()
+    by_priority = shares.loc["by_priority/town/one/seed-0"].groupby("app")["inference_share"].mean()
     assert by_priority.to_dict() == pytest.approx({"front": 0.9 * 3 / 4, "side": 0.9 / 4})
     variants = run.frame("variants").query("cell.str.startswith('thrifty')")
     assert set(shares.loc["thrifty/town/one/seed-0"]["variant"].dropna()) <= set(variants["variant"])
@@ -274,7 +274,7 @@ def test_a_plain_class_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest
     first, shown = (command for command in commands(OWN) if "sharpen" in command)
     invoke(shlex.split(first)[1:])
     rows = open_run(tmp_path / "runs/plain").frame("adaptations").query("cell.str.startswith('sharpen')")
-    assert (rows["iterations"] == 1).all() and (rows["work_s"] > 0).all() and rows["skipped"].isna().all()
+    assert (rows["iterations"] == 1).all() and (rows["isolated_s"] > 0).all() and rows["skipped"].isna().all()
     assert re.search(r"learning_rate.*\n.*power", invoke(shlex.split(shown)[1:]))
 
 

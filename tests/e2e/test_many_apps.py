@@ -24,10 +24,10 @@ def test_both_applications_are_asked_about_together_and_learn(reference):
     tables = driftlab.open_run(reference)
     rounds, shares = tables.frame("updates"), tables.frame("shares")
     assert set(rounds["app"]) == {"front", "side"}
-    chosen = rounds[rounds["way"].notna() | rounds["reason"].eq("the scheduler gave it no way to learn")]
+    chosen = rounds[rounds["training_config"].notna() | rounds["reason"].eq("the scheduler gave it no way to learn")]
     assert len(chosen) >= 2
     assert shares.groupby("app")["window_s"].sum().to_dict() == pytest.approx({"front": 12.0, "side": 12.0})
-    assert shares["learn_share"].gt(0).any()
+    assert shares["training_share"].gt(0).any()
 
 
 def test_a_cell_that_was_cut_off_is_resumed_to_the_same_tables(reference, tmp_path):

@@ -20,7 +20,7 @@ READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.f
 READS |= {"driftlab.platform.results.relations.searches"}
 READS |= {"matplotlib.pyplot", "io", "os"}
 PICTURES = {
-    "open_a_run": 6,  # accuracy, scores beside traffic, and pictures, of two workloads
+    "open_a_run": 6,  # accuracy, scores beside traffic, and snapshots, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
     "tune": 5,  # the front, progress, settings, and what matters for two objectives
     "many_apps": 4,  # who learns when under four schedulers

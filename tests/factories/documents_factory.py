@@ -18,7 +18,7 @@ TINY: dict[str, Any] = {
     ],
     "workloads": [{"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48}],
     "window_s": 3,
-    "pictures": 2,
+    "snapshots": 2,
     "bounds": False,
     "student": {"network": "half", "pretrain_steps": 2},
 }
@@ -66,7 +66,7 @@ SHARING: dict[str, Any] = {  # both run and are taught
     ],
     "fleets": [{"name": "slow", "devices": [{"hardware": SLOW}]}],
     "window_s": 2,
-    "pictures": 2,
+    "snapshots": 2,
     "bounds": False,
     "student": {"network": "half", "pretrain_steps": 2},
 }
@@ -93,7 +93,7 @@ LEARNING: dict[str, Any] = {  # two applications try ways out, and learn what a 
     "fleets": [{"name": "slow", "devices": [{"hardware": {**SLOW, "macs_per_s": 50e6}}]}],
     "server": {"label_s": 1e-6},
     "window_s": 6,
-    "pictures": 0,
+    "snapshots": 0,
     "bounds": False,
     "student": {"network": "tiny_classifier", "pretrain_steps": 2},
 }

@@ -72,7 +72,7 @@ def in_phases(name: str, seed: int) -> dict[str, list[dict[str, Any]]]:
     after, phase_s, phase_j, memory, latency, frame_j = PAID[name]
     bound = "do_nothing" if name.startswith("no_custom") else None
     run = run_row(name, seed, "digits", "board", bound=bound, student="tiny_classifier", duration_s=24.0, frames=24)
-    run |= {"answering_j": 24 * frame_j, "learning_j": 4 * phase_j, "score": after, "score_frame": after}
+    run |= {"inference_j": 24 * frame_j, "training_j": 4 * phase_j, "score": after, "score_frame": after}
     place = {"cell": run["cell"], "device": "d"}
     frames = []
     for number in range(24):
@@ -82,7 +82,14 @@ def in_phases(name: str, seed: int) -> dict[str, list[dict[str, Any]]]:
         row = {**place, "app": "a", "frame": number, "time_s": float(number), "scene": SCENES[stretch]}
         score = None if at in (2, 3) else level
         frames.append({**row, "processed": True, "latency_ms": latency, "score_frame": score, "score_window": level})
-    phase = {**place, "app": "a", "place": "device", "work_s": phase_s, "energy_j": phase_j, "memory_bytes": 0}
+    phase = {
+        **place,
+        "app": "a",
+        "learner_site": "device",
+        "isolated_s": phase_s,
+        "energy_j": phase_j,
+        "memory_bytes": 0,
+    }
     updates = [] if bound else [{**phase, "accepted": True} for _ in range(4)]
     return {"runs": [run], "frames": frames, "updates": updates, "devices": [{**place, "peak_memory_bytes": memory}]}
 
@@ -114,7 +121,7 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
     bound = "do_nothing" if name == "no_custom" else None
     right = accuracy if fleet == "calm" else accuracy / every
     run = run_row(name, seed, "again", fleet, bound=bound, student="tiny_classifier", duration_s=20.0)
-    run |= {"frames": JOBS * OF, "answering_j": JOBS * OF * 0.01, "score": right, "score_frame": right}
+    run |= {"frames": JOBS * OF, "inference_j": JOBS * OF * 0.01, "score": right, "score_frame": right}
     place = {"cell": run["cell"], "device": "d", "app": "a"}
     frames, lessons = [], []
     for number in range(JOBS * OF):
@@ -123,7 +130,7 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
         row |= {"processed": job % every == 0, "latency_ms": 1000 * plain_s}
         frames.append({**row, "score_frame": accuracy - 0.02 * (job >= 10) * learn, "score_window": accuracy})
     if learn:
-        lesson = {**place, "frames": OF, "work_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
+        lesson = {**place, "frames": OF, "isolated_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
         lesson |= {"accepted": 0.25}
         lessons = [{**lesson, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
     devices = [{"cell": run["cell"], "device": "d", "peak_memory_bytes": 1000}]

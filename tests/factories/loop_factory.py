@@ -113,7 +113,7 @@ def watched(node, capturing, truth, until_s, *courses) -> Watched:
 
 
 def shown(n: int) -> Watched:
-    return Watched(n, n, 0.01 * n, {"answering": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
+    return Watched(n, n, 0.01 * n, {"inference": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
 
 
 SCRIPT: dict[str, Callable[..., Any]] = {
@@ -150,7 +150,7 @@ def received(sent: Uploaded, damage: Damage | None) -> Decoded:
 
 
 def stored(sent: Decoded, **changes: Any) -> Stored:
-    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unknown=2), **changes)
+    return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unlisted_labels=2), **changes)
 
 
 def trained(**changes: Any) -> Trained:
@@ -268,7 +268,7 @@ def begin(
         "experiment": "test",
         "clock": "virtual",
         "window_s": 10.0,
-        "pictures": 0,
+        "snapshots": 0,
         "server": Site(hardware.find("server-v100"), LABEL_S, step_s),
     }
     needs = {
@@ -322,7 +322,7 @@ def begin_real(
     cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)
     context = AppNetworks(student, None, TeacherSpec(task="classification"), 0.002, classes)
     server = Site(hardware.find("server-v100"), 0.002, None)
-    setting = {"clock": "virtual", "pictures": 0, **setting}
+    setting = {"clock": "virtual", "snapshots": 0, **setting}
     return Runner(
         cell,
         WorkloadSetup("test", window_s=window_s, apps={"signs": context}, server=server, **setting),
@@ -343,7 +343,8 @@ def check_shares(loop: Runner) -> None:
     for device in {row["device"] for row in rows(loop, "shares")}:
         mine = [row for row in rows(loop, "shares") if row["device"] == device]
         spans = [
-            (one["time_s"], one["time_s"] + one["window_s"], one["share"] + (one["learn_share"] or 0)) for one in mine
+            (one["time_s"], one["time_s"] + one["window_s"], one["inference_share"] + (one["training_share"] or 0))
+            for one in mine
         ]
         edges = sorted({edge for start_s, stop_s, _ in spans for edge in (start_s, stop_s)})
         for left_s, right_s in itertools.pairwise(edges):

@@ -51,7 +51,7 @@ def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
     """Give systems a family for each application; sizes and work grow by one from network to network."""
     rows = [
         {"cell": run_row(system)["cell"], "device": "d", "app": app, "variant": k, "network": str(k), "accuracy": a,
-         "known_accuracy": a, "memory_bytes": 10 * (k + 1), "kernel_bytes": 10 * (k + 1), "latency_ms": 1.0,
+         "val_accuracy": a, "memory_bytes": 10 * (k + 1), "kernel_bytes": 10 * (k + 1), "latency_ms": 1.0,
          "macs": 100 * (k + 1)}
         for system, apps in accuracies.items()
         for app, found in apps.items()
@@ -64,7 +64,7 @@ def built(accuracies: dict[str, dict[str, list[float]]], **change: Any) -> Made:
 def share(system: str, seed: int, time_s: float, workload: str = "w", **more: Any) -> dict[str, Any]:
     """Give an application of a cell half of its device, late for its goal."""
     row = share_row(time_s=time_s, cell=run_row(system, seed, workload)["cell"], latency_goal_ms=50.0, **more)
-    return {"known_accuracy": row["accuracy"], **row}
+    return {"val_accuracy": row["accuracy"], **row}
 
 
 def shared(rows: list[dict[str, Any]], **tables: list[dict[str, Any]]) -> Made:

@@ -55,7 +55,7 @@ def cell(
 ) -> dict[str, list[dict[str, Any]]]:
     base = SEEN[name].get(fleet, SEEN[name]["user"])
     accuracy, missed, latency = (usual + more for usual, more in zip(base, load, strict=True))
-    run = run_row(name, seed, workload, fleet) | {"frames": 10, "answering_j": 1.0}
+    run = run_row(name, seed, workload, fleet) | {"frames": 10, "inference_j": 1.0}
     place = {"cell": run["cell"], "device": "d", "app": "a"}
     share = {**place, "variant": 3, "accuracy": 0.78, "latency_goal_ms": 150.0}
     shares = [share_row(**{**share, "window_s": 3.0}), share_row(**{**share, "accuracy": 0.82, "time_s": 3.0})]

@@ -47,7 +47,7 @@ def make_run(
     failed=(),
     duration_s=120.0,
     fps=2.0,
-    pictures=True,
+    snapshots=True,
 ):
     """Write a run folder; `failed` names (system, workload, seed) cells that ended with an error."""
     folder = Path(folder)
@@ -68,7 +68,7 @@ def make_run(
         if (system, workload, seed) in failed:
             recorder.write(cell, {"runs": [identity(system, workload, seed) | failure()]})
         else:
-            recorder.write(cell, rows(system, workload, seed, duration_s, fps, pictures))
+            recorder.write(cell, rows(system, workload, seed, duration_s, fps, snapshots))
     return folder
 
 
@@ -93,11 +93,11 @@ def failure():
     return {"status": "failed", "error": "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)"}
 
 
-def rows(system, workload, seed, duration_s, fps, pictures):
+def rows(system, workload, seed, duration_s, fps, snapshots):
     """Make the rows of one cell: a score that steps at scene changes when the system specialises."""
     rng = np.random.default_rng([seed, list(SLOTS).index(system), len(workload)])
     times = np.arange(int(duration_s * fps)) / fps
-    out = {"frames": [], "transfers": [], "updates": [], "devices": [], "pictures": []}
+    out = {"frames": [], "transfers": [], "updates": [], "devices": [], "snapshots": []}
     for k, device in enumerate(DEVICES):
         frames = frame_columns(system, workload, times, fps, rng, (0.02 * k, 0.03 * seed))
         out["frames"].append({"device": device, "app": "segment"} | frames)
@@ -106,8 +106,8 @@ def rows(system, workload, seed, duration_s, fps, pictures):
             out["updates"].append(update(device, rng, at_s))
         sent = UPLINK_BYTES.get(system, 0)
         out["devices"].append(device_row(device, k, seed, frames["score_window"], sent))
-    if pictures:
-        out["pictures"] = [picture(t, rng, LEVEL[system]) for t in (5.0, 50.0, 100.0)]
+    if snapshots:
+        out["snapshots"] = [picture(t, rng, LEVEL[system]) for t in (5.0, 50.0, 100.0)]
     out["runs"] = [identity(system, workload, seed) | sums_of(out, SLOTS[system][1], duration_s)]
     return out
 
@@ -211,11 +211,11 @@ def update(device, rng, at_s=10.0):
     return {
         "device": device,
         "app": "segment",
-        "place": "server",
+        "learner_site": "server",
         "version": 1,
         "uploads": 1,
         "samples": 20,
-        "unknown": 0,
+        "unlisted_labels": 0,
         "buffered": 20,
         "iterations": 60,
         "values": 34_000,
@@ -223,11 +223,11 @@ def update(device, rng, at_s=10.0):
         "loss_first": 1.0 + rng.random(),
         "loss_last": 0.2,
         "bytes": 80_000,
-        "teach_start_s": at_s + 1.1,
-        "teach_end_s": at_s + 3.0,
+        "label_start_s": at_s + 1.1,
+        "label_end_s": at_s + 3.0,
         "train_start_s": at_s + 3.0,
         "train_end_s": at_s + 8.0,
-        "work_s": 6.9,
+        "isolated_s": 6.9,
         "energy_j": 1800.0,
         "memory_bytes": 500_000,
         "arrive_s": at_s + 9.1,

@@ -71,7 +71,11 @@ def make_run(folder: Path, *, learns: bool = False) -> Path:
 
 def learning(row: dict[str, Any]) -> dict[str, Any]:
     """Let half of a share learn; a decision takes 2 ms."""
-    return {"share": row["share"] / 2, "learn_share": row["share"] / 2, "host_schedule_seconds": 0.002}
+    return {
+        "inference_share": row["inference_share"] / 2,
+        "training_share": row["inference_share"] / 2,
+        "host_schedule_seconds": 0.002,
+    }
 
 
 def rows_of(system: dict[str, Any], seed: int) -> dict[str, list[dict[str, Any]]]:
@@ -118,10 +122,10 @@ def _share(network: Variant, apps: int, moved: tuple[int, int]) -> dict[str, Any
     rate = 1 / (apps * network.latency_s)
     return {
         "window_s": 1.0,
-        "share": 1 / apps,
+        "inference_share": 1 / apps,
         "network": network.name,
         "accuracy": network.accuracy,
-        "known_accuracy": network.accuracy,
+        "val_accuracy": network.accuracy,
         "latency_ms": 1000 / rate,
         "fps": 30.0,
         "latency_goal_ms": 50.0,
@@ -135,7 +139,7 @@ def _share(network: Variant, apps: int, moved: tuple[int, int]) -> dict[str, Any
 
 
 def _variant(place: dict[str, Any], app: str, number: int, one: Variant) -> dict[str, Any]:
-    known = {"accuracy": one.accuracy, "known_accuracy": one.accuracy, "memory_bytes": one.memory_bytes}
+    known = {"accuracy": one.accuracy, "val_accuracy": one.accuracy, "memory_bytes": one.memory_bytes}
     cost = {"latency_ms": 1000 * one.latency_s, "energy_j": one.energy_j, "macs": one.macs}
     return {**place, "app": app, "variant": number, "network": one.name, **known, **cost}
 

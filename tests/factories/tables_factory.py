@@ -46,13 +46,19 @@ def run_row(system: str, seed: int = 0, workload: str = "w", fleet: str = "one",
 
 def share_row(app: str = "a", time_s: float = 0.0, **more: Any) -> dict[str, Any]:
     """Give an application half of a device for a second: an answer takes 100 ms, and all of them 1 J."""
-    usual = {"device": "d", "app": app, "time_s": time_s, "window_s": 1.0, "share": 0.5, "priority": 1.0}
+    usual = {"device": "d", "app": app, "time_s": time_s, "window_s": 1.0, "inference_share": 0.5, "priority": 1.0}
     usual |= {"variant": 0, "accuracy": 0.5, "latency_ms": 100.0, "fps": 30.0, "energy_j": 1.0}
     return {**usual, "paged_in_bytes": 0, "paged_out_bytes": 0, "paging_j": 0.0, **more}
 
 
 # What an application that gets nothing has in place of its share.
-WAITS: dict[str, Any] = {"share": 0.0, "variant": None, "accuracy": None, "latency_ms": None, "energy_j": None}
+WAITS: dict[str, Any] = {
+    "inference_share": 0.0,
+    "variant": None,
+    "accuracy": None,
+    "latency_ms": None,
+    "energy_j": None,
+}
 
 
 def numbers_in(text: str) -> list[float]:

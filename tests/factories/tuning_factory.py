@@ -18,7 +18,7 @@ SPACE: dict[str, Any] = {
     "system": "tent",
     "experiment": {
         "window_s": 1,
-        "pictures": 0,
+        "snapshots": 0,
         "student": {"network": "tiny_classifier", "pretrain_steps": 2},
         "workloads": [{"name": "signs/seasons", "duration_s": 3, "fps": 10, "height": 16, "width": 16}],
     },

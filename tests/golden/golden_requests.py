@@ -47,7 +47,7 @@ WHOLE: Mapping[str, Any] = {
     "size": "small",
     "seeds": [0],
     "window_s": 2.0,
-    "pictures": 1,
+    "snapshots": 1,
     "bounds": True,
     "clock": "virtual",
     "student": {"network": "tiny", "pretrain_steps": 3, "pretrain_rate": 0.01, "per_seed": False},
@@ -62,7 +62,7 @@ TINY: Mapping[str, Any] = {
     "workloads": [{"name": "streets/running", "duration_s": 2, "fps": 1, "height": 32, "width": 48}],
     "student": {"pretrain_steps": 0},
     "bounds": False,
-    "pictures": 0,
+    "snapshots": 0,
 }
 INFO: Mapping[str, Any] = {
     "command": ["driftlab", "run"],
@@ -176,7 +176,7 @@ ODD: Mapping[str, Mapping[str, Any]] = {  # faults that no rule makes: keys laid
             }
         ]
     },
-    "vary-and-shape": {"systems": [{"name": "a-{b}", "base": "ams"}, 3], "pictures": -1},
+    "vary-and-shape": {"systems": [{"name": "a-{b}", "base": "ams"}, 3], "snapshots": -1},
     "vary-and-size": {"systems": [{"name": "a-{b}", "base": "ams"}, "ams"], "sizes": {}, "seeds": list(range(9999))},
     "vary-fleet": {"fleets": [{"name": "all", "vary": {"gpus": [1, 2]}}, {"name": "{x}", "vary": {"x": [1]}}]},
     "vary-fleet-empty": {"fleets": [{"name": "{gpus}", "vary": {"gpus": []}}, {"name": "{g}", "vary": 3}]},

@@ -14,7 +14,7 @@ CUT: dict[str, Any] = {"name": "surrogate", "keep": [0.5], "stages": [0.5], "epo
 DOCUMENT: dict[str, Any] = {
     "name": "elasticdnn-tiny",
     "bounds": False,
-    "pictures": 0,
+    "snapshots": 0,
     "window_s": 2,
     "systems": [
         {
@@ -64,7 +64,7 @@ def test_surrogates_are_the_same_inline_on_ray_and_resumed(packed, tmp_path):
     tables = open_run(inline)
     rows = tables.table("updates").to_pylist()
     alone, taught = ([row for row in rows if ("+ams" in row["cell"]) is wanted] for wanted in (False, True))
-    assert [(row["place"], row["samples"]) for row in alone] == [("device", 8)] * 2  # one for each domain
-    assert {row["place"] for row in taught} == {"server"} and any(row["accepted"] for row in taught)
+    assert [(row["learner_site"], row["samples"]) for row in alone] == [("device", 8)] * 2  # one for each domain
+    assert {row["learner_site"] for row in taught} == {"server"} and any(row["accepted"] for row in taught)
     down = [row for row in tables.table("transfers").to_pylist() if row["direction"] == "down"]
     assert sum(row["kind"] == "update" for row in down) == sum(row["version"] is not None for row in taught) > 1

@@ -67,7 +67,7 @@ def experiment(held):
         ],
         "workloads": [{"name": "streets/running", "duration_s": 12, "fps": 2, "height": 32, "width": 48}],
         "seeds": [0, 1],
-        "pictures": 0,
+        "snapshots": 0,
         "bounds": False,
         "student": {"network": "half", "pretrain_steps": 2},
     }

@@ -165,7 +165,7 @@ def run(
         experiment="test",
         clock="virtual",
         window_s=10.0,
-        pictures=0,
+        snapshots=0,
         apps={
             "segmentation": AppNetworks(
                 BuiltNetwork("half", single_profile(cost), "", state_of(student)),
@@ -227,14 +227,14 @@ class TestServerTime:
     """Labelling takes 0.2 s a frame, a phase 2 steps of 0.25 s; nothing takes time on the link."""
 
     def busy_s(self, loop: Runner) -> list[tuple[float, float]]:
-        return sorted((row["teach_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
+        return sorted((row["label_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
 
     @pytest.mark.slow
     def test_one_device_never_waits(self):
         loop, _ = run(ams(), distill())
         updates = rows(loop, "updates")
         service_s = 10 * 0.2 + 2 * 0.25
-        assert [row["teach_start_s"] for row in updates] == [10.0, 20.0, 30.0, 40.0]
+        assert [row["label_start_s"] for row in updates] == [10.0, 20.0, 30.0, 40.0]
         assert [row["arrive_s"] for row in updates] == pytest.approx([at + service_s for at in (10, 20, 30, 40)])
 
     @pytest.mark.slow
@@ -251,7 +251,7 @@ class TestServerTime:
 
     @pytest.mark.slow
     def test_devices_are_served_in_turn(self, six):
-        served = sorted((row["teach_start_s"], row["device"]) for row in rows(six, "updates"))
+        served = sorted((row["label_start_s"], row["device"]) for row in rows(six, "updates"))
         sent = [(row["arrive_s"], row["device"]) for row in rows(six, "transfers") if row["kind"] == "samples"]
         for arrive_s, mine in sent:
             start_s = next(start_s for start_s, device in served if device == mine and start_s >= arrive_s)
@@ -264,7 +264,7 @@ class TestEnds:
     @pytest.mark.slow
     def test_an_interval_longer_than_what_is_left_sends_nothing_more(self):
         loop, _ = run(ams(interval_s=30.0), distill())
-        assert [row["teach_start_s"] for row in rows(loop, "updates")] == [30.0]
+        assert [row["label_start_s"] for row in rows(loop, "updates")] == [30.0]
 
     def test_a_horizon_that_forgets_everything_trains_on_nothing(self):
         """The samples of a busy server may be older than the horizon when their turn comes."""

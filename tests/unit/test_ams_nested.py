@@ -34,7 +34,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "name": "composed",
         "systems": [{"name": "ams+nested", "scaling": COURSE, "scheduling": f"{folder / 'in_turn.py'}:InTurn"}],
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "window_s": 5,
         "student": {"network": "half", "pretrain_steps": 5},
         "workloads": [{"name": "streets/running", "duration_s": 80, "fps": 2, "height": 32, "width": 48}],

@@ -32,8 +32,8 @@ def wire(**outages):
 TOO_MUCH = {
     "steps": {"student": {"pretrain_steps": 10**12}},
     "steps by seeds": {"student": {"pretrain_steps": 10**6, "per_seed": True}, "seeds": list(range(20))},
-    "pictures": {"pictures": 10**9},
-    "pictures by cells": {"pictures": 1000, "seeds": list(range(100))},
+    "snapshots": {"snapshots": 10**9},
+    "snapshots by cells": {"snapshots": 1000, "seeds": list(range(100))},
     "pixels": {"workloads": [{**WORKLOAD, "height": 4096, "width": 4096}]},
     "pixels of a batch": {"workloads": [{**WORKLOAD, "height": 2048, "width": 2048}], "student": {"pretrain_batch": 8}},
     "devices": {"fleets": [{"devices": [{"count": 100_000}]}]},
@@ -133,7 +133,7 @@ def test_a_size_is_multiplied_out_and_a_large_run_is_announced():
     large = parse({**documents.TINY, "fleets": fleets, "seeds": list(range(1000))})
     found = size_of(large)
     assert (found.cells, found.devices, found.fleet, found.frames) == (4000, 20_000, 5, 20_000 * 8 * 2)
-    assert found.pictures == 8000
+    assert found.snapshots == 8000
     assert found.steps == 2
     long = parse({**documents.TINY, "workloads": [{**WORKLOAD, "duration_s": 1e6, "fps": 30}]})
     assert size_of(long).frames == 4 * 3e7

@@ -32,7 +32,7 @@ class TestRates:
                 {**cell, **sent},
                 {**cell, "kind": "update", "sequence": number + 1, "queued_s": at + 1},
             ]
-            made["updates"].append({**cell, "teach_start_s": at + 0.1, "uploads": 1})
+            made["updates"].append({**cell, "label_start_s": at + 0.1, "uploads": 1})
         return made
 
     def tables(self, *streams: dict[str, list[Any]], workload: str = "interview", **params: Any) -> Made:
@@ -46,9 +46,9 @@ class TestRates:
         made["transfers"][2]["refused"] = "torn"  # the second upload
         made["updates"] = [row | {"uploads": n} for row, n in zip(made["updates"], (1, 0, 2, 1), strict=False)]
         found = rates.uploads(self.tables(made))
-        starts_s = [row["teach_start_s"] for row in made["updates"]]
+        starts_s = [row["label_start_s"] for row in made["updates"]]
         wanted = [starts_s[0], math.nan, starts_s[2], starts_s[2], starts_s[3]]
-        assert found["teach_start_s"].tolist() == pytest.approx(wanted, nan_ok=True)
+        assert found["label_start_s"].tolist() == pytest.approx(wanted, nan_ok=True)
         assert found["rate"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
         assert found["start_s"].tolist() == pytest.approx([0, 10, 20, 30, 40])
 
@@ -61,7 +61,7 @@ class TestRates:
         found = rates.uploads(tables).set_index(["app", "sequence"])
         assert found["gap_s"].tolist() == [10.0] * 3 + [20.0] * 3
         assert found["rate"].tolist() == pytest.approx([0.5] * 3 + [0.2] * 3)
-        assert (found["teach_start_s"] - found["queued_s"]).tolist() == pytest.approx([0.1] * 6)
+        assert (found["label_start_s"] - found["queued_s"]).tolist() == pytest.approx([0.1] * 6)
         within = measured(ask("AMS-19", tables))
         assert (within.n, within.note) == (2, "from 0.20 to 0.50 frames/s")
 

@@ -170,7 +170,7 @@ def test_values_of_seeds_are_kept_where_they_were_averaged():
 @pytest.mark.slow
 def test_a_line_holds_digests_and_machine_of_its_run(tmp_path, monkeypatch):
     file = factory.ledger(tmp_path)
-    folder = results_factory.make_run(tmp_path / "run", pictures=False)
+    folder = results_factory.make_run(tmp_path / "run", snapshots=False)
     info = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**info, "code_digest": "abc", "instructions": "avx2"}))
     monkeypatch.setattr(ledger, "LEDGER", file)
@@ -219,6 +219,6 @@ def test_a_run_that_other_code_continues_has_no_digest_of_code(tmp_path):
 
 @pytest.mark.slow
 def test_a_claim_that_was_not_measured_has_no_line(tmp_path):
-    run = open_run(results_factory.make_run(tmp_path / "run", seeds=(0, 1), pictures=False))
+    run = open_run(results_factory.make_run(tmp_path / "run", seeds=(0, 1), snapshots=False))
     claim = next(claim for claim in every_claim().values() if claim.not_testable)
     assert ledger.lines_of(run, [judge(claim, claim.ask(None))], factory.TODAY) == []

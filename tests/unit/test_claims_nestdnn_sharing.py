@@ -137,7 +137,7 @@ def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal()
     ]
     usual = {"cell": rows[0]["cell"], "device": "d"}
     known = [(app, accuracy) for app in "abc" for accuracy in (0.5 + 0.4 * (app == "a"), 1)]
-    least = [{**usual, "app": app, "accuracy": 0.2, "known_accuracy": accuracy} for app, accuracy in known]
+    least = [{**usual, "app": app, "accuracy": 0.2, "val_accuracy": accuracy} for app, accuracy in known]
     tables = shared(rows, variants=least)
     found = {objective: sharing.costs(tables, {"ours": 0.1}, objective)["ours"] for objective in ("total", "max")}
     assert found["total"].tolist() == pytest.approx([-0.05 + 0.0 + 0.15 + 0.01])
@@ -151,7 +151,7 @@ def test_a_priority_multiplies_what_is_never_negative():
 
 def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
     known = {"ours": 0.9, "base": 0.4}
-    rows = [share(name, 0, 0.0, latency_ms=50.0) | {"known_accuracy": each} for name, each in known.items()]
+    rows = [share(name, 0, 0.0, latency_ms=50.0) | {"val_accuracy": each} for name, each in known.items()]
     found = sharing.costs(shared(rows), {"ours": 0.1, "base": 0.1})
     assert (found["base"] - found["ours"]).tolist() == pytest.approx([0.5])
     assert sharing.beside_status_quo(shared(rows), ["ours"])["gain"].tolist() == [0.0]
@@ -245,7 +245,7 @@ def test_a_short_run_does_not_say_how_often_who_is_there(number):
 
 def test_an_early_frame_costs_as_much_as_one_in_time():
     rows = pd.DataFrame(
-        {"latency_ms": [50.0, 100.0, 200.0], "latency_goal_ms": 100.0, "known_accuracy": 0.5, "priority": 1.0}
+        {"latency_ms": [50.0, 100.0, 200.0], "latency_goal_ms": 100.0, "val_accuracy": 0.5, "priority": 1.0}
     )
     early, in_time, late = sharing.cost(rows, pd.Series([0.8, 0.8, 0.8]), alpha=1.0)
     assert early == in_time < late

@@ -313,7 +313,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for age, (name, seed) in enumerate([("a", 0), ("b", 0), ("c", 1)]):
         run = folder / "runs" / name
         systems = ("no_custom", "one_time")
-        factory.make_run(run, systems=systems, workloads=("streets/interview",), seeds=(seed,), pictures=False)
+        factory.make_run(run, systems=systems, workloads=("streets/interview",), seeds=(seed,), snapshots=False)
         os.utime(run / "spec.yaml", (1e9 + age, 1e9 + age))
     return folder
 

@@ -30,7 +30,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "systems": [{"name": "tent", "adaptation": {"name": "tent", "stream_batch": 4, "episodic": True}}],
         "workloads": [{**WORKLOAD, "domains": told, "alias": told} for told in ("told", "detected", "hidden")],
         "bounds": False,
-        "pictures": 0,
+        "snapshots": 0,
         "student": {"network": "tiny_classifier", "pretrain_steps": 4},
         **changes,
     }

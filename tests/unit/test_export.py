@@ -84,8 +84,8 @@ class TestCsv:
     @pytest.mark.slow
     def test_pictures_are_files_and_rows_name_them(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
-        rows = read(tmp_path / "pictures.csv")
-        contents = open_run(folder).table("pictures").to_pylist()
+        rows = read(tmp_path / "snapshots.csv")
+        contents = open_run(folder).table("snapshots").to_pylist()
         for row, stored in zip(rows, contents, strict=True):
             assert (tmp_path / row["truth"]).read_bytes() == stored["truth"]
         with Image.open(io.BytesIO((tmp_path / rows[0]["image"]).read_bytes())) as image:

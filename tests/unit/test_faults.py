@@ -222,8 +222,8 @@ class TestLabels:
         assert len(accepted) == sum(row["accepted"] for row in rows(sound, "updates"))
         assert all(np.isfinite(row["loss_last"]) for row in accepted)
         assert all(0 <= row["phi"] <= 1 for row in accepted)
-        assert all(row["unknown"] > 0 for row in accepted)
-        assert not any(row["unknown"] for row in rows(sound, "updates"))
+        assert all(row["unlisted_labels"] > 0 for row in accepted)
+        assert not any(row["unlisted_labels"] for row in rows(sound, "updates"))
         assert all_frames_were_watched(loop)
 
     @pytest.mark.slow
@@ -237,7 +237,7 @@ class TestLabels:
             assert all_frames_were_watched(loop)
             taken = [row for row in rows(loop, "transfers") if row["kind"] == "labels" and not row["refused"]]
             assert taken
-            assert all(row["unknown"] > 0 for row in taken)
+            assert all(row["unlisted_labels"] > 0 for row in taken)
             shown[stray] = rows(loop, "runs")[0]["score"]
         assert shown[CLASSES + 3] == shown[IGNORE]
 

@@ -147,7 +147,7 @@ def test_systems_of_other_kinds_run_in_the_field(system, sent, tmp_path):
     assert set(run.frame("transfers")["kind"]) == sent
     assert ("profile" in read_info(run.path)["times"]) == (system == "tent")
     if system is HERE:
-        assert set(run.frame("updates")["place"]) == {"device"}
+        assert set(run.frame("updates")["learner_site"]) == {"device"}
         assert run.frame("frames")["version"].max() >= 1
 
 

@@ -63,12 +63,12 @@ def test_a_battery_is_read_while_it_discharges(tmp_path):
 def test_measured_joules_replace_estimated_ones_in_their_proportions(tmp_path):
     meter = EnergyMeter(sensors_here(package(tmp_path, "intel-rapl:0", "package-0", 0.1), NoGpu()))
     account = Account()
-    account.spend("answering", 5.0)  # before the first reading: as estimated
+    account.spend("inference", 5.0)  # before the first reading: as estimated
     meter.charge(account)
-    account.spend("answering", 30.0)
+    account.spend("inference", 30.0)
     account.spend("coding", 10.0)
     meter.charge(package(tmp_path, "intel-rapl:0", "package-0", 0.9) and account)
-    assert account.joules == pytest.approx({"answering": 5.0 + 0.6, "coding": 0.2})
+    assert account.joules == pytest.approx({"inference": 5.0 + 0.6, "coding": 0.2})
     meter.charge(account)  # no task and no energy since the last reading
     assert account.energy_j == pytest.approx(5.8)
 
@@ -76,6 +76,6 @@ def test_measured_joules_replace_estimated_ones_in_their_proportions(tmp_path):
 def test_estimates_are_unchanged_without_a_sensor(tmp_path):
     meter, account = EnergyMeter(sensors_here(tmp_path, NoGpu())), Account()
     for _ in range(2):
-        account.spend("answering", 1.0)
+        account.spend("inference", 1.0)
         meter.charge(account)
     assert (meter.sensors, account.energy_j) == ((), 2.0)

@@ -18,14 +18,14 @@ def moved(kind, direction, queued_s, arrive_s):
 
 
 def updated(uploads, samples, iterations, label_s, train_s):
-    labelled = {"teach_start_s": 5.0, "teach_end_s": 5.0 + label_s} if uploads else dict.fromkeys(LABELLED)
+    labelled = {"label_start_s": 5.0, "label_end_s": 5.0 + label_s} if uploads else dict.fromkeys(LABELLED)
     return {"uploads": uploads, "samples": samples, "iterations": iterations, **labelled} | {
         "train_start_s": 6.0,
         "train_end_s": 6.0 + train_s,
     }
 
 
-LABELLED = ("teach_start_s", "teach_end_s")
+LABELLED = ("label_start_s", "label_end_s")
 SENT = [moved("samples", "up", time_s, time_s + 0.01) for time_s in (10.0, 20.0, 21.0, 30.0)]
 
 

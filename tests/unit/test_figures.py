@@ -64,7 +64,7 @@ def made(name: str) -> Made:
                 rows["transfers"].append(
                     {**place, **sent, "arrive_s": 10.0 * number + 1, "samples": 5, "rate_fps": 0.5 / number}
                 )
-                phase = {"teach_start_s": 10.0 * number + 3, "train_end_s": 10.0 * number + 5}
+                phase = {"label_start_s": 10.0 * number + 3, "train_end_s": 10.0 * number + 5}
                 rows["updates"].append({**place, **phase, "samples": 5, "uploads": 1})
     return Made(experiment.model_dump(mode="json"), **rows)
 
@@ -215,7 +215,7 @@ def test_devices_that_share_lose_and_wait():
     count = dict(tables.frame("runs")[["cell", "devices"]].itertuples(index=False))
     count |= {cell: 0 for cell in count if "/alone/" in cell}
     tables.change("devices", score=lambda row: 0.5 - count[row["cell"]] / 1000)
-    tables.change("updates", teach_start_s=lambda row: row["teach_start_s"] + count[row["cell"]])
+    tables.change("updates", label_start_s=lambda row: row["label_start_s"] + count[row["cell"]])
     shown = show(clients, tables)
     loss, wait = (lines(drawn(panel))[shown.legend["ams"].colour] for panel in shown.panels)
     fleets = sorted(set(count.values()) - {0})

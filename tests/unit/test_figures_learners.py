@@ -13,7 +13,10 @@ from driftlab.platform.results.figures import learners, plots
 def made():
     """Let half of every share learn; frames are right in the first half of each window of 4 s."""
     tables = factory.made(only=("status_quo", "total-0.1"))
-    both = {"share": lambda row: row["share"] / 2, "learn_share": lambda row: row["share"] / 2}
+    both = {
+        "inference_share": lambda row: row["inference_share"] / 2,
+        "training_share": lambda row: row["inference_share"] / 2,
+    }
     tables.change("shares", **both, host_schedule_seconds=lambda row: 0.002 if row["time_s"] else 0.0)
     tables.run.spec["window_s"] = 4
     cells = sorted(set(tables.frame("runs")["cell"]))

@@ -41,7 +41,7 @@ def test_another_share_is_another_bar_and_another_application_too():
     tables = factory.made()
     first = drawn(show(timeline, tables).panels[0])  # one network all the time
     assert [(begin, end) for begin, end, foot, *_ in bars(first) if foot == 1] == [(0, 2), (2, 5), (5, 6)]
-    tables.change("shares", share=lambda row: 0.5)
+    tables.change("shares", inference_share=lambda row: 0.5)
     tables.drop("shares", lambda row: (row["app"] == "a") == (row["time_s"] >= 2))  # one comes as the other goes
     relay = drawn(show(timeline, tables).panels[0])
     assert [(begin, end, foot) for begin, end, foot, *_ in bars(relay)] == [(0, 2, 1), (2, 5, 0)]
@@ -67,7 +67,7 @@ def test_the_key_of_many_networks_stays_within_its_panel(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_an_application_that_waits_has_a_dotted_line():
     tables = factory.made()
-    tables.change("shares", share=lambda row: 0.0 if row["app"] == "b" else row["share"])
+    tables.change("shares", inference_share=lambda row: 0.0 if row["app"] == "b" else row["inference_share"])
     axis = drawn(show(timeline, tables).panels[1])
     assert {foot for _, _, foot, _, _ in bars(axis)} == {1}
     waits = [part for part in axis.collections if to_hex(part.get_color()[0]) == plots.QUIET]

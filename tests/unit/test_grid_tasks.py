@@ -24,7 +24,7 @@ DOCUMENT: dict[str, Any] = {
         {"name": "just_in_time", "adaptation": {"name": "distill", "batch": 2}},
     ],
     "window_s": 4,
-    "pictures": 2,
+    "snapshots": 2,
     "bounds": False,
 }
 CASES = {

@@ -117,7 +117,7 @@ def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved
     assert [int(one == 3) for one in answers] == [one // 2 for one in left]
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
     assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
-    assert told.facts.joules["answering"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
+    assert told.facts.joules["inference"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_a_frame_of_a_learner_takes_the_time_of_its_exit_too(untrained, halved, 
     told = watch(node, images)
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
     assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
-    assert told.facts.joules["answering"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
+    assert told.facts.joules["inference"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_a_training_batch_costs_the_stages_that_its_frames_reach(untrained, halv
     for each in (early, replace(family, thresholds=np.full_like(family.thresholds, 2.0))):
         told = watch(node_of(untrained[0], each, tent), images)
         assert told.rows["adaptations"][0]["skipped"] == [None]
-        works.append(told.rows["adaptations"][0]["work_s"][0])
+        works.append(told.rows["adaptations"][0]["isolated_s"][0])
     norms = [layer.name for layer in costs[0].layers if layer.kind == "BatchNorm2d"]
     work = Passes(backward=(8,), trained=tuple(norms))
     assert works[0] == pytest.approx(need_of(costs[0], PHONE, work).alone_s)

@@ -94,7 +94,7 @@ SMALL = {
     "systems": ["no_custom"],
     "workloads": [{"name": "streets/running", "duration_s": 6, "fps": 1, "height": 32, "width": 48}],
     "bounds": False,
-    "pictures": 0,
+    "snapshots": 0,
     "window_s": 3,
     "student": {"network": "half", "pretrain_steps": 0},
 }

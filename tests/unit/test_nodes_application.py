@@ -49,9 +49,9 @@ def weights(seed: int = 0) -> Mapping[str, Any]:
     return state_of(build("half", CLASSES, seed=seed))
 
 
-def application(machine: hardware.Hardware = FAST, pictures: tuple[float, ...] = ()) -> AppNode:
+def application(machine: hardware.Hardware = FAST, snapshots: tuple[float, ...] = ()) -> AppNode:
     cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
-    return AppNode(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, picture_times_s=pictures), weights())
+    return AppNode(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, snapshot_times_s=snapshots), weights())
 
 
 def watch(node: AppNode, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
@@ -69,8 +69,8 @@ def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
 
 
 def shown(reply: Any) -> list[np.ndarray]:
-    """Read back what was predicted, from the pictures."""
-    return [to_labels(chunk["prediction"][0]) for chunk in reply.rows["pictures"]]
+    """Read back what was predicted, from the snapshots."""
+    return [to_labels(chunk["prediction"][0]) for chunk in reply.rows["snapshots"]]
 
 
 def to_labels(png: bytes) -> np.ndarray:
@@ -94,7 +94,7 @@ class TestVersions:
     @pytest.mark.slow
     def test_each_frame_uses_the_newest_weights_that_had_arrived(self):
         times_s = tuple(np.arange(0, 24) / FPS)
-        node = application(pictures=times_s)
+        node = application(snapshots=times_s)
         vectors = {0: vector.read(build("half", CLASSES, seed=0))}
         replies, todo = [], list(enumerate(self.ARRIVALS_S, start=1))
         for start_s in (0.0, 2.0, 4.0):
@@ -168,7 +168,7 @@ class TestTwoCopies:
     def test_and_so_they_predict_the_same(self):
         learner = LearnerNode(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
         seen = frames(0, 2)
-        node = application(pictures=tuple(seen.times_s))
+        node = application(snapshots=tuple(seen.times_s))
         learner.store(seen, seen.labels)
         node.apply(learner.train(DownlinkPlan(None, Phase(10))).payload, 0.0)
         assert np.array_equal(shown(watch(node, seen)), predict(learner._model, seen.images))
@@ -200,7 +200,7 @@ class TestBusy:
         assert np.isnan(column(reply, "latency_ms")[1::2]).all()
 
     def test_the_last_prediction_stands_across_windows_and_updates(self):
-        node = application(self.slow(1.3), pictures=tuple(np.arange(0, 16) / FPS))
+        node = application(self.slow(1.3), snapshots=tuple(np.arange(0, 16) / FPS))
         model = build("half", CLASSES, seed=0)
         first = watch(node, frames(0, 2))
         node.apply(whole(1, seed=1)[0], 2.0)
@@ -223,7 +223,7 @@ class TestBusy:
         cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
         assert (facts.frames, facts.processed) == (8, 3)
         assert facts.busy_s == pytest.approx(3 * inference_s(cost, machine)) == pytest.approx(1.8)
-        assert facts.joules["answering"] == pytest.approx(3 * inference_j(cost, machine))
+        assert facts.joules["inference"] == pytest.approx(3 * inference_j(cost, machine))
 
 
 class TestScores:
@@ -231,7 +231,7 @@ class TestScores:
     def test_they_are_those_of_the_last_ten_seconds_whatever_the_windows(self):
         edges = (0.0, 1.0, 4.0, 4.5, 11.0, 13.0, 24.0)
         seen = [frames(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
-        node = application(pictures=tuple(np.arange(0, 96) / FPS))
+        node = application(snapshots=tuple(np.arange(0, 96) / FPS))
         replies = [watch(node, part) for part in seen]
         predicted = np.array([labels for reply in replies for labels in shown(reply)])
         truth = np.concatenate([part.labels for part in seen])
@@ -282,22 +282,22 @@ class TestScores:
 
 class TestPictures:
     def test_only_the_wanted_frames_are_kept(self):
-        reply = watch(application(pictures=(0.5, 1.75, 9.0)), frames(0, 2))
-        assert [chunk["time_s"] for chunk in reply.rows["pictures"]] == [[0.5], [1.75]]
+        reply = watch(application(snapshots=(0.5, 1.75, 9.0)), frames(0, 2))
+        assert [chunk["time_s"] for chunk in reply.rows["snapshots"]] == [[0.5], [1.75]]
 
     def test_late_in_a_stream_too(self):
         seen = replace(frames(0, 2), times_s=1e5 + np.arange(8) / FPS)
-        reply = watch(application(pictures=(1e5 + 0.5,)), seen)
-        assert [chunk["time_s"] for chunk in reply.rows["pictures"]] == [[1e5 + 0.5]]
+        reply = watch(application(snapshots=(1e5 + 0.5,)), seen)
+        assert [chunk["time_s"] for chunk in reply.rows["snapshots"]] == [[1e5 + 0.5]]
 
     def test_they_show_frame_and_truth(self):
         seen = frames(0, 1)
-        (picture,) = watch(application(pictures=(0.5,)), seen).rows["pictures"]
+        (picture,) = watch(application(snapshots=(0.5,)), seen).rows["snapshots"]
         image = cv2.imdecode(np.frombuffer(picture["image"][0], np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
         assert np.array_equal(image, seen.images[2])
         assert np.array_equal(to_labels(picture["truth"][0]), seen.labels[2])
         assert (picture["height"], picture["width"], picture["scene"]) == (HEIGHT, WIDTH, [2])
 
     def test_a_truth_that_is_not_there_is_not_drawn(self):
-        (picture,) = watch(application(pictures=(0.5,)), replace(frames(0, 1), labels=None)).rows["pictures"]
+        (picture,) = watch(application(snapshots=(0.5,)), replace(frames(0, 1), labels=None)).rows["snapshots"]
         assert picture["truth"] == [None]

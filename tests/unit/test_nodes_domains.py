@@ -75,8 +75,8 @@ class TestPaying:
         plain, detecting = seen_by(adaptation), seen_by(adaptation, detects=True)
         frames = sum(detecting["frames.processed"])
         assert detecting["frames.latency_ms"][0] == pytest.approx(2 * plain["frames.latency_ms"][0])
-        more_j = spent(detecting, "learning") - spent(plain, "learning")
-        passes_j = spent(plain, "answering") / sum(plain["frames.processed"]) * frames
+        more_j = spent(detecting, "training") - spent(plain, "training")
+        passes_j = spent(plain, "inference") / sum(plain["frames.processed"]) * frames
         assert more_j == pytest.approx(passes_j, rel=0.05)  # the last lesson is broken off at another point
         assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
 

@@ -103,8 +103,8 @@ class TestStore:
         node, seen = learner(), frames(0.0, 1.0)
         labels = seen.labels.copy()
         labels[1, 3, :3] = CLASSES, CLASSES + 9, IGNORE
-        assert node.store(seen, labels).facts.unknown == 3 + np.count_nonzero(seen.labels >= CLASSES)
-        assert node.store(seen, np.zeros_like(labels)).facts.unknown == 0
+        assert node.store(seen, labels).facts.unlisted_labels == 3 + np.count_nonzero(seen.labels >= CLASSES)
+        assert node.store(seen, np.zeros_like(labels)).facts.unlisted_labels == 0
 
 
 class TestTrain:

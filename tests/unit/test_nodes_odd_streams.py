@@ -98,8 +98,8 @@ class TestSwitch:
         reply = node.watch(between(stream(), 2.0, 3.0), None, 3.0, ((2.0, 0.5),), ((2.0, 0.5),))
         (row,) = reply.rows["adaptations"]
         assert row["skipped"] == ["broken off: another network runs"]
-        assert (row["end_s"], row["work_s"]) == ([2.0], [pytest.approx(0.125)])
-        assert reply.facts.joules["learning"] == pytest.approx(row["energy_j"][0]) == pytest.approx(LESSON_J / 12)
+        assert (row["end_s"], row["isolated_s"]) == ([2.0], [pytest.approx(0.125)])
+        assert reply.facts.joules["training"] == pytest.approx(row["energy_j"][0]) == pytest.approx(LESSON_J / 12)
         assert columns([reply.rows])["frames.latency_ms"] == pytest.approx([250.0, 250.0])  # nothing beside any more
 
     def test_the_state_stays_and_the_source_is_the_source(self):
@@ -127,7 +127,7 @@ class TestOddCases:
         monkeypatch.setattr("driftlab.platform.networks.module_utils.batch_norms", lambda model: {})
         found = watched(real(member("adabn", stream_batch=3)), stream(6.0), (0.0, 6.0))
         assert set(found["adaptations.skipped"]) == {"the network has no batch norm"}
-        assert spent(found, "learning") == 0.0
+        assert spent(found, "training") == 0.0
         assert missed(found) == []
 
     @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
@@ -159,14 +159,14 @@ class TestOddCases:
     @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
     def test_every_task(self, name, network):
         """Frames before the first answer of all show none and are not scored; the machine begins at 2.1 s."""
-        node = real(member(name), network=network, picture_times_s=(0.0, 5.0))
+        node = real(member(name), network=network, snapshot_times_s=(0.0, 5.0))
         found = watched(node, stream(6.0), (0.0, 1.0, 6.0), ((0.0, 0.0), (2.1, 1.0)))
         assert missed(found) == [1, 2, 3, 4]
         assert found["facts"][1].scored == 12
 
     @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
     def test_a_session_without_an_answer_has_rows_and_no_score(self, network):
-        node = real(member("adabn", answers="batch", stream_batch=3), network=network, picture_times_s=(0.5,))
+        node = real(member("adabn", answers="batch", stream_batch=3), network=network, snapshot_times_s=(0.5,))
         found = watched(node, stream(1.0), (0.0, 0.7, 1.0))
         assert missed(found) == [0, 1]
         assert sum(facts.scored for facts in found["facts"]) == 0

@@ -51,7 +51,7 @@ class TestByHand:
         assert latencies_s(found) == pytest.approx([ANSWER_S] * 16)
         assert found["adaptations.start_s"] == pytest.approx([end - LESSON_S for end in ends])
         assert found["adaptations.end_s"] == pytest.approx(ends)
-        assert found["adaptations.work_s"] == pytest.approx([LESSON_S] * 4)
+        assert found["adaptations.isolated_s"] == pytest.approx([LESSON_S] * 4)
         assert found["adaptations.version"] == [1, 2, 3, 4]
 
     def test_its_joules_its_seconds_and_what_it_keeps(self):
@@ -60,8 +60,8 @@ class TestByHand:
         assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4, rel=1e-12)
         assert found["adaptations.memory_bytes"] == [4 * 200 + 8 + 1000] * 4
         assert max(facts.memory_bytes for facts in found["facts"]) == 1808
-        assert spent(found, "answering") == pytest.approx(16 * ANSWER_J, rel=1e-12)
-        assert spent(found, "learning") == pytest.approx(4 * LESSON_J, rel=1e-12)
+        assert spent(found, "inference") == pytest.approx(16 * ANSWER_J, rel=1e-12)
+        assert spent(found, "training") == pytest.approx(4 * LESSON_J, rel=1e-12)
         assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(16 * ANSWER_S + 4 * LESSON_S)
 
     def test_a_member_that_learns_beside_misses_nothing_and_answers_on_the_rest(self):
@@ -80,8 +80,8 @@ class TestByHand:
         part = (10.0 - 9.5 - ANSWER_S) / 2 / LESSON_S
         assert found["adaptations.end_s"][4] is None
         assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4 + [part * LESSON_J])
-        assert found["adaptations.work_s"] == pytest.approx([LESSON_S] * 4 + [part * LESSON_S])
-        assert spent(found, "learning") == pytest.approx((4 + part) * LESSON_J)
+        assert found["adaptations.isolated_s"] == pytest.approx([LESSON_S] * 4 + [part * LESSON_S])
+        assert spent(found, "training") == pytest.approx((4 + part) * LESSON_J)
 
     def test_answers_that_wait_for_their_batch(self):
         """Four at once take four times as long here, and then they are learned from: two frames are missed."""
@@ -113,7 +113,7 @@ class TestByHand:
         assert found["adaptations.skipped"] == ["broken off: another domain has begun"]
         assert found["adaptations.end_s"] == [2.5]
         part = (2.5 - 1.75) / 2 / 1.5
-        assert found["adaptations.work_s"] == pytest.approx([part * 1.5])
+        assert found["adaptations.isolated_s"] == pytest.approx([part * 1.5])
         assert latencies_s(found) == pytest.approx([0.25] * 4 + [0.5, 0.25])
         assert found["digest"] == [before]
 
@@ -125,7 +125,7 @@ class TestByHand:
             for count in (1, 2, 3, 5)
         ]
         for fewer, more in itertools.pairwise(runs):
-            for name in ("work_s", "energy_j", "memory_bytes"):
+            for name in ("isolated_s", "energy_j", "memory_bytes"):
                 assert more[f"adaptations.{name}"][0] >= fewer[f"adaptations.{name}"][0]
             assert more["adaptations.energy_j"][0] > fewer["adaptations.energy_j"][0]
             assert len(missed(more)) >= len(missed(fewer))
@@ -134,14 +134,14 @@ class TestByHand:
         """To the bit: shown, answered, counted."""
         idle, skips = (watched(application(one), stream(10.0), (0.0, 3.3, 10.0)) for one in (FROZEN, steps(steps=0)))
         assert skips["adaptations.skipped"] == ["no steps"] * 5
-        assert skips["adaptations.energy_j"] == skips["adaptations.work_s"] == [0.0] * 5
-        assert spent(skips, "learning") == 0.0
+        assert skips["adaptations.energy_j"] == skips["adaptations.isolated_s"] == [0.0] * 5
+        assert spent(skips, "training") == 0.0
         for name in (one for one in idle if one.startswith("frames.")):
             assert skips[name] == idle[name], name
 
     def test_a_lesson_that_is_too_long_for_the_device_is_broken_off(self):
         found = watched(application(steps(), learn_limit_s=0.13), stream(2.5), (0.0, 2.5))
-        assert found["adaptations.work_s"] == pytest.approx([0.13])
+        assert found["adaptations.isolated_s"] == pytest.approx([0.13])
         assert found["adaptations.energy_j"] == pytest.approx([0.2 * LESSON_J])
         assert found["frames.version"] == [0] * 5
         assert "0.13 s are allowed" in found["adaptations.skipped"][0]

@@ -39,7 +39,7 @@ def test_a_chain_is_followed_once_and_goes_on_frame_by_frame():
     found = tracked([(1.0, 2.2), (3.0, 4.2)], 40e6)
     assert flows(found, 40e6) == [0, 0, 0, 0, 0, 3, 1, 1, 1, 1, 1, 1]
     assert spent(found, "tracking") == pytest.approx(9 * FLOW_J, rel=1e-9)
-    assert spent(found, "answering") == pytest.approx(12 * ANSWER_J, rel=1e-9)
+    assert spent(found, "inference") == pytest.approx(12 * ANSWER_J, rel=1e-9)
 
 
 def test_a_flow_straight_to_the_labels_is_one_for_each_frame():
@@ -54,7 +54,7 @@ def test_frames_that_are_missed_are_not_tracked():
     assert found["frames.processed"] == [True, False] * 6
     assert flows(found, 4e6 / 0.6)[::2] == [0, 0, 0, 2, 1, 1]
     assert spent(found, "tracking") == pytest.approx(4 * FLOW_J, rel=1e-9)
-    assert spent(found, "answering") == pytest.approx(6 * ANSWER_J, rel=1e-9)
+    assert spent(found, "inference") == pytest.approx(6 * ANSWER_J, rel=1e-9)
     assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(6 * 0.6 + 4 * FLOW_MACS / 4e6 * 0.6)
 
 

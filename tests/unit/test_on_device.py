@@ -131,7 +131,7 @@ class TestLearner:
     def test_samples_without_labels_are_kept_and_learned_from(self):
         node, seen = learner(), stream(4.0)
         stored = node.store(seen, None).facts
-        assert (stored.frames, stored.usable_s, stored.phis, stored.unknown) == (8, 3.5, (), 0)
+        assert (stored.frames, stored.usable_s, stored.phis, stored.unlisted_labels) == (8, 3.5, (), 0)
         done = node.train(DownlinkPlan(None, Phase()))
         assert (done.facts.skipped, done.facts.work.forward) == ("", (8,))
         assert done.payload is not None

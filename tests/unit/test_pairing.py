@@ -122,7 +122,7 @@ def test_more_of_a_unit_that_is_no_cost_is_better():
     ],
 )
 def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict[str, str], told: str):
-    run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), pictures=False))
+    run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False))
     with pytest.raises(RequestError, match=told) as caught:
         run.compare(**{"ours": "one_time", "theirs": "no_custom", **asked})
     assert isinstance(caught.value, DriftlabError)
@@ -131,7 +131,7 @@ def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict
 @pytest.mark.slow
 def test_a_run_compares_and_prints(tmp_path: Path):
     """The made-up stream: one_time gains 0.26 on 100 of 120 s of the scene that stays."""
-    run = driftlab.open_run(factory.make_run(tmp_path, pictures=False))
+    run = driftlab.open_run(factory.make_run(tmp_path, snapshots=False))
     found = run.compare("one_time", "no_custom")
     assert found.rows[1].place == "streets/interview"
     assert found.rows[1].difference.mean == pytest.approx(0.26 * 100 / 120, abs=0.03)

@@ -37,7 +37,7 @@ class TestOverrides:
         "seeds=[0, 1]",
         "seeds.0=4",
         "window_s=5",
-        "pictures=0",
+        "snapshots=0",
         "bounds=true",
         "clock=wall",
         "student.network=small",

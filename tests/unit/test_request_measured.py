@@ -73,7 +73,7 @@ def test_a_file_with_names_of_its_own_is_read_for_one_board(boards, tmp_path):
     ]
     shares = tables.frame("shares")
     assert set(shares["network"]) <= {"small", "large"}
-    assert shares.groupby("time_s")["share"].sum().to_numpy() == pytest.approx(1.0)
+    assert shares.groupby("time_s")["inference_share"].sum().to_numpy() == pytest.approx(1.0)
     spec = yaml.safe_load((outcome.directory / "spec.yaml").read_text())
     assert spec["workloads"][0]["apps"][1]["variants"] == {"file": boards, **READ, "only": {"board": "orin"}}
 
@@ -173,7 +173,7 @@ def test_where_no_time_at_all_is_allowed_everything_is_late_and_runs(boards, tmp
         assert (shares["latency_ms"] >= 10).all()
         assert {tuple(numbers_in(note)) for note in shares.loc[["hurried"], "note"]} == {(0, 0.01)}
         assert shares.loc[["calm"], "note"].isna().all()
-        assert (shares["share"] >= 0.01).all()
+        assert (shares["inference_share"] >= 0.01).all()
 
 
 @pytest.mark.parametrize("goal_s", [-0.1, float("inf"), "0"])
@@ -202,5 +202,5 @@ def test_profiles_of_real_devices_are_shared_by_an_experiment(tmp_path):
     assert 0 < could["training"] < 135
     shares = tables.frame("shares")
     assert set(shares["app"]) == {"mbv2", "res50", "res101", "training"}
-    assert shares.groupby("time_s")["share"].sum().to_numpy() == pytest.approx(1.0)
+    assert shares.groupby("time_s")["inference_share"].sum().to_numpy() == pytest.approx(1.0)
     assert shares["accuracy"].between(0.2, 0.9).all()

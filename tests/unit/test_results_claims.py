@@ -95,7 +95,7 @@ def test_claims_of_a_run_whose_answer_is_known(tmp_path):
     ],
 )
 def test_claims_say_when_tables_cannot_answer(tmp_path, systems, workloads, testable):
-    run = factory.make_run(tmp_path, systems=systems, workloads=workloads, seeds=(0, 1), pictures=False)
+    run = factory.make_run(tmp_path, systems=systems, workloads=workloads, seeds=(0, 1), snapshots=False)
     verdicts = evaluate(open_run(run), ONCE)
     assert {x.claim.id for x in verdicts if x.word != "not testable here"} == testable
     assert all(x.note for x in verdicts if x.word == "not testable here")
@@ -103,7 +103,7 @@ def test_claims_say_when_tables_cannot_answer(tmp_path, systems, workloads, test
 
 @pytest.mark.slow
 def test_rendering_and_choice(tmp_path):
-    run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0,), pictures=False))
+    run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0,), snapshots=False))
     verdicts = evaluate(run, ["ONCE-2", "ONCE-1"])
     first, second = json.loads(json.dumps(as_records(verdicts)))
     assert (first["id"], first["verdict"], first["ours"]) == ("ONCE-2", "not testable here", None)

@@ -73,9 +73,9 @@ def test_nulls_in_the_same_places_are_equal(pair):
 
 @pytest.mark.slow
 def test_rows_cells_pictures_and_spec(pair):
-    rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["pictures"][0].update(image=b"other")))
+    rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["snapshots"][0].update(image=b"other")))
     shutil.rmtree(pair[1] / "tables/runs")
-    rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["pictures"][0].update(image=b"other")))
+    rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["snapshots"][0].update(image=b"other")))
     settings = yaml.safe_load((pair[1] / "spec.yaml").read_text())
     settings["student"] = {"network": "wide"}
     (pair[1] / "spec.yaml").write_text(yaml.safe_dump(settings))

@@ -139,7 +139,7 @@ def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder)
 
 @pytest.mark.slow
 def test_text_from_the_tables_is_never_markup(tmp_path):
-    run = factory.make_run(tmp_path, systems=("no_custom",), workloads=("<b>w</b>",), seeds=(0,), pictures=False)
+    run = factory.make_run(tmp_path, systems=("no_custom",), workloads=("<b>w</b>",), seeds=(0,), snapshots=False)
     Recorder(str(run)).write(
         "x", {"runs": [factory.identity("one_time", "<b>w</b>", 0) | {"status": "failed", "error": "a <script> & b"}]}
     )
@@ -151,7 +151,7 @@ def test_text_from_the_tables_is_never_markup(tmp_path):
 
 @pytest.mark.slow
 def test_figures_stand_on_the_page_and_their_numbers_in_the_text_too(tmp_path):
-    run = factory.make_run(tmp_path, systems=("no_custom", "one_time", "ams"), seeds=(0, 1), pictures=False)
+    run = factory.make_run(tmp_path, systems=("no_custom", "one_time", "ams"), seeds=(0, 1), snapshots=False)
     read = Reader(write_report(run).read_text(encoding="utf-8"))
     titles = [
         "Score per workload",
@@ -192,7 +192,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     for chunk in rows["frames"]:
         chunk.update(score_frame=None, score_window=None, pixel_accuracy=None)
     rows["runs"][0].update(score=None, score_frame=None, score_global=None, energy_j=None)
-    rows["pictures"] = [picture | {"truth": None} for picture in rows["pictures"]]
+    rows["snapshots"] = [picture | {"truth": None} for picture in rows["snapshots"]]
     Recorder(str(blind)).write("x", rows)
     page = write_report(blind).read_text(encoding="utf-8")
     assert "there is no accuracy to draw" in page
@@ -333,8 +333,8 @@ def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
     assert [tile.label for tile in film.tiles] == ["frame", "truth", "one_time", "no_custom"]
     assert film.times_s == (5.0, 50.0, 100.0)
     assert film.aspect == 96 / 48
-    pictures = run.frame("pictures").merge(run.frame("runs")[["cell", "system", "workload", "seed"]], on="cell")
-    own = pictures[(pictures["workload"] == film.setting) & (pictures["seed"] == film.seed)]
+    snapshots = run.frame("snapshots").merge(run.frame("runs")[["cell", "system", "workload", "seed"]], on="cell")
+    own = snapshots[(snapshots["workload"] == film.setting) & (snapshots["seed"] == film.seed)]
     for tile in film.tiles[1:]:
         wide = np.asarray(opened(tile.source))
         assert wide.shape == (96, 3 * 192, 3)
@@ -367,8 +367,8 @@ def test_a_film_stands_still_for_who_wants_no_motion(page):
 def test_one_moment_is_no_film_and_colours_that_are_not_known_have_no_names(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)
-    picture = {**rows["pictures"][0], "prediction": factory.png(np.full((4, 4, 3), 77, np.uint8))}
-    Recorder(str(run)).write("x", rows | {"pictures": [picture]})
+    picture = {**rows["snapshots"][0], "prediction": factory.png(np.full((4, 4, 3), 77, np.uint8))}
+    Recorder(str(run)).write("x", rows | {"snapshots": [picture]})
     page = compose(open_run(run))
     assert page.film is None
     assert [strip.classes for strip in page.strips] == [()]

@@ -87,7 +87,7 @@ def test_tasks_that_do_not_count_by_class_leave_no_rows():
 
 @pytest.mark.slow
 def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
-    run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0, 1), pictures=False))
+    run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0, 1), snapshots=False))
     scores = run.frame("scores")
     joined = run.frame("frames").merge(run.frame("runs")[["cell", "system", "workload", "fleet", "seed"]], on="cell")
     assert len(scores) == len(joined) > 0
@@ -98,7 +98,7 @@ def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
 
 
 def test_scores_by_class_are_those_of_the_table(tmp_path: Path):
-    folder = factory.make_run(tmp_path, systems=("no_custom",), workloads=("w",), seeds=(0,), pictures=False)
+    folder = factory.make_run(tmp_path, systems=("no_custom",), workloads=("w",), seeds=(0,), snapshots=False)
     rows = factory.rows("no_custom", "w", 0, 10.0, 1.0, False)
     Recorder(str(folder)).write(
         "no_custom/w/two-phones/seed-0", {**rows, "classes": [class_columns(segmented("cam-0"))]}

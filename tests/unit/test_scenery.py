@@ -13,20 +13,20 @@ from tables_factory import Made
 from driftlab.datasets.catalogue import open_stream, scenery_of
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
-from driftlab.platform.results.relations.scenery import WAY, sceneries, stops, travelled_m
+from driftlab.platform.results.relations.scenery import TRAJECTORY, sceneries, stops, travelled_m
 
 SEED = 3
 
 
 @pytest.mark.parametrize(
-    ("name", "steady", "drifts"),
+    ("name", "static_scene", "appearance_drift"),
     [("interview", True, False), ("dance", False, False), ("drift", False, True), ("driving_la", False, False)],
 )
-def test_a_street_is_steady_or_drifts_or_neither(name: str, steady: bool, drifts: bool):
+def test_a_street_is_steady_or_drifts_or_neither(name: str, static_scene: bool, appearance_drift: bool):
     for world in ("streets", "city"):
         found = scenery_of(f"{world}/{name}", SEED)
         assert found is not None
-        assert (found.steady, found.drifts) == (steady, drifts)
+        assert (found.static_scene, found.appearance_drift) == (static_scene, appearance_drift)
         assert found.stretches(20.0) == draw_travel(PRESETS[name], SEED).stretches(20.0)
 
 
@@ -36,7 +36,7 @@ def test_of_any_street_it_is_that_of_the_kind_that_is_shown(name: str):
         stream = open_stream(name, seed=seed, height=32, width=48, fps=1.0, duration_s=10.0)
         found, kind = scenery_of(name, seed), scenery_of(stream.name, seed)
         assert found is not None and kind is not None
-        assert (found.drifts, found.stretches(9.0)) == (kind.drifts, kind.stretches(9.0))
+        assert (found.appearance_drift, found.stretches(9.0)) == (kind.appearance_drift, kind.stretches(9.0))
 
 
 @pytest.mark.parametrize("name", ["signs/motorway", "video:a.mp4"])
@@ -48,7 +48,7 @@ def test_a_run_writes_down_where_its_camera_is():
     _, loop = run(Scripted(uploads(5.0)))
     (device,), (motion,) = rows(loop, "devices"), loop.ledger.rows["motion"]
     travel = draw_travel(PRESETS["running"], device["stream_seed"])
-    assert (device["steady"], device["drifts"]) == (False, False)
+    assert (device["static_scene"], device["appearance_drift"]) == (False, False)
     assert motion["time_s"].tolist() == [row[0] for row in travel.stretches(30.0)]
     assert motion["travelled_m"].tolist() == [travel.distance_m(time_s) for time_s in motion["time_s"]]
 
@@ -56,7 +56,7 @@ def test_a_run_writes_down_where_its_camera_is():
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_stretches_give_every_distance(name: str):
     travel = draw_travel(PRESETS[name], SEED)
-    way, times_s = pd.DataFrame(travel.stretches(100.0), columns=WAY), pd.Series(np.linspace(0.0, 99.9, 333))
+    way, times_s = pd.DataFrame(travel.stretches(100.0), columns=TRAJECTORY), pd.Series(np.linspace(0.0, 99.9, 333))
     assert travelled_m(way, times_s) == pytest.approx([travel.distance_m(time_s) for time_s in times_s], abs=1e-9)
     assert set(stops(way)) == {speed == 0 == other for (_, speed), (_, other) in pairwise(PRESETS[name].speed_mps)}
 
@@ -74,20 +74,24 @@ def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read(world: str):
     older = made(f"{world}/walking_ny")
     (row,) = sceneries(older, older.frame("runs")["cell"]).to_dict("records")
     travel = draw_travel(PRESETS["walking_ny"], SEED)
-    assert (row["steady"], row["drifts"]) == (False, False)
-    assert list(row["way"].itertuples(index=False, name=None)) == travel.stretches(4.0)
+    assert (row["static_scene"], row["appearance_drift"]) == (False, False)
+    assert list(row["trajectory"].itertuples(index=False, name=None)) == travel.stretches(4.0)
     place = {"cell": "c", "device": "d"}
     newer = made(
         "streets/walking_ny",
-        devices=[{**place, "stream_seed": SEED, "steady": True, "drifts": True}],
+        devices=[{**place, "stream_seed": SEED, "static_scene": True, "appearance_drift": True}],
         motion=[{**place, "time_s": k / 2, "travelled_m": float(k), "speed_mps": 2.0} for k in range(3)],
     )
     (row,) = sceneries(newer, newer.frame("runs")["cell"]).to_dict("records")
-    assert (row["steady"], row["drifts"], row["way"]["travelled_m"].tolist()) == (True, True, [0.0, 1.0, 2.0])
+    assert (row["static_scene"], row["appearance_drift"], row["trajectory"]["travelled_m"].tolist()) == (
+        True,
+        True,
+        [0.0, 1.0, 2.0],
+    )
 
 
 def test_of_other_streams_and_other_cells_nothing_is_said():
     (row,) = sceneries(made("signs/motorway"), made("signs/motorway").frame("runs")["cell"]).to_dict("records")
-    assert row["way"] is None
-    assert row["steady"] != True  # noqa: E712  null, as it was read
+    assert row["trajectory"] is None
+    assert row["static_scene"] != True  # noqa: E712  null, as it was read
     assert sceneries(made("signs/motorway"), made("signs/motorway").frame("runs")["workload"]).empty

@@ -67,7 +67,7 @@ class TestTrials:
         (update,) = rows(loop, "updates")
         plain, trials = rows(ran(Choosy(way=1))[1], "updates")[0], len(there)
         more_s = need_of(COST, factory.PHONE, LOOKS).alone_s + trials * need_of(COST, factory.PHONE, WORK).alone_s
-        assert update["work_s"] == pytest.approx(plain["work_s"] + more_s)
+        assert update["isolated_s"] == pytest.approx(plain["isolated_s"] + more_s)
 
 
 class TestStoredNetworks:
@@ -86,8 +86,8 @@ class TestStoredNetworks:
         assert not session.of("try_out")
         assert session.of("train")[0].args[0].phase == phase
         (update,) = rows(loop, "updates")
-        assert (update["way"], update["reason"]) == (name, None)
-        assert update["work_s"] > need_of(COST, factory.PHONE, work).alone_s
+        assert (update["training_config"], update["reason"]) == (name, None)
+        assert update["isolated_s"] > need_of(COST, factory.PHONE, work).alone_s
         assert scheduler.asked[-1].demands[0].observed == 0.8
         assert len(session.of("remember")) == 1
 

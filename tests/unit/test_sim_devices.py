@@ -287,7 +287,7 @@ class TestRuns:
         tables = open_run(outcome.directory)
         assert set(tables.frame("frames")["app"]) == set(tables.frame("updates")["app"]) == {"scene", "cars"}
         shares = tables.frame("shares")
-        assert shares["share"].tolist() == [0.5] * 8
+        assert shares["inference_share"].tolist() == [0.5] * 8
         assert shares["network"].tolist() == ["tiny", "tiny_detector"] * 4
         (whole,) = tables.frame("runs").to_dict("records")
         assert whole["frames"] == 2 * 40
@@ -321,14 +321,14 @@ class TestRuns:
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         tables = open_run(run(document | {"window_s": 1}, out=tmp_path / "run", open_backend=InlineBackend).directory)
         shares = tables.frame("shares")
-        assert shares.groupby("time_s")["share"].sum().to_numpy() == pytest.approx(1.0)
+        assert shares.groupby("time_s")["inference_share"].sum().to_numpy() == pytest.approx(1.0)
         assert set(shares["network"]) <= {"small", "large"}
         could = tables.frame("variants")
         assert could[["app", "network", "accuracy", "memory_bytes"]].to_numpy().tolist() == [
             [app, *one] for app in "abc" for one in (["small", 0.7, 10**6], ["large", 0.9, 4 * 10**6])
         ]
         assert shares["latency_ms"].to_numpy() == pytest.approx(
-            shares["network"].map({"small": 10, "large": 40}) / shares["share"]
+            shares["network"].map({"small": 10, "large": 40}) / shares["inference_share"]
         )
         assert tables.frame("frames").empty
         (whole,) = tables.frame("runs").to_dict("records")

@@ -71,7 +71,7 @@ class TestOffers:
         session, loop, _ = self.ran(1)
         switched = [(note.node.kind, note.facts) for note in session.of("switch")]
         assert switched == [("application", 0), ("learner", 0), ("application", 1), ("learner", 1)]
-        assert [row["way"] for row in rows(loop, "updates")] == ["large"]
+        assert [row["training_config"] for row in rows(loop, "updates")] == ["large"]
         assert [row["network"] for row in rows(loop, "shares")][-1] == "large"
         assert sum(note.facts.frames for note in session.of("watch")) == 30 * FPS
 
@@ -100,7 +100,7 @@ def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_th
     switched = [(note.node.kind, note.facts) for note in session.of("switch")]
     assert switched == [("application", 1), ("learner", 1), ("application", 0), ("learner", 0)]
     _, second = rows(loop, "updates")
-    assert second["work_s"] == pytest.approx(
+    assert second["isolated_s"] == pytest.approx(
         need_of(costs[1], factory.PHONE, FOUND.work).alone_s + need_of(costs[0], factory.PHONE, work).alone_s
     )
 

@@ -67,10 +67,10 @@ class TestPlacesAndLabels:
     def test_every_phase_leaves_a_row_that_says_what_it_took(self, ran):
         place, labels, loop = ran
         updates = rows(loop, "updates")
-        assert [row["place"] for row in updates] == [place] * 3
+        assert [row["learner_site"] for row in updates] == [place] * 3
         assert all(row["accepted"] and row["version"] and row["iterations"] for row in updates)
-        assert all(row["work_s"] > 0 and row["energy_j"] > 0 and row["memory_bytes"] > 0 for row in updates)
-        assert all((row["teach_end_s"] is not None) == (labels == "teacher") for row in updates)
+        assert all(row["isolated_s"] > 0 and row["energy_j"] > 0 and row["memory_bytes"] > 0 for row in updates)
+        assert all((row["label_end_s"] is not None) == (labels == "teacher") for row in updates)
 
     def test_what_is_learned_on_the_device_crosses_no_link(self, ran):
         place, _, loop = ran
@@ -90,10 +90,10 @@ class TestPlacesAndLabels:
         place, labels, loop = ran
         (device,) = rows(loop, "devices")
         here = place == "device"
-        assert (device["learning_j"] > 0, device["labelling_j"] > 0) == (here, here and labels == "teacher")
+        assert (device["training_j"] > 0, device["labelling_j"] > 0) == (here, here and labels == "teacher")
         if here:
             assert sum(row["energy_j"] for row in rows(loop, "updates")) == pytest.approx(
-                device["learning_j"] + device["labelling_j"]
+                device["training_j"] + device["labelling_j"]
             )
         assert device["patching_j"] > 0
 
@@ -138,9 +138,9 @@ class TestShares:
         shares = rows(loop, "shares")
         assert len(shares) > 2 * 3 + 3
         assert seconds(loop, "segmentation") == pytest.approx(30.0, abs=1e-9)
-        learning = [row for row in shares if row["learn_share"]]
+        learning = [row for row in shares if row["training_share"]]
         assert sum(row["window_s"] for row in learning) > 0
-        assert {row["share"] for row in learning} == {0.0 if streaming is Instead else 0.5}
+        assert {row["inference_share"] for row in learning} == {0.0 if streaming is Instead else 0.5}
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn"])
     def test_rows_cover_the_time_for_which_an_application_is_there(self, name):
@@ -159,9 +159,11 @@ class TestShares:
 def test_shares_that_add_up_to_more_than_a_machine_would_be_noticed():
     loop = SimpleNamespace(ledger=Ledger())
     for start_s, share, learn in ((0.0, 0.6, None), (5.0, 0.3, 0.05)):
-        loop.ledger.row("shares", device="d", time_s=start_s, window_s=10.0, share=share, learn_share=learn)
+        loop.ledger.row(
+            "shares", device="d", time_s=start_s, window_s=10.0, inference_share=share, training_share=learn
+        )
     check_shares(loop)
-    loop.ledger.row("shares", device="d", time_s=9.0, window_s=2.0, share=0.1, learn_share=None)
+    loop.ledger.row("shares", device="d", time_s=9.0, window_s=2.0, inference_share=0.1, training_share=None)
     with pytest.raises(AssertionError, match=r"of d at 9\.5 s"):
         check_shares(loop)
 
@@ -191,7 +193,7 @@ class TestScaling:
             "name": "scaled",
             "systems": [{"name": "scaled", "scaling": course}],
             "bounds": False,
-            "pictures": 0,
+            "snapshots": 0,
             "student": {"network": "half", "pretrain_steps": 5},
             "workloads": [workload],
             "fleets": [{"name": "slow", "devices": [{"hardware": slow}]}],
@@ -231,6 +233,6 @@ class TestEnergy:
         _, loop = run(OnDevice(uploads(send_s)), session=on_device(), **TEACHER)
         (update,), (device,) = rows(loop, "updates"), rows(loop, "devices")
         assert device["labelling_j"] == pytest.approx(LABEL_J)
-        assert device["learning_j"] == pytest.approx(PHASE_J / 4)
+        assert device["training_j"] == pytest.approx(PHASE_J / 4)
         assert update["energy_j"] == pytest.approx(LABEL_J + PHASE_J)
         assert (update["reason"], update["accepted"]) == (TOO_LATE, None)

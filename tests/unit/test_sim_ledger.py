@@ -12,7 +12,7 @@ from driftlab.platform.world.link import Transfer
 
 def window(frames: int, scored: int, score: float, *, hits: int = 0) -> Watched:
     confusion = np.array([[hits, 1], [0, hits]]) if scored else None
-    return Watched(frames, frames - 1, 0.5, {"answering": 2.0}, scored, scored * score, scored * score / 2, confusion)
+    return Watched(frames, frames - 1, 0.5, {"inference": 2.0}, scored, scored * score, scored * score / 2, confusion)
 
 
 def test_scores_are_means_over_the_frames_that_had_a_truth():
@@ -60,7 +60,7 @@ def test_rows_keep_the_order_they_come_in():
 
 def test_energy_is_all_of_its_parts_whatever_the_order_in_which_they_were_spent():
     account = Account()
-    for purpose, joules in (("radio", 0.3), ("answering", 0.1), ("radio", 0.2), ("learning", 1e-9)):
+    for purpose, joules in (("radio", 0.3), ("inference", 0.1), ("radio", 0.2), ("training", 1e-9)):
         account.spend(purpose, joules)
-    assert account.joules == {"answering": 0.1, "learning": 1e-9, "radio": 0.5}
+    assert account.joules == {"inference": 0.1, "training": 1e-9, "radio": 0.5}
     assert account.energy_j == 0.1 + 1e-9 + 0.5

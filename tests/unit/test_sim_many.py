@@ -73,7 +73,7 @@ def test_trials_may_last_longer_than_the_window_and_the_session(name):
 def test_trainings_alternate_in_micro_windows():
     recl = Member("scheduling", "recl", (("micro_window_s", 0.02),))
     _, loop = ran("recl", several(2), scheduling=recl)
-    learns = [row for row in rows(loop, "shares") if row["learn_share"]]
+    learns = [row for row in rows(loop, "shares") if row["training_share"]]
     assert [app for app, _ in itertools.groupby(row["app"] for row in learns)] == [*several(2)] * 5
     assert len({row["time_s"] for row in learns}) == len(learns)  # one at a time
     assert max(row["window_s"] for row in learns[:-1]) <= 0.02 + 1e-9

@@ -145,7 +145,7 @@ class TestLateServers:
         assert (first["uploads"], first["samples"]) == (1, 10)
         assert (second["uploads"], second["samples"]) == (2, 20)
         wanted = [9.5, 13.5, 13.5, 14.5]
-        assert times(second, "teach_start_s", "teach_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
+        assert times(second, "label_start_s", "label_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
         assert len(session.of("label")) == len(session.of("store")) == 3
         assert len(session.of("train")) == 2
 
@@ -154,7 +154,7 @@ class TestLateServers:
 
         class Curious(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
-                told.append((stored.frames, stored.unknown, stored.buffered, stored.phis))
+                told.append((stored.frames, stored.unlisted_labels, stored.buffered, stored.phis))
                 return DownlinkPlan(state, PHASE)
 
         run(Curious(uploads(5.0, 6.0, 7.0)))
@@ -167,7 +167,7 @@ class TestLateServers:
     def test_what_arrives_while_the_gpu_is_busy_with_others_goes_along(self):
         """The second device's first upload waits until 9.5 s, and takes along what arrived until then."""
         _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
-        served = [(row["device"], row["uploads"], row["teach_start_s"]) for row in rows(loop, "updates")]
+        served = [(row["device"], row["uploads"], row["label_start_s"]) for row in rows(loop, "updates")]
         assert served == [
             ("device-0", 1, pytest.approx(6.5)),
             ("device-1", 2, pytest.approx(9.5)),
@@ -210,7 +210,7 @@ class TestRefusals:
         refused, resent = rows(loop, "updates")
         assert (refused["accepted"], refused["reason"], refused["version"]) == (False, "torn", None)
         assert (resent["accepted"], resent["reason"], resent["version"]) == (True, None, 2)
-        assert (resent["uploads"], resent["samples"], resent["teach_start_s"]) == (0, 0, None)
+        assert (resent["uploads"], resent["samples"], resent["label_start_s"]) == (0, 0, None)
         (whole,) = rows(loop, "runs")
         assert whole["updates"] == 1
         assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES

@@ -16,7 +16,7 @@ DOCUMENT = {
     "name": "apart",
     "systems": ["ams"],
     "bounds": False,
-    "pictures": 0,
+    "snapshots": 0,
     "student": {"network": "half", "pretrain_steps": 2},
     "workloads": [{"name": "streets/running", "duration_s": 40, "fps": 2, "height": 32, "width": 48}],
 }

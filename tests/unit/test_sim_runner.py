@@ -66,7 +66,7 @@ class TestOneUpload:
     def test_the_server_labels_then_trains(self, ran):
         (update,) = rows(ran[1], "updates")
         wanted = [6.5, 8.5, 8.5, 9.5]
-        assert times(update, "teach_start_s", "teach_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
+        assert times(update, "label_start_s", "label_end_s", "train_start_s", "train_end_s") == pytest.approx(wanted)
 
     def test_the_update_arrives_after_its_bytes_and_half_a_round_trip(self, ran):
         down = rows(ran[1], "transfers")[1]
@@ -81,7 +81,7 @@ class TestOneUpload:
         wanted = {
             "version": 1,
             "samples": 10,
-            "unknown": 2,
+            "unlisted_labels": 2,
             "buffered": 40,
             "iterations": 50,
             "values": 500,
@@ -121,7 +121,7 @@ class TestOneUpload:
 class TestQueues:
     def test_the_gpu_serves_in_the_order_of_arrival(self):
         _, loop = run(Scripted(uploads(5.0)), devices=3)
-        served = [(row["device"], row["teach_start_s"], row["train_end_s"]) for row in rows(loop, "updates")]
+        served = [(row["device"], row["label_start_s"], row["train_end_s"]) for row in rows(loop, "updates")]
         assert served == [
             ("device-0", pytest.approx(6.5), pytest.approx(9.5)),
             ("device-1", pytest.approx(9.5), pytest.approx(12.5)),
@@ -130,17 +130,17 @@ class TestQueues:
 
     def test_two_gpus_serve_two_devices_at_once(self):
         _, loop = run(Scripted(uploads(5.0)), devices=3, gpus=2)
-        assert [row["teach_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 6.5, 9.5])
+        assert [row["label_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 6.5, 9.5])
 
     def test_one_device_is_served_one_upload_at_a_time_whatever_the_gpus(self):
         """Two phases on one copy of a model at once would send updates that build on each other out of order."""
         _, loop = run(Scripted(uploads(5.0, 6.0)), gpus=2)
-        assert [row["teach_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 9.5])
+        assert [row["label_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 9.5])
 
     def test_the_gpu_is_free_while_an_update_travels(self):
         _, loop = run(Scripted(uploads(5.0)), devices=2)
         first, second = rows(loop, "updates")
-        assert second["teach_start_s"] == first["train_end_s"] < first["arrive_s"]
+        assert second["label_start_s"] == first["train_end_s"] < first["arrive_s"]
 
     def test_a_link_carries_one_message_after_another(self):
         _, loop = run(Scripted(uploads(5.0, 5.2, 9.0)))
@@ -285,7 +285,7 @@ class TestTraining:
         session, loop = run(Scripted(uploads(5.0)), devices=2, session=blind)
         first, second = rows(loop, "updates")
         assert not session.of("train")
-        assert second["teach_start_s"] == first["teach_end_s"] == pytest.approx(8.5)
+        assert second["label_start_s"] == first["label_end_s"] == pytest.approx(8.5)
         assert first["train_start_s"] is first["train_end_s"] is None
         assert "no sample within the horizon" in first["reason"]
 

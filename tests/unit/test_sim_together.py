@@ -71,8 +71,8 @@ def test_while_an_offer_waits_its_share_for_learning_is_not_taken():
     _, loop, scheduler = ran()
     decided_s = scheduler.offers[0][0]
     waiting = [row for row in rows(loop, "shares") if row["app"] == "a" and 5.0 < row["time_s"] < decided_s]
-    assert waiting and all(row["learn_share"] is None for row in waiting[1:])
-    assert [row["learn_share"] for row in rows(loop, "shares") if row["app"] == "b" and row["time_s"] == 5.0]
+    assert waiting and all(row["training_share"] is None for row in waiting[1:])
+    assert [row["training_share"] for row in rows(loop, "shares") if row["app"] == "b" and row["time_s"] == 5.0]
 
 
 def test_an_application_that_ends_without_labels_releases_the_other():

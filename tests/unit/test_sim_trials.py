@@ -106,14 +106,14 @@ class TestTrials:
         session, loop, _ = self.ran(way)
         (update,) = rows(loop, "updates")
         assert session.of("train")[0].args[0].phase == Phase(steps)
-        assert update["way"] == f"{steps} steps"
+        assert update["training_config"] == f"{steps} steps"
         begun_s = 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4
         assert update["train_start_s"] == pytest.approx(begun_s)
         assert update["train_end_s"] == pytest.approx(begun_s + 3 * steps * factory.FORWARD_S / 0.4)
-        assert update["work_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S + 3 * steps * factory.FORWARD_S)
+        assert update["isolated_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S + 3 * steps * factory.FORWARD_S)
         phase_j = need_of(COST, factory.PHONE, Passes((4,) * steps, (4,) * steps)).joules
         (device,) = rows(loop, "devices")
-        assert device["learning_j"] == pytest.approx(self.TRIAL_J + phase_j)
+        assert device["training_j"] == pytest.approx(self.TRIAL_J + phase_j)
         assert device["labelling_j"] == pytest.approx(factory.LABEL_J)
 
     def test_while_it_learns_it_is_told_what_is_left(self):
@@ -134,9 +134,9 @@ class TestTrials:
         session, loop, _ = self.ran(way)
         (update,) = rows(loop, "updates")
         assert (update["reason"], update["train_start_s"], update["iterations"]) == (DECLINED, None, 0)
-        assert update["work_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S)  # finding out was not free
+        assert update["isolated_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S)  # finding out was not free
         assert not session.of("train")
-        assert rows(loop, "devices")[0]["learning_j"] == pytest.approx(self.TRIAL_J)
+        assert rows(loop, "devices")[0]["training_j"] == pytest.approx(self.TRIAL_J)
 
 
 # Between two windows --------------------------------------------------------------------------------------------------
@@ -245,11 +245,11 @@ class TestLengthOfWindows:
             loop = run_real(*members, window_s=window_s, machine=self.SLOW)
             (whole,) = rows(loop, "runs")
             told = without_host([*rows(loop, "adaptations"), *rows(loop, "updates")])
-            found.append((columns(loop, "frames"), told, whole["weights_digest"], whole["learning_j"]))
-        frames, told, digest, learning_j = found[0]
-        assert told and learning_j > 0
+            found.append((columns(loop, "frames"), told, whole["weights_digest"], whole["training_j"]))
+        frames, told, digest, training_j = found[0]
+        assert told and training_j > 0
         for other, *rest in found[1:]:
-            assert rest == [told, digest, pytest.approx(learning_j)]
+            assert rest == [told, digest, pytest.approx(training_j)]
             for column, values in frames.items():
                 assert np.array_equal(values, other[column], equal_nan=values.dtype.kind == "f"), column
 

@@ -81,7 +81,7 @@ class TestSums:
         assert whole["downlink_bytes"] == 2 * DOWN_BYTES
         assert whole["uplink_kbps"] == pytest.approx(UP_BYTES * 8 / 1000 / 30)
         assert whole["updates"] == 2
-        assert whole["answering_j"] == pytest.approx(2 * 60 * 0.1)
+        assert whole["inference_j"] == pytest.approx(2 * 60 * 0.1)
 
     def test_nothing_scored_is_nothing_measured(self):
         def unscored(*args):
@@ -127,9 +127,9 @@ class TestPlacing:
         session, _ = run(Scripted(), teacher=teacher, teacher_spec=TeacherSpec(kind="network"))
         assert session.placed[0][2] == (TeacherSpec(kind="network"), "the teacher's weights")
 
-    @pytest.mark.parametrize("pictures", [0, 1, 3])
-    def test_pictures_are_spread_over_the_first_device_on_frames_that_exist(self, pictures):
-        session, _ = run(Scripted(), devices=2, pictures=pictures)
-        first, second = (args[0].picture_times_s for _, node, args in session.placed if node.kind == "application")
+    @pytest.mark.parametrize("snapshots", [0, 1, 3])
+    def test_snapshots_are_spread_over_the_first_device_on_frames_that_exist(self, snapshots):
+        session, _ = run(Scripted(), devices=2, snapshots=snapshots)
+        first, second = (args[0].snapshot_times_s for _, node, args in session.placed if node.kind == "application")
         assert second == ()
-        assert first == {0: (), 1: (15.0,), 3: (5.0, 15.0, 25.0)}[pictures]
+        assert first == {0: (), 1: (15.0,), 3: (5.0, 15.0, 25.0)}[snapshots]

@@ -28,7 +28,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "systems": [{"name": "nestdnn", "scaling": NESTED}],
         "workloads": [{"name": "set:digits", "duration_s": 20, **SIZE}],
         "bounds": False,
-        "pictures": 1,
+        "snapshots": 1,
         "student": {"network": "tiny_classifier", "pretrain_steps": 150},
     }
     return {**own, **changes}

@@ -169,7 +169,7 @@ class TestKinds:
 
 @pytest.mark.slow
 def test_a_report_has_a_table_for_what_frames_scored_and_one_for_what_was_shared(tmp_path):
-    run = factory.make_run(tmp_path, systems=(), pictures=False)
+    run = factory.make_run(tmp_path, systems=(), snapshots=False)
     rows = factory.rows("one_time", "w", 0, 20.0, 2.0, False)
     rows["shares"] = [share(app, device=device) for device in factory.DEVICES for app in "xy"]
     Recorder(str(run)).write("x", rows)

@@ -20,7 +20,7 @@ SEEDS = (100, 103)
 FRAMES = ("times_s", "images", "scenes", "labels")
 STREETS = {
     "window_s": 2,
-    "pictures": 0,
+    "snapshots": 0,
     "student": {"network": "half", "pretrain_steps": 2},
     "workloads": [
         {"name": "streets/running", "duration_s": 8, "fps": 2, "height": 32, "width": 48},

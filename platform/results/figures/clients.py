@@ -31,7 +31,7 @@ def show(view: View) -> Shown | None:
     lost = losses(view.tables)
     shared = view.runs[~view.runs["fleet"].isin(without_waiting(view.tables))]
     sent = view.tables.once(uploads).merge(shared[["cell", "devices"]], on="cell")
-    waited = sent.assign(waited_s=sent["teach_start_s"] - sent["arrive_s"])
+    waited = sent.assign(waited_s=sent["label_start_s"] - sent["arrive_s"])
     looks = {name: look for name, look in view.looks.items() if name in set(waited["system"])}
     panels, notes = [], []
     if len(lost):

@@ -28,7 +28,7 @@ JOBS = {"answers": plots.Style(ANSWER), "labels, tries out, trains": plots.Style
 def show(view: View) -> Shown | None:
     """Draw the shares, if several applications train on one device."""
     rows = view.named("shares")
-    learns = rows[rows["learn_share"].fillna(0) > 0]
+    learns = rows[rows["training_share"].fillna(0) > 0]
     if not (learns.groupby(["cell", "device"])["app"].nunique() > 1).any():
         return None
     names = [name for name in view.looks if name in set(learns["system"])]
@@ -53,7 +53,7 @@ def _panel(name: str, rows: pd.DataFrame) -> Panel:
 def _draw_lanes(axis: Axes, rows: pd.DataFrame, apps: list[str]) -> None:
     for lane, app in enumerate(reversed(apps)):
         own = rows[rows["app"] == app]
-        answer, learn = FILL * own["share"], FILL * own["learn_share"].fillna(0.0)
+        answer, learn = FILL * own["inference_share"], FILL * own["training_share"].fillna(0.0)
         for foot, height, colour in ((0.0 * answer, answer, ANSWER), (answer, learn, LEARN)):
             some = height > 0
             look: dict[str, Any] = {"align": "edge", "color": colour, "edgecolor": colour, "linewidth": SEAM}

@@ -77,11 +77,11 @@ def _stops(view: View, sent: pd.DataFrame) -> list[tuple[float, float]]:
     """Return when the camera of a street is stationary, if it moves at other times."""
     stream = _one_stream(sent)
     found = sceneries(view.tables, stream["cell"])
-    way = found[found["device"] == stream["device"].iloc[0]]["way"].iloc[0]
-    if way is None or stops(way).all():
+    trajectory = found[found["device"] == stream["device"].iloc[0]]["trajectory"].iloc[0]
+    if trajectory is None or stops(trajectory).all():
         return []
     end_s = float(stream["queued_s"].max())
-    spans = zip(way["time_s"], way["time_s"].shift(-1, fill_value=end_s), stops(way), strict=True)
+    spans = zip(trajectory["time_s"], trajectory["time_s"].shift(-1, fill_value=end_s), stops(trajectory), strict=True)
     return [(begin, min(end, end_s)) for begin, end, stands in spans if stands and begin < end_s]
 
 

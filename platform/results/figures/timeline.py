@@ -42,8 +42,10 @@ def show(view: View) -> Shown | None:
         for system in view.one_of_each()[:SYSTEMS]
         if len(own := here[here["system"] == system])
     }
-    highest = max(float(each["share"].max()) for each in drawn.values()) or 1.0
-    panels = [_panel(title, each.assign(height=each["share"] / highest), sizes) for title, each in drawn.items()]
+    highest = max(float(each["inference_share"].max()) for each in drawn.values()) or 1.0
+    panels = [
+        _panel(title, each.assign(height=each["inference_share"] / highest), sizes) for title, each in drawn.items()
+    ]
     return Shown(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
 
 
@@ -68,7 +70,7 @@ def _draw(axis: Axes, stays: pd.DataFrame, apps: list[str], sizes: pd.Series) ->
         networks = int(sizes.get((first["cell"], first["device"], app), 1))
         most = max(most, networks)
         for stay in own.itertuples():
-            if stay.share == 0:
+            if stay.inference_share == 0:
                 axis.hlines(foot, stay.time_s, stay.end_s, color=plots.QUIET, linestyle=":", linewidth=1.6)
                 continue
             strength = 1.0 if stay.variant != stay.variant else _strength(int(stay.variant), networks)

@@ -47,9 +47,11 @@ def join_windows(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values(["app", "time_s"]).assign(end_s=rows["time_s"] + rows["window_s"])
     last = rows.shift()
     goes_on = rows["app"].eq(last["app"]) & (rows["time_s"] - last["end_s"]).abs().lt(1e-6)
-    goes_on &= rows["share"].eq(last["share"]) & rows["variant"].fillna(-1).eq(last["variant"].fillna(-1))
+    goes_on &= rows["inference_share"].eq(last["inference_share"]) & rows["variant"].fillna(-1).eq(
+        last["variant"].fillna(-1)
+    )
     by_stay = rows.groupby((~goes_on).cumsum())
-    found = by_stay[["cell", "device", "app", "time_s", "share", "variant"]].first()
+    found = by_stay[["cell", "device", "app", "time_s", "inference_share", "variant"]].first()
     return found.assign(end_s=by_stay["end_s"].last())
 
 

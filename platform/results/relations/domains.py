@@ -63,14 +63,14 @@ def costs(tables: Tables) -> pd.DataFrame:
     """List what each cell paid: time and joules of a phase alone, memory, latency and joules of a frame."""
     runs = done(tables).set_index("cell")
     updates, devices = tables.frame("updates"), tables.frame("devices")
-    phases = updates[updates["place"].eq("device") & updates["work_s"].notna()].groupby("cell")
+    phases = updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")
     frames = tables.frame("frames")
     answered = frames[frames["processed"].eq(True)].groupby("cell")
     found = runs[["system", "workload", "fleet", "seed"]].copy()
-    found["phase_s"], found["phase_j"] = phases["work_s"].mean(), phases["energy_j"].mean()
+    found["phase_s"], found["phase_j"] = phases["isolated_s"].mean(), phases["energy_j"].mean()
     found["memory_bytes"] = devices.groupby("cell")["peak_memory_bytes"].max()
     found["latency_ms"] = answered["latency_ms"].median()
-    found["frame_j"] = runs["answering_j"] / answered.size()
+    found["frame_j"] = runs["inference_j"] / answered.size()
     return found.reset_index()
 
 

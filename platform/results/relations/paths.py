@@ -42,14 +42,14 @@ def deadlines(tables: Tables) -> pd.DataFrame:
 
     Columns are `accuracy` (a missed frame keeps the last answer), `missed`, `latency_ms` and `energy_j` of a frame.
     """
-    cells = done(tables)[["cell", "system", *CELL, "answering_j", "frames"]]
+    cells = done(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
     goals = tables.frame("shares").groupby(STREAM)["latency_goal_ms"].max().reset_index()
     frames = tables.frame("frames").merge(goals.dropna(), on=STREAM)
     late = ~frames["processed"] | (frames["latency_ms"] > frames["latency_goal_ms"])
     frames = frames.assign(missed=late.astype(float), accuracy=frames["score_frame"])
     means = frames.groupby("cell")[["accuracy", "missed", "latency_ms"]].mean()
     found = cells.merge(means, left_on="cell", right_index=True)
-    return found.assign(energy_j=found["answering_j"] / found["frames"]).set_index(["system", *CELL]).sort_index()
+    return found.assign(energy_j=found["inference_j"] / found["frames"]).set_index(["system", *CELL]).sort_index()
 
 
 def first(tables: Tables, kind: str = ADAPTIVE) -> str:

@@ -45,10 +45,10 @@ def uploads(tables: Tables) -> pd.DataFrame:
     sent = sent.assign(start_s=start_s, gap_s=sent["queued_s"] - start_s)
     sent["rate"] = sent["samples"] / sent["gap_s"]
     taken = sent[sent["refused"].isna()]
-    served = tables.frame("updates").sort_values([*STREAM, "teach_start_s"])
+    served = tables.frame("updates").sort_values([*STREAM, "label_start_s"])
     served = served.loc[served.index.repeat(served["uploads"].fillna(0).astype(int))]
     taken, served = (table.assign(number=table.groupby(STREAM).cumcount()) for table in (taken, served))
-    phases = served[[*STREAM, "number", "teach_start_s", "train_start_s", "train_end_s"]]
+    phases = served[[*STREAM, "number", "label_start_s", "train_start_s", "train_end_s"]]
     numbered = taken[[*STREAM, "number", "sequence"]].merge(phases, on=[*STREAM, "number"])
     return sent.drop(columns=["bytes", "wire_bytes", "kind"]).merge(numbered, on=[*STREAM, "sequence"], how="left")
 
@@ -108,11 +108,11 @@ def rates_by_motion(tables: Tables) -> pd.DataFrame:
     buffers, rows = tables.once(_buffers), []
     buffers = buffers[buffers["system"].isin(_quickest(tables))]
     for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
-        way = part["way"].iloc[0]
-        if way is None or set(stops(way)) != {True, False}:
+        trajectory = part["trajectory"].iloc[0]
+        if trajectory is None or set(stops(trajectory)) != {True, False}:
             continue
         later = part[part["start_s"] > 2 * part["gap_s"]]
-        began_m, ended_m = (travelled_m(way, later["start_s"] - ago * later["gap_s"]) for ago in (2, 0))
+        began_m, ended_m = (travelled_m(trajectory, later["start_s"] - ago * later["gap_s"]) for ago in (2, 0))
         speed = (ended_m - began_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
         rows.append((seed, later["rate"][fast].mean(), later["rate"][~fast].mean()))
@@ -122,7 +122,7 @@ def rates_by_motion(tables: Tables) -> pd.DataFrame:
 def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
     """List by how much the interval between uploads has grown at the end of one scene before a stationary camera."""
     buffers = tables.once(_buffers)
-    buffers = buffers[(buffers["system"] == "ams") & buffers["steady"].eq(True)]
+    buffers = buffers[(buffers["system"] == "ams") & buffers["static_scene"].eq(True)]
     if buffers.empty:
         return nothing()
     usual_s = slot(tables, "ams", "streaming")["interval_s"]

@@ -17,43 +17,43 @@ if TYPE_CHECKING:
 
 DRAWN = ("streets/", "city/")
 VALUES = 3  # of a parameter, at least
-WAY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
+TRAJECTORY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 
 
 def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
-    """List the devices of some cells: `cell`, `device`, and of streets `steady`, `drifts` and `way`.
+    """List the devices of cells with static_scene, appearance_drift and trajectory, which only streets have.
 
-    A way has a row per stretch of steady acceleration, as table `motion`. Runs before schema 4.3 recorded none of it,
-    and some later ones none of city streets: their streets are drawn again from their seeds.
+    A trajectory has a row per stretch of steady acceleration, as table `motion`. Streets of which a run recorded none
+    are drawn again from their seeds.
     """
     import pandas as pd
 
-    ways = dict(list(tables.frame("motion").groupby(["cell", "device"])))
+    trajectories = dict(list(tables.frame("motion").groupby(["cell", "device"])))
     runs = tables.frame("runs").set_index("cell")[["workload", "duration_s"]]
     names, drawn, found = tables.once(labels_of), dict[tuple[str, int], pd.DataFrame](), []
     devices = tables.frame("devices")
     for row in devices[devices["cell"].isin(cells)].itertuples(index=False):
-        steady, drifts, way = row.steady, row.drifts, ways.get((row.cell, row.device))
+        static, drift, trajectory = row.static_scene, row.appearance_drift, trajectories.get((row.cell, row.device))
         workload, duration_s = runs.loc[row.cell]
         name = names.get(workload, "")
-        if way is None and name.startswith(DRAWN) and (scenery := scenery_of(name, int(row.stream_seed))):
-            steady, drifts, stream = scenery.steady, scenery.drifts, (name, int(row.stream_seed))
+        if trajectory is None and name.startswith(DRAWN) and (scenery := scenery_of(name, int(row.stream_seed))):
+            static, drift, stream = scenery.static_scene, scenery.appearance_drift, (name, int(row.stream_seed))
             if stream not in drawn:
-                drawn[stream] = pd.DataFrame(scenery.stretches(duration_s), columns=WAY)
-            way = drawn[stream]
-        found.append((row.cell, row.device, steady, drifts, way))
-    return pd.DataFrame(found, columns=["cell", "device", "steady", "drifts", "way"])
+                drawn[stream] = pd.DataFrame(scenery.stretches(duration_s), columns=TRAJECTORY)
+            trajectory = drawn[stream]
+        found.append((row.cell, row.device, static, drift, trajectory))
+    return pd.DataFrame(found, columns=["cell", "device", "static_scene", "appearance_drift", "trajectory"])
 
 
-def stops(way: pd.DataFrame) -> pd.Series:
+def stops(trajectory: pd.DataFrame) -> pd.Series:
     """Mark the stretches in which the camera is stationary."""
-    return (way["speed_mps"] == 0) & (way["acceleration_mps2"] == 0)
+    return (trajectory["speed_mps"] == 0) & (trajectory["acceleration_mps2"] == 0)
 
 
-def travelled_m(way: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64]:
+def travelled_m(trajectory: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64]:
     """Tell how far the camera has come at these times."""
-    rows = np.searchsorted(way["time_s"], times_s, side="right") - 1
-    begin_s, begin_m, speed, acceleration = way[WAY].to_numpy()[rows].T
+    rows = np.searchsorted(trajectory["time_s"], times_s, side="right") - 1
+    begin_s, begin_m, speed, acceleration = trajectory[TRAJECTORY].to_numpy()[rows].T
     since_s = times_s.to_numpy() - begin_s
     return np.asarray(begin_m + since_s * (speed + acceleration * since_s / 2))
 

@@ -136,8 +136,10 @@ def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
     frames = _once_and_never(tables)
     if frames.empty:
         return nothing(ONCE_OR_NEVER)
-    frames = frames.merge(sceneries(tables, frames["cell"])[["cell", "device", "drifts"]], on=["cell", "device"])
-    frames = frames[~frames["drifts"].eq(True)]
+    frames = frames.merge(
+        sceneries(tables, frames["cell"])[["cell", "device", "appearance_drift"]], on=["cell", "device"]
+    )
+    frames = frames[~frames["appearance_drift"].eq(True)]
     still = frames[frames.groupby(CELL)["changes"].transform("max") == 0]
     return single(still.groupby(CELL)["gain"].mean()) if len(still) else nothing("every stream changes its scene")
 
@@ -170,10 +172,10 @@ def _once_and_never(tables: Tables) -> pd.DataFrame:
 def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
     """Average the gain of each cell over frames shown with the update: by whether sampling had seen their scene."""
     frames, updates = _once_and_never(tables), tables.frame("updates")
-    first = updates[updates["version"] == 1][["cell", "device", "teach_start_s"]].dropna()
+    first = updates[updates["version"] == 1][["cell", "device", "label_start_s"]].dropna()
     known = frames.merge(first, on=["cell", "device"])
     began_s = known.groupby([*SAME_FRAME[:-1], "scene"])["time_s"].transform("min")
-    known = known.assign(familiar=began_s < known["teach_start_s"])[known["version"] > 0]
+    known = known.assign(familiar=began_s < known["label_start_s"])[known["version"] > 0]
     gains = known.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if gains.empty:
         raise Untestable(ONCE_OR_NEVER + UPDATED)

@@ -40,14 +40,14 @@ STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
 def allocations(tables: Tables) -> pd.DataFrame:
     """List every share with its system, setting and seed; `rate` is the frames per second that there is time for."""
     rows = named(tables, "shares", "system", *CELL)
-    return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["share"] > 0, 0.0))
+    return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["inference_share"] > 0, 0.0))
 
 
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
     """Tell which accuracy each share was asked for; without a goal the least accurate network sets it."""
-    least = tables.frame("variants").groupby(STREAM, as_index=False)["known_accuracy"].min()
+    least = tables.frame("variants").groupby(STREAM, as_index=False)["val_accuracy"].min()
     known = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
-    return known["accuracy_goal"].astype(float).fillna(known["known_accuracy"].astype(float)).fillna(0.0)
+    return known["accuracy_goal"].astype(float).fillna(known["val_accuracy"].astype(float)).fillna(0.0)
 
 
 def once(tables: Tables) -> pd.DataFrame:
@@ -73,7 +73,7 @@ def switches(tables: Tables) -> pd.DataFrame:
 def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
     """Return the cost of each share as schedulers compute it; a waiting application has no accuracy."""
     late_s = (rows["latency_ms"] - rows["latency_goal_ms"]).clip(lower=0).fillna(0.0) / 1000
-    found: pd.Series = weigh_cost(goal - rows["known_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
+    found: pd.Series = weigh_cost(goal - rows["val_accuracy"].fillna(0.0), late_s, alpha, rows["priority"])
     return found
 
 
@@ -142,7 +142,7 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     if both.empty:
         return both.reindex(columns=[*CELL, "system", "gain", "speedup", "energy_ratio"])
     by_trace = both.assign(
-        answered=both["accuracy"].where(both["share"] > 0),
+        answered=both["accuracy"].where(both["inference_share"] > 0),
         speedup=both["rate"] / both["rate_base"],
         frames=np.minimum(both["fps"], both["rate"]) * both["window_s"],
         frames_base=np.minimum(both["fps"], both["rate_base"]) * both["window_s"],

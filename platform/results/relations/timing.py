@@ -79,16 +79,16 @@ def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
     frames = dict(list(tables.frame("frames").groupby("cell")))
     lessons = dict(list(tables.frame("adaptations").groupby("cell")))
     updates = tables.frame("updates")
-    phases = dict(list(updates[updates["place"].eq("device") & updates["work_s"].notna()].groupby("cell")))
+    phases = dict(list(updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")))
     if runs.empty or not lessons:
         return {}
     usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
     plain = runs[runs["bound"] == PLAIN]
     plain_s = float(np.median(np.concatenate([frames[cell]["latency_ms"] for cell in plain["cell"]]))) / 1000
-    plain_j = float((plain["answering_j"] / plain["frames"]).mean())
+    plain_j = float((plain["inference_j"] / plain["frames"]).mean())
     found = {}
     for row in runs.itertuples():
-        answer_s = plain_s * float(row.answering_j) / float(row.frames) / plain_j  # of a frame
+        answer_s = plain_s * float(row.inference_j) / float(row.frames) / plain_j  # of a frame
         own = frames[row.cell].sort_values("time_s")
         sizes, learn_s = job_lessons(own, lessons.get(row.cell), phases.get(row.cell), usual)
         jobs = _jobs(own, sizes, learn_s, (answer_s, usual * plain_s))
@@ -103,12 +103,12 @@ def job_lessons(
     """Return the frames of each job, and how long it is learned from."""
     if lessons is not None:
         rows = lessons.sort_values("start_s")
-        return rows["frames"].to_numpy(int), rows["work_s"].to_numpy(float)
+        return rows["frames"].to_numpy(int), rows["isolated_s"].to_numpy(float)
     sizes, learn_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
     if phases is not None:
         newest = np.searchsorted(frames["time_s"], phases["train_start_s"], side="right") - 1
         jobs = newest // usual
-        np.add.at(learn_s, jobs[jobs < len(sizes)], phases["work_s"].to_numpy(float)[jobs < len(sizes)])
+        np.add.at(learn_s, jobs[jobs < len(sizes)], phases["isolated_s"].to_numpy(float)[jobs < len(sizes)])
     return sizes, learn_s
 
 

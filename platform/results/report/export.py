@@ -31,7 +31,7 @@ def export(directory: str | Path, target: str, out: str | Path | None = None) ->
 
 
 def _csv(run: Run, folder: Path) -> None:
-    """Write every table and view; pictures become files, and their columns hold the paths."""
+    """Write every table and view; images become files, and their columns hold the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (*TABLES, *VIEWS):
         _write_csv(_with_files(run.table(name), folder), folder / f"{name}.csv")
@@ -49,17 +49,17 @@ def _with_files(table: pa.Table, folder: Path) -> pa.Table:
     for place, field in enumerate(table.schema):
         if pa.types.is_binary(field.type):
             names = [
-                None if content is None else _write_picture(content, folder, f"{field.name}-{row}.png")
+                None if content is None else _write_image(content, folder, f"{field.name}-{row}.png")
                 for row, content in enumerate(table[field.name].to_pylist())
             ]
             table = table.set_column(place, field.name, pa.array(names, pa.string()))
     return table
 
 
-def _write_picture(content: bytes, folder: Path, name: str) -> str:
-    (folder / "pictures").mkdir(exist_ok=True)
-    write_atomically(folder / "pictures" / name, content)
-    return f"pictures/{name}"
+def _write_image(content: bytes, folder: Path, name: str) -> str:
+    (folder / "snapshots").mkdir(exist_ok=True)
+    write_atomically(folder / "snapshots" / name, content)
+    return f"snapshots/{name}"
 
 
 def _mlflow(run: Run, folder: Path) -> None:

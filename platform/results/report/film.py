@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures.plots import Looks
-from driftlab.platform.results.report.pictures import Moments, address, first_stream, noted, spread
+from driftlab.platform.results.report.snapshots import Moments, address, first_stream, noted, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,9 +38,9 @@ class Film(Moments):
     tiles: tuple[Tile, ...]
 
 
-def film(runs: pd.DataFrame, pictures: pd.DataFrame, frames: pd.DataFrame, looks: Looks) -> Film | None:
+def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, looks: Looks) -> Film | None:
     """Make a film of the first setting with several moments, if possible one with truth."""
-    joined = pictures.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
+    joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
     streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
     streams = [here for here in streams if here["time_s"].nunique() > 1]
     if not streams:

@@ -20,7 +20,7 @@ from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.relations.searches import FAILED, Found, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
 from driftlab.platform.results.report.film import Film, film
-from driftlab.platform.results.report.pictures import Strip, strips
+from driftlab.platform.results.report.snapshots import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH
 from driftlab.platform.results.report.summary.table import Summary, summarise
 from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
@@ -90,8 +90,8 @@ def compose(run: Run) -> Page:
         looks=view.looks,
         measure=plots.measure(runs),
         sections=_sections(view, FIGURES),
-        film=film(runs, tables.frame("pictures"), tables.frame("frames"), view.looks),
-        strips=strips(runs, tables.frame("pictures"), tables.frame("frames"), view.looks, _films(run)),
+        film=film(runs, tables.frame("snapshots"), tables.frame("frames"), view.looks),
+        strips=strips(runs, tables.frame("snapshots"), tables.frame("frames"), view.looks, _films(run)),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=verdicts,
         commands=_commands(run, "run"),

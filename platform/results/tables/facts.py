@@ -66,7 +66,7 @@ ADAPTATIONS = table_of(
     column("frames", COUNT, "frames in the batch", "frames"),
     column("start_s", REAL, "when learning began", "s", null="the session ended before"),
     column("end_s", REAL, "when what was learned came into use", "s", null="the session ended before"),
-    column("work_s", REAL, "time that it takes alone on the device", "s"),
+    column("isolated_s", REAL, "time that it takes alone on the device", "s"),
     column("energy_j", REAL, "what it draws", "J"),
     column("memory_bytes", BYTES, "what it holds beside the network at work: activations, gradients, state", "B"),
     column("iterations", COUNT, "optimiser steps", "steps"),

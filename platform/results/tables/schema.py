@@ -35,8 +35,8 @@ from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, LOADS, 
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
-    "answering": "networks that answer frames",
-    "learning": "learning, and trying out ways to learn, on the device",
+    "inference": "inference of the networks",
+    "training": "training on the device, trials of training configurations included",
     "labelling": "a teacher on the device",
     "tracking": "optical flow",
     "coding": "packing samples, and unpacking labels",
@@ -147,7 +147,13 @@ _TRANSFERS = table_of(
     ),
     column("gross_bytes", BYTES, "payload with what the encoder says about itself", "B", null=_NO_SAMPLES),
     column("host_pack_seconds", REAL, "time this machine took to pack them", "s", null=_NO_SAMPLES),
-    column("unknown", COUNT, "labels it carries that name no class of the list", "labels", null="it brought no labels"),
+    column(
+        "unlisted_labels",
+        COUNT,
+        "labels it carries that name no class of the list",
+        "labels",
+        null="it brought no labels",
+    ),
 )
 
 _OLDER = "an older run, which did not count it"
@@ -159,27 +165,29 @@ _UPDATES = table_of(
     "One row per round of learning from samples, and one per answer to a device that asked for every weight.",
     column("device", TEXT, "for which device"),
     column("app", TEXT, "for which application on it"),
-    column("place", TEXT, "where the learner stands: server or device", null="not said", before="server"),
+    column("learner_site", TEXT, "where the learner stands: server or device", null="not said", before="server"),
     column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
     column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
     column("samples", COUNT, "samples they brought", "frames"),
-    column("unknown", COUNT, "labels of theirs that name no class of the list; no one learns from them", "labels"),
+    column(
+        "unlisted_labels", COUNT, "labels of theirs that name no class of the list; no one learns from them", "labels"
+    ),
     column("buffered", COUNT, "samples in the buffer that was trained on", "frames"),
     column("phi", REAL, "how much the teacher's labels change from sample to sample", null="not measured"),
     column("rate_fps", REAL, "sampling rate from here on, within its limits", "frames/s", null=_NO_PLAN),
     column("interval_s", REAL, "time between uploads from here on, within its limits", "s", null=_NO_PLAN),
-    column("way", TEXT, "which of several ways to learn the scheduler chose", null="there was one way"),
+    column("training_config", TEXT, "which of several ways to learn the scheduler chose", null="there was one way"),
     column("iterations", COUNT, "optimiser steps", "steps"),
     column("values", COUNT, "weights that the update carries", "values"),
     column("clamped", COUNT, "of these, too large for how they are written", "values"),
     column("loss_first", REAL, "loss of the first step", null=_NO_PHASE),
     column("loss_last", REAL, "loss of the last step", null=_NO_PHASE),
     column("bytes", BYTES, "payload of the update", "B"),
-    column("teach_start_s", REAL, "when the teacher began to label the samples", "s", null="nobody labelled them"),
-    column("teach_end_s", REAL, "when they were labelled", "s", null="nobody labelled them"),
+    column("label_start_s", REAL, "when the teacher began to label the samples", "s", null="nobody labelled them"),
+    column("label_end_s", REAL, "when they were labelled", "s", null="nobody labelled them"),
     column("train_start_s", REAL, "when the learner began", "s", null=_NO_PHASE),
     column("train_end_s", REAL, "when the learner was done", "s", null=_NO_PHASE),
-    column("work_s", REAL, "time of labelling, trying out and learning, alone on the machine", "s", null=_OLDER),
+    column("isolated_s", REAL, "time of labelling, trying out and learning, alone on the machine", "s", null=_OLDER),
     column("energy_j", REAL, "what that draws on the machine where it was done", "J", null=_OLDER),
     column("memory_bytes", BYTES, "what it held beside the network at work", "B", null=_OLDER),
     column("arrive_s", REAL, "when the device had the whole update", "s", null="it did not arrive in the session"),
@@ -204,12 +212,12 @@ _SHARES = table_of(
     *PLACE,
     column("time_s", REAL, "when the stretch began", "s"),
     column("window_s", REAL, "how long it really lasted", "s"),
-    column("share", REAL, "share of the device's compute that answers frames, 0 to 1; 0: it waits"),
-    column("learn_share", REAL, "share that learns on the device, 0 to 1", null="nothing is learned there"),
+    column("inference_share", REAL, "share of the device's compute that answers frames, 0 to 1; 0: it waits"),
+    column("training_share", REAL, "share that learns on the device, 0 to 1", null="nothing is learned there"),
     column("variant", INDEX, "which of its networks it runs, from the smallest on", null=_WAITS),
     column("network", TEXT, "name of that network", null="it waits, or there are several to choose from"),
     column("accuracy", REAL, "what that network reached on held-out data, 0 to 1", null="not measured"),
-    column("known_accuracy", REAL, _KNOWN, null="not measured"),
+    column("val_accuracy", REAL, _KNOWN, null="not measured"),
     column("latency_ms", REAL, "time of one frame on this share, at the mean load", "ms", null=_WAITS),
     column("fps", REAL, "frames that its stream shows", "frames/s"),
     column("accuracy_goal", REAL, "accuracy that it asks for, 0 to 1", null=_NO_GOAL),
@@ -231,7 +239,7 @@ _VARIANTS = table_of(
     column("variant", INDEX, "number of the network, from the smallest on"),
     column("network", TEXT, "its name"),
     column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
-    column("known_accuracy", REAL, _KNOWN, null="not measured"),
+    column("val_accuracy", REAL, _KNOWN, null="not measured"),
     column("memory_bytes", BYTES, _TAKES, "B"),
     column("kernel_bytes", BYTES, _KERNELS, "B", null="somebody measured it elsewhere"),
     column("latency_ms", REAL, "time of one frame, alone on the device", "ms"),
@@ -248,8 +256,10 @@ _DEVICES = table_of(
     column("hardware", TEXT, "its hardware profile"),
     column("link", TEXT, "its link"),
     column("stream_seed", COUNT, "seed of the stream that its (first) application watches"),
-    column("steady", FLAG, "whether that stream has one scene for ever, before a stationary camera", null=_UNKNOWN),
-    column("drifts", FLAG, "whether light and weather of its scenes move on to other looks", null=_UNKNOWN),
+    column(
+        "static_scene", FLAG, "whether that stream has one scene for ever, before a stationary camera", null=_UNKNOWN
+    ),
+    column("appearance_drift", FLAG, "whether light and weather of its scenes move on to other looks", null=_UNKNOWN),
     column("frames", COUNT, "frames its camera saw", "frames", null=_GIVEN),
     column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
     column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
@@ -269,8 +279,8 @@ _DEVICES = table_of(
     column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_GIVEN}"),
 )
 
-_PICTURES = table_of(
-    "pictures",
+_SNAPSHOTS = table_of(
+    "snapshots",
     "What a model saw at a few moments; answers are drawn in one colour per class.",
     column("device", TEXT, "which device"),
     column("time_s", REAL, "when the frame was shown", "s"),
@@ -296,7 +306,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "systems": SYSTEMS,
         "classes": CLASSES,
         "motion": MOTION,
-        "pictures": _PICTURES,
+        "snapshots": _SNAPSHOTS,
     }
 )
 

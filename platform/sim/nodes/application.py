@@ -154,8 +154,8 @@ class AppNode:
         except WireError as error:
             return Reply(Receipt(self._versions[-1].number, accepted=False, reason=str(error)))
         self._tracker.add(Keyframe(captured_s, arrive_s, self._task.drop_unlisted(unpacked, spec.classes)))
-        unknown = self._task.count_unlisted(unpacked[None], spec.classes)
-        return Reply(Receipt(self._versions[-1].number, accepted=True, unknown=unknown))
+        unlisted = self._task.count_unlisted(unpacked[None], spec.classes)
+        return Reply(Receipt(self._versions[-1].number, accepted=True, unlisted_labels=unlisted))
 
     def answer(self, images: npt.NDArray[np.uint8]) -> Reply:
         """Predict images outside the stream with the newest version, which the receipt names."""
@@ -248,7 +248,7 @@ class AppNode:
         works, known = self._works(results, places)
         begun = [self._begin(result, alone_s + look_s) for result, (alone_s, _) in zip(results, works, strict=True)]
         chosen = [result for result, own in zip(results, begun, strict=True) if own]
-        self._results.spend("answering", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
+        self._results.spend("inference", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
         self._detect(chosen)
         for place, result in zip(places, results, strict=True):
             result.version = self._versions[place].number
@@ -310,7 +310,7 @@ class AppNode:
             (predicted,), ((alone_s, alone_j),) = self._predict_priced([result])
             result.answer, flows = self._tracker.follow(result.time_s, predicted)
             self._begin(result, alone_s + flows * flow.alone_s)
-            self._results.spend("answering", alone_j)
+            self._results.spend("inference", alone_j)
             self._results.spend("tracking", flows * flow.joules)
 
     def _free(self, result: FrameResult) -> bool:

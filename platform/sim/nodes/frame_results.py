@@ -112,13 +112,13 @@ class FrameResults:
         """Turn every frame before the first open one into rows."""
         stop = next((index for index, result in enumerate(self.waiting) if result.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
-        rows: dict[str, list[Columns]] = {"frames": [], "pictures": []}
+        rows: dict[str, list[Columns]] = {"frames": [], "snapshots": []}
         shown, lessons = self._shown(settled), self.lessons
         predicted = self._answers(shown)
         scores = self._scores(shown, predicted)
         if settled:
             rows["frames"].append(self._rows(settled, scores))
-            rows["pictures"] += self._pictures(shown, predicted)
+            rows["snapshots"] += self._snapshots(shown, predicted)
         if lessons:
             rows["adaptations"], self.lessons = lessons, []
         self.reported += len(settled)
@@ -188,10 +188,10 @@ class FrameResults:
             "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
         }
 
-    def _pictures(self, shown: Sequence[FrameResult], predicted: Answers) -> list[Mapping[str, Any]]:
+    def _snapshots(self, shown: Sequence[FrameResult], predicted: Answers) -> list[Mapping[str, Any]]:
         """Keep the frames for the report."""
         times_s = np.array([result.time_s for result in shown])
-        wanted = np.isclose(times_s[:, None], np.array(self.spec.picture_times_s)[None, :], rtol=0, atol=1e-6)
+        wanted = np.isclose(times_s[:, None], np.array(self.spec.snapshot_times_s)[None, :], rtol=0, atol=1e-6)
         return [
             {
                 "device": self.spec.device,

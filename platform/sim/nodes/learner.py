@@ -122,7 +122,7 @@ class LearnerNode:
                 newest_s=float(self._times_s[-1]),
                 usable_s=self._usable_s(),
                 phis=phis,
-                unknown=0 if labels is None else self._task.count_unlisted(labels, spec.classes),
+                unlisted_labels=0 if labels is None else self._task.count_unlisted(labels, spec.classes),
                 domain=self._domain,
             )
         )

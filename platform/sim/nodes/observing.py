@@ -193,7 +193,7 @@ class DomainDetector:
 
     def look(self, result: FrameResult, results: FrameResults) -> None:
         """Take a frame into account and charge its pass; a full batch passes the source network at once."""
-        results.spend("learning", self.need.joules)
+        results.spend("training", self.need.joules)
         results.memory_bytes = max(results.memory_bytes, self.need.memory_bytes)
         self._pool.append(result)
         if len(self._pool) < BATCH_FRAMES:

@@ -208,7 +208,7 @@ class OnlineAdapter:
     def _begin(self, results: list[FrameResult], answers: Any, now_s: float, need: Need) -> None:
         for result, answer in zip(results, answers, strict=True):
             result.answer, result.open, result.processed = answer, True, True
-        self._results.spend("answering", need.joules)
+        self._results.spend("inference", need.joules)
         looks_s = 0.0 if self.detector is None else len(results) * self.detector.need.alone_s
         self._answering = Answering(results, now_s, need.alone_s + looks_s)
 
@@ -271,7 +271,7 @@ class OnlineAdapter:
         self._write(lesson, end_s)
 
     def _write(self, lesson: Lesson, end_s: float | None, why: str = "") -> None:
-        self._results.spend("learning", lesson.need.joules)
+        self._results.spend("training", lesson.need.joules)
         self._results.lessons.append(
             {
                 "device": [self._spec.device],
@@ -280,7 +280,7 @@ class OnlineAdapter:
                 "frames": [lesson.frames],
                 "start_s": [lesson.start_s],
                 "end_s": [end_s],
-                "work_s": [lesson.need.alone_s],
+                "isolated_s": [lesson.need.alone_s],
                 "energy_j": [lesson.need.joules],
                 "memory_bytes": [lesson.need.memory_bytes],
                 "iterations": [lesson.done.iterations],

@@ -63,7 +63,7 @@ class SharingLine:
 def show(view: View) -> Part | None:
     """Summarise allocations, if a device has several applications or one that waits without training."""
     shares = view.tables.frame("shares")
-    waits = (shares["share"] == 0) & ~(shares["learn_share"] > 0)
+    waits = (shares["inference_share"] == 0) & ~(shares["training_share"] > 0)
     if not (shares.groupby("cell")["app"].nunique() > 1).any() and not waits.any():
         return None
     found = lines(view)
@@ -84,7 +84,7 @@ def of_cells(view: View) -> pd.DataFrame:
     rows = view.tables.once(allocations)
     rows = rows.assign(
         frames=(rows["rate"] / rows["fps"]).clip(upper=1.0),
-        waits=rows["share"] == 0,
+        waits=rows["inference_share"] == 0,
         paged_mb=(rows["paged_in_bytes"] + rows["paged_out_bytes"]) / 1e6,
         drawn_j=rows["energy_j"] + rows["paging_j"],
     )
@@ -94,7 +94,7 @@ def of_cells(view: View) -> pd.DataFrame:
     sums = rows.groupby("cell")[["paged_mb", "drawn_j"]].sum(min_count=1).div(devices, axis="index")
     return pd.concat(
         [
-            rows[rows["share"] > 0].groupby("cell")["accuracy"].mean(),
+            rows[rows["inference_share"] > 0].groupby("cell")["accuracy"].mean(),
             (rows.groupby("cell").size() / decided.groupby("cell").size()).rename("apps"),
             1000 * decided.groupby("cell")["host_schedule_seconds"].mean().rename("decision_ms"),
             means,
@@ -107,7 +107,7 @@ def of_cells(view: View) -> pd.DataFrame:
 def never_ran(view: View) -> list[str]:
     """Return warnings for applications that never ran, with devices and reason."""
     rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
-    rows = rows.assign(waits=rows["share"] == 0)
+    rows = rows.assign(waits=rows["inference_share"] == 0)
     ends = rows.groupby(["setting", "system", "app", "cell", "device"])
     found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
     apps = found.groupby(["setting", "system", "app"])

@@ -1,4 +1,4 @@
-"""Choose and encode the pictures of a report: the same moments as every system saw them."""
+"""Choose and encode the snapshots of a report: the same moments as every system saw them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Moments:
-    """Where and when pictures were taken."""
+    """Where and when snapshots were taken."""
 
     times_s: tuple[float, ...]
     setting: str
@@ -47,13 +47,13 @@ class Strip(Moments):
 
 def strips(
     runs: pd.DataFrame,
-    pictures: pd.DataFrame,
+    snapshots: pd.DataFrame,
     frames: pd.DataFrame,
     looks: Mapping[str, Style],
     films: Collection[str] = (),
 ) -> list[Strip]:
-    """Make one strip per setting, of its first seed and first device that have pictures."""
-    joined = pictures.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
+    """Make one strip per setting, of its first seed and first device that have snapshots."""
+    joined = snapshots.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
     found = []
     for setting in sorted(set(joined["setting"])):
         strip = _strip(setting, first_stream(joined, setting), frames, looks)
@@ -64,7 +64,7 @@ def strips(
 
 
 def first_stream(joined: pd.DataFrame, setting: str) -> pd.DataFrame:
-    """Take the pictures of a setting's first seed and first device that have any."""
+    """Take the snapshots of a setting's first seed and first device that have any."""
     here = joined[joined["setting"] == setting]
     here = here[here["seed"] == here["seed"].min()]
     return here[here["device"] == here["device"].min()]
