@@ -37,7 +37,7 @@ view.runs[["setting", "system", "seed", "score", "uplink_kbps", "downlink_kbps"]
 # ## Tables 1 and 2: five schemes, street by street (`ams-table1`, `ams-table2`)
 
 # %%
-show(view, "streets")
+show(view, "per_workload")
 
 # %% [markdown]
 # ## Table 3: which weights to send (`ams-table3`)
@@ -79,7 +79,7 @@ show(view, "clients")
 # In the paper a short horizon loses far more than a long one when updates come less often.
 
 # %%
-show(view, "horizon")
+show(view, "training_horizon")
 
 # %% [markdown]
 # ## Figures 3, 9 and 11: both rates (`ams-rates`)

@@ -38,7 +38,7 @@ view.runs[["setting", "system", "seed", "score", "training_j", "labelling_j"]]
 # a window, and how long decisions took.
 
 # %%
-show(view, "learners")
+show(view, "compute_shares")
 
 # %% [markdown]
 # ## What was offered and what was chosen

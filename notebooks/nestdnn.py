@@ -66,7 +66,7 @@ show(view, "tradeoff")
 # In the paper six applications run at a time more often than five, five more often than four, and so on.
 
 # %%
-show(view, "timeline")
+show(view, "allocation_timeline")
 
 # %% [markdown]
 # ## Figure 8, Tables 4 and 5: loading and dropping networks (`nestdnn-fig8`)
@@ -75,7 +75,7 @@ show(view, "timeline")
 # switched; then, as in the paper, what switches at random would move and draw.
 
 # %%
-show(view, "paging")
+show(view, "switching_cost")
 
 # %%
 show(view, "switching")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-ComparisonResult = Literal["better", "worse", "cannot tell"]
+ComparisonResult = Literal["better", "worse", "inconclusive"]
 PLACES = ("workload", "fleet", "device", "app")  # what a pair has in common beside its seed
 TAIL = 0.025  # of the distribution of the mean, outside the interval on each side
 
@@ -155,7 +155,7 @@ def paired_difference(both: pd.DataFrame) -> Estimate | None:
 def verdict(difference: Estimate | None, *, less_is_better: bool = False) -> ComparisonResult:
     """Judge a mean difference: better or worse where its interval excludes 0."""
     if difference is None or difference.low is None or difference.high is None:
-        return "cannot tell"
+        return "inconclusive"
     if difference.low <= 0 <= difference.high:
-        return "cannot tell"
+        return "inconclusive"
     return "better" if (difference.mean > 0) != less_is_better else "worse"

@@ -16,23 +16,32 @@ from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results import figures
-from driftlab.platform.results.figures import clients, frontier, gains, horizon, plots, rates, strategies, streets
+from driftlab.platform.results.figures import (
+    clients,
+    frontier,
+    gains,
+    per_workload,
+    plots,
+    rates,
+    strategies,
+    training_horizon,
+)
 from driftlab.platform.results.figures.base import Panel, Shown, View, view_of
 from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
 from driftlab.platform.results.stats import means
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {
-    "ams-table1": {"streets", "rates"},
-    "ams-table2": {"streets", "rates"},
-    "ams-table3": {"streets", "rates", "strategies"},
-    "ams-fig4": {"streets", "rates", "frontier"},
-    "ams-bytes": {"streets", "rates"},
-    "ams-fig5": {"streets", "rates"},
+    "ams-table1": {"per_workload", "rates"},
+    "ams-table2": {"per_workload", "rates"},
+    "ams-table3": {"per_workload", "rates", "strategies"},
+    "ams-fig4": {"per_workload", "rates", "frontier"},
+    "ams-bytes": {"per_workload", "rates"},
+    "ams-fig5": {"per_workload", "rates"},
     "ams-clients": {"rates", "clients"},
-    "ams-horizon": {"streets", "rates", "horizon"},
-    "ams-rates": {"streets", "rates"},
-    "demo": {"streets", "rates"},
+    "ams-horizon": {"per_workload", "rates", "training_horizon"},
+    "ams-rates": {"per_workload", "rates"},
+    "demo": {"per_workload", "rates"},
     "quick": set(),
 }
 WITHOUT_BOUND = {"ams-bytes", "ams-clients", "ams-rates"}  # nothing to gain over
@@ -194,7 +203,7 @@ def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
     grid = [(past, every) for past in (12, 40, 120) for every in (8, 25)]
     scores = {f"horizon-{past}-every-{every}": (past - every) / 1000 for past, every in grid}
     tables.change("runs", score=lambda row: scores.get(row["system"], 0.9))
-    shown = show(horizon, tables)
+    shown = show(training_horizon, tables)
     first, second = (drawn(panel) for panel in shown.panels)
     assert lines(first)[plots.INK] == ([12, 40, 120], pytest.approx([0.004, 0.032, 0.112]))
     assert lines(second)[shown.legend["horizon 40 s"].colour] == ([8, 25], pytest.approx([0.032, 0.015]))
@@ -204,7 +213,7 @@ def test_each_student_has_a_horizon_of_its_own():
     tables = made("ams-horizon")
     tables.change("runs", student=lambda row: "half" if row["workload"] == "half-width" else "tiny")
     tables.change("runs", score=lambda row: 0.3 if row["student"] == "half" else 0.5)
-    panels = show(horizon, tables).panels
+    panels = show(training_horizon, tables).panels
     assert [panel.title for panel in panels[::2]] == ["by horizon, student half", "by horizon, student tiny"]
     assert [lines(drawn(panel))[plots.INK][1] for panel in panels[::2]] == [pytest.approx([x] * 3) for x in (0.3, 0.5)]
 
@@ -277,7 +286,7 @@ def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
         "runs",
         score=lambda row: level.get(row["system"], 0.3) + (row["system"] == "just_in_time" and row["seed"]) / 4,
     )
-    (grid,) = show(streets, tables).grids
+    (grid,) = show(per_workload, tables).grids
     assert grid.columns[-1] == "mean"
     strong = {name for name, entries in grid.rows.items() if all(entry.strong for entry in entries)}
     assert strong == {"just_in_time"}

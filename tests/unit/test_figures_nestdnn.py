@@ -10,12 +10,20 @@ import sharing_factory as factory
 from figures_factory import claimed, drawn, hidden, lines, notes, panel_of, show, texts
 from tables_factory import Made
 
-from driftlab.platform.results.figures import capacity, paging, plots, pruning, switching, timeline, tradeoff
+from driftlab.platform.results.figures import (
+    allocation_timeline,
+    capacity,
+    plots,
+    pruning,
+    switching,
+    switching_cost,
+    tradeoff,
+)
 from driftlab.platform.results.figures.base import common, view_of
 from driftlab.platform.results.figures.table import FIGURES
 
-OURS = (pruning, capacity, tradeoff, timeline, paging, switching)
-SEEN = ("tradeoff", "paging", "switching", "capacity", "timeline")
+OURS = (pruning, capacity, tradeoff, allocation_timeline, switching_cost, switching)
+SEEN = ("tradeoff", "switching_cost", "switching", "capacity", "allocation_timeline")
 
 
 # --- which figures a run has

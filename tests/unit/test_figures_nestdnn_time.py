@@ -10,7 +10,7 @@ import sharing_factory as factory
 from figures_factory import claimed, drawn, hidden, lines, panel_of, show, texts
 from matplotlib.colors import to_hex
 
-from driftlab.platform.results.figures import paging, plots, switching, timeline
+from driftlab.platform.results.figures import allocation_timeline, plots, switching, switching_cost
 
 # --- who runs when
 
@@ -25,11 +25,11 @@ def bars(axis: Any) -> list[tuple[float, float, float, float, float]]:
 
 @pytest.mark.slow
 def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
-    shown = show(timeline, factory.made())
+    shown = show(allocation_timeline, factory.made())
     assert [panel.title for panel in shown.panels] == ["two: status_quo", "two: total-0.1", "two: exact-0.1"]
     axis = drawn(shown.panels[1])
-    whole, half = timeline.FILL, timeline.FILL / 2
-    middle = timeline.FAINTEST + (1 - timeline.FAINTEST) / 2
+    whole, half = allocation_timeline.FILL, allocation_timeline.FILL / 2
+    middle = allocation_timeline.FAINTEST + (1 - allocation_timeline.FAINTEST) / 2
     expected = [(0, 2, 1, whole, 1.0), (2, 5, 1, half, middle), (5, 6, 1, whole, 1.0), (2, 5, 0, half, middle)]
     assert bars(axis) == [pytest.approx(bar) for bar in expected]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["b", "a"]
@@ -39,28 +39,28 @@ def test_windows_on_the_same_network_and_share_are_one_bar_in_a_lane():
 @pytest.mark.slow
 def test_another_share_is_another_bar_and_another_application_too():
     tables = factory.made()
-    first = drawn(show(timeline, tables).panels[0])  # one network all the time
+    first = drawn(show(allocation_timeline, tables).panels[0])  # one network all the time
     assert [(begin, end) for begin, end, foot, *_ in bars(first) if foot == 1] == [(0, 2), (2, 5), (5, 6)]
     tables.change("shares", inference_share=lambda row: 0.5)
     tables.drop("shares", lambda row: (row["app"] == "a") == (row["time_s"] >= 2))  # one comes as the other goes
-    relay = drawn(show(timeline, tables).panels[0])
+    relay = drawn(show(allocation_timeline, tables).panels[0])
     assert [(begin, end, foot) for begin, end, foot, *_ in bars(relay)] == [(0, 2, 1), (2, 5, 0)]
 
 
 def test_the_colours_are_named_where_networks_differ():
     assert {"smallest network", "largest"} == {
-        text.get_text() for text in drawn(show(timeline, factory.made()).panels[1]).texts
+        text.get_text() for text in drawn(show(allocation_timeline, factory.made()).panels[1]).texts
     }
 
 
 @pytest.mark.slow
 def test_the_key_of_many_networks_stays_within_its_panel(monkeypatch: pytest.MonkeyPatch):
     def squares() -> list[float]:
-        axis = drawn(show(timeline, factory.made()).panels[1])
+        axis = drawn(show(allocation_timeline, factory.made()).panels[1])
         return [line.get_xdata()[0] for line in axis.get_lines() if line.get_marker() == "s"]
 
     assert len(squares()) == 3
-    monkeypatch.setattr(timeline, "SHADES", 2)
+    monkeypatch.setattr(allocation_timeline, "SHADES", 2)
     assert squares() == pytest.approx([0.835, 0.87])
 
 
@@ -68,7 +68,7 @@ def test_the_key_of_many_networks_stays_within_its_panel(monkeypatch: pytest.Mon
 def test_an_application_that_waits_has_a_dotted_line():
     tables = factory.made()
     tables.change("shares", inference_share=lambda row: 0.0 if row["app"] == "b" else row["inference_share"])
-    axis = drawn(show(timeline, tables).panels[1])
+    axis = drawn(show(allocation_timeline, tables).panels[1])
     assert {foot for _, _, foot, _, _ in bars(axis)} == {1}
     waits = [part for part in axis.collections if to_hex(part.get_color()[0]) == plots.QUIET]
     assert [segment.tolist() for part in waits for segment in part.get_segments()] == [[[2, 0], [5, 0]]]
@@ -77,36 +77,36 @@ def test_an_application_that_waits_has_a_dotted_line():
 @pytest.mark.slow
 def test_the_time_is_shared_out_over_all_traces():
     tables = factory.made()
-    first, second = show(timeline, tables).grids
+    first, second = show(allocation_timeline, tables).grids
     assert (first.columns, second.columns) == (["1", "2"], ["a", "b"])
     assert texts(first)["share of the time"] == [f"{100 * 5 / 12:.1f} %", f"{100 * 7 / 12:.1f} %"]
     assert texts(second)["share of the time"] == [f"{100 * 12 / 19:.1f} %", f"{100 * 7 / 19:.1f} %"]
     tables.drop("shares", lambda row: row["app"] == "b")
-    assert show(timeline, tables).grids == []
+    assert show(allocation_timeline, tables).grids == []
 
 
 @pytest.mark.slow
 def test_one_application_on_one_network_has_no_timeline():
     tables = factory.made(only=("status_quo",))
-    assert not hidden(timeline, tables)
+    assert not hidden(allocation_timeline, tables)
     tables.drop("shares", lambda row: row["app"] == "b")
-    assert hidden(timeline, tables)
+    assert hidden(allocation_timeline, tables)
     switching = factory.made(only=("total-0.1",))
     switching.drop("shares", lambda row: row["app"] == "b")
-    assert not hidden(timeline, switching)
+    assert not hidden(allocation_timeline, switching)
 
 
 def test_one_window_is_no_time():
     tables = factory.made()
     tables.drop("shares", lambda row: row["time_s"] != 3)
-    assert hidden(timeline, tables)
+    assert hidden(allocation_timeline, tables)
 
 
 # --- loading and dropping
 
 
 def test_what_is_loaded_and_dropped_adds_up():
-    shown = show(paging, factory.made())
+    shown = show(switching_cost, factory.made())
     loaded, dropped = (drawn(panel) for panel in shown.panels[:2])
     assert [panel.title for panel in shown.panels[:2]] == ["two: loaded", "two: dropped"]
     colour = shown.legend["total-0.1"].colour
@@ -118,30 +118,30 @@ def test_what_is_loaded_and_dropped_adds_up():
 
 @pytest.mark.slow
 def test_energy_is_counted_as_far_as_all_traces_switch():
-    once = show(paging, factory.made(seeds=(0,)))
+    once = show(switching_cost, factory.made(seeds=(0,)))
     curve = lines(panel_of(once, "two: energy of switching"))[once.legend["total-0.1"].colour]
     assert curve == ([1, 2], pytest.approx([20, 40]))
-    assert len(show(paging, factory.made()).panels) == 2  # the second trace has one switch
+    assert len(show(switching_cost, factory.made()).panels) == 2  # the second trace has one switch
 
 
 def test_one_switch_is_no_curve():
     tables = factory.made(seeds=(0,))
     tables.drop("shares", lambda row: row["time_s"] < 3)
-    shown = show(paging, tables)
+    shown = show(switching_cost, tables)
     assert texts(shown.grids[0])["total-0.1"][0] == "1"
     assert [panel.title for panel in shown.panels] == ["two: loaded", "two: dropped"]
 
 
 def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
     tables = factory.made()
-    (grid,) = show(paging, tables).grids
+    (grid,) = show(switching_cost, tables).grids
     assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "20"]
     assert texts(grid)["status_quo"] == ["0", "–", "–", "–", "–", "–"]
     assert claimed("N-6", tables) == 0
 
 
 def test_who_never_switches_has_nothing_to_show():
-    assert hidden(paging, factory.made(only=("status_quo", "total-1.0")))
+    assert hidden(switching_cost, factory.made(only=("status_quo", "total-1.0")))
 
 
 # --- switching at random

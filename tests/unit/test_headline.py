@@ -61,12 +61,12 @@ class TestDifferences:
 
     def test_every_system_has_an_answer_in_each_setting(self):
         found = by_setting(view(three_seeds(**LEVELS)))
-        answers = {"up": "better", "down": "worse", "same": "cannot tell"}
+        answers = {"up": "better", "down": "worse", "same": "inconclusive"}
         assert {key: gain.answer for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
 
     def test_one_seed_tells_nothing(self):
         rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]
-        assert list(marks(view(rows))) == [MARKS["cannot tell"]]
+        assert list(marks(view(rows))) == [MARKS["inconclusive"]]
         (gain,) = by_setting(view(rows)).values()
         assert gain.text == "+0.500"
 
@@ -98,7 +98,7 @@ class TestDifferences:
     def test_without_a_reference_the_two_best_are_compared(self):
         rows = three_seeds(up=(0.8, 0.81, 0.82), down=(0.3, 0.31, 0.32), same=(0.79, 0.82, 0.81))
         (mark,) = marks(view(rows))
-        assert mark == MARKS["cannot tell"]
+        assert mark == MARKS["inconclusive"]
         assert reference(view(rows)) is None
 
     def test_what_the_experiment_says_of_itself_is_no_finding(self):

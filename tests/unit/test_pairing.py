@@ -39,17 +39,17 @@ def test_differences_are_averaged_by_workload_and_over_all_with_students_t():
     found = compare(scored({"dance": (2, 4, 6), "run": (1, 1, 1)}, {"dance": (1, 2, 3), "run": (1, 1, 1)}), "a", "b")
     dance, run, overall = found.rows
     assert dance.difference == pytest.approx((2.0, 2.0 - 2.48414, 2.0 + 2.48414, 3), rel=1e-4)
-    assert (dance.place, dance.ours, dance.theirs, dance.answer) == ("dance", 4.0, 2.0, "cannot tell")
-    assert (run.difference, run.answer) == (Estimate(0.0, 0.0, 0.0, 3), "cannot tell")
+    assert (dance.place, dance.ours, dance.theirs, dance.answer) == ("dance", 4.0, 2.0, "inconclusive")
+    assert (run.difference, run.answer) == (Estimate(0.0, 0.0, 0.0, 3), "inconclusive")
     assert overall.difference == pytest.approx((1.0, 1.0 - 1.24207, 1.0 + 1.24207, 3), rel=1e-4)
     assert found.frame[found.frame["workload"] == "dance"]["n"].tolist() == [3]
 
 
 def test_one_pair_and_no_pair_cannot_tell():
     one = compare(scored({"dance": (1.0,)}, {"dance": (0.0, 0.1)}), "a", "b")
-    assert (one.rows[0].difference, one.answer) == (Estimate(1.0, None, None, 1), "cannot tell")
+    assert (one.rows[0].difference, one.answer) == (Estimate(1.0, None, None, 1), "inconclusive")
     none = compare(scored({"dance": (1.0, 1.0)}, {"run": (0.0, 0.1)}), "a", "b")
-    assert [(each.place, each.difference, each.answer) for each in none.rows] == [("overall", None, "cannot tell")]
+    assert [(each.place, each.difference, each.answer) for each in none.rows] == [("overall", None, "inconclusive")]
     assert none.frame["n"].tolist() == [0]
 
 

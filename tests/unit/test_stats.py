@@ -96,9 +96,9 @@ def test_pairs_have_a_place_and_a_seed_in_common():
         (-0.3, -0.1, False, "worse"),
         (-0.3, -0.1, True, "better"),
         (0.1, 0.3, True, "worse"),
-        (-0.1, 0.3, False, "cannot tell"),
-        (0.0, 0.3, False, "cannot tell"),
-        (None, None, False, "cannot tell"),
+        (-0.1, 0.3, False, "inconclusive"),
+        (0.0, 0.3, False, "inconclusive"),
+        (None, None, False, "inconclusive"),
     ],
 )
 def test_a_verdict_needs_an_interval_without_nothing_in_it(low, high, less, answer):

@@ -153,6 +153,6 @@ def half_of(found: pd.Series, form: str, factor: float = 1.0) -> str:
     return "" if half != half else f"± {half:{form}}"
 
 
-def untold(found: pd.Series, nothing: float = 0.0) -> str:
-    """Return "cannot tell" if the interval of a mean contains `nothing`, else an empty string."""
-    return "cannot tell" if not (found["low"] > nothing or found["high"] < nothing) else ""
+def inconclusive(found: pd.Series, nothing: float = 0.0) -> str:
+    """Return "inconclusive" if the interval of a mean contains `nothing`, else an empty string."""
+    return "inconclusive" if not (found["low"] > nothing or found["high"] < nothing) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from driftlab.errors import unknown_name
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, View
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES
@@ -26,7 +27,10 @@ def _show(data: View | Found, name: str, figures: Sequence[Figure]) -> None:
     import pandas as pd
     from IPython.display import Markdown, display
 
-    (figure,) = (figure for figure in figures if figure.name == name)
+    by_name = {figure.name: figure for figure in figures}
+    if name not in by_name:
+        raise unknown_name("figure", name, by_name)
+    figure = by_name[name]
     shown = figure.show(data)
     if shown is None:
         display(Markdown(f"This run does not vary what '{figure.title}' is about."))

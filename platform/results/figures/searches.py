@@ -175,7 +175,7 @@ def _ended(found: Found) -> str:
 
 
 def _answer(row: HeldOut) -> str:
-    said = {"better": "better than", "worse": "worse than", "cannot tell": "not significantly different from"}[
+    said = {"better": "better than", "worse": "worse than", "inconclusive": "not significantly different from"}[
         row.answer
     ]
     return f"On held-out seeds its {row.metric} is {said} that of the defaults: {_difference(row)}."
@@ -191,7 +191,7 @@ def _difference(row: HeldOut) -> str:
 
 def _compared(row: HeldOut) -> list[GridCell]:
     values = [GridCell(DASH if value is None else _number(value)) for value in (row.best, row.defaults)]
-    return [*values, GridCell(_difference(row)), GridCell(row.answer, strong=row.answer != "cannot tell")]
+    return [*values, GridCell(_difference(row)), GridCell(row.answer, strong=row.answer != "inconclusive")]
 
 
 def _front_note(found: Found) -> str:

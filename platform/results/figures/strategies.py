@@ -6,7 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import NO_CELL, Figure, Grid, GridCell, Panel, Shown, View, half_of, untold
+from driftlab.platform.results.figures.base import (
+    NO_CELL,
+    Figure,
+    Grid,
+    GridCell,
+    Panel,
+    Shown,
+    View,
+    half_of,
+    inconclusive,
+)
 from driftlab.platform.results.stats import gains, means
 
 if TYPE_CHECKING:
@@ -58,7 +68,7 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: pl
 
 
 def _entry(found: pd.Series) -> GridCell:
-    return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half_of(found, ".1f"), untold(found)))))
+    return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half_of(found, ".1f"), inconclusive(found)))))
 
 
 def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:

@@ -18,7 +18,7 @@ from driftlab.platform.results.figures.base import (
     View,
     common,
     half_of,
-    untold,
+    inconclusive,
 )
 from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.sharing import beside_status_quo, crossing, knee, on_traces, swept
@@ -188,7 +188,7 @@ def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     mean = found.loc[0]
     missing = "" if traces["value"].notna().all() else f"{mean['n']:.0f} of {len(traces)} traces"
     text = f"{mean['mean']:.2f} ×" if unit == TIMES else plots.signed(mean["mean"])
-    unsure = untold(mean, 1.0 if unit == TIMES else 0.0)
+    unsure = inconclusive(mean, 1.0 if unit == TIMES else 0.0)
     return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), unsure, missing))))
 
 

@@ -141,7 +141,7 @@ class AnalysedRun(Run):
     def compare(
         self, ours: str, theirs: str, column: str = "score", *, by: str = "workload", less_is_better: bool | None = None
     ) -> Comparison:
-        """Compare two systems over the seeds that both ran: better, worse or cannot tell (see `compare`)."""
+        """Compare two systems over the seeds that both ran: better, worse or inconclusive (see `compare`)."""
         return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
 
     def classes(self) -> pd.DataFrame:

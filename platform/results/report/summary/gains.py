@@ -14,11 +14,11 @@ from driftlab.platform.results.relations.comparison import Comparison, compare
 from driftlab.platform.results.report.summary.base import DASH, count, half, signed
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 
-MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "cannot tell": "≈"}
+MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "inconclusive": "≈"}
 AGAINST: Mapping[ComparisonResult, str] = {
     "better": "Better than",
     "worse": "Worse than",
-    "cannot tell": "Not significantly different from",
+    "inconclusive": "Not significantly different from",
 }
 NAMED = 4  # systems listed per verdict; the table holds all
 SHARED = "shares.accuracy"  # compares schedulers if no frame was scored
@@ -108,7 +108,7 @@ def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
 def _named(one: Comparison) -> str:
     """Format a system with its overall gain, and the workloads of the verdict if not all."""
     places = [row.answer == one.answer for row in one.rows[:-1]]
-    part = "" if all(places) or one.answer == "cannot tell" else f", on {sum(places)} of {len(places)} workloads"
+    part = "" if all(places) or one.answer == "inconclusive" else f", on {sum(places)} of {len(places)} workloads"
     return f"{one.ours} ({_gain(one).text}{part})"
 
 

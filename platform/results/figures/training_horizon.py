@@ -54,4 +54,4 @@ def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.Look
     plots.tidy(axis)
 
 
-FIGURE = Figure("horizon", "Training horizon", show)
+FIGURE = Figure("training_horizon", "Training horizon", show)

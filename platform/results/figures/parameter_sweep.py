@@ -50,4 +50,4 @@ def _draw(axis: Axes, found: pd.DataFrame, knob: str, looks: plots.Looks) -> Non
     plots.tidy(axis)
 
 
-FIGURE = Figure("knobs", "Effect of one stream parameter", show)
+FIGURE = Figure("parameter_sweep", "Effect of one stream parameter", show)

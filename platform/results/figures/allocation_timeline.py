@@ -127,4 +127,4 @@ def _shares(title: str, shares: pd.Series) -> Grid:
     return Grid(title, [str(name) for name in shares.index], {"share of the time": row})
 
 
-FIGURE = Figure("timeline", "Allocation timeline", show)
+FIGURE = Figure("allocation_timeline", "Allocation timeline", show)

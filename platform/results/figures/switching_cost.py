@@ -97,4 +97,4 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid
     return Grid("switching", columns, rows_of)
 
 
-FIGURE = Figure("paging", "Model switching", show)
+FIGURE = Figure("switching_cost", "Model switching", show)

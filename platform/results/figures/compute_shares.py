@@ -83,4 +83,4 @@ def _decisions(rows: pd.DataFrame, names: list[str]) -> Grid:
     return Grid("decisions, ms on this machine", ["mean", "longest"], table)
 
 
-FIGURE = Figure("learners", "Compute shares for inference and training", show)
+FIGURE = Figure("compute_shares", "Compute shares for inference and training", show)

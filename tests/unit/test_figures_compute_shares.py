@@ -7,7 +7,7 @@ import pytest
 import sharing_factory as factory
 from figures_factory import drawn, hidden, show, texts
 
-from driftlab.platform.results.figures import learners, plots
+from driftlab.platform.results.figures import compute_shares, plots
 
 
 def made():
@@ -28,14 +28,14 @@ def made():
 
 
 def test_the_share_that_learns_stands_on_the_one_that_answers():
-    shown = show(learners, made())
+    shown = show(compute_shares, made())
     assert [panel.title for panel in shown.panels] == ["status_quo", "total-0.1", "accuracy over a window"]
     bars = [
         (bar.get_x(), bar.get_y(), bar.get_height())
         for bar in drawn(shown.panels[0]).patches
-        if bar.get_y() >= 1 and bar.get_facecolor()[:3] == pytest.approx(plots_rgb(learners.LEARN))
+        if bar.get_y() >= 1 and bar.get_facecolor()[:3] == pytest.approx(plots_rgb(compute_shares.LEARN))
     ]
-    alone = learners.FILL / 2
+    alone = compute_shares.FILL / 2
     assert bars[:2] == [pytest.approx((0, 1 + alone, alone)), pytest.approx((1, 1 + alone, alone))]
 
 
@@ -46,22 +46,22 @@ def plots_rgb(colour: str) -> tuple[float, ...]:
 
 
 def test_accuracy_is_averaged_by_the_time_since_the_window_began():
-    lines = drawn(show(learners, made()).panels[2]).get_lines()
+    lines = drawn(show(compute_shares, made()).panels[2]).get_lines()
     assert {tuple(line.get_xdata()) for line in lines} == {(0.0, 1.0, 2.0, 3.0)}
     assert {tuple(line.get_ydata()) for line in lines} == {(1.0, 1.0, 0.0, 0.0)}
     assert [line.get_color() for line in lines] == list(plots.COLOURS[:2])
 
 
 def test_bars_and_lines_have_legends_of_their_own():
-    lanes, *_, window = show(learners, made()).panels
-    assert [look.colour for look in lanes.legend.values()] == [learners.ANSWER, learners.LEARN]
+    lanes, *_, window = show(compute_shares, made()).panels
+    assert [look.colour for look in lanes.legend.values()] == [compute_shares.ANSWER, compute_shares.LEARN]
     assert list(window.legend) == ["status_quo", "total-0.1"]
 
 
 def test_decisions_are_told_in_milliseconds():
-    (grid,) = show(learners, made()).grids
+    (grid,) = show(compute_shares, made()).grids
     assert texts(grid) == {"status_quo": ["2.00", "2.00"], "total-0.1": ["2.00", "2.00"]}
 
 
 def test_without_learning_there_is_no_such_figure():
-    assert hidden(learners, factory.made())
+    assert hidden(compute_shares, factory.made())

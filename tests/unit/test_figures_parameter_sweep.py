@@ -8,7 +8,7 @@ from figures_factory import hidden, lines, panel_of, show
 from tables_factory import Made
 
 from driftlab.platform.results.claims.statistics import Measured
-from driftlab.platform.results.figures import knobs
+from driftlab.platform.results.figures import parameter_sweep
 from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.relations.scenery import swept
 
@@ -44,7 +44,7 @@ def test_a_parameter_is_swept_where_the_others_stay():
 
 
 def test_differences_from_the_first_system_are_drawn_in_points():
-    shown = show(knobs, swept_run(PARAMS))
+    shown = show(parameter_sweep, swept_run(PARAMS))
     assert [panel.title for panel in shown.panels] == ["by variety"]
     drawn = [found for found in lines(panel_of(shown, "by variety")).values() if len(found[0]) == 3]
     assert drawn[0][0] == [1.0, 2.0, 3.0]
@@ -62,4 +62,4 @@ def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
 
 
 def test_nothing_is_drawn_where_no_parameter_has_three_values():
-    assert hidden(knobs, swept_run({name: PARAMS[name] for name in ("v-1", "v-2", "m-1")}))
+    assert hidden(parameter_sweep, swept_run({name: PARAMS[name] for name in ("v-1", "v-2", "m-1")}))

@@ -42,4 +42,4 @@ def _entry(found: pd.Series | None, best: float, method: bool) -> GridCell:
     return mean_cell(found, "{:.1f}", ".1f", 100, strong=strong)
 
 
-FIGURE = Figure("streets", "Score per workload", show)
+FIGURE = Figure("per_workload", "Score per workload", show)
