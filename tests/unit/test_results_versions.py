@@ -1,4 +1,4 @@
-"""Runs last: newer columns and tables are filled, older versions are refused, and nothing imports a member."""
+"""Runs stay readable within a major version, other versions are refused, and nothing imports a member."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
 from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import load, parse
-from driftlab.platform.results.tables import columns, recorder, schema
+from driftlab.platform.results.tables import recorder, schema
 from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.origin import Seal, seal_of, sealed
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, finished
+from driftlab.platform.results.tables.search import SEARCH_TABLES
 from driftlab.platform.results.tables.systems import NESTED, Slot, every_system, slots_of
 
 
@@ -72,71 +74,83 @@ def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
     assert open_run(run).frame("updates")["loss_last"].isna().all()
 
 
-def test_a_column_holds_what_it_says_where_it_is_missing(run, monkeypatch):
-    made = columns.column("made_at", pa.string(), "where it was made", before="server")
-    table = schema.TABLES["updates"]
-    newer = pa.schema([*table, made], metadata=table.metadata)
-    monkeypatch.setattr(recorder, "TABLES", {**schema.TABLES, "updates": newer})
-    (file, *_) = sorted((run / "tables/updates").glob("one_time*"))
-    assert recorder.read_file(file, "updates")["made_at"].to_pylist() == ["server"] * 2
-    assert schema._meaning(made) == 'where it was made; "server" in older runs'
+def test_a_column_that_is_never_null_is_missed(run):
+    rewrite(run, "updates", lambda table: table.drop_columns(["uploads"]))
+    with pytest.raises(DataError, match="column 'uploads' is missing"):
+        open_run(run).table("updates")
 
 
 @pytest.mark.slow
-def test_a_newer_table_is_empty_and_one_that_was_there_is_missed(run, monkeypatch):
+def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_is_missed(run):
     shutil.rmtree(run / "tables/updates")
     with pytest.raises(DataError, match="is missing though its cell is complete"):
         open_run(run).table("updates")
-    table = schema.TABLES["updates"]
-    since = table.with_metadata({**table.metadata, b"driftlab.since": b"4.99"})
-    monkeypatch.setattr(schema, "TABLES", {**schema.TABLES, "updates": since})
+    for file in (run / "tables/runs").iterdir():
+        seal = seal_of(file)
+        others = {name: digest for name, digest in seal.files.items() if name != "updates"}
+        pq.write_table(sealed(pq.read_table(file), Seal(seal.origin, others)), file)
     found = open_run(run).table("updates")
-    assert (len(found), found.schema) == (0, table)
+    assert (len(found), found.schema) == (0, schema.TABLES["updates"])
 
 
 @pytest.mark.slow
 def test_a_column_that_is_not_known_is_left_out(run):
-    rewrite(run, "devices", lambda table: table.append_column("colour", pa.array(["red"] * len(table))), "4.99")
+    rewrite(run, "devices", lambda table: table.append_column("colour", pa.array(["red"] * len(table))), "5.99")
     found = open_run(run).table("devices")
     assert found.schema.equals(schema.TABLES["devices"])
     assert len(found) == 4
 
 
-@pytest.mark.slow
-def test_a_newer_major_version_is_refused_and_nothing_of_it_is_run_again(run):
-    rewrite(run, "runs", lambda table: table, "5.2")
-    for read in (lambda: open_run(run).table("runs"), lambda: finished(str(run))):
-        with pytest.raises(DataError, match=r"schema version 5\.2.*reads up to 4\.x.*run\.json"):
-            read()
-
-
-@pytest.mark.parametrize("version", ["4", "4.3"])
-def test_tables_from_before_the_first_release_are_refused_whatever_their_spec_is(run, version):
+@pytest.mark.parametrize("version", ["3", "4", "4.4", "6.2"])
+def test_other_major_versions_are_refused_whatever_their_spec_is(run, version):
     rewrite(run, "runs", lambda table: table, version)
-    said = rf"'{run}' has tables of schema version {version}, which no release wrote; .*from 4\.4 on.*run\.json.*again"
+    message = (
+        f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x: "
+        "read them with the driftlab that wrote them, whose version and commit are in run.json."
+    )
+    for read in (lambda: open_run(run), lambda: finished(str(run))):
+        with pytest.raises(DataError, match=re.escape(message)):
+            read()
     (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
     for words in (["report", run], ["claims", run], ["diff", run, run], ["run", "--resume", run]):
         answer = CliRunner().invoke(front.build_app(), [str(word) for word in words])
         assert isinstance(answer.exception, DataError)
-        assert re.match(said, str(answer.exception))
-    with pytest.raises(DataError, match=said):
+        assert str(answer.exception) == message
+    with pytest.raises(DataError, match=re.escape(message)):
         recorder.read_file(next((run / "tables/runs").iterdir()), "runs")
+
+
+def test_searches_of_other_major_versions_are_refused(tmp_path):
+    trials = SEARCH_TABLES["trials"].empty_table().replace_schema_metadata({b"driftlab.schema": b"4.4"})
+    (tmp_path / "tables/trials").mkdir(parents=True)
+    pq.write_table(trials, tmp_path / "tables/trials/search-000000.parquet")
+    with pytest.raises(DataError, match=r"schema version 4\.4, and this driftlab reads 5\.x"):
+        open_run(tmp_path)
 
 
 @pytest.mark.slow
 def test_cells_of_another_minor_version_run_again(run):
     (one, other) = sorted((run / "tables/runs").iterdir())
-    rewrite(run, "runs", lambda table: table, "4.99")
+    rewrite(run, "runs", lambda table: table, "5.99")
     assert finished(str(run)) == set()
     cell = "no_custom/w/two-phones/seed-0"
     Recorder(str(run)).write(cell, factory.rows("no_custom", "w", 0, 4.0, 1.0, False))
     assert finished(str(run)) == {cell}
-    assert open_run(run).versions() == [schema.SCHEMA_VERSION, "4.99"]
+    assert open_run(run).versions() == [schema.SCHEMA_VERSION, "5.99"]
     assert len(open_run(run).table("runs")) == len({one, other})
 
 
+def test_cells_with_other_columns_run_again(run):
+    cells = finished(str(run))
+    assert len(cells) == 2
+    (first, second) = sorted(cells)
+    rewrite(run, "runs", lambda table: table.drop_columns(["tuned"]) if first in table["cell"].to_pylist() else table)
+    assert recorder.doubt(run / "tables", first) == "its tables have other columns than today's"
+    assert finished(str(run)) == {second}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["3", "x", "4.x", ""])
+@pytest.mark.parametrize("version", ["x", "5.x", ""])
 def test_what_is_no_version_is_damage(run, version):
     rewrite(run, "runs", lambda table: table, version or "-")
     with pytest.raises(DataError, match="--resume"):
@@ -152,7 +166,7 @@ def test_a_column_of_another_type_is_damage(run):
 @pytest.mark.slow
 def test_versions_that_had_other_columns_do_not_differ_by_them(run, tmp_path):
     older = Path(shutil.copytree(run, tmp_path / "older"))
-    rewrite(older, "updates", lambda table: table.drop_columns(["loss_first"]), "4.99")
+    rewrite(older, "updates", lambda table: table.drop_columns(["loss_first"]), "5.99")
     assert differences(older, run) == []
     assert differences(run, older) == []
 

@@ -145,7 +145,7 @@ class AnalysedRun(Run):
         return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
 
     def classes(self) -> pd.DataFrame:
-        """List how every class fared under every system; since schema 4.2, of detection none."""
+        """List the counts and scores of every class under every system; none of detection."""
         return self.frame("class_scores")
 
 

@@ -1,33 +1,24 @@
-"""How columns and tables are described: type, unit, meaning, and what older runs hold where a column is newer."""
+"""Descriptions of columns and tables: type, unit, meaning, and the schema version that every file names."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pyarrow as pa
 
-# Major.minor. A new column or table raises the minor version: files of all of them from OLDEST on read (see
-# `recorder.read_file`). A column that changes its meaning or type raises the major version.
-SCHEMA_VERSION = "4.4"
-OLDEST = "4.4"  # no release wrote an older one
-FIRST = "4"  # version that a table names by default as the one that added it, in the metadata of every file
+# Major.minor. A column whose name, type or meaning changes raises the major version, of which only one is read. Other
+# values under the same names raise the minor version. A new table or nullable column raises none: files name theirs.
+SCHEMA_VERSION = "5.0"
 HOST = "host_"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
 INDEX, PNG = pa.int32(), pa.binary()
 
 
-def column(
-    name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null: str = "", before: Any = None
-) -> pa.Field:
+def column(name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null: str = "") -> pa.Field:
     """Describe a column; `null` says when a value is missing, and without it a value may never be missing.
 
-    A newer column is null where older runs lack it; `before` is what it holds there instead.
+    A nullable column is null where the file of an older run lacks it.
     """
     metadata = {"meaning": meaning, "unit": unit}
-    if before is not None:
-        metadata["before"] = json.dumps(before)
     if null:
         metadata["null"] = null
     if name.startswith(HOST):
@@ -38,11 +29,15 @@ def column(
 PLACE = (column("device", TEXT, "which device"), column("app", TEXT, "which application on it"))
 
 
-def table_of(name: str, meaning: str, *columns: pa.Field, since: str = FIRST) -> pa.Schema:
-    """Describe a table; runs that are older than `since` have none."""
+def table_of(name: str, meaning: str, *columns: pa.Field) -> pa.Schema:
+    """Describe a table of cells."""
     cell = column("cell", TEXT, "one system on one workload with one fleet and one seed")
-    metadata = {"driftlab.table": name, "driftlab.schema": SCHEMA_VERSION, "driftlab.since": since, "meaning": meaning}
-    return pa.schema([cell, *columns], metadata=metadata)
+    return pa.schema([cell, *columns], metadata=labels(name, meaning))
+
+
+def labels(table: str, meaning: str) -> dict[str, str]:
+    """Return the metadata that every file of a table has."""
+    return {"driftlab.table": table, "driftlab.schema": SCHEMA_VERSION, "meaning": meaning}
 
 
 def note(described: pa.Field | pa.Schema, key: str) -> str:

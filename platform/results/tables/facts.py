@@ -1,4 +1,4 @@
-"""Tables that later versions added: members, counts by class, motion of cameras, learning on the stream."""
+"""Tables of members, counts by class, motion of cameras, load, and training on the stream."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from driftlab.platform.results.tables.columns import BYTES, COUNT, INDEX, PLACE,
 
 SYSTEMS = table_of(
     "systems",
-    "One row per parameter of every member that the system of the cell is made of, whether it was given or a default.",
+    "One row per parameter of every member of the cell's system, given or default.",
     column("system", TEXT, "row of the table of systems"),
     column("family", TEXT, "streaming, adaptation, scaling or scheduling"),
     column("member", TEXT, "which member of that family"),
     column("parameter", TEXT, "name of the parameter", null="the member has none"),
     column("value", TEXT, "its value, in JSON", null="the member has no parameter"),
-    since="4.2",
 )
 
 _ABSENT = "the class does not occur"
@@ -23,10 +22,9 @@ CLASSES = table_of(
     *PLACE,
     column("class", INDEX, "number of the class in the task's list"),
     column("truth", COUNT, "pixels or frames of the class"),
-    column("predicted", COUNT, "those that were taken for it"),
-    column("hits", COUNT, "those of the class that were taken for it"),
+    column("predicted", COUNT, "those that were predicted as the class"),
+    column("hits", COUNT, "those of the class that were predicted as it"),
     column("score", REAL, "of pixels intersection over union, of frames the share that is right, 0 to 1", null=_ABSENT),
-    since="4.2",
 )
 
 MOTION = table_of(
@@ -34,10 +32,9 @@ MOTION = table_of(
     "One row per device and stretch in which its camera accelerates steadily, if its (first) stream is a street.",
     column("device", TEXT, "which device"),
     column("time_s", REAL, "when the stretch began", "s"),
-    column("travelled_m", REAL, "way of the camera until then", "m"),
+    column("travelled_m", REAL, "distance that the camera has travelled", "m"),
     column("speed_mps", REAL, "its speed then", "m/s"),
     column("acceleration_mps2", REAL, "its acceleration from then on", "m/s²"),
-    since="4.3",
 )
 
 LOADS = table_of(
@@ -46,8 +43,8 @@ LOADS = table_of(
     *PLACE,
     column("time_s", REAL, "when the reading was taken", "s"),
     column("cpu", REAL, "mean share of the CPU in use by other programs from then until the next reading, 0 to 1"),
-    column("sensed_cpu", REAL, "the same since the reading before, which is what the device knows, 0 to 1"),
-    column("forecast_cpu", REAL, "what the scaling member expected `cpu` to be, 0 to 1", null="it expects nothing"),
+    column("sensed_cpu", REAL, "the same since the reading before, which the device has measured, 0 to 1"),
+    column("forecast_cpu", REAL, "forecast of `cpu` by the scaling member, 0 to 1", null="it makes none"),
     column("free_bytes", BYTES, "free memory", "B"),
     column("clock", REAL, "clock, relative to the nominal one"),
     column("temperature_c", REAL, "temperature", "°C", null="not sensed"),
@@ -55,23 +52,21 @@ LOADS = table_of(
     column("speed", REAL, "mean speed of the device until the next reading, relative to the idle device, 0 to 1"),
     column("variant", INDEX, "which of its networks it runs from then on", null="it waits, or there is no choice"),
     column("note", TEXT, "battery empty, no memory left, or the file of the load is over", null="nothing to say"),
-    since="4.4",
 )
 
 ADAPTATIONS = table_of(
     "adaptations",
-    "One row per batch of its stream that an application learned from on its device, or could not learn from.",
+    "One row per training batch of an application's stream on its device, skipped ones included.",
     *PLACE,
     column("version", INDEX, "version of the model from then on"),
     column("frames", COUNT, "frames in the batch", "frames"),
-    column("start_s", REAL, "when learning began", "s", null="the session ended before"),
-    column("end_s", REAL, "when what was learned came into use", "s", null="the session ended before"),
-    column("isolated_s", REAL, "time that it takes alone on the device", "s"),
-    column("energy_j", REAL, "what it draws", "J"),
-    column("memory_bytes", BYTES, "what it holds beside the network at work: activations, gradients, state", "B"),
+    column("start_s", REAL, "when training began", "s", null="the session ended before"),
+    column("end_s", REAL, "when the trained weights came into use", "s", null="the session ended before"),
+    column("isolated_s", REAL, "time without co-running tasks", "s"),
+    column("energy_j", REAL, "energy", "J"),
+    column("memory_bytes", BYTES, "memory in addition to the running network: activations, gradients, state", "B"),
     column("iterations", COUNT, "optimiser steps", "steps"),
     column("loss", REAL, "loss of the last step", null="there was none"),
-    column("accepted", REAL, "share of its samples that were fit to learn from", null="the member takes all"),
-    column("skipped", TEXT, "why nothing was learned", null="something was"),
-    since="4.1",
+    column("accepted", REAL, "share of its samples that the member trained on, 0 to 1", null="the member selects none"),
+    column("skipped", TEXT, "why nothing was trained", null="something was"),
 )

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from driftlab.errors import MOST_LINE, DataError, RequestError, as_typed, first_line, shortened, unknown_name
 from driftlab.platform.results.tables.columns import ordered
-from driftlab.platform.results.tables.recorder import files_of, read_file, refuse_old, table_file, written_by
-from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS, is_newer
+from driftlab.platform.results.tables.origin import seal_of
+from driftlab.platform.results.tables.recorder import check_version, files_of, read_file, table_file, written_by
+from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 from driftlab.platform.results.tables.trials import read_trials
 
@@ -56,11 +57,13 @@ class Run:
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
 
     def _part(self, name: str, cell: str) -> pa.Table:
-        """Read the rows of one cell; a cell of a version that had no such table has none."""
+        """Read the rows of one cell; a table that the cell's writer did not have is empty."""
         tables = self.path / "tables"
         file = table_file(tables, name, cell)
-        if not file.exists() and is_newer(name, written_by(table_file(tables, "runs", cell))):
-            return TABLES[name].empty_table()
+        if not file.exists():
+            seal = seal_of(table_file(tables, "runs", cell))
+            if seal is not None and name not in seal.files:
+                return TABLES[name].empty_table()
         return _read(file, name, self.path)
 
     def versions(self) -> list[str]:
@@ -151,7 +154,7 @@ def read_request(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "a file" if folder.exists() else "not there"
         raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
-    _refuse_old(folder)
+    _refuse_other_versions(folder)
     file = folder / "spec.yaml"
     try:
         spec = read_yaml(read_text(file), MAX_SPEC_VALUES, stored=True)
@@ -164,12 +167,12 @@ def read_request(folder: Path) -> dict[str, Any]:
     return _mapping(spec, file, "mapping of settings", SPEC_CURE)
 
 
-def _refuse_old(folder: Path) -> None:
-    """Refuse a folder whose tables are from before the first release: its spec may have another shape too."""
-    for file in files_of(folder / "tables", "runs")[:1]:
+def _refuse_other_versions(folder: Path) -> None:
+    """Refuse a folder whose tables have another major version: its spec may have another shape too."""
+    for file in (*files_of(folder / "tables", "runs")[:1], *files_of(folder / "tables", "trials")[:1]):
         with suppress(OSError, pa.ArrowException):  # a damaged file is refused where its table is read
             if file.is_file():  # opening a pipe would wait for ever
-                refuse_old(written_by(file), folder)
+                check_version(written_by(file), folder)
 
 
 def read_info(folder: Path) -> Mapping[str, Any]:

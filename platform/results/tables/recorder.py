@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from driftlab.errors import DataError
 from driftlab.platform.core.files import atomic_write
 from driftlab.platform.core.records import Columns, Reply, Rows
-from driftlab.platform.results.tables.columns import OLDEST, SCHEMA_VERSION, ordered
+from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
 from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, sealed
-from driftlab.platform.results.tables.schema import TABLES, before, version_of
+from driftlab.platform.results.tables.schema import TABLES, version_of
 
 FAILED = "it had failed"  # why a cell runs again although nothing is wrong with its files
 OTHERS = tuple(name for name in TABLES if name != "runs")  # tables of a cell that are written before its `runs`
@@ -55,8 +55,8 @@ class Recorder:
 def finished(directory: str) -> set[str]:
     """Name the cells that ended well and whose files are all readable and as written; resume repeats every other.
 
-    A cell of another minor schema version counts as not finished: older code filled fewer columns, and a run must not
-    mix both. One of a newer major version raises DataError, so that nothing of it is overwritten.
+    A cell of another minor schema version or with other columns counts as not finished: a run must not mix both. One of
+    another major version raises DataError, so that nothing of it is overwritten.
     """
     tables = Path(directory) / "tables"
     rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
@@ -79,12 +79,17 @@ def doubt(tables: Path, cell: str) -> str | None:
     seal = seal_of(file)
     if seal is None:
         return "an older driftlab wrote it, which did not record what decided its rows"
+    if row.schema.names != pq.read_schema(file).names:
+        return "its tables have other columns than today's"
     wrong = (name for name in OTHERS if not _as_written(table_file(tables, name, cell), name, seal))
     return next((f"its '{name}' file is missing, damaged or not the one that was written" for name in wrong), None)
 
 
 def _as_written(file: Path, table: str, seal: Seal) -> bool:
-    return _readable(file, table) is not None and digest_of(file) == seal.files.get(table)
+    """Tell whether a file is the one that was written, with today's columns."""
+    if _readable(file, table) is None or digest_of(file) != seal.files.get(table):
+        return False
+    return pq.read_schema(file).names == TABLES[table].names
 
 
 def files_of(tables: Path, table: str) -> list[Path]:
@@ -106,8 +111,8 @@ def table_file(tables: Path, table: str, cell: str) -> Path:
 def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
     """Read one file whole or these columns, checksums included, in today's schema (else OSError, ArrowException).
 
-    Files of all minor versions from OLDEST on are read: a column that the file lacks is filled, one that is not known
-    is left out. An older version and a newer major version raise DataError.
+    A nullable column that the file lacks is null, one that is not known is left out. Another major version raises
+    DataError.
     """
     if file.exists() and not file.is_file():
         raise OSError(f"'{file.name}' is no regular file")  # opening a pipe would wait for ever
@@ -116,7 +121,9 @@ def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
         _check(found, table, file)
         schema = pa.schema([schema.field(name) for name in only]) if only else schema
         content = parquet.read([name for name in schema.names if name in found.names])
-    columns = [content[field.name] if field.name in found.names else _fill(field, len(content)) for field in schema]
+    columns = [
+        content[field.name] if field.name in found.names else pa.nulls(len(content), field.type) for field in schema
+    ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -125,38 +132,34 @@ def written_by(file: Path) -> str:
     return version_of(pq.read_schema(file))
 
 
-def refuse_old(version: str, folder: Path) -> None:
-    """Refuse a folder with tables of this version if it is from before the first release."""
-    if ordered(version)[0] == ordered(OLDEST)[0] and ordered(version) < ordered(OLDEST):
+def check_version(version: str, folder: Path) -> None:
+    """Refuse a folder with tables of another major version; a text that is no version is left to `read_file`."""
+    ours, theirs = ordered(SCHEMA_VERSION)[0], ordered(version)[0]
+    if theirs not in (0, ours):
         raise DataError(
-            f"'{folder}' has tables of schema version {version}, which no release wrote; this driftlab reads them from "
-            f"{OLDEST} on. Read it with the driftlab that made the run (run.json names its commit), or start the "
-            "experiment again."
+            f"'{folder}' has tables of schema version {version}, and this driftlab reads {ours}.x: read them with the "
+            "driftlab that wrote them, whose version and commit are in run.json."
         )
 
 
 def _check(found: pa.Schema, table: str, file: Path) -> None:
-    version, ours = version_of(found), ordered(SCHEMA_VERSION)[0]
-    theirs = ordered(version)[0]
-    if theirs > ours:
-        raise DataError(
-            f"'{file}' has tables of schema version {version}, and this driftlab reads up to {ours}.x. "
-            "Read it with the driftlab that made the run (run.json names it), or install a newer one."
-        )
-    refuse_old(version, file.parents[2])
-    if theirs != ours or (found.metadata or {}).get(b"driftlab.table") != table.encode():
+    version = version_of(found)
+    check_version(version, file.parents[2])
+    if (
+        ordered(version)[0] != ordered(SCHEMA_VERSION)[0]
+        or (found.metadata or {}).get(b"driftlab.table") != table.encode()
+    ):
         raise pa.ArrowInvalid(f"schema version {version or 'unknown'}, this is {SCHEMA_VERSION}, or no '{table}' table")
     wrong = [
         field.name
         for field in TABLES[table]
         if field.name in found.names and found.field(field.name).type != field.type
     ]
+    missing = [field.name for field in TABLES[table] if not field.nullable and field.name not in found.names]
+    if missing:
+        raise pa.ArrowInvalid(f"column '{missing[0]}' is missing, which a '{table}' table always has")
     if wrong:
         raise pa.ArrowInvalid(f"column '{wrong[0]}' is {found.field(wrong[0]).type}, not what a '{table}' table has")
-
-
-def _fill(field: pa.Field, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(before(field), field.type), rows)
 
 
 def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:

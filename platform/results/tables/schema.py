@@ -6,11 +6,9 @@ experiment and its seed alone, and two runs of the same thing agree on it to the
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +18,6 @@ from driftlab.platform.results.tables.columns import (
     FLAG,
     HOST,
     INDEX,
-    OLDEST,
     PLACE,
     PNG,
     REAL,
@@ -28,18 +25,17 @@ from driftlab.platform.results.tables.columns import (
     TEXT,
     column,
     note,
-    ordered,
     table_of,
 )
 from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
-    "inference": "inference of the networks",
+    "inference": "inference",
     "training": "training on the device, trials of training configurations included",
     "labelling": "a teacher on the device",
     "tracking": "optical flow",
-    "coding": "packing samples, and unpacking labels",
+    "coding": "encoding samples and decoding labels",
     "patching": "writing updates into the copy of the weights that is not in use",
     "paging": "loading and dropping networks",
     "radio": "the device's end of the link",
@@ -58,23 +54,23 @@ _NO_TRUTH = "the stream has no truth"
 
 _RUNS = table_of(
     "runs",
-    "One row per cell: what was asked for and what came out.",
+    "One row per cell: its request and its results.",
     column("experiment", TEXT, "name of the experiment"),
     column("system", TEXT, "row of the table of systems"),
     column("streaming", TEXT, "what crosses the link, and when"),
-    column("adaptation", TEXT, "how the weights follow the data"),
-    column("scaling", TEXT, "which network fits the budget"),
-    column("scheduling", TEXT, "who gets the machine in a window"),
-    column("workload", TEXT, "stream that the devices see"),
+    column("adaptation", TEXT, "how the weights are adapted"),
+    column("scaling", TEXT, "how the network that fits the budget is chosen"),
+    column("scheduling", TEXT, "how the processor is shared in a window"),
+    column("workload", TEXT, "stream that the devices receive"),
     column("fleet", TEXT, "devices and links by name"),
     column("devices", INDEX, "how many devices"),
     column("seed", COUNT, "seed of the cell"),
     column("bound", TEXT, "do_nothing, null_link, best_static or oracle", null="the system is a method, not a bound"),
-    column("tuned", TEXT, "which search its settings come from", null="they are defaults, or were given"),
+    column("tuned", TEXT, "search that its settings come from", null="they are defaults, or were given"),
     column("status", TEXT, "done or failed"),
-    column("error", TEXT, "why the cell failed", null="it did not"),
+    column("error", TEXT, "error of the cell", null="it did not fail"),
     column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),
-    column("frames", COUNT, "frames the cameras saw", "frames", null=_NOT_RUN),
+    column("frames", COUNT, "frames of the cameras", "frames", null=_NOT_RUN),
     column("score", REAL, "mean over frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     column("score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
@@ -82,11 +78,11 @@ _RUNS = table_of(
     column("downlink_bytes", BYTES, "server to device, all devices, likewise", "B", null=_NOT_RUN),
     column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
     column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
-    column("energy_j", REAL, "what all devices draw for what they do", "J", null=_NOT_RUN),
+    column("energy_j", REAL, "energy of all devices", "J", null=_NOT_RUN),
     *_split(_NOT_RUN),
     column("updates", COUNT, "updates that devices accepted", "updates", null=_NOT_RUN),
     column("student", TEXT, "network on the devices, or one per application", null=_FAILED),
-    column("teacher", TEXT, "who labels the samples", null="nobody does"),
+    column("teacher", TEXT, "teacher that labels the samples", null="there is none"),
     column(
         "weights_digest",
         TEXT,
@@ -95,19 +91,19 @@ _RUNS = table_of(
     ),
     column("parameters", COUNT, "size of the student", "values", null=_FAILED),
     column("macs", COUNT, "multiply-accumulates of the student for one frame", "MAC", null=_FAILED),
-    column("host_seconds", REAL, "time this machine took", "s", null="not measured"),
+    column("host_seconds", REAL, "time of the host", "s", null="not measured"),
     column("host_peak_memory_bytes", BYTES, "peak memory of the process that ran the cell", "B", null="not measured"),
 )
 
 _FRAMES = table_of(
     "frames",
-    "One row per frame and application: what was shown, what was seen.",
+    "One row per frame and application.",
     *PLACE,
     column("frame", INDEX, "number of the frame in the stream"),
     column("time_s", REAL, "when the frame was shown", "s"),
     column("scene", INDEX, "which scene it shows; a scene that comes back keeps its number"),
     column("version", INDEX, "version of the model in use, 0 before any update"),
-    column("processed", FLAG, "whether the model ran on it; if not, the last prediction stands"),
+    column("processed", FLAG, "whether the model ran on it; if not, the last prediction remains"),
     column("latency_ms", REAL, "from shown to predicted", "ms", null="not processed"),
     column(
         "score_frame",
@@ -129,9 +125,7 @@ _TRANSFERS = table_of(
     column("device", TEXT, "which device's link"),
     column("app", TEXT, "which application's message"),
     column("direction", TEXT, "up (device to server) or down"),
-    column(
-        "kind", TEXT, "samples, labels, update, plan (new rates alone), or resync: the device asks for every weight"
-    ),
+    column("kind", TEXT, "samples, labels, update, plan (new rates only), or resync: the device requests every weight"),
     column("sequence", COUNT, "number of the application's message in this direction"),
     column("bytes", BYTES, "payload", "B"),
     column("wire_bytes", BYTES, "payload with retransmissions", "B"),
@@ -140,62 +134,62 @@ _TRANSFERS = table_of(
     column("sent_s", REAL, "when its last bit left", "s", null="the session ended before"),
     column("arrive_s", REAL, "when its last bit arrived", "s", null="the session ended before"),
     column("retransmissions", COUNT, "packets sent again", "packets"),
-    column("refused", TEXT, "why its receiver threw it away", null="it was taken"),
+    column("refused", TEXT, "why its receiver refused it", null="it was accepted"),
     column("samples", COUNT, "frames it carries", "frames", null=_NO_SAMPLES),
     column(
         "rate_fps", REAL, "sampling rate in force when they were chosen", "frames/s", null=f"{_NO_SAMPLES} or no rate"
     ),
-    column("gross_bytes", BYTES, "payload with what the encoder says about itself", "B", null=_NO_SAMPLES),
-    column("host_pack_seconds", REAL, "time this machine took to pack them", "s", null=_NO_SAMPLES),
+    column("gross_bytes", BYTES, "payload with the encoder's headers", "B", null=_NO_SAMPLES),
+    column("host_pack_seconds", REAL, "time of the host to encode them", "s", null=_NO_SAMPLES),
     column(
         "unlisted_labels",
         COUNT,
-        "labels it carries that name no class of the list",
+        "labels it carries outside the class list",
         "labels",
-        null="it brought no labels",
+        null="it carries no labels",
     ),
 )
 
-_OLDER = "an older run, which did not count it"
 _NO_PHASE = "nothing was trained"
 _NO_PLAN = "the streaming member sets none"
 
 _UPDATES = table_of(
     "updates",
-    "One row per round of learning from samples, and one per answer to a device that asked for every weight.",
+    "One row per training round, and one per response to a device that requested every weight.",
     column("device", TEXT, "for which device"),
     column("app", TEXT, "for which application on it"),
-    column("learner_site", TEXT, "where the learner stands: server or device", null="not said", before="server"),
-    column("version", INDEX, "version of the model that the update makes", null="no update came of it"),
-    column("uploads", COUNT, "uploads that were labelled; more than one where the server is late", "messages"),
-    column("samples", COUNT, "samples they brought", "frames"),
-    column(
-        "unlisted_labels", COUNT, "labels of theirs that name no class of the list; no one learns from them", "labels"
-    ),
+    column("learner_site", TEXT, "where the learner runs: server or device"),
+    column("version", INDEX, "version of the model that the update makes", null="the round made no update"),
+    column("uploads", COUNT, "uploads that were labelled; more than one if the server is late", "messages"),
+    column("samples", COUNT, "samples of these uploads", "frames"),
+    column("unlisted_labels", COUNT, "their labels outside the class list, which are not trained on", "labels"),
     column("buffered", COUNT, "samples in the buffer that was trained on", "frames"),
     column("phi", REAL, "how much the teacher's labels change from sample to sample", null="not measured"),
     column("rate_fps", REAL, "sampling rate from here on, within its limits", "frames/s", null=_NO_PLAN),
     column("interval_s", REAL, "time between uploads from here on, within its limits", "s", null=_NO_PLAN),
-    column("training_config", TEXT, "which of several ways to learn the scheduler chose", null="there was one way"),
+    column("training_config", TEXT, "training configuration that the scheduler chose of several", null="there was one"),
     column("iterations", COUNT, "optimiser steps", "steps"),
     column("values", COUNT, "weights that the update carries", "values"),
-    column("clamped", COUNT, "of these, too large for how they are written", "values"),
+    column("clamped", COUNT, "weights of these outside the range of the encoding", "values"),
     column("loss_first", REAL, "loss of the first step", null=_NO_PHASE),
     column("loss_last", REAL, "loss of the last step", null=_NO_PHASE),
     column("bytes", BYTES, "payload of the update", "B"),
-    column("label_start_s", REAL, "when the teacher began to label the samples", "s", null="nobody labelled them"),
-    column("label_end_s", REAL, "when they were labelled", "s", null="nobody labelled them"),
-    column("train_start_s", REAL, "when the learner began", "s", null=_NO_PHASE),
-    column("train_end_s", REAL, "when the learner was done", "s", null=_NO_PHASE),
-    column("isolated_s", REAL, "time of labelling, trying out and learning, alone on the machine", "s", null=_OLDER),
-    column("energy_j", REAL, "what that draws on the machine where it was done", "J", null=_OLDER),
-    column("memory_bytes", BYTES, "what it held beside the network at work", "B", null=_OLDER),
+    column("label_start_s", REAL, "when the teacher began to label the samples", "s", null="no teacher labelled them"),
+    column("label_end_s", REAL, "when they were labelled", "s", null="no teacher labelled them"),
+    column("train_start_s", REAL, "when training began", "s", null=_NO_PHASE),
+    column("train_end_s", REAL, "when training ended", "s", null=_NO_PHASE),
+    column("isolated_s", REAL, "time of labelling, trials and training without co-running tasks", "s"),
+    column("energy_j", REAL, "energy of these on the processor that ran them", "J"),
+    column("memory_bytes", BYTES, "peak memory in addition to the running network", "B"),
     column("arrive_s", REAL, "when the device had the whole update", "s", null="it did not arrive in the session"),
     column(
-        "accepted", FLAG, "whether the application took it", null="none came of it, or it did not arrive in the session"
+        "accepted",
+        FLAG,
+        "whether the application accepted it",
+        null="there was none, or it did not arrive in the session",
     ),
-    column("reason", TEXT, "why there was no update, or why it was refused", null="it was taken"),
-    column("host_train_seconds", REAL, "time this machine took to train", "s", null="not measured"),
+    column("reason", TEXT, "why there was no update, or why it was refused", null="it was accepted"),
+    column("host_train_seconds", REAL, "time of the host to train", "s", null="not measured"),
 )
 
 _WAITS = "it waits, or there is nothing to choose"
@@ -203,33 +197,35 @@ _NO_GOAL = "the application has none"
 _KERNELS = (
     "of its weights, those of several dimensions, which networks of other widths can share: no batch norm, no bias"
 )
-_TAKES = "what it takes of the memory that is shared out: its weights, or what somebody measured"
-_KNOWN = "accuracy that schedulers go by: on other held-out data, unless somebody else measured it, 0 to 1"
+_TAKES = "memory of its weights, or as a profile measured it"
+_VAL = "accuracy that schedulers use: on validation data, or as a profile measured it, 0 to 1"
 
 _SHARES = table_of(
     "shares",
-    "One row per application and stretch of time in which its share stays: what the scheduler gave it.",
+    "One row per application and interval of constant shares: the allocation of the scheduler.",
     *PLACE,
-    column("time_s", REAL, "when the stretch began", "s"),
-    column("window_s", REAL, "how long it really lasted", "s"),
-    column("inference_share", REAL, "share of the device's compute that answers frames, 0 to 1; 0: it waits"),
-    column("training_share", REAL, "share that learns on the device, 0 to 1", null="nothing is learned there"),
+    column("time_s", REAL, "when the interval began", "s"),
+    column("window_s", REAL, "its length", "s"),
+    column("inference_share", REAL, "share of the device's compute for inference, 0 to 1; 0: it waits"),
+    column("training_share", REAL, "share for training on the device, 0 to 1", null="nothing is trained there"),
     column("variant", INDEX, "which of its networks it runs, from the smallest on", null=_WAITS),
     column("network", TEXT, "name of that network", null="it waits, or there are several to choose from"),
-    column("accuracy", REAL, "what that network reached on held-out data, 0 to 1", null="not measured"),
-    column("val_accuracy", REAL, _KNOWN, null="not measured"),
+    column(
+        "accuracy", REAL, "accuracy of that network on test data, else on validation data, 0 to 1", null="not measured"
+    ),
+    column("val_accuracy", REAL, _VAL, null="not measured"),
     column("latency_ms", REAL, "time of one frame on this share, at the mean load", "ms", null=_WAITS),
-    column("fps", REAL, "frames that its stream shows", "frames/s"),
-    column("accuracy_goal", REAL, "accuracy that it asks for, 0 to 1", null=_NO_GOAL),
-    column("latency_goal_ms", REAL, "time of one frame that it asks for", "ms", null=_NO_GOAL),
-    column("priority", REAL, "how many times as much its cost counts"),
+    column("fps", REAL, "frame rate of its stream", "frames/s"),
+    column("accuracy_goal", REAL, "its accuracy goal, 0 to 1", null=_NO_GOAL),
+    column("latency_goal_ms", REAL, "its latency goal per frame", "ms", null=_NO_GOAL),
+    column("priority", REAL, "factor on its cost"),
     column("memory_bytes", BYTES, f"{_TAKES}; 0: it waits", "B"),
     column("paged_in_bytes", BYTES, "weights that had to be loaded to run it", "B"),
     column("paged_out_bytes", BYTES, "weights that were dropped", "B"),
-    column("energy_j", REAL, "what the frames draw that there is time for", "J", null=f"{_WAITS}, or not modelled"),
-    column("paging_j", REAL, "what loading and dropping draws", "J"),
-    column("note", TEXT, "why it waits, which of its goals is out of reach", null="nothing to say"),
-    column("host_schedule_seconds", REAL, "processor time that this machine took to share out the device", "s"),
+    column("energy_j", REAL, "energy of the frames that it has time for", "J", null=f"{_WAITS}, or not modelled"),
+    column("paging_j", REAL, "energy of loading and dropping", "J"),
+    column("note", TEXT, "why it waits, or which of its goals is out of reach", null="nothing to say"),
+    column("host_schedule_seconds", REAL, "processor time of the host for the allocation", "s"),
 )
 
 _VARIANTS = table_of(
@@ -238,12 +234,12 @@ _VARIANTS = table_of(
     *PLACE,
     column("variant", INDEX, "number of the network, from the smallest on"),
     column("network", TEXT, "its name"),
-    column("accuracy", REAL, "what it reached on held-out data, 0 to 1", null="not measured"),
-    column("val_accuracy", REAL, _KNOWN, null="not measured"),
+    column("accuracy", REAL, "its accuracy on test data, else on validation data, 0 to 1", null="not measured"),
+    column("val_accuracy", REAL, _VAL, null="not measured"),
     column("memory_bytes", BYTES, _TAKES, "B"),
-    column("kernel_bytes", BYTES, _KERNELS, "B", null="somebody measured it elsewhere"),
-    column("latency_ms", REAL, "time of one frame, alone on the device", "ms"),
-    column("energy_j", REAL, "what one frame draws", "J", null="not modelled"),
+    column("kernel_bytes", BYTES, _KERNELS, "B", null="a profile measured it"),
+    column("latency_ms", REAL, "time of one frame without co-running tasks", "ms"),
+    column("energy_j", REAL, "energy of one frame", "J", null="not modelled"),
     column("macs", COUNT, "multiply-accumulates for one frame", "MAC", null="not counted"),
 )
 
@@ -255,22 +251,20 @@ _DEVICES = table_of(
     column("device", TEXT, "which device"),
     column("hardware", TEXT, "its hardware profile"),
     column("link", TEXT, "its link"),
-    column("stream_seed", COUNT, "seed of the stream that its (first) application watches"),
-    column(
-        "static_scene", FLAG, "whether that stream has one scene for ever, before a stationary camera", null=_UNKNOWN
-    ),
-    column("appearance_drift", FLAG, "whether light and weather of its scenes move on to other looks", null=_UNKNOWN),
-    column("frames", COUNT, "frames its camera saw", "frames", null=_GIVEN),
+    column("stream_seed", COUNT, "seed of the stream of its (first) application"),
+    column("static_scene", FLAG, "whether that stream has one scene, before a stationary camera", null=_UNKNOWN),
+    column("appearance_drift", FLAG, "whether light and weather of its scenes change", null=_UNKNOWN),
+    column("frames", COUNT, "frames of its camera", "frames", null=_GIVEN),
     column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
     column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
-    column("energy_j", REAL, "what the device draws for what it does", "J", null=_GIVEN),
+    column("energy_j", REAL, "energy of the device", "J", null=_GIVEN),
     *_split(_GIVEN),
     column("memory_bytes", BYTES, "memory that its applications share", "B"),
-    column("peak_memory_bytes", BYTES, "the most that answering and learning needed at once", "B", null=_GIVEN),
+    column("peak_memory_bytes", BYTES, "peak memory of inference and training", "B", null=_GIVEN),
     column(
         "working_memory_bytes",
         BYTES,
-        "what the students of all its applications, as they were built, would need at once: activations, and the "
+        "memory of the students of all its applications, as they were built, at once: activations, and the "
         "weights twice, as one copy runs while the other is patched",
         "B",
     ),
@@ -281,15 +275,15 @@ _DEVICES = table_of(
 
 _SNAPSHOTS = table_of(
     "snapshots",
-    "What a model saw at a few moments; answers are drawn in one colour per class.",
+    "Frames of a few moments with truth and prediction, drawn in one colour per class.",
     column("device", TEXT, "which device"),
     column("time_s", REAL, "when the frame was shown", "s"),
     column("scene", INDEX, "which scene it shows"),
     column("height", INDEX, "height of the frame", "px"),
     column("width", INDEX, "width of the frame", "px"),
     column("image", PNG, "the frame", "PNG"),
-    column("truth", PNG, "true answer: label map, boxes, or the class's colour", "PNG", null=_NO_TRUTH),
-    column("prediction", PNG, "predicted answer, likewise", "PNG"),
+    column("truth", PNG, "truth: label map, boxes, or the class's colour", "PNG", null=_NO_TRUTH),
+    column("prediction", PNG, "prediction, likewise", "PNG"),
 )
 
 TABLES: Mapping[str, pa.Schema] = MappingProxyType(
@@ -324,16 +318,6 @@ def version_of(schema: pa.Schema) -> str:
     return note(schema, "driftlab.schema")
 
 
-def is_newer(table: str, version: str) -> bool:
-    """Tell whether a table was added after a schema version."""
-    return ordered(note(TABLES[table], "driftlab.since")) > ordered(version)
-
-
-def before(field: pa.Field) -> Any:
-    """Return what a column holds where older runs lack it."""
-    return json.loads(note(field, "before") or "null")
-
-
 _PREAMBLE = f"""# Tables
 
 A run is a folder; everything a person looks at is read from its tables.
@@ -364,10 +348,9 @@ accuracy in classification, F1 at an overlap of one half in detection. Columns t
 machine happened to do; all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them
 bit by bit.
 
-Schema version {SCHEMA_VERSION}. Runs of every version from {OLDEST} to the next major one open. In older runs a newer
-column is null, or holds what its meaning says, and a newer table is empty. Columns of a newer minor version are left
-out. A newer major version is refused, and so are tables from before the first release. A cell of another version counts
-as not finished: `driftlab run --resume DIR` runs it again.
+Schema version {SCHEMA_VERSION}. Runs of the same major version open: a column that a run lacks is null, a table that it
+lacks is empty, and columns of a newer driftlab are left out. Other major versions are refused. A cell of another
+version, or with other columns, counts as not finished: `driftlab run --resume DIR` runs it again.
 `spec.yaml` holds every parameter of every system: beside the member's name those that were given, under `defaults` the
 others. So a run can be read when members have changed.
 
@@ -385,14 +368,10 @@ def page() -> str:
         parts.append(f"\n## `{name}`\n\n{note(schema, 'meaning')}\n")
         parts.append("| column | type | unit | meaning | null when |\n|---|---|---|---|---|")
         for field in schema:
-            cells = (f"`{field.name}`", str(field.type), note(field, "unit"), _meaning(field), note(field, "null"))
+            notes = [note(field, key) for key in ("unit", "meaning", "null")]
+            cells = (f"`{field.name}`", str(field.type), *notes)
             parts.append("| " + " | ".join(cell or " " for cell in cells) + " |")
     return "\n".join(parts) + "\n"
-
-
-def _meaning(field: pa.Field) -> str:
-    fill = note(field, "before")
-    return note(field, "meaning") + (f"; {fill} in older runs" if fill else "")
 
 
 if __name__ == "__main__":

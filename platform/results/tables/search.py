@@ -8,9 +8,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from driftlab.platform.results.tables.columns import COUNT, REAL, SCHEMA_VERSION, TEXT, column
-
-SINCE = "4.3"
+from driftlab.platform.results.tables.columns import COUNT, REAL, TEXT, column, labels
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "downlink_kbps": Metric("server to device, per device (runs.downlink_kbps)", "kbit/s"),
         "kbps": Metric("both directions together, per device", "kbit/s"),
         "energy_j": Metric(
-            "what the devices of a cell draw (runs.energy_j); of a stopped trial, as if it had gone on like that", "J"
+            "energy of a cell's devices (runs.energy_j); of a stopped trial extrapolated to the full length", "J"
         ),
         "latency_p50_ms": Metric("median over the frames that were processed (frames.latency_ms)", "ms"),
         "latency_p95_ms": Metric("95th percentile over the same frames", "ms"),
@@ -45,8 +43,7 @@ def _table_of(name: str, meaning: str, *columns: pa.Field) -> pa.Schema:
         column("stage", TEXT, "search, or a run on held-out seeds: best or defaults"),
         column("trial", COUNT, "number of the trial in its stage"),
     )
-    metadata = {"driftlab.table": name, "driftlab.schema": SCHEMA_VERSION, "driftlab.since": SINCE, "meaning": meaning}
-    return pa.schema([*own, *columns], metadata=metadata)
+    return pa.schema([*own, *columns], metadata=labels(name, meaning))
 
 
 _FAILED = "the trial failed, or its cells do not measure it"
@@ -55,16 +52,16 @@ SEARCH_TABLES: Mapping[str, pa.Schema] = MappingProxyType(
     {
         "trials": _table_of(
             "trials",
-            "One row per trial of a search: which settings were tried, and what came of them.",
+            "One row per trial of a search: its settings and results.",
             column("status", TEXT, "done, stopped (before its end, as others were better) or failed"),
             column("reason", TEXT, "why it failed", null="it did not"),
             column("settings", TEXT, "JSON: dotted path -> value"),
             column("seeds", TEXT, "seeds of its cells, with commas"),
             column("cells", COUNT, "cells that were run", "cells"),
-            column("time_s", REAL, "how far into its session it came", "s"),
-            column("streamed_s", REAL, "video that all its devices saw together: the compute it got", "s"),
+            column("time_s", REAL, "virtual time that its session reached", "s"),
+            column("streamed_s", REAL, "stream time of all its devices together, the compute budget that it used", "s"),
             *(column(name, REAL, one.meaning, one.unit, null=_FAILED) for name, one in METRICS.items()),
-            column("host_seconds", REAL, "time this machine took", "s"),
+            column("host_seconds", REAL, "time of the host", "s"),
             column("host_overhead_seconds", REAL, "of it, before the first window and after the last", "s"),
             column("host_worker", TEXT, "process that ran it", null="not known"),
         ),
@@ -78,7 +75,7 @@ SEARCH_TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "measures": _table_of(
             "measures",
             "One row per cell of a trial and metric.",
-            column("workload", TEXT, "stream that the devices saw"),
+            column("workload", TEXT, "stream that the devices received"),
             column("fleet", TEXT, "devices and links by name"),
             column("seed", COUNT, "seed of the cell"),
             column("metric", TEXT, "name of the metric, a column of trials"),
