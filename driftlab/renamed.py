@@ -7,7 +7,32 @@ from collections.abc import Collection, Mapping
 
 # Keys of specs, parameters, members, systems, columns, tables, options, figures and routes: one table serves them all,
 # since a new name is only suggested where it exists. Several new names: the old one meant several things.
-RENAMED: Mapping[str, tuple[str, ...]] = {}
+RENAMED: Mapping[str, tuple[str, ...]] = {
+    # tables and their columns
+    "answering_j": ("inference_j",),
+    "drifts": ("appearance_drift",),
+    "known_accuracy": ("val_accuracy",),
+    "learn_share": ("training_share",),
+    "learning_j": ("training_j",),
+    "pictures": ("snapshots",),
+    "place": ("learner_site",),
+    "share": ("inference_share",),
+    "steady": ("static_scene",),
+    "teach_end_s": ("label_end_s",),
+    "teach_start_s": ("label_start_s",),
+    "unknown": ("unlisted_labels",),
+    "way": ("training_config",),
+    "work_s": ("isolated_s",),
+    # figures and words of reports
+    "answer_ms": ("latency_ms",),
+    "cannot tell": ("inconclusive",),
+    "horizon": ("training_horizon",),
+    "knobs": ("parameter_sweep",),
+    "learners": ("compute_shares",),
+    "paging": ("switching_cost",),
+    "streets": ("per_workload",),
+    "timeline": ("allocation_timeline",),
+}
 
 
 def name_hint(given: str, known: Collection[str]) -> str:

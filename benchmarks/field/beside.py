@@ -81,7 +81,7 @@ def _figures(field: Run, lab: Run) -> dict[str, Any]:
     means = [
         np.concatenate([blocks[i] for i in rng.integers(len(blocks), size=len(blocks))]).mean() for _ in range(DRAWS)
     ]
-    names = ("score_frame", "uplink_kbps", "downlink_kbps", "updates", "update_s", "answer_ms")
+    names = ("score_frame", "uplink_kbps", "downlink_kbps", "updates", "update_s", "latency_ms")
     told = {name: [_short(mine[name]), _short(theirs[name])] for name in names}
     return told | {"interval": [_short(float(np.percentile(means, q))) for q in (2.5, 97.5)]}
 
@@ -90,7 +90,7 @@ def _faults(told: dict[str, Any]) -> Iterator[str]:
     low, high = told["interval"]
     if not low <= told["score_frame"][0] <= high:
         yield f"score {told['score_frame'][0]} is not in {low} to {high}"
-    tolerances = {"uplink_kbps": TRAFFIC, "downlink_kbps": TRAFFIC, "update_s": TIMES, "answer_ms": TIMES}
+    tolerances = {"uplink_kbps": TRAFFIC, "downlink_kbps": TRAFFIC, "update_s": TIMES, "latency_ms": TIMES}
     for name, most in tolerances.items():
         mine, theirs = told[name]
         if mine is not None and theirs is not None and abs(mine - theirs) > most * max(mine, theirs):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from claims_factory import ask, measured, word
 from figures_factory import hidden, lines, panel_of, show
 from paths_factory import EXITS, LOADS, SAME, SEEN, tables
 
+from driftlab.errors import RequestError
 from driftlab.platform.results.claims.base import evaluate, every_claim
 from driftlab.platform.results.figures import paths as figure
 from driftlab.platform.results.figures import plots
@@ -18,6 +21,14 @@ def test_a_deadline_is_missed_by_a_late_answer_and_by_none():
     found = paths.deadlines(tables())
     assert found.loc[("exit-3", "depot", "user")]["missed"].tolist() == pytest.approx([0.5] * 3)
     assert found.loc[("adascale", "depot", "random")]["energy_j"].tolist() == pytest.approx([0.1] * 3)
+
+
+@pytest.mark.parametrize(("column", "hint"), [("known_accuracy", " It is now 'val_accuracy'."), ("zzz", "")])
+def test_a_claim_about_an_unknown_column_is_an_error_with_the_new_name(column, hint):
+    claim = every_claim()["AS-4"]
+    claim = replace(claim, of={**claim.of, "where": {"column": column}})
+    with pytest.raises(RequestError, match=f"^Claim 'AS-4': paths.exits_and_light has no column '{column}'.{hint}$"):
+        claim.ask(tables())
 
 
 def test_the_best_fixed_exit_misses_no_more_than_ours():

@@ -13,6 +13,7 @@ from tables_factory import Made
 
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
+from driftlab.errors import RequestError
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results import figures
@@ -20,6 +21,7 @@ from driftlab.platform.results.figures import (
     clients,
     frontier,
     gains,
+    notebook,
     per_workload,
     plots,
     rates,
@@ -292,3 +294,9 @@ def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
     assert strong == {"just_in_time"}
     assert not any(entry.strong for name in ("ams", "no_custom") for entry in grid.rows[name])
     assert grid.rows["no_custom"][0].text == grid.rows["just_in_time"][0].text == "72.5"
+
+
+@pytest.mark.parametrize(("old", "new"), [("learners", "compute_shares"), ("streets", "per_workload")])
+def test_an_old_name_of_a_figure_is_answered_with_the_new_one(old, new):
+    with pytest.raises(RequestError, match=f"Unknown figure '{old}'. It is now '{new}'"):
+        notebook.show(view(Made({})), old)

@@ -22,7 +22,7 @@ from driftlab.platform.results.claims.base import (
 )
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.relations.base import Untestable
-from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.read import Tables, open_run
 
 ONCE = ("ONCE-1", "ONCE-2", "ONCE-3")
 
@@ -55,6 +55,13 @@ def test_a_single_value_is_judged_and_marked():
     claim = Claim("X-1", "x", "here", "it holds", 1.0, "s", "le")
     assert judge(claim, Measured(0.5)).note == "one value has no interval"
     assert judge(claim, Measured(0.5, 0.4, 0.6, 3)).note == ""
+
+
+def test_a_claim_about_an_old_column_is_an_error_with_the_new_name(tmp_path):
+    tables = Tables(open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False)))
+    of = {"relation": "scores.scores", "systems": ["one_time", "no_custom"], "where": {"beside": "answering_j"}}
+    with pytest.raises(RequestError, match=r"Unknown column of 'runs' 'answering_j'\. It is now 'inference_j'"):
+        replace(every_claim()["ONCE-1"], of=of).ask(tables)
 
 
 def test_what_cannot_be_told_is_not_judged():

@@ -111,6 +111,6 @@ def test_figures_stand_side_by_side(pair):
     assert found["uplink_kbps"].share == pytest.approx(0.2)
     assert found["score"].share == 0.0
     assert not found["uplink_kbps"].within(0.19)
-    assert found["answer_ms"].first > 0  # a time, which is shown alone: a profile's in one run, measured in the other
+    assert found["latency_ms"].first > 0  # a time, which is shown alone: a profile's in one run, measured in the other
     (grid,) = side_by_side(*map(open_run, pair)).grids
     assert [cell.text for cell in grid.rows["one_time w 0, uplink_kbps"]][-1] == "20.0%"

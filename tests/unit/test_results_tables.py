@@ -12,6 +12,7 @@ import results_factory as factory
 import yaml
 from spec_factory import stored
 
+import driftlab
 from driftlab.errors import DataError, RequestError
 from driftlab.platform.lab.paths import new_run
 from driftlab.platform.results.tables import schema
@@ -226,6 +227,31 @@ def test_a_wrong_question_is_a_request_error(run):
         open_run(run).sql("select colour from runs")
     with pytest.raises(RequestError, match="Did you mean 'frames'"):
         open_run(run).table("frame")
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("select answering_j from runs", "inference_j"),
+        ("select r.answering_j from runs r", "inference_j"),
+        ("select sum(inference_j) from runs where learning_j > 1", "training_j"),
+        ("select share from shares", "inference_share"),
+        ("select way, place from updates", "training_config"),
+        ("select * from pictures", "snapshots"),
+    ],
+)
+def test_an_old_name_in_sql_is_answered_with_the_new_one(run, query, name):
+    with pytest.raises(RequestError, match=rf" It is now '{name}'\.$"):
+        open_run(run).sql(query)
+
+
+def test_an_old_name_of_a_table_or_column_is_answered_with_the_new_one(run):
+    with pytest.raises(RequestError, match=r"Unknown table 'pictures'\. It is now 'snapshots'"):
+        open_run(run).table("pictures")
+    renamed = {"answering_j": "inference_j", "updates.work_s": "isolated_s", "pictures.scene": "snapshots"}
+    for asked, name in renamed.items():
+        with pytest.raises(RequestError, match=f"It is now '{name}'"):
+            driftlab.open_run(run).compare("one_time", "no_custom", asked)
 
 
 @pytest.mark.parametrize(

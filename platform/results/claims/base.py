@@ -11,11 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from driftlab.errors import unknown_name
+from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.results.claims.assumed import missing
 from driftlab.platform.results.claims.statistics import STATISTICS, Measured
 from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Run, Tables
+from driftlab.platform.results.tables.schema import TABLES
+from driftlab.renamed import name_hint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +72,17 @@ class Claim:
         return replace(found, low=max(found.low, self.least))
 
     def _measure(self, tables: Tables) -> Measured:
-        rows = relation(self.of["relation"])(tables, *self.of.get("systems", ()), **self.of.get("where", {}))
+        where = self.of.get("where", {})
+        try:
+            rows = relation(self.of["relation"])(tables, *self.of.get("systems", ()), **where)
+        except KeyError as error:
+            named = [value for value in where.values() if isinstance(value, str) and f"'{value}'" in str(error)]
+            if not named:
+                raise
+            known = dict.fromkeys(name for table in TABLES.values() for name in table.names)
+            raise RequestError(
+                f"Claim '{self.id}': {self.of['relation']} has no column '{named[0]}'.{name_hint(named[0], known)}"
+            ) from error
         if rows.empty:
             raise Untestable(self.needs or rows.attrs.get("needs") or "nothing was measured")
         ((name, options),) = ({self.statistic: {}} if isinstance(self.statistic, str) else self.statistic).items()

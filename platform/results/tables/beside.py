@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from driftlab.platform.results.tables.read import Run
 
 COUNTED = ("duration_s", "frames", "score", "score_frame", "uplink_kbps", "downlink_kbps", "updates")
-TIMED = ("answer_ms", "update_s")  # medians: from a frame to its answer, from an upload to the update from it
+TIMED = ("latency_ms", "update_s")  # medians: from a frame to its prediction, from an upload to the update from it
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _figures(run: Run, row: dict[str, Any]) -> dict[str, float | None]:
     frames = run.table("frames").filter(pc.field("cell") == row["cell"])
     answered = frames.filter(pc.field("processed"))["latency_ms"]
     waits = list(update_waits(run, row["cell"]))
-    times = {"answer_ms": pc.quantile(answered, 0.5)[0].as_py(), "update_s": median(waits) if waits else None}
+    times = {"latency_ms": pc.quantile(answered, 0.5)[0].as_py(), "update_s": median(waits) if waits else None}
     return {name: row[name] for name in COUNTED} | times
 
 

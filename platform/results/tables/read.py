@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from driftlab.platform.results.tables.recorder import check_version, files_of, r
 from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 from driftlab.platform.results.tables.trials import read_trials
+from driftlab.renamed import name_hint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 SPEC_CURE = "Put back what was changed, or start the experiment again."
+UNKNOWN_COLUMN, UNKNOWN_TABLE = r'[Cc]olumn (?:named )?"([^"]+)"', r"Table with name (\w+)"  # in DuckDB's messages
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
@@ -84,13 +86,15 @@ class Run:
         import duckdb
 
         with duckdb.connect() as connection:
+            columns: dict[str, None] = {}
             for name in (*TABLES, *VIEWS, *SEARCH_TABLES):
                 if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
-                    connection.register(name, self.table(name))
+                    connection.register(name, table := self.table(name))
+                    columns |= dict.fromkeys(table.column_names)
             try:
                 return connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
-                raise RequestError(f"The query cannot be answered: {shortened(str(error), MOST_LINE)}") from error
+                raise RequestError(f"The query cannot be answered: {_sql_fault(str(error), columns)}") from error
 
 
 class Tables:
@@ -114,6 +118,15 @@ class Tables:
             self._made[key] = make(self, *args, **kwargs)
         found: T = self._made[key]
         return found
+
+
+def _sql_fault(message: str, columns: Collection[str]) -> str:
+    """Shorten a message of DuckDB; of an unknown column or table keep the first line, and add the name to use."""
+    column, table = (re.search(pattern, message) for pattern in (UNKNOWN_COLUMN, UNKNOWN_TABLE))
+    hint = name_hint(column[1], columns) if column else ""
+    if table:
+        hint = name_hint(table[1], [*TABLES, *VIEWS, *SEARCH_TABLES])
+    return f"{shortened(message.splitlines()[0], MOST_LINE)}{hint}" if hint else shortened(message, MOST_LINE)
 
 
 def open_run(path: str | Path) -> Run:
