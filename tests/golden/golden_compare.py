@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
 import re
 from collections import defaultdict
@@ -19,7 +21,7 @@ import yaml
 from PIL import Image
 
 MOST_VALUE, MOST_LINES = 100, 6
-SEAL = b"driftlab.seal"
+SEAL, VERSION, TABLE = b"driftlab.seal", b"driftlab.schema", b"driftlab.table"
 
 # Parts of a recording that differ without a difference of the code, each with the reason.
 EXCLUDED_COLUMNS = {"host_": "columns of this name hold what this machine happened to do, such as times"}
@@ -52,6 +54,7 @@ class Renames:
     keys: Mapping[str, str] = field(default_factory=dict)  # of specs, recipes and other documents
     texts: Mapping[str, str] = field(default_factory=dict)  # words of reports and of pages
     files: Mapping[str, str] = field(default_factory=dict)  # parts of names of recorded files
+    versions: Mapping[str, str] = field(default_factory=dict)  # of schemas, whose descriptions are then not compared
 
     def table(self, name: str) -> str:
         """Return the new name of a table."""
@@ -136,8 +139,17 @@ def file_differences(old: Path, new: Path, roots: tuple[Path, Path], renames: Re
     if old.suffix in (".yaml", ".json"):
         read = yaml.safe_load if old.suffix == ".yaml" else json.loads
         yield from document_differences(renames.document(read(texts[0])), read(texts[1]))
+    elif old.suffix == ".csv":
+        yield from text_differences(csv_text(texts[0], old.stem, renames), csv_text(texts[1], new.stem, Renames()))
     else:
         yield from text_differences(renames.text(texts[0]), texts[1])
+
+
+def csv_text(text: str, table: str, renames: Renames) -> str:
+    """Return an exported table with new names of its columns and values, one line per row."""
+    head, *rows = csv.reader(io.StringIO(text))
+    lines = [[renames.column(table, name) for name in head], *([renames.value(value) for value in row] for row in rows)]
+    return "\n".join(map(",".join, lines))
 
 
 def plain(text: str, recording: Path) -> str:
@@ -195,7 +207,8 @@ def run_differences(old: Path, new: Path, renames: Renames) -> Iterator[str]:
         yield from missing(f"table {name}, cell", ours, theirs)
         found: defaultdict[str, list[str]] = defaultdict(list)
         for cell in sorted(ours.keys() & theirs.keys()):
-            for what, line in table_differences(ours[cell], theirs[cell]):
+            pair = (ours[cell], theirs[cell])
+            for what, line in table_differences(*(map(undescribed, pair) if renames.versions else pair)):
                 found[what].append(f"{cell}: {line}")
         for what, lines in found.items():
             yield f"table {name}, {what}: in {len(lines)} of {len(ours)} cells, first {lines[0]}"
@@ -225,7 +238,20 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
                 values = [None if text is None else renames.value(text) for text in table[place].to_pylist()]
                 table = table.set_column(place, column, pa.array(values, column.type))
     fields = [column.with_name(renames.column(name, column.name)) for column in table.schema]
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, table.schema.metadata))  # with its notes
+    notes = dict(table.schema.metadata or {})
+    for note, names in ((TABLE, renames.tables), (VERSION, renames.versions)):
+        if note in notes:
+            notes[note] = names.get(notes[note].decode(), notes[note].decode()).encode()
+    if SEAL in notes:
+        notes[SEAL] = json.dumps(renames.document(json.loads(notes[SEAL]))).encode()
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
+
+
+def undescribed(table: pa.Table) -> pa.Table:
+    """Return a table without the descriptions of its columns, which a new version of the schema may change."""
+    fields = [pa.field(column.name, column.type) for column in table.schema]
+    notes = {key: note for key, note in (table.schema.metadata or {}).items() if key in (SEAL, VERSION, TABLE)}
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
 
 
 def table_differences(old: pa.Table, new: pa.Table) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,36 @@ def test_a_seal_is_compared_without_hashes_of_files(old: Path, new: Path):
         write_table(recording, "runs", sealed)
     (found,) = compared(old, new)
     assert "seal, origin.spec.fps: in 1 of 1 cells, first ams/depot/one/seed-0: 4 vs 5" in found
+
+
+def described(version: str, **columns: Any) -> pa.Table:
+    """A table with the metadata of a schema version, and a description of its last column by that version."""
+    origin = {"spec": {"fps": 4, "pictures" if version == "4.4" else "snapshots": 0}, "versions": {}}
+    notes = {"driftlab.schema": version, "driftlab.table": "frames", "driftlab.seal": json.dumps({"origin": origin})}
+    table = pa.table({"cell": [CELL], **columns})
+    last = table.schema.field(len(columns)).with_metadata({"meaning": version}).with_nullable(version == "4.4")
+    return table.cast(table.schema.set(len(columns), last)).replace_schema_metadata(notes)
+
+
+def test_names_keys_of_seals_and_versions_of_schemas_are_renamed(old: Path, new: Path):
+    write_table(old, "frames", described("4.4", way=["a"]))
+    write_table(new, "frames", described("5.0", training_config=["a"]))
+    versions = {"4.4": "5.0"}
+    whole = Renames(columns={"frames.way": "training_config"}, keys={"pictures": "snapshots"}, versions=versions)
+    assert compared(old, new, whole) == []
+    assert len(compared(old, new, replace(whole, versions={}))) == 3  # the version, a description, and null
+    assert len(compared(old, new, replace(whole, keys={}))) == 2  # a key on each side
+    assert len(compared(old, new, replace(whole, versions={"4.4": "6.0"}))) == 1
+    assert len(compared(old, new, replace(whole, columns={"shares.way": "training_config"}))) == 2
+
+
+def test_columns_and_values_of_an_exported_table_are_renamed(old: Path, new: Path):
+    for folder, text in ((old, '"way","time_s"\n"share/way",1\n'), (new, '"training_config","time_s"\n"share/x",1\n')):
+        (folder / "csv").mkdir()
+        (folder / "csv" / "updates.csv").write_text(text)
+    assert compared(old, new, Renames(columns={"updates.way": "training_config"}, values={"way": "x"})) == []
+    (found,) = compared(old, new, Renames(columns={"shares.way": "training_config"}, values={"way": "x"}))
+    assert "-way,time_s | +training_config,time_s" in found
 
 
 def test_missing_parts_are_named(old: Path, new: Path):
