@@ -32,7 +32,9 @@ def tables_of(name: str) -> Made:
     spec, runs = json.loads((RECORDED / "specs.json").read_text(encoding="utf-8"))[name], _rows("runs", name)
     made = Made(spec, runs=[{"system": system} for system in runs.column("system").unique().to_pylist()])
     for file in RECORDED.glob("*.parquet"):
-        made._frames[file.stem] = _rows(file.stem, name).to_pandas().reindex(columns=made.frame(file.stem).columns)
+        rows, columns = _rows(file.stem, name).to_pandas(), made.frame(file.stem).columns
+        assert set(rows) <= set(columns), f"'{file.name}' has columns of another schema"
+        made._frames[file.stem] = rows.reindex(columns=columns)
     return made
 
 
