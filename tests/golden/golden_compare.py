@@ -243,7 +243,8 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
         if note in notes:
             notes[note] = names.get(notes[note].decode(), notes[note].decode()).encode()
     if SEAL in notes:
-        notes[SEAL] = json.dumps(renames.document(json.loads(notes[SEAL]))).encode()
+        document = renames.document(json.loads(notes[SEAL]))
+        notes[SEAL] = json.dumps(document, sort_keys=True).encode()  # as its writer sorts it
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
 
 
