@@ -18,7 +18,7 @@ _ABSENT = "the class does not occur"
 
 CLASSES = table_of(
     "classes",
-    "One row per application and class of its task: what was counted over the session; none of detection.",
+    "One row per application and class of its task: counts over the session; none for detection.",
     *PLACE,
     column("class", INDEX, "number of the class in the task's list"),
     column("truth", COUNT, "pixels or frames of the class"),

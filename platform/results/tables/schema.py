@@ -57,7 +57,7 @@ _RUNS = table_of(
     "One row per cell: its request and its results.",
     column("experiment", TEXT, "name of the experiment"),
     column("system", TEXT, "row of the table of systems"),
-    column("streaming", TEXT, "what crosses the link, and when"),
+    column("streaming", TEXT, "messages over the link, and when they are sent"),
     column("adaptation", TEXT, "how the weights are adapted"),
     column("scaling", TEXT, "how the network that fits the budget is chosen"),
     column("scheduling", TEXT, "how the processor is shared in a window"),
@@ -320,12 +320,12 @@ def version_of(schema: pa.Schema) -> str:
 
 _PREAMBLE = f"""# Tables
 
-A run is a folder; everything a person looks at is read from its tables.
+A run is a folder. Reports, figures and claims read its tables.
 
 ```
 runs/<name>-<time>/
-    spec.yaml                        what was asked for, and every parameter that was not given
-    run.json                         versions, machine, commit: where it came from
+    spec.yaml                        the request with every default
+    run.json                         versions, host and commit
     tables/<table>/<cell>.parquet    one file per table and cell; a cell counts once its `runs` file is there
     report.html  report.md           drawn from the tables
     log.jsonl
@@ -342,16 +342,16 @@ run.frame("scores")  # frames with the system, workload, fleet and seed of every
 run.compare("ams", "no_custom")  # see analysis.md
 ```
 
-Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), and what
-was not measured is null. Scores go from 0 to 1; what they are follows from the student's task: mIoU in segmentation,
-accuracy in classification, F1 at an overlap of one half in detection. Columns that begin with `host_` hold what one
-machine happened to do; all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them
+Times are seconds of virtual time from the start of the session, bits are counted in SI (1 kbit = 1 000 bit), and
+values that were not measured are null. Scores go from 0 to 1 and follow from the student's task: mIoU in segmentation,
+accuracy in classification, F1 at an overlap of one half in detection. Columns that begin with `host_` are
+measured on the host; all others depend on the experiment and its seed alone, and `driftlab diff A B` compares them
 bit by bit.
 
 Schema version {SCHEMA_VERSION}. Runs of the same major version open: a column that a run lacks is null, a table that it
 lacks is empty, and columns of a newer driftlab are left out. Other major versions are refused. A cell of another
 version, or with other columns, counts as not finished: `driftlab run --resume DIR` runs it again.
-`spec.yaml` holds every parameter of every system: beside the member's name those that were given, under `defaults` the
+`spec.yaml` holds every parameter of every system: next to the member's name the given ones, under `defaults` the
 others. So a run can be read when members have changed.
 
 A search (`driftlab tune`) leaves a folder of the same shape with the tables `trials`, `settings` and `measures`, one

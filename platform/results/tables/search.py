@@ -79,7 +79,7 @@ SEARCH_TABLES: Mapping[str, pa.Schema] = MappingProxyType(
             column("fleet", TEXT, "devices and links by name"),
             column("seed", COUNT, "seed of the cell"),
             column("metric", TEXT, "name of the metric, a column of trials"),
-            column("value", REAL, "what the cell measured"),
+            column("value", REAL, "value of the cell"),
         ),
     }
 )
