@@ -5,6 +5,7 @@ Only the command line of driftlab is used, so that one recorder serves trees who
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -24,11 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from golden_compare import TREE, is_excluded
-from golden_requests import FOLDER, STORED, TINY, write_requests
 
 HERE = Path(__file__).resolve().parent
 DEFINITIONS = HERE / "definitions"
-OWN_DEFINITIONS = Path("tests/golden/definitions")  # of a tree
+OWN_DEFINITIONS, OWN_REQUESTS = Path("tests/golden/definitions"), Path("tests/golden/golden_requests.py")  # of a tree
 PROCESSES = 2
 POLL_S, RAY_STARTS = 0.01, 3
 SHOWN = "shown"  # the output of `show` for every name, and pictures
@@ -185,15 +186,16 @@ class Recorder:
 
     def ask_all(self) -> None:
         """Keep what is read of every experiment in every size, and how faulty requests and stored runs are refused."""
-        folder = self.out / FOLDER
+        own = requests_of(self.tree)
+        folder = self.out / own.FOLDER
         folder.mkdir()
-        (folder / "tiny.yaml").write_text(yaml.safe_dump(dict(TINY)), encoding="utf-8")
-        self.call("run", f"{FOLDER}/tiny.yaml", "--backend", "inline", "--out", STORED)
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(dict(own.TINY)), encoding="utf-8")
+        self.call("run", f"{own.FOLDER}/tiny.yaml", "--backend", "inline", "--out", own.STORED)
         files = sorted(self.tree.glob("platform/*/experiments/*.yaml"))
         heads = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
-        requests = write_requests(self.out, {name: list(head.get("sizes", {})) for name, head in heads.items()})
-        (self.out / "texts" / FOLDER).mkdir()
-        self.call_batch([(one.words, f"texts/{FOLDER}/{one.name}.txt") for one in requests], refused=True)
+        requests = own.write_requests(self.out, {name: list(head.get("sizes", {})) for name, head in heads.items()})
+        (self.out / "texts" / own.FOLDER).mkdir()
+        self.call_batch([(one.words, f"texts/{own.FOLDER}/{one.name}.txt") for one in requests], refused=True)
 
     def judge(self) -> None:
         """Write every report again, the claims of runs, the figures of two runs side by side, and a run as CSV."""
@@ -228,6 +230,18 @@ class Recorder:
 
     def _log(self, arguments: Sequence[str]) -> Any:
         return self._log_path(arguments).open("wb")
+
+
+def requests_of(tree: Path) -> ModuleType:
+    """Load the requests of a tree, which use its own names; those beside this file for a tree that has none."""
+    file = tree / OWN_REQUESTS
+    spec = importlib.util.spec_from_file_location(
+        "requests_of_tree", file if file.is_file() else HERE / OWN_REQUESTS.name
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def record(tree: Path, out: Path, definitions: Path | None = None, only: Sequence[str] = ()) -> float:
