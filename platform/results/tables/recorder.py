@@ -79,7 +79,7 @@ def doubt(tables: Path, cell: str) -> str | None:
     seal = seal_of(file)
     if seal is None:
         return "an older driftlab wrote it, which did not record what decided its rows"
-    if row.schema.names != pq.read_schema(file).names:
+    if row.schema.names != _columns(file):
         return "its tables have other columns than today's"
     wrong = (name for name in OTHERS if not _as_written(table_file(tables, name, cell), name, seal))
     return next((f"its '{name}' file is missing, damaged or not the one that was written" for name in wrong), None)
@@ -89,7 +89,12 @@ def _as_written(file: Path, table: str, seal: Seal) -> bool:
     """Tell whether a file is the one that was written, with today's columns."""
     if _readable(file, table) is None or digest_of(file) != seal.files.get(table):
         return False
-    return pq.read_schema(file).names == TABLES[table].names
+    return _columns(file) == TABLES[table].names
+
+
+def _columns(file: Path) -> list[str]:
+    names: list[str] = pq.read_schema(file).names
+    return names
 
 
 def files_of(tables: Path, table: str) -> list[Path]:
