@@ -49,7 +49,7 @@ class Renames:
     values: Mapping[str, str] = field(
         default_factory=dict
     )  # of texts in tables and documents; of parts between slashes
-    keys: Mapping[str, str] = field(default_factory=dict)  # of specs, recipes and other documents
+    keys: Mapping[str, str] = field(default_factory=dict)  # of documents: `KEY`, or `PARENT.KEY` below one key alone
     texts: Mapping[str, str] = field(default_factory=dict)  # words of reports and of pages
     files: Mapping[str, str] = field(default_factory=dict)  # parts of names of recorded files
 
@@ -79,12 +79,16 @@ class Renames:
             name = name.replace(old, new)
         return name
 
-    def document(self, part: Any) -> Any:
+    def key(self, parent: str, key: str) -> str:
+        """Return the new name of a key below another key."""
+        return self.keys.get(f"{parent}.{key}", self.keys.get(key, key))
+
+    def document(self, part: Any, parent: str = "") -> Any:
         """Return a document with new keys and values."""
         if isinstance(part, Mapping):
-            return {self.keys.get(key, key): self.document(value) for key, value in part.items()}
+            return {self.key(parent, key): self.document(value, key) for key, value in part.items()}
         if isinstance(part, list):
-            return [self.document(value) for value in part]
+            return [self.document(value, parent) for value in part]
         return self.value(part) if isinstance(part, str) else part
 
 
@@ -225,7 +229,10 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
                 values = [None if text is None else renames.value(text) for text in table[place].to_pylist()]
                 table = table.set_column(place, column, pa.array(values, column.type))
     fields = [column.with_name(renames.column(name, column.name)) for column in table.schema]
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, table.schema.metadata))  # with its notes
+    notes = dict(table.schema.metadata or {})
+    if SEAL in notes:
+        notes[SEAL] = json.dumps(renames.document(json.loads(notes[SEAL]))).encode()
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes))
 
 
 def table_differences(old: pa.Table, new: pa.Table) -> Iterator[tuple[str, str]]:
