@@ -211,7 +211,7 @@ def test_a_contact_sheet_has_frames_and_ground_truth(tmp_path: Path):
 @pytest.mark.slow
 def test_a_contact_sheet_uses_parameters(tmp_path: Path):
     sheets = []
-    for sets in ([], ["fog.severity=0.9", "fog.course=switch"], ["fog=0.9"]):
+    for sets in ([], ["fog.severity=0.9", "fog.schedule=switch"], ["fog=0.9"]):
         path = tmp_path / f"{len(sheets)}.png"
         words = [word for one in sets for word in ("--set", one)]
         assert call("show", "workloads/city/driving_la", "--image", str(path), *words).exit_code == 0

@@ -125,7 +125,7 @@ def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder)
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
     assert "Score: mIoU over the last 10 s" in text
-    for bound in ("do_nothing", "best_static", "oracle"):
+    for bound in ("no_adaptation", "best_static", "oracle"):
         assert BOUNDS[bound] in text
     assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text
     assert "driftlab run demo --seed 0,1,2 --set 'student.network=tiny wide'" in text
@@ -219,7 +219,7 @@ def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     looks = plots.styles(runs, ["one_time"])
     assert list(looks) == ["one_time", "no_custom", "best_static", "oracle"]
     assert looks["one_time"].colour == plots.COLOURS[0]
-    greys = [plots.GREYS[bound] for bound in ("do_nothing", "best_static", "oracle")]
+    greys = [plots.GREYS[bound] for bound in ("no_adaptation", "best_static", "oracle")]
     assert [looks[name].colour for name in list(looks)[1:]] == greys
     many = pd.DataFrame({"system": [f"s{k:02}" for k in range(12)], "bound": [None] * 12})
     assert len(set(plots.styles(many).values())) == 12

@@ -69,7 +69,12 @@ _RUNS = table_of(
     column("fleet", TEXT, "devices and links by name"),
     column("devices", INDEX, "how many devices"),
     column("seed", COUNT, "seed of the cell"),
-    column("bound", TEXT, "do_nothing, null_link, best_static or oracle", null="the system is a method, not a bound"),
+    column(
+        "bound",
+        TEXT,
+        "no_adaptation, zero_delay_link, best_static or oracle",
+        null="the system is a method, not a bound",
+    ),
     column("tuned", TEXT, "which search its settings come from", null="they are defaults, or were given"),
     column("status", TEXT, "done or failed"),
     column("error", TEXT, "why the cell failed", null="it did not"),
