@@ -37,6 +37,8 @@ EXCLUDED_TEXTS = {
     r'(?s)<dl class="provenance">.*?</dl>': "the same in the page",
     r'(?<="commit": )(null|"[^"]*")': "the commit that was recorded",
 }
+SORTED_TABLES = {"systems": "its rows are in the order of the names of parameters, which a rename changes"}
+MEMBER = re.compile(r"\w+\(\w+=.*\)")  # a member and its parameters
 TREE = "tree.txt"  # of a recording: where its tree was
 
 
@@ -62,9 +64,11 @@ class Renames:
         return self.columns.get(f"{table}.{name}", self.columns.get(name, name))
 
     def value(self, text: str) -> str:
-        """Return a text with new names, as a whole or between slashes."""
+        """Return a text with new names, as a whole, between slashes, or of the parameters in `nested(batch=16)`."""
         if text in self.values:
             return self.values[text]
+        if MEMBER.fullmatch(text):
+            return re.sub(r"(?<=[( ])\w+(?==)", lambda found: self.keys.get(found[0], found[0]), text)
         return "/".join(self.values.get(part, part) for part in text.split("/"))
 
     def text(self, text: str) -> str:
@@ -89,7 +93,9 @@ class Renames:
             return {self.key(parent, key): self.document(value, key) for key, value in part.items()}
         if isinstance(part, list):
             return [self.document(value, parent) for value in part]
-        return self.value(part) if isinstance(part, str) else part
+        if not isinstance(part, str):
+            return part
+        return self.values.get(f"{parent}.{part}", self.value(part))
 
 
 def read_renames(file: Path) -> Renames:
@@ -228,11 +234,21 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
             if pa.types.is_string(column.type):
                 values = [None if text is None else renames.value(text) for text in table[place].to_pylist()]
                 table = table.set_column(place, column, pa.array(values, column.type))
-    fields = [column.with_name(renames.column(name, column.name)) for column in table.schema]
+    if name in SORTED_TABLES:
+        table = table.sort_by(
+            [(column.name, "ascending") for column in table.schema if pa.types.is_string(column.type)]
+        )
+    fields = [renamed_field(column, name, renames) for column in table.schema]
     notes = dict(table.schema.metadata or {})
     if SEAL in notes:
-        notes[SEAL] = json.dumps(renames.document(json.loads(notes[SEAL]))).encode()
+        notes[SEAL] = json.dumps(renames.document(json.loads(notes[SEAL])), sort_keys=True).encode()
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes))
+
+
+def renamed_field(column: pa.Field, table: str, renames: Renames) -> pa.Field:
+    """Give a column its new name, and its notes the new words."""
+    notes = {key: renames.text(note.decode()).encode() for key, note in (column.metadata or {}).items()}
+    return column.with_name(renames.column(table, column.name)).with_metadata(notes or None)
 
 
 def table_differences(old: pa.Table, new: pa.Table) -> Iterator[tuple[str, str]]:
