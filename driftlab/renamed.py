@@ -38,6 +38,7 @@ RENAMED: Mapping[str, tuple[str, ...]] = {
     "--sessions": ("--max-sessions",),
     "--rate": ("--rate-limit",),
     "--folder": ("--state-dir",),
+    "--spread": ("--ramp-up",),
 }
 
 

@@ -334,7 +334,7 @@ def _field(dice: random.Random, world: World) -> Request:
         return str(values.value(dice)).replace("\0", "")[:6000]
 
     if dice.random() < 0.2:
-        return Request(("serve", "--token", "short", dice.choice(("--port", "--sessions", "--folder")), odd()))
+        return Request(("serve", "--token", "short", dice.choice(("--port", "--max-sessions", "--state-dir")), odd()))
     server = f"http://127.0.0.1:{world.port}"
     url = dice.choice((*[server] * 4, *ADDRESSES, odd()))
     token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), odd()))
@@ -356,7 +356,18 @@ ADDRESSES = (
     *("https://127.0.0.1:9", "http://127.0.0.1:9/a\nb", "http://:9", f"http://{'x' * 300}.invalid:9"),
 )
 OPTIONS = (
-    *("--system", "--workload", "--seed", "--set", "--backend", "--address", "--workers", "--rack", "--clock", "--out"),
+    *(
+        "--system",
+        "--workload",
+        "--seed",
+        "--set",
+        "--backend",
+        "--address",
+        "--workers",
+        "--devices-per-actor",
+        "--clock",
+        "--out",
+    ),
     *("--resume", "--json", "--dashboard", "--help", "--version", "-v", "--", "-", "--image"),
 )
 COMMANDS = (
