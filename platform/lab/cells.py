@@ -79,7 +79,7 @@ def systems_of(experiment: Experiment) -> list[System]:
 
 def _cell(point: Point, devices: tuple[Device, ...], gpus: int) -> Cell:
     if point.system.bound == "zero_delay_link":
-        devices = tuple(replace(device, link=link.find("null")) for device in devices)
+        devices = tuple(replace(device, link=link.find("zero-delay")) for device in devices)
     return Cell(
         point.id,
         point.system,
