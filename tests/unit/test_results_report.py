@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from PIL import Image
 from driftlab.errors import DataError
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import view_of
-from driftlab.platform.results.figures.svg import panel
+from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.relations import courses
 from driftlab.platform.results.report import page as pages
 from driftlab.platform.results.report.page import compose, write_report
@@ -211,6 +212,12 @@ def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
 
 
 # --- plots
+
+
+def test_the_style_sheet_has_every_colour_in_both_themes():
+    sheet = (Path(pages.__file__).parent / "templates" / "report.css").read_text("utf-8")
+    counts = {name: sheet.count(f" {name.removeprefix('var(').removesuffix(')')}: ") for name in VARIABLES.values()}
+    assert set(counts.values()) == {2}, counts
 
 
 @pytest.mark.slow
