@@ -63,10 +63,10 @@ class Renames:
         """Return the new name of a column."""
         return self.columns.get(f"{table}.{name}", self.columns.get(name, name))
 
-    def value(self, text: str) -> str:
+    def value(self, text: str, place: str = "") -> str:
         """Return a text with new names, as a whole, between slashes, or of the parameters in `nested(batch=16)`."""
-        if text in self.values:
-            return self.values[text]
+        if (new := self.values.get(f"{place}.{text}", self.values.get(text))) is not None:
+            return new
         if MEMBER.fullmatch(text):
             return re.sub(r"(?<=[( ])\w+(?==)", lambda found: self.keys.get(found[0], found[0]), text)
         return "/".join(self.values.get(part, part) for part in text.split("/"))
@@ -95,7 +95,7 @@ class Renames:
             return [self.document(value, parent) for value in part]
         if not isinstance(part, str):
             return part
-        return self.values.get(f"{parent}.{part}", self.value(part))
+        return self.value(part, parent)
 
 
 def read_renames(file: Path) -> Renames:
@@ -232,7 +232,9 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
     if renames.values:
         for place, column in enumerate(table.schema):
             if pa.types.is_string(column.type):
-                values = [None if text is None else renames.value(text) for text in table[place].to_pylist()]
+                values = [
+                    None if text is None else renames.value(text, column.name) for text in table[place].to_pylist()
+                ]
                 table = table.set_column(place, column, pa.array(values, column.type))
     if name in SORTED_TABLES:
         table = table.sort_by(
