@@ -71,7 +71,7 @@ class ClusterConfig:
 
     address: str | None = None  # None: this computer only, unless RAY_ADDRESS names a cluster
     workers: int | None = None  # maximum of actors of a kind; None: the number of CPU cores
-    rack: int | None = None  # maximum of devices per actor; it replaces the limit by `workers`
+    devices_per_actor: int | None = None  # maximum of devices per actor; it replaces the limit by `workers`
     gpus_per_actor: float = 0.0  # for each application, teacher and learner
     dashboard: bool = False  # takes 2 s and 0.9 GB more; shows actors by name
     run: str = "run"  # name of the run in the dashboard

@@ -96,8 +96,8 @@ class Pool:
             )
 
     def _suffices(self, kind: Kind, best: ActorSlot, count: int) -> bool:
-        if kind in RACKED and self._config.rack is not None:
-            return best.nodes < self._config.rack
+        if kind in RACKED and (most := self._config.devices_per_actor) is not None:
+            return best.nodes < most
         return best.nodes == 0 or count >= self._limit(kind)
 
     def _limit(self, kind: Kind) -> int:
@@ -143,7 +143,7 @@ class Pool:
             raise RequestError(
                 f"{running + 1} actors need about {(running + 1) * PROCESS_BYTES / GIB:.1f} GiB, and "
                 f"{self._cluster.memory_bytes / GIB:.1f} GiB are free. Give more devices to each actor with a larger "
-                "--rack, or leave --rack out."
+                "--devices-per-actor, or leave it out."
             )
 
 

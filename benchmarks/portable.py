@@ -19,7 +19,7 @@ from _shared import child_json, options_of, report
 from driftlab.platform.sim.portable import SETTINGS, lacking
 
 SIGNS = {"name": "domains:signs/town", "fps": 4.0, "height": 24, "width": 24, "params": {"domain_s": 10}}
-APPS = {"apps": [{"name": "town"}, {"name": "motorway", "watches": "domains:signs/motorway", "pretrain_seed": 1}]}
+APPS = {"apps": [{"name": "town"}, {"name": "motorway", "workload": "domains:signs/motorway", "pretrain_seed": 1}]}
 STREETS = {"name": "streets/driving_la", "fps": 2.0}
 CLASSIFIER = {"network": "tiny_classifier", "pretrain_steps": 50}
 LEARNS = {

@@ -70,7 +70,7 @@ def on_serve(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], st
     def start_with_proxy(**ways: Any) -> None:
         start(http_options={"host": proxy.host, "port": proxy.port}, logging_config=ways["logging_config"])
 
-    args = deployment.ServerArgs(folder=str(folder), token=TOKEN, sessions=sessions, rate=RATE)
+    args = deployment.ServerArgs(state_dir=str(folder), token=TOKEN, max_sessions=sessions, rate_limit=RATE)
     with mock.patch.object(deployment.serve, "start", start_with_proxy), deployment.serving(args, where):
         yield where.url, lambda: _echo(proxy.url)
 
@@ -91,7 +91,7 @@ def _echo(url: str) -> str:
 @contextlib.contextmanager
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
-    hub = Hub(folder, TOKEN, Limits(sessions=sessions, rate=RATE))
+    hub = Hub(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
     door = Door(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{door.port}", None
@@ -159,7 +159,7 @@ def answers(
     opened = client.ask_json("POST", "/sessions", wanted)
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     body = cv2.imencode(".png", image)[1].tobytes()
-    path, echoed = f"/sessions/{opened['id']}/answer", None if echo is None else echo()
+    path, echoed = f"/sessions/{opened['id']}/predict", None if echo is None else echo()
     session = HostedSession(folder / "bare", read_asked(wanted))
     for clients in options.clients:
         asking(url, path, opened["token"], body, clients, clients)

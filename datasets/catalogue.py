@@ -17,7 +17,7 @@ from driftlab.datasets.domains.parameters import DOMAIN_PARAMETERS
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.labelled import SETS, SetSource, folder_digest
 from driftlab.datasets.parameters import AnyParameter, Given, StreamParameter, Value, parameter_faults, read_values
-from driftlab.datasets.severity import SeverityCourse
+from driftlab.datasets.severity import SeveritySchedule
 from driftlab.datasets.signs.presets import PRESETS as SIGNS
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.datasets.streets.presets import PRESETS as STREETS
@@ -98,7 +98,7 @@ def _open_city(request: StreamRequest) -> Stream:
 
     others = {name: value for name, value in request.params.items() if name not in CONDITIONS}
     conditions = tuple(
-        (name, value) for name in CONDITIONS if isinstance(value := request.params[name], SeverityCourse)
+        (name, value) for name in CONDITIONS if isinstance(value := request.params[name], SeveritySchedule)
     )
     asked = partial(CityRequest, conditions=conditions)
     return _procedural(replace(request, params=others), asked, CityStream)
@@ -344,7 +344,7 @@ def open_stream(
 ) -> Stream:
     """Open a workload. The same arguments give the same frames in every process and in any order.
 
-    A condition is a number or, where it comes and goes, a mapping of severity, course and every_s.
+    A condition is a number or, where it comes and goes, a mapping of severity, schedule and period_s.
     """
     workload = find_workload(name)
     faults = [

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from driftlab.datasets import checks, severity
-from driftlab.datasets.severity import SeverityCourse
+from driftlab.datasets.severity import SeveritySchedule
 from driftlab.errors import quoted, unknown_name
 
 Choice = str | int
-Value = float | SeverityCourse | tuple[Choice, ...]
+Value = float | SeveritySchedule | tuple[Choice, ...]
 Given = float | str | Sequence[Choice] | Mapping[str, object]
 
 

@@ -10,32 +10,32 @@ from driftlab.datasets import checks
 from driftlab.errors import quoted, unknown_name
 
 STAY, DRIFT, SWITCH = "stay", "drift", "switch"
-_COURSES = (STAY, DRIFT, SWITCH)
+_SCHEDULES = (STAY, DRIFT, SWITCH)
 _MIN_PERIOD_S, _MAX_PERIOD_S = 0.1, 1e6
-_KEYS = ("severity", "course", "every_s")
+_KEYS = ("severity", "schedule", "period_s")
 
 
 @dataclass(frozen=True)
-class SeverityCourse:
+class SeveritySchedule:
     """A severity, and its schedule between the neutral value and this severity."""
 
     severity: float
-    course: str = STAY
-    every_s: float = 60.0
+    schedule: str = STAY
+    period_s: float = 60.0
     neutral: float = 0.0
 
     def at(self, time_s: float) -> float:
-        """Return the severity at a time: `drift` changes smoothly, `switch` in steps every `every_s`."""
-        turns = time_s / self.every_s
-        if self.course == DRIFT:
+        """Return the severity at a time: `drift` changes smoothly, `switch` in steps every `period_s`."""
+        turns = time_s / self.period_s
+        if self.schedule == DRIFT:
             return self.neutral + (self.severity - self.neutral) * (1 - math.cos(math.pi * turns)) / 2
-        if self.course == SWITCH and not math.floor(turns + 1e-9) % 2:
+        if self.schedule == SWITCH and not math.floor(turns + 1e-9) % 2:
             return self.neutral
         return self.severity
 
 
 def faults_in(name: str, value: object, low: float, high: float) -> list[str]:
-    """Return the faults of a severity: a number, or a mapping with severity, course and every_s."""
+    """Return the faults of a severity: a number, or a mapping with severity, schedule and period_s."""
     if not isinstance(value, Mapping):
         return checks.check_number(name, value, low, high)
     faults = [str(unknown_name(f"key of {name}", str(key), _KEYS)).rstrip(".") for key in value if key not in _KEYS]
@@ -43,14 +43,14 @@ def faults_in(name: str, value: object, low: float, high: float) -> list[str]:
         faults.append(f"{name} has no severity, such as {name}.severity=0.5")
     else:
         faults += checks.check_number(f"{name}.severity", value["severity"], low, high)
-    if value.get("course", STAY) not in _COURSES:
-        faults.append(f"{name}.course is {quoted(value['course'])}, allowed are {', '.join(_COURSES)}")
-    return faults + checks.check_number(f"{name}.every_s", value.get("every_s", 60.0), _MIN_PERIOD_S, _MAX_PERIOD_S)
+    if value.get("schedule", STAY) not in _SCHEDULES:
+        faults.append(f"{name}.schedule is {quoted(value['schedule'])}, allowed are {', '.join(_SCHEDULES)}")
+    return faults + checks.check_number(f"{name}.period_s", value.get("period_s", 60.0), _MIN_PERIOD_S, _MAX_PERIOD_S)
 
 
-def read(value: float | Mapping[str, object], neutral: float) -> SeverityCourse:
+def read(value: float | Mapping[str, object], neutral: float) -> SeveritySchedule:
     """Return the schedule of a checked value."""
     if not isinstance(value, Mapping):
-        return SeverityCourse(float(value), neutral=neutral)
-    course, every_s = str(value.get("course", STAY)), float(value.get("every_s", 60.0))  # type: ignore[arg-type]
-    return SeverityCourse(float(value["severity"]), course, every_s, neutral)  # type: ignore[arg-type]
+        return SeveritySchedule(float(value), neutral=neutral)
+    schedule, period_s = str(value.get("schedule", STAY)), float(value.get("period_s", 60.0))  # type: ignore[arg-type]
+    return SeveritySchedule(float(value["severity"]), schedule, period_s, neutral)  # type: ignore[arg-type]

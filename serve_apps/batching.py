@@ -15,7 +15,7 @@ import numpy as np
 
 from driftlab.errors import RequestError
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.pictures import decode_image, prediction_document
+from driftlab.serve_apps.images import decode_image, prediction_document
 
 MAX_BATCH = 32  # images
 _QueuedImage = tuple[bytes, "asyncio.Future[bytes]"]
@@ -59,7 +59,7 @@ def predict_bodies(session: HostedSession, bodies: list[bytes]) -> list[bytes | 
     replies: list[Any] = [_decode(body, session.app.size) for body in bodies]
     places = [place for place, image in enumerate(replies) if not isinstance(image, Exception)]
     try:
-        version, predictions = session.answer(np.stack([replies[place] for place in places])) if places else (0, ())
+        version, predictions = session.predict(np.stack([replies[place] for place in places])) if places else (0, ())
     except Exception as error:
         return [error] * len(bodies)
     task = session.app.networks.task.name

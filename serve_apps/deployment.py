@@ -46,12 +46,12 @@ class ServerArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    folder: str
+    state_dir: str
     token: str = Field(
         default_factory=lambda: os.environ.get(TOKEN_VARIABLE, ""), min_length=MIN_TOKEN, validate_default=True
     )
-    sessions: int = Field(64, ge=1)
-    rate: float = Field(200.0, gt=0)  # requests per second of one token
+    max_sessions: int = Field(64, ge=1)
+    rate_limit: float = Field(200.0, gt=0)  # requests per second of one token
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
@@ -81,9 +81,9 @@ class ModelStreaming:
 
     def __init__(self, args: ServerArgs) -> None:
         _keep_replica_from_the_network()
-        limits = Limits(sessions=args.sessions, rate=args.rate)
+        limits = Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
         workers = start_workers(args.workers or processors())
-        self.hub = Hub(Path(args.folder), args.token, limits, args.cert, workers)
+        self.hub = Hub(Path(args.state_dir), args.token, limits, args.cert, workers)
         where = ServerAddress(LOOPBACK, args.port, args.cert, args.key)
         self.door = Door(build_app(lambda: self.hub), where) if args.port else None
 

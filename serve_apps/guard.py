@@ -53,7 +53,7 @@ class AccessMiddleware:
         if not hub.is_owner(token) and hub.session_of(token) is None:
             return 401, "give a token", TOKEN_REQUIRED
         if not hub.rates.allow(token):
-            return 429, f"more than {hub.limits.rate:g} requests per second", RETRY_AFTER
+            return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
         if hub.draining and connection.scope.get("method", "GET") == "POST":
             return 503, "the server is stopping", RETRY_AFTER
         return None

@@ -124,13 +124,13 @@ class HostedSession:
         files = (self.folder / RESULTS / f"{number:08d}" for number in range(after + 1, newest + 1))
         return b"".join(file.read_bytes() for file in files)
 
-    def answer(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
+    def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
         with self._using:
             job = self._session.call(self.app.node("application"), "answer", images)
             return job.reply.facts.version, job.reply.payload
 
-    def pack(self) -> bytes:
+    def source_summary(self) -> bytes:
         """Return the adaptation's source summary as safetensors; empty if it uses none."""
         job = self.app.networks.packs.get(repr(self.cell.runner.cell.system.adaptation))
         return dump_weights({} if job is None else payload_of(job))

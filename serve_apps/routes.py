@@ -16,13 +16,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
+from driftlab.platform.field.messages import FORMAT
 from driftlab.platform.field.request import SessionAsked
 from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
+from driftlab.serve_apps.images import image_of
 from driftlab.serve_apps.live import exchange
-from driftlab.serve_apps.pictures import picture_of
 from driftlab.serve_apps.sessions import Hub, ServerFull
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
@@ -124,10 +125,10 @@ async def list_sessions(hub: Owner) -> dict[str, Any]:
     return {name: session.status() for name, session in list(hub.sessions.items())}
 
 
-async def open_session(hub: Owner, asked: SessionAsked) -> dict[str, str]:
+async def open_session(hub: Owner, asked: SessionAsked) -> dict[str, str | int]:
     """Open a session and return its token, which no other reply contains; may train the network first."""
     name, token = await run_in_threadpool(hub.open, asked)
-    return {"id": name, "token": token, "weights": f"/sessions/{name}/weights"}
+    return {"id": name, "token": token, "weights": f"/sessions/{name}/weights", "format": FORMAT}
 
 
 async def status(session: Session) -> dict[str, Any]:
@@ -140,9 +141,9 @@ async def weights(session: Session) -> Response:
     return Response(session.weights, media_type=BINARY)
 
 
-async def pack(session: Session) -> Response:
+async def source_summary(session: Session) -> Response:
     """Return the statistics of the training data that the adaptation uses, as safetensors."""
-    return Response(await run_in_threadpool(session.pack), media_type=BINARY)
+    return Response(await run_in_threadpool(session.source_summary), media_type=BINARY)
 
 
 async def rounds(session: Session) -> list[dict[str, Any]]:
@@ -181,22 +182,22 @@ async def resync(session: Session) -> Response:
     return Response(str(session.ask_all()), media_type="text/plain")
 
 
-async def answers(request: Request, name: str) -> Response:
+async def predict(request: Request, name: str) -> Response:
     """Predict a PNG or JPEG image; the reply has the version of the network."""
     session, hub = await session_of(request, name), hub_of(request)  # no dependency: it would double the time
     body = await read_body(request, hub.limits.image_bytes)
     batches: ImageBatches = request.app.state.batches
-    with hub.meters.answer_s.time():
+    with hub.meters.prediction_s.time():
         document = await batches.predict(session, body)
     return Response(document, media_type="application/json")
 
 
-async def picture(session: Session, kind: str) -> Response:
+async def image(session: Session, kind: str) -> Response:
     """Return the newest sample, its prediction or its labels as PNG."""
-    image = None if session.shown is None else await run_in_threadpool(picture_of, session.shown, kind)
-    if image is None:
+    data = None if session.shown is None else await run_in_threadpool(image_of, session.shown, kind)
+    if data is None:
         raise HTTPException(404, "this image does not exist yet")
-    return Response(image, media_type="image/png")
+    return Response(data, media_type="image/png")
 
 
 async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
@@ -222,7 +223,7 @@ async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
 
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("POST", "/sessions/{name}/answer", answers),  # first, as the most frequent one: routes are matched in order
+    ("POST", "/sessions/{name}/predict", predict),  # first, as the most frequent one: routes are matched in order
     ("GET", "/healthz", healthz),
     ("GET", "/metrics", metrics),
     ("GET", "/", page),
@@ -232,18 +233,18 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/sessions/{name}", status),
     ("DELETE", "/sessions/{name}", drop),
     ("GET", "/sessions/{name}/weights", weights),
-    ("GET", "/sessions/{name}/pack", pack),
+    ("GET", "/sessions/{name}/source_summary", source_summary),
     ("GET", "/sessions/{name}/rounds", rounds),
     ("POST", "/sessions/{name}/uploads", upload),
     ("GET", "/sessions/{name}/updates", updates),
     ("POST", "/sessions/{name}/resync", resync),
-    ("GET", "/sessions/{name}/pictures/{kind}", picture),
+    ("GET", "/sessions/{name}/images/{kind}", image),
     ("POST", "/demo", start_demo),
     ("DELETE", "/demo", stop_demo),
 )
 
 
-BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/answer": ("image/png", "image/jpeg")}
+BODIES = {"/sessions/{name}/uploads": (BINARY,), "/sessions/{name}/predict": ("image/png", "image/jpeg")}
 
 
 def _body_schema(path: str) -> dict[str, Any] | None:

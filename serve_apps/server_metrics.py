@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from driftlab.serve_apps.sessions import Hub
 
 ROUND_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
-ANSWER_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+PREDICTION_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
 LABELS = ("session", "system", "workload")
 
 
@@ -33,11 +33,11 @@ class ServerMetrics:
             registry=self.registry,
             buckets=ROUND_S,
         )
-        self.answer_s = Histogram(
-            "driftlab_answer_seconds",
+        self.prediction_s = Histogram(
+            "driftlab_prediction_seconds",
             "Time from a request to its prediction.",
             registry=self.registry,
-            buckets=ANSWER_S,
+            buckets=PREDICTION_S,
         )
         self.registry.register(_Sessions(hub))
 
@@ -61,7 +61,7 @@ class _Sessions(Collector):
     def collect(self) -> Iterator[Metric]:
         sessions = dict(self._hub.sessions)
         limit = GaugeMetricFamily("driftlab_sessions_limit", "Maximum number of sessions.")
-        limit.add_metric((), self._hub.limits.sessions)
+        limit.add_metric((), self._hub.limits.max_sessions)
         total = GaugeMetricFamily("driftlab_sessions", "Number of sessions.")
         total.add_metric((), len(sessions))
         failed = GaugeMetricFamily("driftlab_sessions_failed", "Sessions that have failed.")

@@ -37,10 +37,10 @@ class ServerFull(RunError):
 class Limits:
     """The limits of one server."""
 
-    sessions: int = 64
+    max_sessions: int = 64
     body_bytes: int = 32 * 2**20
     image_bytes: int = 4 * 2**20
-    rate: float = 200.0  # requests per second of one token
+    rate_limit: float = 200.0  # requests per second of one token
 
 
 def digest_of(token: str) -> str:
@@ -110,7 +110,7 @@ class Hub:
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.opening, self.draining = 0, False
-        self.meters, self.rates = ServerMetrics(self), TokenRates(self.limits.rate)
+        self.meters, self.rates = ServerMetrics(self), TokenRates(self.limits.rate_limit)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._own = () if workers else (RoundsWorker(),)
@@ -133,12 +133,12 @@ class Hub:
     def open(self, asked: SessionAsked) -> tuple[str, str]:
         """Open a session and return its id and its token; blocks while the network is trained."""
         with self._lock:
-            full = len(self.sessions) + self.opening >= self.limits.sessions
+            full = len(self.sessions) + self.opening >= self.limits.max_sessions
             finished = next((name for name, one in self.sessions.items() if full and one.over), None)
             if finished is not None:
                 self.drop(finished)
             elif full:
-                raise ServerFull(f"the server already has {self.limits.sessions} sessions, its limit")
+                raise ServerFull(f"the server already has {self.limits.max_sessions} sessions, its limit")
             self.opening += 1
         try:
             name, token = secrets.token_hex(8), secrets.token_urlsafe(24)

@@ -42,7 +42,7 @@ def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random,
         file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
         words = ["run", str(file), "--out", str(run)]
     logs.mkdir()
-    with driven([*words, "--workers", "1", "--rack", "1"], run) as driver:
+    with driven([*words, "--workers", "1", "--devices-per-actor", "1"], run) as driver:
         os.link(log_of(run), logs / log_of(run).name)
         mark = _await_actors(driver, logs)
         for _ in range(dice.randint(1, ACTOR_FAULTS)):

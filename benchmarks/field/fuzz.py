@@ -103,7 +103,7 @@ class RequestDrawing:
         """Draw a body: by its schema where there is one, else mutated uploads and images."""
         if path.endswith("/uploads"):
             return self.mutated(self.upload()), "application/octet-stream"
-        if path.endswith("/answer"):
+        if path.endswith("/predict"):
             return self.mutated(image(self.dice)), "image/png"
         if "requestBody" not in about:
             return None, "application/json"

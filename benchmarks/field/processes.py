@@ -86,7 +86,7 @@ class RayServerProcess(ServerProcess):
 
     def command(self) -> list[str]:
         folder = str(self.folder / "kept")
-        return ["-m", "driftlab", "serve", "--port", str(self.port), "--folder", folder, "--rate", "5000"]
+        return ["-m", "driftlab", "serve", "--port", str(self.port), "--state-dir", folder, "--rate-limit", "5000"]
 
     def kill_part(self, part: str) -> None:
         """Kill the processes of one kind below the server."""

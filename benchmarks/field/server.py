@@ -13,7 +13,7 @@ from driftlab.serve_apps.sessions import Hub, Limits
 
 
 def main(port: str, folder: str) -> None:
-    hub = Hub(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate=5000.0))
+    hub = Hub(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate_limit=5000.0))
     Door(build_app(lambda: hub), ServerAddress("127.0.0.1", int(port))).thread.join()
 
 

@@ -143,9 +143,9 @@ def _member(dice: random.Random, world: World) -> Request:
             },
         }
     system = {"name": "mine", "base": dice.choice(sorted(SYSTEMS)), **slots}
-    workload = {**TINY["workloads"][0], "live": dice.random() < 0.8}
+    workload = {**TINY["workloads"][0], "run_networks": dice.random() < 0.8}
     if dice.random() < 0.5:
-        workload |= {"apps": [{"name": "front"}, {"name": "side"}], "churn": {"least": 0, "most": 2}}
+        workload |= {"apps": [{"name": "front"}, {"name": "side"}], "churn": {"min_apps": 0, "max_apps": 2}}
     return _asked(dice, world, {**TINY, "systems": [system], "workloads": [workload], "window_s": 1.0})
 
 
@@ -173,7 +173,7 @@ def _measured(dice: random.Random, world: World) -> Request:
     if dice.random() < 0.4:
         part = values.spoil(dice, {**part, "rename": {"accuracy": "accuracy"}, "only": {"variant": "a"}}, 1)
     apps = [{"name": name, "variants": part} for name in ("front", "side")]
-    workload = {**TINY["workloads"][0], "live": False, "apps": apps}
+    workload = {**TINY["workloads"][0], "run_networks": False, "apps": apps}
     systems = [dice.choice(("nestdnn", "mcdnn", "status_quo", {"name": "e", "base": "nestdnn", "scheduling": "exact"}))]
     document = {**TINY, "systems": systems, "workloads": [workload]}
     return _asked(dice, world, values.spoil(dice, document, dice.choice((0, 0, 1))))
@@ -334,7 +334,7 @@ def _field(dice: random.Random, world: World) -> Request:
         return str(values.value(dice)).replace("\0", "")[:6000]
 
     if dice.random() < 0.2:
-        return Request(("serve", "--token", "short", dice.choice(("--port", "--sessions", "--folder")), odd()))
+        return Request(("serve", "--token", "short", dice.choice(("--port", "--max-sessions", "--state-dir")), odd()))
     server = f"http://127.0.0.1:{world.port}"
     url = dice.choice((*[server] * 4, *ADDRESSES, odd()))
     token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), odd()))
@@ -356,7 +356,18 @@ ADDRESSES = (
     *("https://127.0.0.1:9", "http://127.0.0.1:9/a\nb", "http://:9", f"http://{'x' * 300}.invalid:9"),
 )
 OPTIONS = (
-    *("--system", "--workload", "--seed", "--set", "--backend", "--address", "--workers", "--rack", "--clock", "--out"),
+    *(
+        "--system",
+        "--workload",
+        "--seed",
+        "--set",
+        "--backend",
+        "--address",
+        "--workers",
+        "--devices-per-actor",
+        "--clock",
+        "--out",
+    ),
     *("--resume", "--json", "--dashboard", "--help", "--version", "-v", "--", "-", "--image"),
 )
 COMMANDS = (

@@ -14,7 +14,7 @@ from driftlab.datasets.city.render import CityCanvas
 from driftlab.datasets.city.scene import PASSERS, CityScene, Drawing, draw_scene
 from driftlab.datasets.city.sensor import Pixels, balance_at, draw_grain, expose, exposure_at
 from driftlab.datasets.procedural import ProceduralRequest
-from driftlab.datasets.severity import SeverityCourse
+from driftlab.datasets.severity import SeveritySchedule
 from driftlab.datasets.streets.look import Look
 from driftlab.datasets.streets.render import Canvas
 from driftlab.datasets.streets.stream import CameraView, RenderedStreet, camera_of
@@ -27,7 +27,7 @@ class CityRequest(ProceduralRequest):
     crowd: float = 1.0
     variety: float = 1.0
     photos: float = 0.0
-    conditions: tuple[tuple[str, SeverityCourse], ...] = ()
+    conditions: tuple[tuple[str, SeveritySchedule], ...] = ()
 
 
 class CityStream(RenderedStreet[CityRequest, CityScene, Look]):

@@ -39,7 +39,7 @@ class SignsPreset:
     summary: str
     visits: tuple[Visit, ...]
     fresh: int  # increase of scene numbers per round; fewer than the scenes of a round: some recur
-    sight_s: float  # time for which a sign is visible
+    visible_s: float  # time for which a sign is visible
     favour: float  # class imbalance of a scene; 0: all classes equally often
     drift_s: float = 0.0  # time in which the colours change into the next ones; 0: constant colours
     light_swing: float = 0.1  # relative amplitude of the slow change of brightness
@@ -51,7 +51,7 @@ _PRESETS = (
         summary="Signs on a conveyor in constant light; no drift.",
         visits=((0, math.inf),),
         fresh=0,
-        sight_s=3.0,
+        visible_s=3.0,
         favour=0.0,
         light_swing=0.03,
     ),
@@ -60,7 +60,7 @@ _PRESETS = (
         summary="Signs on a round trip: a new district with other colours every 30 s, some districts twice.",
         visits=((0, 32.0), (1, 26.0), (0, 24.0), (2, 30.0)),
         fresh=2,
-        sight_s=2.0,
+        visible_s=2.0,
         favour=1.0,
     ),
     SignsPreset(
@@ -68,7 +68,7 @@ _PRESETS = (
         summary="Signs that pass fast; a new scene every 15 s, none recurs.",
         visits=((0, 14.0), (1, 16.0), (2, 13.0)),
         fresh=3,
-        sight_s=1.0,
+        visible_s=1.0,
         favour=1.5,
     ),
     SignsPreset(
@@ -76,7 +76,7 @@ _PRESETS = (
         summary="Signs whose colours change continuously.",
         visits=((0, math.inf),),
         fresh=0,
-        sight_s=2.0,
+        visible_s=2.0,
         favour=0.0,
         drift_s=45.0,
         light_swing=0.2,

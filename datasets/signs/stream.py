@@ -97,8 +97,8 @@ class SignsStream(Procedural[SignsRequest]):
 
     def _visible_sign(self, time_s: float) -> tuple[int, float]:
         """Return the number of the visible sign and the share of its visible time that has passed."""
-        sight_s = self._preset.sight_s
-        number = math.floor(time_s / sight_s)
+        visible_s = self._preset.visible_s
+        number = math.floor(time_s / visible_s)
         if time_s < self._start_s(number):
             number -= 1
         start_s, stop_s = self._start_s(number), self._start_s(number + 1)
@@ -106,7 +106,7 @@ class SignsStream(Procedural[SignsRequest]):
 
     def _start_s(self, number: int) -> float:
         late = np.random.Generator(np.random.SFC64([self._request.seed, 14, number + 1])).random()
-        return (number + 0.5 * late) * self._preset.sight_s
+        return (number + 0.5 * late) * self._preset.visible_s
 
     def _look(self, scene: int, time_s: float) -> SignsLook:
         """Return the look of a scene; for a drifting stream, the mixture of two successive looks."""

@@ -11,14 +11,16 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from driftlab import __version__
 from driftlab.cli import catalogue, doctor, field, results, run, tune
 from driftlab.cli.output import remark, say
 from driftlab.errors import DriftlabError, RequestError
+from driftlab.renamed import RENAMED, name_hint
 
 FAILED = 1  # the run failed, or the comparison differs
 WRONG_REQUEST = 2
@@ -41,7 +43,23 @@ def build_app() -> typer.Typer:
     app.callback()(_common)
     for group in (doctor, catalogue, run, tune, field, results):
         group.register(app)
+    for command in app.registered_commands:
+        command.cls = _Command
     return app
+
+
+class _Command(typer.core.TyperCommand):
+    """A command that names the new option for one with another name during development."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            given = getattr(error, "option_name", "")  # of an unknown option
+            known = [option for parameter in self.params for option in parameter.opts]
+            if set(RENAMED.get(given, ())) & {*known}:
+                raise RequestError(f"Unknown option '{given}'.{name_hint(given, known)}") from None
+            raise
 
 
 class Stopped(KeyboardInterrupt):

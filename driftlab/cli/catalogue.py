@@ -63,7 +63,7 @@ def show(
     ],
     as_json: Json = False,
     image: Annotated[Path | None, typer.Option(help="Draw a workload, a shift or a load.", metavar="FILE.png")] = None,
-    film: Annotated[
+    video: Annotated[
         Path | None, typer.Option(help="Write a workload as a video with label maps.", metavar="FILE.mp4")
     ] = None,
     seconds: Annotated[
@@ -81,18 +81,18 @@ def show(
     kind, slash, rest = name.partition("/")
     if not slash or not rest:
         raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. Kinds: {', '.join(KINDS)}.")
-    if image is None and film is None:
+    if image is None and video is None:
         given = {"--set": set_, "--seed": seed, "--seconds": seconds}
         if extra := [option for option, value in given.items() if value not in (None, [])]:
-            raise RequestError(f"{extra[0]} has an effect only with --image or --film. Add one of them.")
-    if seconds is not None and film is None:
-        raise RequestError("--seconds is the length of a video. Add --film FILE.mp4, or leave --seconds out.")
+            raise RequestError(f"{extra[0]} has an effect only with --image or --video. Add one of them.")
+    if seconds is not None and video is None:
+        raise RequestError("--seconds is the length of a video. Add --video FILE.mp4, or leave --seconds out.")
     entry = kind_of(kind).describe(rest)
     writers = []
     if image is not None:
         writers.append(_draw(entry, image, seed or 0, set_ or []))
-    if film is not None:
-        writers.append(_video(entry, film, VIDEO_S if seconds is None else seconds, seed or 0, set_ or []))
+    if video is not None:
+        writers.append(_video(entry, video, VIDEO_S if seconds is None else seconds, seed or 0, set_ or []))
     for write in writers:  # after all checks, so that a refused request writes no file
         write()
     if as_json:
@@ -130,7 +130,7 @@ def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable
 def _video(entry: Entry, file: Path, seconds: float, seed: int, settings: list[str]) -> Callable[[], None]:
     """Check a request for a video, and return the function that writes it."""
     if entry.kind != "workloads":
-        raise RequestError(f"--film writes workloads, but {entry.kind}/{entry.name} has no frames.")
+        raise RequestError(f"--video writes workloads, but {entry.kind}/{entry.name} has no frames.")
     from driftlab.datasets.video_writer import check_video, save_video
 
     stream = _stream(entry.name, seed, seconds, settings)

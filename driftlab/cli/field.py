@@ -65,9 +65,9 @@ def register(app: typer.Typer) -> None:
 def serve(
     port: Port = 8700,
     token: Token = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the sessions, which a restart resumes.")] = Path("served"),
-    sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
-    rate: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
+    state_dir: Annotated[Path, typer.Option(help="Folder of the sessions, which a restart resumes.")] = Path("served"),
+    max_sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of sessions.")] = 64,
+    rate_limit: Annotated[float, typer.Option(min=0.1, help="Maximum requests per second and token.")] = 200.0,
     cert: Annotated[Path | None, typer.Option(help="Certificate in PEM format, for TLS.", show_default=False)] = None,
     key: Annotated[Path | None, typer.Option(help="Private key in PEM format.", show_default=False)] = None,
     address: Annotated[str | None, typer.Option(help="Serve on this Ray cluster: HOST:PORT or auto.")] = None,
@@ -86,7 +86,13 @@ def serve(
         )
     secret = token or secrets.token_urlsafe(24)
     where = ServerAddress("127.0.0.1", port, *_tls(cert, key))
-    args = ServerArgs(folder=str(folder.absolute()), token=secret, sessions=sessions, rate=rate, cert=where.cert)
+    args = ServerArgs(
+        state_dir=str(state_dir.absolute()),
+        token=secret,
+        max_sessions=max_sessions,
+        rate_limit=rate_limit,
+        cert=where.cert,
+    )
     with serving(args, where, address):
         say(f"server  {where.url}")
         if token is None:
@@ -179,7 +185,7 @@ def fleet(
     server: Server = None,
     token: Token = None,
     devices: Annotated[int, typer.Option(min=1, max=1000, help="Number of devices.")] = 50,
-    spread: Annotated[float, typer.Option(min=0, help="Seconds over which the devices start.")] = 10.0,
+    ramp_up: Annotated[float, typer.Option(min=0, help="Seconds over which the devices start.")] = 10.0,
     workload: Workload = "any-street",
     seconds: Seconds = 60.0,
     system: SystemName = "ams",
@@ -204,7 +210,7 @@ def fleet(
     ]
     folder = out or paths.fresh("fleet")
     started = Fleet(url, secret, asked, folder)
-    report = started.run(spread, remark)
+    report = started.run(ramp_up, remark)
     for fault in started.faults:
         remark(fault)
     if as_json:

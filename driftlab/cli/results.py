@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def report(
     run: Folder,
-    beside: Annotated[
+    compare_to: Annotated[
         Path | None,
         typer.Option(help="Another run to compare with, such as a simulation and a device.", show_default=False),
     ] = None,
@@ -35,7 +35,7 @@ def report(
     from driftlab.platform.results.tables.read import open_run
     from driftlab.platform.results.tables.trust import warnings_of
 
-    path = write_report(run, beside)
+    path = write_report(run, compare_to)
     for warning in warnings_of(open_run(run)):
         remark(warning)
     if as_json:

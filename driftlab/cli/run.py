@@ -53,7 +53,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", he
 BackendName = Annotated[Literal["ray", "inline"], typer.Option("--backend", help="Ray actors, or one process.")]
 Address = Annotated[str | None, typer.Option(help="Run on this Ray cluster: HOST:PORT or auto.", show_default=False)]
 Workers = Annotated[int | None, typer.Option(min=1, help="Maximum number of actors per kind.  [default: the cores]")]
-Rack = Annotated[int | None, typer.Option(min=1, help="Maximum number of devices per actor.", show_default=False)]
+PerActor = Annotated[int | None, typer.Option(min=1, help="Maximum number of devices per actor.", show_default=False)]
 Dashboard = Annotated[bool, typer.Option("--dashboard", help="Start Ray's dashboard and print its address.")]
 Clock = Annotated[Literal["virtual", "wall"] | None, typer.Option(help="Virtual time, or real time.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.  [default: runs/NAME-TIME]")]
@@ -92,7 +92,7 @@ def run(
     backend: BackendName = "ray",
     address: Address = None,
     workers: Workers = None,
-    rack: Rack = None,
+    devices_per_actor: PerActor = None,
     dashboard: Dashboard = False,
     clock: Clock = None,
     portable: Portable = False,
@@ -108,7 +108,7 @@ def run(
     """
     from driftlab.platform.lab.read import load
 
-    place = _Place(backend, address, workers, rack, dashboard)
+    place = _Place(backend, address, workers, devices_per_actor, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else []), *([PORTABLE] if portable else [])]
     narrowed = bool(system or workload or seed or overrides or tuned)
     if resume is not None:
@@ -139,14 +139,16 @@ class _Place:
     """The backend that the command line requests."""
 
     def __init__(
-        self, backend: str, address: str | None, workers: int | None, rack: int | None, dashboard: bool
+        self, backend: str, address: str | None, workers: int | None, devices_per_actor: int | None, dashboard: bool
     ) -> None:
-        given = {"--address": address, "--workers": workers, "--rack": rack, "--dashboard": dashboard or None}
+        given = {"--address": address, "--workers": workers, "--devices-per-actor": devices_per_actor}
+        given["--dashboard"] = dashboard or None
         if backend == "inline" and (extra := [name for name, value in given.items() if value is not None]):
             raise RequestError(
                 f"{', '.join(extra)}: only Ray has that, and --backend is inline; leave one of them out."
             )
-        self.backend, self.address, self.workers, self.rack, self.dashboard = backend, address, workers, rack, dashboard
+        self.backend, self.address, self.workers = backend, address, workers
+        self.devices_per_actor, self.dashboard = devices_per_actor, dashboard
 
     def check_device(self, spec: Experiment) -> None:
         """Raise RequestError if the run is on this computer and uses a GPU that it does not have."""
@@ -168,7 +170,7 @@ class _Place:
         config = ClusterConfig(
             address=self.address,
             workers=self.workers,
-            rack=self.rack,
+            devices_per_actor=self.devices_per_actor,
             dashboard=self.dashboard,
             run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,

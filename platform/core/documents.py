@@ -217,7 +217,9 @@ def _shape_fault(detail: Any, model: type[BaseModel], numbers: Mapping[str, Sequ
     if detail["type"] != "extra_forbidden":
         return f"{place} is {quoted(detail['input'])}: {describe_fault(detail)}"
     known = _fields(model, detail["loc"][:-1])
-    hint = name_hint(shortened(str(detail["loc"][-1])), known)
+    hint = name_hint(
+        shortened(str(detail["loc"][-1])), [*known, *(() if parts[1:] else getattr(model, "other_keys", ()))]
+    )
     return f"{place} is not known here.{hint} Known: {', '.join(known)}"
 
 

@@ -6,7 +6,7 @@ model and ignore keys that it does not have: another version may have written th
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -69,7 +69,7 @@ class SystemPart(StrictPart):
     adaptation: Slot
     scaling: Slot
     scheduling: Slot
-    null_link: bool | None = Field(None, description="true: a bound, what the row does where its link takes no time")
+    zero_delay_link: bool | None = Field(None, description="true: a bound, the row over a link without delay or loss")
     vary: dict[str, list[Any] | dict[Any, Any]] | None = Field(None, exclude=True, description="written out at once")
 
 
@@ -88,7 +88,7 @@ class AppPart(StrictPart):
     """One of several applications on a device; missing values come from the workload and the experiment."""
 
     name: Name
-    watches: str | None = None  # another stream than the workload's own
+    workload: str | None = None  # another stream than the workload's own
     params: dict[str, Any] = {}
     network: str | None = None
     pretrain_seed: Seed | None = None
@@ -111,10 +111,10 @@ class WorkloadPart(StrictPart):
     apps: Annotated[
         tuple[AppPart, ...], Field(max_length=100, strict=False)
     ] = ()  # none: one, which does the student's task
-    churn: dict[str, Any] | None = None  # how applications come and go; none: they stay
-    domains: Literal["told", "detected", "hidden"] = "hidden"  # whether devices know which domain a frame is of
-    observed: Literal["device", "oracle"] = "device"  # by teacher or confidence; oracle: by the truth
-    live: bool = True  # whether they run their networks; if not, they are only given shares
+    churn: dict[str, Any] | None = None  # arrivals and departures of applications; none: they stay
+    domain_labels: Literal["oracle", "detected", "hidden"] = "hidden"  # how devices learn the domain of a frame
+    accuracy_source: Literal["device", "oracle"] = "device"  # teacher or confidence; oracle: the ground truth
+    run_networks: bool = True  # whether applications run their networks; if not, they only get shares
     alias: Name | None = None
 
     @property
@@ -125,7 +125,7 @@ class WorkloadPart(StrictPart):
     def seen_by(self, app: AppPart) -> WorkloadPart:
         """Return the workload with the stream of one application."""
         return self.model_copy(
-            update={"name": app.watches or self.name, "params": {**self.params, **app.params}, "apps": ()}
+            update={"name": app.workload or self.name, "params": {**self.params, **app.params}, "apps": ()}
         )
 
 
@@ -155,12 +155,12 @@ class StudentPart(StrictPart):
 
     network: str = "tiny"
     pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
-    pretrain_rate: Positive = 0.006
+    pretrain_learning_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of weights and pre-training data of the network and its family
     weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
-    elsewhere: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
-    elsewhere_steps: Steps = 4000
+    pretrain_set: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
+    pretrain_set_steps: Steps = 4000
     per_seed: bool = False  # whether each seed of the run builds separate networks
 
 
@@ -179,11 +179,11 @@ class TeacherPart(StrictPart):
     kind: Literal["oracle", "network"] = "oracle"
     network: str = "teacher"
     pretrain_steps: Annotated[Steps, Field(ge=1)] = 1000  # a minute
-    pretrain_rate: Positive = 0.002
+    pretrain_learning_rate: Positive = 0.002
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    flicker: Annotated[float, Field(ge=0, le=16)] = 0.0  # pixels by which outlines move, drawn for every frame
+    label_jitter_px: Annotated[float, Field(ge=0, le=16)] = 0.0  # movement of outlines, per frame
 
 
 class ComputePart(StrictPart):
@@ -222,12 +222,14 @@ class TunedPart(StrictPart):
 class LimitsPart(StrictPart):
     """How long learning may go on before it is broken off, with a row that says so."""
 
-    lesson_s: Positive = 60.0  # one batch of the stream, alone on the device, in virtual time
+    training_batch_s: Positive = 60.0  # one training batch without co-running tasks, in virtual time
     member_s: Positive = 600.0  # one call of a member, in time of this machine
 
 
 class Spec(StrictPart):
     """A grid: every system on every workload, every fleet, every seed."""
+
+    other_keys: ClassVar = ("extends", "sizes")  # of a file; `lab/read.py` applies and removes them
 
     name: Name
     summary: str = ""

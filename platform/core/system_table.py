@@ -44,7 +44,7 @@ def _sized(name: str, says: str, scheduler: str, **settings: Any) -> dict[str, s
 # A combination is a row. A text alone is the summary of a system that is named after a method; without one, the summary
 # is the first line of the docstring of the method's class, and the system is listed after those that are here.
 _TABLE: Mapping[str, str | _Row] = {
-    "no_custom": _Row("The generic student as it was built.", {}, bound="do_nothing"),
+    "no_custom": _Row("The generic student as it was built.", {}, bound="no_adaptation"),
     "one_time": "Specialise once on the first minute, then never again.",
     "remote_tracking": "Label a frame a second on the server and carry the labels along with the motion.",
     "just_in_time": "Train on single frames until the student agrees with the teacher.",

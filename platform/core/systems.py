@@ -7,7 +7,7 @@ from typing import Literal
 
 from driftlab.platform.core.registry import Member, member_class
 
-Bound = Literal["do_nothing", "null_link", "best_static", "oracle"]
+Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle"]
 
 
 @dataclass(frozen=True)

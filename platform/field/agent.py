@@ -22,7 +22,7 @@ from driftlab.platform.core.records import Receipt, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
 from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
-from driftlab.platform.field.messages import ResultMessage, load_state
+from driftlab.platform.field.messages import ResultMessage, check_format, load_state
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
 from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
@@ -75,9 +75,11 @@ def join(server: str, token: str, asked: SessionAsked, source: str = "") -> Tick
     finally:
         client.close()
     try:
-        return Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
+        ticket = Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
     except (TypeError, KeyError, ValueError) as error:
         raise WireError(f"{client.url} is not a driftlab server: its reply has no session.") from error
+    check_format(reply.get("format", 1))  # version 1 did not tell it
+    return ticket
 
 
 def keep_ticket(ticket: Ticket, folder: Path) -> None:
@@ -122,7 +124,7 @@ class Agent:
         def part(name: str) -> Weights:
             return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}")))
 
-        fetched = Fetched(asked.student.network, part("weights"), lambda: part("pack"))
+        fetched = Fetched(asked.student.network, part("weights"), lambda: part("source_summary"))
         self.cell = open_on_device(asked, InlineSession(), fetched, self.ticket.source)
         begins_s = None if self.ticket.began else 0.0
         self.traffic = Traffic(

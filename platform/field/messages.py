@@ -15,7 +15,7 @@ from driftlab.errors import WireError
 from driftlab.platform.core.records import Uploaded
 from driftlab.platform.streaming.base import Sampling
 
-FORMAT = 1  # version of both headers
+FORMAT = 2  # version of the headers and routes
 MAX_SAMPLES = 4096  # frames of one upload
 STAMPS = ("capture", "receipt")
 
@@ -27,6 +27,15 @@ PLAN_DIGITS = 5  # significant digits of a rate or an interval
 
 ResultKind = Literal["update", "labels", "plan"]
 KINDS = get_args(ResultKind)
+
+
+def check_format(version: object) -> None:
+    """Refuse the messages of a driftlab with another version of the protocol."""
+    if version != FORMAT:
+        raise WireError(
+            f"the other side uses version {version} of the protocol and this program version {FORMAT}; "
+            "use the same driftlab on the devices and the server"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,9 +75,10 @@ def decode_samples(body: bytes, fps: float) -> SampleMessage:
     version, number, sent_s, first, count, step, scale, stamp, runs, length = SAMPLES.unpack_from(body)
     start = SAMPLES.size + length
     stop = start + (0 if step else 2 * (count - 1))
-    valid = version == FORMAT and 1 <= count <= MAX_SAMPLES and stamp < len(STAMPS) and np.isfinite(sent_s)
+    check_format(version)
+    valid = 1 <= count <= MAX_SAMPLES and stamp < len(STAMPS) and np.isfinite(sent_s)
     if not valid or not 1 <= scale <= 8 or stop > len(body):
-        raise WireError(f"invalid upload of version {version} with {count} frames; this program reads version {FORMAT}")
+        raise WireError(f"invalid upload with {count} frames")
     listed = np.frombuffer(body[start:stop], dtype="<u2").astype(np.int64)
     steps = np.full(count - 1, step) if step else listed
     frames = first + np.concatenate([[0], np.cumsum(steps)])
@@ -109,8 +119,9 @@ def decode_results(body: bytes, fps: float) -> Iterator[ResultMessage]:
         version, number, kind, frame, plan_size, size = RESULT.unpack_from(body, start)
         middle = start + RESULT.size + plan_size
         stop = middle + size
-        if version != FORMAT or kind >= len(KINDS) or stop > len(body):
-            raise WireError(f"invalid message of version {version}; this program reads version {FORMAT}")
+        check_format(version)
+        if kind >= len(KINDS) or stop > len(body):
+            raise WireError(f"invalid message of kind {kind} with {size} bytes")
         plan, payload = body[start + RESULT.size : middle], body[middle:stop]
         yield ResultMessage(number, KINDS[kind], plan, payload, frame / fps)
         start = stop

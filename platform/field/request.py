@@ -113,7 +113,7 @@ def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
             "student": asked.student.model_dump(exclude_none=True),
             "teacher": asked.teacher.model_dump(),
             "seeds": [asked.seed],
-            "fleets": [{"name": "field", "devices": [{"hardware": asked.hardware, "link": "null"}]}],
+            "fleets": [{"name": "field", "devices": [{"hardware": asked.hardware, "link": "zero-delay"}]}],
             "bounds": False,
             "snapshots": 0,
             "clock": "wall",

@@ -55,7 +55,7 @@ class NewestSample:
 
     time_s: float
     frame: Any
-    answer: Any
+    prediction: Any
     truth: Any
 
 

@@ -78,8 +78,8 @@ def systems_of(experiment: Experiment) -> list[System]:
 
 
 def _cell(point: Point, devices: tuple[Device, ...], gpus: int) -> Cell:
-    if point.system.bound == "null_link":
-        devices = tuple(replace(device, link=link.find("null")) for device in devices)
+    if point.system.bound == "zero_delay_link":
+        devices = tuple(replace(device, link=link.find("zero-delay")) for device in devices)
     return Cell(
         point.id,
         point.system,
@@ -166,7 +166,7 @@ def open_workload(workload: WorkloadPart) -> Stream:
 
 def check_files(experiment: Experiment) -> None:
     """Read all stream files before a run starts; DataError for a damaged file."""
-    live = [workload for workload in experiment.workloads if workload.live]
+    live = [workload for workload in experiment.workloads if workload.run_networks]
     seen = {repr(part): part for each in live for app in experiment.apps_of(each) for part in [each.seen_by(app)]}
     for workload in seen.values():
         stream = open_workload(workload)
@@ -216,8 +216,8 @@ def system_of(part: SystemPart) -> System:
     system = replace(base, name=part.name, **members)
     if [member.name for member in system.members] != [member.name for member in base.members]:
         system = replace(system, bound=None)  # a bound keeps its role with other parameters, but not with other members
-    if part.null_link:
-        system = replace(system, bound="null_link")
+    if part.zero_delay_link:
+        system = replace(system, bound="zero_delay_link")
     faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
     if faults:
         raise RequestError("; ".join(faults))

@@ -75,21 +75,21 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "student.network", partial(zoo.check, experiment.student.network)
     if experiment.student.weights:
         yield "student.weights", partial(digest_of, experiment.student.weights)
-    if experiment.student.elsewhere is not None:
-        yield "student.elsewhere", partial(_check_elsewhere, experiment.student)
+    if experiment.student.pretrain_set is not None:
+        yield "student.pretrain_set", partial(_check_pretrain_set, experiment.student)
     yield "teacher.network", partial(_check_teacher, experiment)
 
 
-def _check_elsewhere(student: StudentPart) -> None:
+def _check_pretrain_set(student: StudentPart) -> None:
     """Refuse a name of no labelled set, a network without classifier, and settings that skip the pre-training."""
-    if not str(student.elsewhere).startswith(SET_PREFIX):
-        raise RequestError(f"'{student.elsewhere}' is no labelled set; name one as set:signs/ri100.")
-    find_workload(str(student.elsewhere))
+    if not str(student.pretrain_set).startswith(SET_PREFIX):
+        raise RequestError(f"'{student.pretrain_set}' is no labelled set; name one as set:signs/ri100.")
+    find_workload(str(student.pretrain_set))
     if zoo.task_of(student.network) is not TASKS["classification"]:
         raise RequestError(f"'{student.network}' is no classifier; only classifiers learn labelled sets.")
     if student.weights or not student.pretrain_steps:
         raise RequestError(
-            "student.elsewhere needs pretrain_steps above 0 and cannot be combined with student.weights."
+            "student.pretrain_set needs pretrain_steps above 0 and cannot be combined with student.weights."
         )
 
 
@@ -170,9 +170,9 @@ def _check_adaptations(experiment: Experiment, student: str) -> None:
 
 
 def _check_measured(workload: WorkloadPart, app: AppPart) -> None:
-    """Read measured networks, which require live=false: only their measurements exist."""
-    if measured_of(app) and workload.live:
-        raise RequestError("measured variants have no network to run; set live: false in this workload")
+    """Read measured networks, which require run_networks=false: only their measurements exist."""
+    if measured_of(app) and workload.run_networks:
+        raise RequestError("measured variants have no network to run; set run_networks: false in this workload")
 
 
 def _pretraining_stream(workload: WorkloadPart) -> Stream:
@@ -224,7 +224,7 @@ def _check_teacher(experiment: Experiment) -> None:
             f"'{teacher.network}' is for {zoo.task_of(teacher.network).name}, student.network={student} is for "
             f"{task.name}; take one of {', '.join(fitting)}"
         )
-    for name in ("border_noise", "flicker"):
+    for name in ("border_noise", "label_jitter_px"):
         if (amount := getattr(teacher, name)) and task is not SEGMENTATION:
             raise RequestError(f"teacher.{name} is {amount:g}; answers in {task.name} have no borders")
 

@@ -54,8 +54,8 @@ class WorkEstimates:
         self._window_s = window_s
         self._known: dict[tuple[Any, ...], WorkEstimate] = {}
 
-    def of(self, system: System, streams: Sequence[StreamSpec], *, live: bool) -> list[WorkEstimate]:
-        if not live:
+    def of(self, system: System, streams: Sequence[StreamSpec], *, run_networks: bool) -> list[WorkEstimate]:
+        if not run_networks:
             return [WorkEstimate(WINDOW_S / self._window_s)]
         return [self._estimate(system, one) for one in streams]
 
@@ -95,9 +95,14 @@ class Meter:
 
 def meters_of(experiment: Experiment, cells: Sequence[Cell], progress: Progress) -> dict[str, Meter]:
     """Return a meter per cell that reports work to `progress`."""
-    live, estimates = {part.label: part.live for part in experiment.workloads}, WorkEstimates(experiment.window_s)
+    running, estimates = (
+        {part.label: part.run_networks for part in experiment.workloads},
+        WorkEstimates(experiment.window_s),
+    )
     return {
-        cell.id: Meter(cell, estimates.of(cell.system, _streams(cell), live=live[cell.workload]), progress.advanced)
+        cell.id: Meter(
+            cell, estimates.of(cell.system, _streams(cell), run_networks=running[cell.workload]), progress.advanced
+        )
         for cell in cells
     }
 
@@ -129,10 +134,10 @@ def forecast(experiment: Experiment) -> Forecast:
     for point in points_of(experiment):
         devices = sum(part.count for part in point.fleet.devices)
         watched = streams[point.workload.label]
-        frames += devices * sum(one.fps * one.duration_s for one in watched if point.workload.live)
+        frames += devices * sum(one.fps * one.duration_s for one in watched if point.workload.run_networks)
         cells_s += devices * sum(
             estimate.until(watched[0].duration_s)
-            for estimate in estimates.of(point.system, watched, live=point.workload.live)
+            for estimate in estimates.of(point.system, watched, run_networks=point.workload.run_networks)
         )
     recipes = list(recipes_of(experiment).values())
     missing = [recipe for recipe in recipes if not is_kept(recipe)]

@@ -111,7 +111,7 @@ def load(
 
 
 def document_of(path: Path) -> dict[str, Any]:
-    """Read a file; with `like` it holds only the differences to a built-in experiment."""
+    """Read a file; with `extends` it holds only the differences to a built-in experiment."""
     try:
         document = read_yaml(read_text(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -124,13 +124,13 @@ def document_of(path: Path) -> dict[str, Any]:
 
 
 def completed(document: Mapping[str, Any], own_name: str = "") -> dict[str, Any]:
-    """Merge a document into the built-in experiment named by its `like`."""
-    like, rest = document.get("like"), {key: value for key, value in document.items() if key != "like"}
-    if like is None:
+    """Merge a document into the built-in experiment named by its `extends`."""
+    base, rest = document.get("extends"), {key: value for key, value in document.items() if key != "extends"}
+    if base is None:
         return rest
-    if like not in names() or like == own_name:
-        raise unknown_name("experiment", str(like), [name for name in names() if name != own_name])
-    return merged(document_of(find(like)), rest)
+    if base not in names() or base == own_name:
+        raise unknown_name("experiment", str(base), [name for name in names() if name != own_name])
+    return merged(document_of(find(base)), rest)
 
 
 def parse(
@@ -182,7 +182,7 @@ def pretraining_defaults(network: Any) -> dict[str, Any]:
     if entry is None or entry.course is None:
         return {}
     course = entry.course
-    return {"pretrain_steps": course.steps, "pretrain_rate": course.rate, "pretrain_batch": course.batch}
+    return {"pretrain_steps": course.steps, "pretrain_learning_rate": course.rate, "pretrain_batch": course.batch}
 
 
 def _filled(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:

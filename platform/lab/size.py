@@ -81,7 +81,7 @@ def size_of(experiment: Experiment) -> RunSize:
     devices = [sum(part.count for part in fleet.devices) for fleet in experiment.fleets]
     lengths = [(part.duration_s or 0.0, max(1, len(part.apps)), part) for part in experiment.workloads]
     cells = per_workload * len(devices) * len(lengths)
-    shown = [(s * apps * part.fps, part.height * part.width) for s, apps, part in lengths if part.live]
+    shown = [(s * apps * part.fps, part.height * part.width) for s, apps, part in lengths if part.run_networks]
     streams = per_workload * sum(devices)
     traces = len(experiment.seeds) * sum(devices)
     snapshots = cells * experiment.snapshots

@@ -42,7 +42,7 @@ class Darts(PathSearchScaling):
     order: Annotated[
         Literal["first", "second"], Means("architecture gradient at the current weights, or after their next step")
     ] = "first"
-    architecture_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the architecture")] = 0.01
+    architecture_learning_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the architecture")] = 0.01
 
     def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
         import torch
@@ -54,7 +54,7 @@ class Darts(PathSearchScaling):
         train, val = halves(data.train, rng)
         mixed = MixedNetwork(branched)
         architecture = [torch.zeros(len(modules), requires_grad=True) for modules in branched.stages]
-        optimiser = torch.optim.Adam(architecture, lr=self.architecture_rate, betas=BETAS, weight_decay=DECAY)
+        optimiser = torch.optim.Adam(architecture, lr=self.architecture_learning_rate, betas=BETAS, weight_decay=DECAY)
 
         def loss_on(frames: Lessons, rows: Rows) -> Tensor:
             shares = [one.softmax(dim=0) for one in architecture]

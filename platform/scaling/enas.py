@@ -28,7 +28,7 @@ class Enas(PathSearchScaling):
     """ENAS (ICML 2018): RL controller over a weight-sharing supernet; run the best sampled path."""
 
     steps: Annotated[int, Ge(0), Means("controller steps after each epoch, one path each")] = 30
-    controller_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the controller")] = 0.02
+    controller_learning_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the controller")] = 0.02
     candidates: Annotated[int, Ge(1), Means("paths drawn and compared at the end")] = 10
 
     def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
@@ -40,7 +40,7 @@ class Enas(PathSearchScaling):
         from driftlab.platform.scaling.controller import Controller
 
         rng = rng_for(data.seed, "scaling", "enas")
-        controller = Controller(branched.space.counts, int(rng.integers(2**31)), self.controller_rate)
+        controller = Controller(branched.space.counts, int(rng.integers(2**31)), self.controller_learning_rate)
 
         def learn(rows: Rows) -> None:
             network = branched.shared(controller.draw(rng))

@@ -2,8 +2,8 @@
 
 All sizes are stored separately, and a switch drops one network and loads another.
 
-Differs from the paper: with `elsewhere_epochs` networks are first trained on the student's pre-training set; otherwise
-they start from random weights or from the trained network. Each training keeps its best epoch.
+Differs from the paper: networks start from random weights or from the trained network, or are first trained on the
+student's pre-training set (`pretrain_set_epochs`). Each training keeps its best epoch.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Independent(WidthScaling):
     start: Annotated[Literal["scratch", "pruned"], Means("initial weights: random, or those of the pruned network")] = (
         "scratch"
     )
-    elsewhere_epochs: Annotated[int, Ge(0), Means("epochs on the pre-training set of the student", "epochs")] = field(
-        default=0, metadata={BEFORE: 0}
+    pretrain_set_epochs: Annotated[int, Ge(0), Means("epochs on the pre-training set of the student", "epochs")] = (
+        field(default=0, metadata={BEFORE: 0})
     )
     ranking: Annotated[Ranking, Means("ranking of filters, for start: pruned")] = "l1"
     ranked_on: Annotated[int, Ge(2), Means("training frames that the ranking uses", "frames")] = 500
@@ -55,8 +55,8 @@ class Independent(WidthScaling):
         shares = drop_equal_shares(context, self.keep[::-1])
         networks = [self._begin(context, share) for share in shares]
         for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
-            if self.elsewhere_epochs:
-                before = TrainingSchedule(self.elsewhere_epochs, self.learning_rate, self.batch)
+            if self.pretrain_set_epochs:
+                before = TrainingSchedule(self.pretrain_set_epochs, self.learning_rate, self.batch)
                 learn_elsewhere(network, context.data, before, context.rng("elsewhere", which))
             schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
             score = train_best(network, context.data, schedule, context.rng("independent", which))
@@ -65,8 +65,11 @@ class Independent(WidthScaling):
 
     def faults(self) -> list[str]:
         """Return a fault for pre-training a network that starts from trained weights."""
-        late = self.elsewhere_epochs and self.start != "scratch"
-        return [*super().faults(), *(["'elsewhere_epochs' is for networks that start from 'scratch'"] if late else [])]
+        late = self.pretrain_set_epochs and self.start != "scratch"
+        return [
+            *super().faults(),
+            *(["'pretrain_set_epochs' is for networks that start from 'scratch'"] if late else []),
+        ]
 
     def _begin(self, context: PruningContext, share: float) -> nn.Module:
         """Return the initial network of a width: untrained, or pruned in one step."""
@@ -86,12 +89,14 @@ def learn_elsewhere(network: nn.Module, data: Data, schedule: TrainingSchedule, 
 
     if data.elsewhere is None:
         raise RequestError(
-            "'elsewhere_epochs' is above 0: name the labelled set that is learned first, student.elsewhere."
+            "'pretrain_set_epochs' is above 0: name the labelled set that is learned first, student.pretrain_set."
         )
     other = data.elsewhere()
     heads = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear)}
     if not heads:
-        raise RequestError("'elsewhere_epochs' is above 0: only networks with a linear head can learn other classes.")
+        raise RequestError(
+            "'pretrain_set_epochs' is above 0: only networks with a linear head can learn other classes."
+        )
     name, own = next(reversed(heads.items()))
     network.set_submodule(name, nn.Linear(own.in_features, other.classes))
     score = train_best(network, other, schedule, rng)

@@ -59,9 +59,9 @@ class Nested(WidthScaling):
         Literal["private", "shared_frozen"], Means("whether each network has separate batch norms")
     ] = field(default="private", metadata={BEFORE: "private"})
     prune_epochs: Annotated[int, Ge(0), Means("epochs of retraining after each pruning step", "epochs")] = 2
-    prune_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after pruning")] = 0.02
+    prune_learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after pruning")] = 0.02
     grow_epochs: Annotated[int, Ge(0), Means("epochs of training after each growing step", "epochs")] = 3
-    grow_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after growing")] = 0.03
+    grow_learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after growing")] = 0.03
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
     nested = True
@@ -85,7 +85,7 @@ class Nested(WidthScaling):
         from driftlab.platform.scaling.growing import prune, start_footprint
 
         goal = grade(context.model, context.data, context.data.val) - self.accuracy_loss
-        schedule = TrainingSchedule(self.prune_epochs, self.prune_rate, self.batch)
+        schedule = TrainingSchedule(self.prune_epochs, self.prune_learning_rate, self.batch)
         shares_of = self._layer_shares(context)
         roadmap: list[Footprint] = []
         for step, share in enumerate(self.keep):
@@ -123,7 +123,7 @@ class Nested(WidthScaling):
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, train_best
         from driftlab.platform.scaling import growing
 
-        schedule = TrainingSchedule(self.grow_epochs, self.grow_rate, self.batch)
+        schedule = TrainingSchedule(self.grow_epochs, self.grow_learning_rate, self.batch)
         order = growing.nested_order(context.groups, roadmap)
         footprints = roadmap[::-1]
         descendants = [growing.reorder_nested(context, footprints[0], order)]

@@ -52,7 +52,7 @@ class Links:
     down: Link
     radio: RadioMeter
     faults: Mapping[Direction, np.random.Generator]  # they decide which messages arrive damaged
-    damaged: float  # share of them
+    damage_prob: float  # per message
     messages: Counter[str] = field(default_factory=Counter)  # by direction
 
 
@@ -75,14 +75,14 @@ class NetworkChoice:
 class AppSim:
     """One application on a device while its cell runs."""
 
-    def __init__(self, device: DeviceSim, spec: App, up: Link, down: Link, damaged: float) -> None:
+    def __init__(self, device: DeviceSim, spec: App, up: Link, down: Link, damage_prob: float) -> None:
         self.device, self.spec, self.runner = device, spec, device.runner
         self.name = device.spec.name_of(spec)  # of its nodes
         self.networks = self.runner.setup.apps[spec.name]
         self.facts = StreamFacts(spec.stream.fps, spec.stream.duration_s)
         seed = self.runner.cell.seed
         faults = {direction: rng_for(seed, "damage", self.name, direction) for direction in get_args(Direction)}
-        self.links = Links(up, down, device.radio, faults, damaged)
+        self.links = Links(up, down, device.radio, faults, damage_prob)
         self.learner: LearnerSim = LearnerSim(self)
         self.choice = NetworkChoice()
         self.account = Account()
@@ -122,5 +122,5 @@ class AppSim:
         """Create a message; its damage on the way is drawn now."""
         damage = None
         if not self.learner.local:
-            damage = link.draw_damage(self.links.faults[direction], self.links.damaged)
+            damage = link.draw_damage(self.links.faults[direction], self.links.damage_prob)
         return Message(self, direction, kind, damage, "torn" if damage else "")

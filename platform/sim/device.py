@@ -59,13 +59,13 @@ class DeviceSim:
 
     def __init__(self, runner: Runner, spec: Device) -> None:
         self.runner, self.spec = runner, spec
-        profile = LINKS["null"] if runner.streaming.free else spec.link
+        profile = LINKS["zero-delay"] if runner.streaming.free else spec.link
         up, down = (
             open_link(runner.clock, rng_for(runner.cell.seed, "link", spec.name, direction))
             for direction, open_link in (("up", profile.up), ("down", profile.down))
         )
         self.radio = RadioMeter(profile.radio)
-        self.apps = {app.name: AppSim(self, app, up, down, profile.damaged) for app in spec.apps}
+        self.apps = {app.name: AppSim(self, app, up, down, profile.damage_prob) for app in spec.apps}
         # The networks that each application could run here, from the smallest on
         self.variants = {name: app.networks.variants(spec.hardware) for name, app in self.apps.items()}
         self.beside = runner.learns_on_stream and runner.adaptation.learns == "beside"  # on a share beside inference

@@ -55,7 +55,7 @@ def run_row(cell: Cell, setup: WorkloadSetup, accounts: Sequence[Account], diges
         "tuned": setup.tuned.get(cell.system.name),
         "status": "done",
         "duration_s": cell.duration_s,
-        **(_came_out(cell, apps, accounts, digests) if setup.live else {}),
+        **(_came_out(cell, apps, accounts, digests) if setup.run_networks else {}),
         "student": _names(app.student.name for app in apps),
         "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
         "parameters": sum(app.student.cost.parameters for app in apps),

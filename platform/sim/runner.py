@@ -84,7 +84,7 @@ class Runner:
         """Return how accuracies are observed; None where the scheduler does not require them."""
         if not self.scheduling.asks.observed:
             return None
-        if self.setup.observed == "oracle":
+        if self.setup.accuracy_source == "oracle":
             return "oracle"
         return "teacher" if self.streaming.feeds_learner and self.adaptation.labels == "teacher" else "confidence"
 
@@ -120,7 +120,7 @@ class Runner:
         """Place the initial nodes, and start every process."""
         self.place_teachers()
         for device in self.devices.values():
-            for app in device.apps.values() if self.setup.live else ():
+            for app in device.apps.values() if self.setup.run_networks else ():
                 self.place_app(app)
                 self.clock.process(app.learner.sample())
             self.clock.process(device.stream.run())
@@ -135,7 +135,7 @@ class Runner:
 
     def close(self) -> None:
         """Write the rows of rounds that the end of the session cut off, of every device, and of the cell itself."""
-        live, ledger = self.setup.live, self.ledger
+        live, ledger = self.setup.run_networks, self.ledger
         for done in self.open_rounds.values():
             ledger.row("updates", **update_row(done, "the session ended before it was done"))
         digests = [digest for device in self.devices.values() if live for digest in device.stream.finish()]
@@ -177,7 +177,7 @@ class Runner:
             snapshot_times_s=self._snapshot_times(app),
             notices=self.streaming.notices,
             tells_confidence=self.observes == "confidence",
-            domains_told=self.setup.domains_told,
+            domain_oracle=self.setup.domain_oracle,
             detects=self.setup.domains_detected,
             learn_limit_s=self.setup.learn_limit_s,
             member_limit_s=self.setup.member_limit_s,
@@ -188,7 +188,7 @@ class Runner:
     def place_learner(self, app: AppSim) -> None:
         """Place the learner of an application, when its first samples have arrived."""
         spec = self._student(app, self.cell.system.adaptation)
-        limits = (self.setup.member_limit_s, self.setup.domains_told)
+        limits = (self.setup.member_limit_s, self.setup.domain_oracle)
         self.session.place(app.node("learner"), spec, app.networks.student.weights, *limits, *self._pack(app))
         app.learner.placed = True
 

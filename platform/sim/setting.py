@@ -122,7 +122,7 @@ class AppNodeSpec:
     snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
     notices: bool = False  # whether the simulator reads its observations
     tells_confidence: bool = False  # whether the simulator reads how sure its predictions are
-    domains_told: bool = False  # whether it is told the domain of each frame
+    domain_oracle: bool = False  # whether it gets the true domain of each frame
     detects: bool = False  # whether it finds out by itself where domains begin, and pays for it
     learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
@@ -137,7 +137,7 @@ class TeacherSpec:
     network: str = "teacher"
     classes: int = 8
     border_noise: float = 0.0  # oracle: probability that a pixel at a class border gets its neighbour's label
-    flicker: float = 0.0  # oracle: how many pixels outlines move about from frame to frame
+    label_jitter_px: float = 0.0  # oracle: how many pixels outlines move about from frame to frame
     torch_device: str = "cpu"
 
 
@@ -244,12 +244,12 @@ class WorkloadSetup:
     snapshots: int
     apps: Mapping[str, AppNetworks]
     server: Site
-    domains_told: bool = False  # whether devices know the domain of each frame
+    domain_oracle: bool = False  # whether devices get the true domain of each frame
     domains_detected: bool = False  # whether devices find out by themselves where domains begin
-    observed: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
+    accuracy_source: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
     learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
-    live: bool = True  # whether applications run their networks, or only get shares
+    run_networks: bool = True  # whether applications run their networks, or only get shares
     torch_device: str = "cpu"
     tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from
 

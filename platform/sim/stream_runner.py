@@ -78,7 +78,7 @@ class StreamRunner:
         """Write the rows of ended shares, and run the applications at the current ones."""
         device, runner = self.device, self.runner
         self.write_shares()
-        if not runner.setup.live or runner.clock.now >= device.until_s:
+        if not runner.setup.run_networks or runner.clock.now >= device.until_s:
             return
         running = {one.demand.app: one for one in device.current if accelerator_share(one.grant.answer)}
         for name, app in device.apps.items():

@@ -242,8 +242,10 @@ def _check_metric(metric: str, experiment: Experiment) -> None:
     """Refuse unknown metrics, and those that the experiment does not measure."""
     if metric not in METRICS:
         raise unknown_name("metric", metric, METRICS)
-    if silent := [workload.label for workload in experiment.workloads if not workload.live]:
-        raise RequestError(f"'{metric}' is not measured on {', '.join(silent)}: no network runs there (live: false)")
+    if silent := [workload.label for workload in experiment.workloads if not workload.run_networks]:
+        raise RequestError(
+            f"'{metric}' is not measured on {', '.join(silent)}: no network runs there (run_networks: false)"
+        )
     watched = [workload.seen_by(app) for workload in experiment.workloads for app in experiment.apps_of(workload)]
     blind = [one.label for one in watched if METRICS[metric].needs_truth and not open_workload(one).has_truth]
     if blind:

@@ -59,11 +59,11 @@ class Churn:
     name: str = "churn"
     duration_s: Positive = 60.0
     tick_s: Positive = 1.0
-    start: Chance = 0.1368  # probability of an arrival per tick
-    stop: Chance = 0.1  # probability of a departure per tick
-    least: Count = 2
-    most: Annotated[int, Ge(1)] = 6
-    change: Chance = 0.0  # probability of a changed goal per tick
+    arrival_prob: Chance = 0.1368  # per tick
+    departure_prob: Chance = 0.1  # per tick
+    min_apps: Count = 2
+    max_apps: Annotated[int, Ge(1)] = 6
+    change_prob: Chance = 0.0  # of a goal, per tick
     priorities: Several = (1.0, 2.0, 4.0)  # from which a changed priority is drawn
     latency_factors: Several = (
         0.5,
@@ -73,12 +73,13 @@ class Churn:
 
     def __post_init__(self) -> None:
         """Refuse impossible parameters."""
-        if self.least > self.most:
-            raise ValueError(f"least ({self.least}) must not be above most ({self.most})")
+        if self.min_apps > self.max_apps:
+            raise ValueError(f"min_apps ({self.min_apps}) must not be above max_apps ({self.max_apps})")
         if self.duration_s / self.tick_s > MAX_TICKS:
             raise ValueError(f"tick_s ({self.tick_s:g} s) must be at least {self.duration_s / MAX_TICKS:g} s")
-        if self.start + self.stop > 1:
-            raise ValueError(f"start + stop is {self.start + self.stop:g}: at a tick one of them happens, at most")
+        if self.arrival_prob + self.departure_prob > 1:
+            total = self.arrival_prob + self.departure_prob
+            raise ValueError(f"arrival_prob + departure_prob is {total:g}; it must be at most 1: one event per tick")
 
 
 def from_mapping(given: Mapping[str, Any]) -> Churn:
@@ -90,19 +91,19 @@ def draw_trace(apps: Sequence[AppGoals], churn: Churn, rng: np.random.Generator)
     """Draw the events in order of time; applications that run from the beginning start at 0 s."""
     check([app.name for app in apps], churn)
     by_name = {app.name: app for app in apps}
-    max_apps = min(churn.most, len(apps))
+    max_apps = min(churn.max_apps, len(apps))
     running = _draw_first(sorted(by_name), churn, max_apps, rng)
     events = [Event(0.0, "start", by_name[name]) for name in running]
     for tick in range(1, round(churn.duration_s / churn.tick_s)):
         time_s, draw = tick * churn.tick_s, rng.random()
-        if draw < churn.start and len(running) < max_apps:
+        if draw < churn.arrival_prob and len(running) < max_apps:
             idle = [name for name in sorted(by_name) if name not in running]
             running.append(idle[rng.integers(len(idle))])
             events.append(Event(time_s, "start", by_name[running[-1]]))
-        elif churn.start <= draw < churn.start + churn.stop and len(running) > churn.least:
+        elif churn.arrival_prob <= draw < churn.arrival_prob + churn.departure_prob and len(running) > churn.min_apps:
             stopped = running.pop(rng.integers(len(running)))
             events.append(Event(time_s, "stop", by_name[stopped]))
-        if churn.change and rng.random() < churn.change and running:
+        if churn.change_prob and rng.random() < churn.change_prob and running:
             app = by_name[running[rng.integers(len(running))]]
             events.append(Event(time_s, "change", _draw_change(app, churn, rng)))
     return tuple(events)
@@ -110,23 +111,25 @@ def draw_trace(apps: Sequence[AppGoals], churn: Churn, rng: np.random.Generator)
 
 def check(names: Sequence[str], churn: Churn) -> None:
     """Refuse applications for which no trace can be drawn."""
-    if len(set(names)) < len(names) or len(names) < churn.least:
+    if len(set(names)) < len(names) or len(names) < churn.min_apps:
         listed = ", ".join(names) or "none"
-        raise RequestError(f"An app trace needs at least {churn.least} applications of different names, not: {listed}.")
+        raise RequestError(
+            f"An app trace needs at least {churn.min_apps} applications of different names, not: {listed}."
+        )
 
 
 def stationary(churn: Churn, max_apps: int) -> npt.NDArray[np.float64]:
-    """Return the share of time with each number of applications, from `churn.least` to `max_apps`."""
-    ups = np.arange(max_apps - churn.least + 1)
+    """Return the share of time with each number of applications, from `churn.min_apps` to `max_apps`."""
+    ups = np.arange(max_apps - churn.min_apps + 1)
     weights: npt.NDArray[np.float64] = (
-        churn.start**ups * churn.stop ** ups[::-1]
+        churn.arrival_prob**ups * churn.departure_prob ** ups[::-1]
     )  # in equilibrium: arrivals are as frequent as departures
     return weights / weights.sum() if weights.any() else np.full(len(ups), 1 / len(ups))
 
 
 def _draw_first(names: list[str], churn: Churn, max_apps: int, rng: np.random.Generator) -> list[str]:
     """Draw the applications that run from the beginning."""
-    count = churn.least + int(rng.choice(max_apps - churn.least + 1, p=stationary(churn, max_apps)))
+    count = churn.min_apps + int(rng.choice(max_apps - churn.min_apps + 1, p=stationary(churn, max_apps)))
     return [names[i] for i in rng.permutation(len(names))[:count]]
 
 

@@ -195,7 +195,7 @@ class LinkProfile:
     down_kbps: Kbps
     rtt_ms: Annotated[float, Ge(0)] = 0.0
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0  # share of packets
-    damaged: Annotated[float, Ge(0), Le(1)] = 0.0  # share of messages that arrive truncated or with flipped bits
+    damage_prob: Annotated[float, Ge(0), Le(1)] = 0.0  # that a message arrives truncated or with flipped bits
     outages: Outages = Outages()
     radio: Radio = Radio()  # by default without energy
     down_flights_s: Annotated[tuple[NotNegative, ...], MaxLen(MAX_FLIGHTS)] = ()  # propagation delays of
@@ -220,7 +220,7 @@ WIFI_RADIO = Radio(8 * 283.17e-9, 8 * 137.01e-9, 0.13286, wake_j=0.1244 * 0.0791
 LINKS: Mapping[str, LinkProfile] = {
     profile.name: profile
     for profile in (
-        LinkProfile("null", math.inf, math.inf),  # device and server on one computer
+        LinkProfile("zero-delay", math.inf, math.inf),  # device and server on one computer
         LinkProfile("ethernet", 1_000_000, 1_000_000, rtt_ms=0.5),  # 1000BASE-T within one site
         LinkProfile("wifi", 33_000, 40_000, rtt_ms=2, radio=WIFI_RADIO),  # "Wi-Fi" of Apple's Network Link Conditioner
         LinkProfile("lte", 12_000, 12_000, rtt_ms=70, radio=LTE_RADIO),  # "LTE" of WebPageTest's connectivity profiles

@@ -64,7 +64,7 @@ class Heat:
     rise_c: NotNegative = 50.0  # above ambient at full load, in the steady state
     settling_s: Positive = 30.0  # time constant
     limit_c: Celsius = 60.0
-    slow_clock: Annotated[float, Gt(0), Le(1)] = 0.6
+    throttled_clock: Annotated[float, Gt(0), Le(1)] = 0.6
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class LoadProfile:
     activities: Annotated[tuple[Activity, ...], MaxLen(100)] = ()  # none: no other programs
     order: Literal["random", "cycle"] = "random"  # the next activity is a random other one, or the next of the list
     noise: Part = 0.05  # standard deviation of the innovations of the CPU load
-    memory_of_noise: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise between steps
+    noise_correlation: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise between steps
     step_s: Annotated[float, Ge(1e-3), Lt(math.inf)] = 0.5  # duration of constant load
     sense_hz: Annotated[float, Gt(0), Le(1000)] = 2.0  # readings per second
     law: CpuLaw = "shared"  # how the CPU load slows the device
@@ -306,7 +306,7 @@ def _noise(profile: LoadProfile, count: int, rng: np.random.Generator) -> list[f
     """Draw correlated noise, which starts in its stationary state."""
     if not profile.activities or profile.noise == 0:
         return [0.0] * count
-    correlation = profile.memory_of_noise
+    correlation = profile.noise_correlation
     drawn = rng.normal(0.0, profile.noise, count)
     noise = [float(drawn[0]) / math.sqrt(1 - correlation**2)]
     for innovation in drawn[1:].tolist():
@@ -322,7 +322,7 @@ def _with_heat(steps: Sequence[LoadStep], profile: LoadProfile) -> Iterator[Load
         return
     approach, clock, now_c = 1 - math.exp(-profile.step_s / heat.settling_s), 1.0, heat.ambient_c
     for step in steps:
-        clock = heat.slow_clock if now_c >= heat.limit_c else 1.0 if now_c < heat.limit_c - COOLING_C else clock
+        clock = heat.throttled_clock if now_c >= heat.limit_c else 1.0 if now_c < heat.limit_c - COOLING_C else clock
         yield replace(step, clock=clock, temperature_c=now_c)
         now_c += approach * (heat.ambient_c + heat.rise_c * step.cpu * clock - now_c)
 

@@ -113,7 +113,10 @@ def refused(answer: Answer, *said: str) -> None:
         (("quick", "--set", "workloads.0.churn={tick_s: 1e-12}"), ("ticks of churn", "allowed are")),
         (("quick", "--set", "workloads.0.churn={priorities: []}"), ("workloads.0: Bad app trace", "priorities")),
         (("quick", "--set", "workloads.0.churn={duration_s: 5}"), ("it lasts as long as the workload",)),
-        (("quick", "--set", "workloads.0.apps=[{name: a, watches: x}]"), ("workloads.0.apps.0: Unknown workload 'x'",)),
+        (
+            ("quick", "--set", "workloads.0.apps=[{name: a, workload: x}]"),
+            ("workloads.0.apps.0: Unknown workload 'x'",),
+        ),
         (("quick", "--set", f"seeds={'[' * 3000}"), ("is nested more than 100 deep",)),
         (("quick", "--set", "fleets.0.name=a/b"), ("fleets.0.name is 'a/b'",)),
         (("/etc/passwd",), ("'/etc/passwd' is no experiment: the name of a file must end in .yaml or .yml",)),

@@ -60,7 +60,7 @@ SHARING: dict[str, Any] = {  # both run and are taught
             "fps": 2,
             "height": 32,
             "width": 48,
-            "churn": {"least": 1, "most": 2, "start": 0.3, "stop": 0.3},
+            "churn": {"min_apps": 1, "max_apps": 2, "arrival_prob": 0.3, "departure_prob": 0.3},
             "apps": [{"name": "front", "latency_goal_s": 0.5}, {"name": "side", "latency_goal_s": 0.5}],
         }
     ],
@@ -87,7 +87,7 @@ LEARNING: dict[str, Any] = {  # two applications try ways out, and learn what a 
             "fps": 2,
             "height": 24,
             "width": 24,
-            "apps": [{"name": "front"}, {"name": "side", "watches": "signs/town", "pretrain_seed": 1}],
+            "apps": [{"name": "front"}, {"name": "side", "workload": "signs/town", "pretrain_seed": 1}],
         }
     ],
     "fleets": [{"name": "slow", "devices": [{"hardware": {**SLOW, "macs_per_s": 50e6}}]}],
@@ -104,5 +104,5 @@ SHARES: dict[str, Any] = {  # both are only given shares
         {"name": name, "base": "nestdnn", "scaling": NESTED, "scheduling": name}
         for name in ("nestdnn", "exact", "status_quo")
     ],
-    "workloads": [{**SHARING["workloads"][0], "live": False}],
+    "workloads": [{**SHARING["workloads"][0], "run_networks": False}],
 }

@@ -70,7 +70,7 @@ SCENES = (0, 1, 2, 0)  # a domain comes back
 def in_phases(name: str, seed: int) -> dict[str, list[dict[str, Any]]]:
     """Make a cell: domains of six frames, of which the third and the fourth are to adapt on."""
     after, phase_s, phase_j, memory, latency, frame_j = PAID[name]
-    bound = "do_nothing" if name.startswith("no_custom") else None
+    bound = "no_adaptation" if name.startswith("no_custom") else None
     run = run_row(name, seed, "digits", "board", bound=bound, student="tiny_classifier", duration_s=24.0, frames=24)
     run |= {"inference_j": 24 * frame_j, "training_j": 4 * phase_j, "score": after, "score_frame": after}
     place = {"cell": run["cell"], "device": "d"}
@@ -118,7 +118,7 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
     accuracy += 0.001 * seed * (1 + list(ON_STREAM).index(name))
     plain_s = 0.05 if fleet == "calm" else 0.5  # of a frame, of which there are two a second
     every = 1 if fleet == "calm" else 1 + round(learn)
-    bound = "do_nothing" if name == "no_custom" else None
+    bound = "no_adaptation" if name == "no_custom" else None
     right = accuracy if fleet == "calm" else accuracy / every
     run = run_row(name, seed, "again", fleet, bound=bound, student="tiny_classifier", duration_s=20.0)
     run |= {"frames": JOBS * OF, "inference_j": JOBS * OF * 0.01, "score": right, "score_frame": right}

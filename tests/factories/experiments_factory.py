@@ -22,9 +22,9 @@ def sizes(name: str) -> list[str | None]:
 
 
 def sizes_with_inherited(name: str) -> set[str]:
-    """Name the sizes that an experiment has, with those of the one that it is like."""
-    like = head(name).get("like")
-    return {str(size) for size in sizes(name)} | (sizes_with_inherited(like) if isinstance(like, str) else set())
+    """Name the sizes that an experiment has, with those of the one that it extends."""
+    base = head(name).get("extends")
+    return {str(size) for size in sizes(name)} | (sizes_with_inherited(base) if isinstance(base, str) else set())
 
 
 def loaded(name: str, size: str | None = None) -> Experiment:

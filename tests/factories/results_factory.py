@@ -16,7 +16,7 @@ from driftlab.datasets.sheet import PALETTE
 from driftlab.platform.results.tables.recorder import Recorder
 
 SLOTS = {
-    "no_custom": ("local", "frozen", "do_nothing"),
+    "no_custom": ("local", "frozen", "no_adaptation"),
     "one_time": ("one_time", "distill", None),
     "best_static": ("local", "distill", "best_static"),
     "oracle": ("foresight", "distill", "oracle"),
@@ -55,7 +55,7 @@ def make_run(
     spec = {
         "name": "demo",
         "summary": "Two streets, specialised once.",
-        "systems": [name for name in systems if SLOTS[name][2] in (None, "do_nothing")] or ["no_custom"],
+        "systems": [name for name in systems if SLOTS[name][2] in (None, "no_adaptation")] or ["no_custom"],
         "workloads": [{"name": name, "duration_s": duration_s, "fps": fps} for name in workloads or ["w"]],
         "fleets": [{"name": "two-phones", "devices": [{"hardware": "phone-hi", "link": "lte", "count": len(DEVICES)}]}],
         "seeds": list(seeds),

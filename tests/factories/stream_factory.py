@@ -182,7 +182,7 @@ FOLLOWING = {
 
 
 def made(name: str) -> AppNode:
-    params: dict[str, Any] = {"domains_told": True, "tracks": name == "tracking"}
+    params: dict[str, Any] = {"domain_oracle": True, "tracks": name == "tracking"}
     if name == "steps":
         return application(FOLLOWING[name], **params)
     return real(FOLLOWING[name], network=NETWORKS.get(FOLLOWING[name].name, "half"), **params)

@@ -39,6 +39,8 @@ EXCLUDED_TEXTS = {
     r'(?s)<dl class="provenance">.*?</dl>': "the same in the page",
     r'(?<="commit": )(null|"[^"]*")': "the commit that was recorded",
 }
+SORTED_TABLES = {"systems": "its rows are in the order of the names of parameters, which a rename changes"}
+MEMBER = re.compile(r"\w+\(\w+=.*\)")  # a member and its parameters
 TREE = "tree.txt"  # of a recording: where its tree was
 
 
@@ -51,7 +53,7 @@ class Renames:
     values: Mapping[str, str] = field(
         default_factory=dict
     )  # of texts in tables and documents; of parts between slashes
-    keys: Mapping[str, str] = field(default_factory=dict)  # of specs, recipes and other documents
+    keys: Mapping[str, str] = field(default_factory=dict)  # of documents: `KEY`, or `PARENT.KEY` below one key alone
     texts: Mapping[str, str] = field(default_factory=dict)  # words of reports and of pages
     files: Mapping[str, str] = field(default_factory=dict)  # parts of names of recorded files
     versions: Mapping[str, str] = field(default_factory=dict)  # of schemas, whose descriptions are then not compared
@@ -64,10 +66,12 @@ class Renames:
         """Return the new name of a column."""
         return self.columns.get(f"{table}.{name}", self.columns.get(name, name))
 
-    def value(self, text: str) -> str:
-        """Return a text with new names, as a whole or between slashes."""
-        if text in self.values:
-            return self.values[text]
+    def value(self, text: str, place: str = "") -> str:
+        """Return a text with new names, as a whole, between slashes, or of the parameters in `nested(batch=16)`."""
+        if (new := self.values.get(f"{place}.{text}", self.values.get(text))) is not None:
+            return new
+        if MEMBER.fullmatch(text):
+            return re.sub(r"(?<=[( ])\w+(?==)", lambda found: self.keys.get(found[0], found[0]), text)
         return "/".join(self.values.get(part, part) for part in text.split("/"))
 
     def text(self, text: str) -> str:
@@ -82,13 +86,19 @@ class Renames:
             name = name.replace(old, new)
         return name
 
-    def document(self, part: Any) -> Any:
+    def key(self, parent: str, key: str) -> str:
+        """Return the new name of a key below another key."""
+        return self.keys.get(f"{parent}.{key}", self.keys.get(key, key))
+
+    def document(self, part: Any, parent: str = "") -> Any:
         """Return a document with new keys and values."""
         if isinstance(part, Mapping):
-            return {self.keys.get(key, key): self.document(value) for key, value in part.items()}
+            return {self.key(parent, key): self.document(value, key) for key, value in part.items()}
         if isinstance(part, list):
-            return [self.document(value) for value in part]
-        return self.value(part) if isinstance(part, str) else part
+            return [self.document(value, parent) for value in part]
+        if not isinstance(part, str):
+            return part
+        return self.value(part, parent)
 
 
 def read_renames(file: Path) -> Renames:
@@ -235,9 +245,15 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
     if renames.values:
         for place, column in enumerate(table.schema):
             if pa.types.is_string(column.type):
-                values = [None if text is None else renames.value(text) for text in table[place].to_pylist()]
+                values = [
+                    None if text is None else renames.value(text, column.name) for text in table[place].to_pylist()
+                ]
                 table = table.set_column(place, column, pa.array(values, column.type))
-    fields = [column.with_name(renames.column(name, column.name)) for column in table.schema]
+    if name in SORTED_TABLES:
+        table = table.sort_by(
+            [(column.name, "ascending") for column in table.schema if pa.types.is_string(column.type)]
+        )
+    fields = [renamed_field(column, name, renames) for column in table.schema]
     notes = dict(table.schema.metadata or {})
     for note, names in ((TABLE, renames.tables), (VERSION, renames.versions)):
         if note in notes:
@@ -246,6 +262,12 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
         document = renames.document(json.loads(notes[SEAL]))
         notes[SEAL] = json.dumps(document, sort_keys=True).encode()  # as its writer sorts it
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
+
+
+def renamed_field(column: pa.Field, table: str, renames: Renames) -> pa.Field:
+    """Give a column its new name, and its notes the new words."""
+    notes = {key: renames.text(note.decode()).encode() for key, note in (column.metadata or {}).items()}
+    return column.with_name(renames.column(table, column.name)).with_metadata(notes or None)
 
 
 def undescribed(table: pa.Table) -> pa.Table:

@@ -23,7 +23,7 @@ WHOLE: Mapping[str, Any] = {
     "summary": "every key",
     "systems": [
         "no_custom",
-        {"name": "slow", "base": "ams", "streaming": {"name": "ams", "interval_s": 5}, "null_link": True},
+        {"name": "slow", "base": "ams", "streaming": {"name": "ams", "interval_s": 5}, "zero_delay_link": True},
         {"name": "wide-{batch}", "base": "one_time", "vary": {"adaptation.batch": [2, 4]}},
         {"name": "sizes", "scaling": {"name": "nested", "keep": [1.0, 0.5]}, "scheduling": "nestdnn"},
     ],
@@ -34,8 +34,8 @@ WHOLE: Mapping[str, Any] = {
             "alias": "two-{fps}",
             "duration_s": 4,
             "vary": {"fps": {"slow": 1.0, "fast": 2.0}},
-            "apps": [{"name": "a", "accuracy_goal": 0.5}, {"name": "b", "watches": "streets/driving_la"}],
-            "churn": {"least": 1, "most": 2, "tick_s": 1.0},
+            "apps": [{"name": "a", "accuracy_goal": 0.5}, {"name": "b", "workload": "streets/driving_la"}],
+            "churn": {"min_apps": 1, "max_apps": 2, "tick_s": 1.0},
         },
     ],
     "fleets": [
@@ -50,11 +50,11 @@ WHOLE: Mapping[str, Any] = {
     "snapshots": 1,
     "bounds": True,
     "clock": "virtual",
-    "student": {"network": "tiny", "pretrain_steps": 3, "pretrain_rate": 0.01, "per_seed": False},
+    "student": {"network": "tiny", "pretrain_steps": 3, "pretrain_learning_rate": 0.01, "per_seed": False},
     "teacher": {"kind": "oracle", "border_noise": 0.1},
     "server": {"hardware": "server-v100", "gpus": 1, "label_s": 0.1, "step_s": None},
     "compute": {"torch_device": "cpu", "precision": "float32", "gpus_per_actor": 0.0},
-    "limits": {"lesson_s": 10.0, "member_s": 100.0},
+    "limits": {"training_batch_s": 10.0, "member_s": 100.0},
 }
 TINY: Mapping[str, Any] = {
     "name": "stored",
@@ -104,7 +104,12 @@ SOUND = (  # words after `run`
     (f"{STORED}/spec.yaml",),
     (f"{STORED}/spec.yaml", "--set", "bounds=true", "--set", "systems.1.streaming.interval_s=6"),
 )
-LIKE: Mapping[str, Any] = {"name": "mine", "like": "quick", "systems": ["no_custom"], "student": {"pretrain_seed": 3}}
+LIKE: Mapping[str, Any] = {
+    "name": "mine",
+    "extends": "quick",
+    "systems": ["no_custom"],
+    "student": {"pretrain_seed": 3},
+}
 REFUSED = (
     ("quick", "--set", "window=5"),
     ("quick", "--set", "window_s"),
@@ -133,9 +138,9 @@ REFUSED = (
     ("quick", "--set", "fleets.0.devices.0.link.up_kbps=5"),
     ("quick", "--set", "student.weights.x=1"),
     ("quick", "--set", "student.network=tinny"),
-    ("quick", "--set", "student.elsewhere=set:digits", "--set", "window_s=-1"),
+    ("quick", "--set", "student.pretrain_set=set:digits", "--set", "window_s=-1"),
     ("quick", "--set", "tune={}"),
-    ("quick", "--set", "like=demo"),
+    ("quick", "--set", "extends=demo"),
     ("quick", "--set", "bound_rows=[{name: oracle, streaming: 5}]"),
     ("quick", "--set", "tuned=[{space: x}]"),
     ("quick", "--system", "no_costum"),
@@ -197,10 +202,10 @@ ODD: Mapping[str, Mapping[str, Any]] = {  # faults that no rule makes: keys laid
     "size-list": {"size": ["a"]},
     "size-spoils": {"sizes": {"small": {"seeds": [], "window_s": 0}}},
     "size-merges": {"sizes": {"small": {"student": 3, "systems": {"a": 1}}}},
-    "like-unknown": {"like": "quik"},
-    "like-itself": {"like": "odd-like-itself"},
-    "like-list": {"like": ["quick"]},
-    "like-over": {"like": "quick", "student": 3},
+    "like-unknown": {"extends": "quik"},
+    "like-itself": {"extends": "odd-like-itself"},
+    "like-list": {"extends": ["quick"]},
+    "like-over": {"extends": "quick", "student": 3},
     "churn-ticks": {"workloads": [{"name": "streets/running", "churn": {"tick_s": 0}}]},
     "churn-tick-type": {"workloads": [{"name": "streets/running", "churn": {"tick_s": "x", "lest": 1}}]},
     "churn-duration": {"workloads": [{"name": "streets/running", "churn": {"duration_s": 4}}]},
@@ -214,7 +219,7 @@ ODD: Mapping[str, Mapping[str, Any]] = {  # faults that no rule makes: keys laid
     "app-variants": {"workloads": [{"name": "streets/running", "apps": [{"name": "a", "variants": {"fil": "x"}}]}]},
     "params-seed": {"workloads": [{"name": "streets/running", "params": {"seed": 3, "fps": 1}}]},
     "device-link": {"fleets": [{"devices": [{"link": {"name": "w", "up_kbps": "fast"}, "hardware": "laptp"}]}]},
-    "student-elsewhere": {"student": {"elsewhere": "digits"}, "teacher": {"network": "teachr"}},
+    "student-elsewhere": {"student": {"pretrain_set": "digits"}, "teacher": {"network": "teachr"}},
     "student-file": {"student": {"weights": "nowhere.safetensors"}},
     "compute-portable": {"compute": {"torch_device": "cuda:x", "portable": True}},
     "tuned-shape": {"tuned": [{"space": "x", "system": "ams", "trial": -1, "settings": 3}]},

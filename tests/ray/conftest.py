@@ -68,13 +68,13 @@ def backend(one_ray):
 @pytest.fixture
 def packed(one_ray):
     """One worker for whole runs, which hosts all devices."""
-    return one_ray.share(workers=1, rack=8)
+    return one_ray.share(workers=1, devices_per_actor=8)
 
 
 @pytest.fixture
 def spread(one_ray):
     """Two workers for whole runs, and a process per device."""
-    return one_ray.share(workers=2, rack=1)
+    return one_ray.share(workers=2, devices_per_actor=1)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ DOCUMENT: dict[str, Any] = {
             "fps": 4,
             "height": 16,
             "width": 16,
-            "domains": "told",
+            "domain_labels": "oracle",
             "params": {
                 "shifts": ["inversion", "fog"],
                 "severities": [5],

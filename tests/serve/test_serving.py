@@ -56,7 +56,7 @@ def served(tmp_path_factory):
         port = free.getsockname()[1]
     folder = tmp_path_factory.mktemp("served")
     with (folder / "said.log").open("w") as said:
-        process = driftlab("serve", "--port", port, "--folder", folder / "kept", stdout=subprocess.PIPE, stderr=said)
+        process = driftlab("serve", "--port", port, "--state-dir", folder / "kept", stdout=subprocess.PIPE, stderr=said)
     line = next(line for line in process.stdout if line.startswith("server"))
     assert str(port) in line
     yield process, f"http://127.0.0.1:{port}", folder / "said.log"
@@ -165,12 +165,12 @@ def test_parallel_requests_get_predictions_of_one_version(served):
     images = [cv2.imencode(".png", image)[1].tobytes() for image in levels]
 
     def ask(image):
-        return json.loads(Client(served[1], opened["token"]).ask("POST", f"/sessions/{opened['id']}/answer", image))
+        return json.loads(Client(served[1], opened["token"]).ask("POST", f"/sessions/{opened['id']}/predict", image))
 
     with ThreadPoolExecutor(12) as pool:
         parallel = list(pool.map(ask, images))
     assert {reply["version"] for reply in parallel} == {0}
-    assert [reply["answer"] for reply in parallel] == [ask(image)["answer"] for image in images]
+    assert [reply["prediction"] for reply in parallel] == [ask(image)["prediction"] for image in images]
     client.ask("DELETE", f"/sessions/{opened['id']}")
 
 

@@ -51,15 +51,17 @@ def test_learners_and_builders_share_actors_and_one_recorder_writes():
 
 
 def test_an_actor_hosts_at_most_rack_devices():
-    pool = Pool(ClusterConfig(workers=1, rack=3), BIG, {})
+    pool = Pool(ClusterConfig(workers=1, devices_per_actor=3), BIG, {})
     assert [slot.split("-")[1] for slot in names(pool, "device", 7)] == list("0001112")
     assert set(names(pool, "learner", 7)) == {"Learner-0"}
 
 
 def test_actors_above_the_free_memory_are_refused_with_a_fix():
     small = Cluster("ns", cpus=2, gpus=0.0, memory_bytes=10 * PROCESS_BYTES, dashboard_url=None)
-    pool = Pool(ClusterConfig(workers=1, rack=1), small, {})
-    with pytest.raises(RequestError, match=r"11 actors need about 2\.1 GiB, and 2\.0 GiB are free\. .*--rack"):
+    pool = Pool(ClusterConfig(workers=1, devices_per_actor=1), small, {})
+    with pytest.raises(
+        RequestError, match=r"11 actors need about 2\.1 GiB, and 2\.0 GiB are free\. .*--devices-per-actor"
+    ):
         names(pool, "device", 11)
 
 

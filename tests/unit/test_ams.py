@@ -154,7 +154,10 @@ def run(
     streams = [StreamSpec("streets/running", number, HEIGHT, WIDTH, fps, duration_s) for number in range(devices)]
     edges = tuple(
         Device(
-            f"device-{number}", hardware.find("laptop"), link.LINKS["null"], (App(AppGoals("segmentation"), stream),)
+            f"device-{number}",
+            hardware.find("laptop"),
+            link.LINKS["zero-delay"],
+            (App(AppGoals("segmentation"), stream),),
         )
         for number, stream in enumerate(streams)
     )

@@ -12,7 +12,7 @@ from driftlab.datasets.catalogue import WORKLOADS, open_stream
 from driftlab.datasets.city.palette import SKIES, Ink, draw_city, draw_look
 from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
 from driftlab.datasets.city.textures import GLASS, LIT, Swatch, draw_textures, photograph
-from driftlab.datasets.severity import SeverityCourse, faults_in, read
+from driftlab.datasets.severity import SeveritySchedule, faults_in, read
 from driftlab.datasets.streets.look import TILE
 from driftlab.datasets.streets.presets import CLASSES, PERSON, ROAD, SKY
 from driftlab.errors import DataError, RequestError
@@ -32,20 +32,20 @@ def strongest(name):
 
 
 def test_a_course_stays_drifts_or_switches():
-    assert [SeverityCourse(0.8).at(time_s) for time_s in (0.0, 1e5)] == [0.8, 0.8]
-    drift = SeverityCourse(0.8, "drift", 10.0)
+    assert [SeveritySchedule(0.8).at(time_s) for time_s in (0.0, 1e5)] == [0.8, 0.8]
+    drift = SeveritySchedule(0.8, "drift", 10.0)
     assert [drift.at(time_s) for time_s in (0.0, 5.0, 10.0, 15.0, 20.0)] == pytest.approx([0, 0.4, 0.8, 0.4, 0])
-    switch = SeverityCourse(3.0, "switch", 10.0, neutral=1.0)
+    switch = SeveritySchedule(3.0, "switch", 10.0, neutral=1.0)
     assert [switch.at(time_s) for time_s in (0.0, 9.99, 10.0, 19.99, 20.0)] == [1.0, 1.0, 3.0, 3.0, 1.0]
 
 
 def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
     assert faults_in("fog", 0.5, 0, 1) == []
-    assert faults_in("fog", {"severity": 0.5, "course": "switch", "every_s": 20}, 0, 1) == []
-    assert read({"severity": 0.5, "every_s": 20}, 0.0) == SeverityCourse(0.5, "stay", 20.0)
-    for wrong in (2.0, "much", {"severity": 2.0}, {"course": "drift"}, {"severity": 0.5, "every_s": 0}):
+    assert faults_in("fog", {"severity": 0.5, "schedule": "switch", "period_s": 20}, 0, 1) == []
+    assert read({"severity": 0.5, "period_s": 20}, 0.0) == SeveritySchedule(0.5, "stay", 20.0)
+    for wrong in (2.0, "much", {"severity": 2.0}, {"schedule": "drift"}, {"severity": 0.5, "period_s": 0}):
         assert len(faults_in("fog", wrong, 0, 1)) == 1
-    assert len(faults_in("fog", {"severty": 1, "course": "hop", "every_s": "x"}, 0, 1)) == 4
+    assert len(faults_in("fog", {"severty": 1, "schedule": "hop", "period_s": "x"}, 0, 1)) == 4
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_condition_changes_the_picture_and_never_the_truth(name):
 
 @pytest.mark.parametrize("name", sorted(CONDITIONS))
 def test_a_condition_that_switches_is_absent_and_then_whole(name):
-    course = {"severity": CONDITIONS[name].high, "course": "switch", "every_s": 10.0}
+    course = {"severity": CONDITIONS[name].high, "schedule": "switch", "period_s": 10.0}
     switching, without, whole = (
         city(**{name: value}) for value in (course, CONDITIONS[name].neutral, CONDITIONS[name].high)
     )
@@ -120,7 +120,7 @@ def test_a_condition_that_switches_is_absent_and_then_whole(name):
 
 
 def test_a_condition_that_drifts_moves_without_a_jump():
-    fog = city(fog={"severity": 1.0, "course": "drift", "every_s": 20.0}, noise=0.0)
+    fog = city(fog={"severity": 1.0, "schedule": "drift", "period_s": 20.0}, noise=0.0)
     clear, half, thick = (frame.astype(float) for frame in fog.at([0.0, 10.0, 20.0]).images)
     assert clear.std() > half.std() > thick.std()
     assert np.array_equal(fog.at([0.0]).images, city(noise=0.0).at([0.0]).images)
@@ -208,6 +208,6 @@ def test_photographs_change_textures_and_need_scikit_image(monkeypatch):
 
 def test_wrong_conditions_are_refused_together():
     with pytest.raises(RequestError) as caught:
-        city(fog={"severity": 4, "course": "hop"}, rain=-1)
-    for part in ("fog.severity is 4", "fog.course is 'hop'", "rain is -1"):
+        city(fog={"severity": 4, "schedule": "hop"}, rain=-1)
+    for part in ("fog.severity is 4", "fog.schedule is 'hop'", "rain is -1"):
         assert part in str(caught.value)

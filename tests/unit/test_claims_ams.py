@@ -240,8 +240,8 @@ class TestHouse:
         own = Made({"name": "ams-table1"})
         assert evaluate(own.run, ["AMS-1"], tables=own)[0].note == "needs 'ams' and 'no_custom', with truth"
 
-    def test_a_null_link_is_no_cell_of_the_method(self):
-        rows = [run_row("ams", 0), run_row("ams-null-link", 0, bound="null_link")]
+    def test_a_zero_delay_link_is_no_cell_of_the_method(self):
+        rows = [run_row("ams", 0), run_row("ams-zero-delay", 0, bound="zero_delay_link")]
         assert base.done(Made(runs=rows))["system"].tolist() == ["ams"]
 
     def test_gain_on_average_is_over_all_streets(self):

@@ -31,7 +31,7 @@ FILES = {
     "platform/results/relations/b.py": "y = 1",
     "platform/lab/sets.yaml": "workloads: {all: [{name: streets/dance}]}",
     "platform/lab/experiments/other.yaml": "{seeds: [0], sizes: {full: {seeds: [0, 1]}, small: {seeds: [0]}}}",
-    EXPERIMENT: "{like: other, size: full, window_s: 5}",
+    EXPERIMENT: "{extends: other, size: full, window_s: 5}",
 }
 LINE = factory.line("ONCE-1", 0.1)
 
@@ -56,10 +56,10 @@ def recorded(package: Path) -> dict[str, Any]:
         ("platform/core/a.py", "x = 2", "other code since"),
         ("platform/sim/new.py", "", "other code since"),
         ("platform/results/relations/b.py", "y = 2", "other measures since"),
-        (EXPERIMENT, "{like: other, size: full, window_s: 6}", "other experiment since"),
+        (EXPERIMENT, "{extends: other, size: full, window_s: 6}", "other experiment since"),
         ("platform/lab/experiments/other.yaml", "{sizes: {full: {seeds: [0, 2]}}}", "other experiment since"),
         ("platform/lab/sets.yaml", "workloads: {}", "other experiment since"),
-        (EXPERIMENT, "# a comment\n{like: other, size: small, summary: said, window_s: 5}", ""),
+        (EXPERIMENT, "# a comment\n{extends: other, size: small, summary: said, window_s: 5}", ""),
         ("platform/lab/experiments/other.yaml", "{seeds: [0], sizes: {full: {seeds: [0, 1]}}}", ""),
         ("platform/core/README.md", "text", ""),
     ],

@@ -91,6 +91,26 @@ def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str
 
 
 @pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        (("report", "a", "--beside", "b"), "--compare-to"),
+        (("run", "quick", "--rack=2"), "--devices-per-actor"),
+        (("show", "workloads/streets/running", "--film", "a.mp4"), "--video"),
+        (("serve", "--sessions", "3"), "--max-sessions"),
+        (("serve", "--rate", "3"), "--rate-limit"),
+        (("serve", "--folder", "a"), "--state-dir"),
+    ],
+)
+def test_a_renamed_option_gets_its_new_name(words: tuple[str, ...], now: str):
+    assert str(call(*words).exception).endswith(f". It is now '{now}'.")
+
+
+def test_an_unknown_option_without_a_new_name_gets_the_usual_message():
+    assert "--json" in call("list", "--jsn").output
+    assert isinstance(call("list", "--rate", "3").exception, SystemExit)
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [(RequestError("asked wrongly"), 2), (DriftlabError("went wrong"), 1), (KeyboardInterrupt(), 130)],
 )
@@ -211,7 +231,7 @@ def test_a_contact_sheet_has_frames_and_ground_truth(tmp_path: Path):
 @pytest.mark.slow
 def test_a_contact_sheet_uses_parameters(tmp_path: Path):
     sheets = []
-    for sets in ([], ["fog.severity=0.9", "fog.course=switch"], ["fog=0.9"]):
+    for sets in ([], ["fog.severity=0.9", "fog.schedule=switch"], ["fog=0.9"]):
         path = tmp_path / f"{len(sheets)}.png"
         words = [word for one in sets for word in ("--set", one)]
         assert call("show", "workloads/city/driving_la", "--image", str(path), *words).exit_code == 0
@@ -243,7 +263,7 @@ def test_a_video_is_shown_or_refused(tmp_path: Path):
 @pytest.mark.slow
 def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
     film = tmp_path / "walk.mp4"
-    words = ("show", "workloads/streets/walking_paris", "--film", str(film), "--seconds", "1", "--seed", "3")
+    words = ("show", "workloads/streets/walking_paris", "--video", str(film), "--seconds", "1", "--seed", "3")
     assert call(*words, "--set", "crowd=2").exit_code == 0
     at = {"seed": 3, "height": 144, "width": 256, "fps": 30.0, "duration_s": 1.0}
     drawn = open_stream("streets/walking_paris", **at, crowd=2.0).at([0.0, 0.5, 0.9])
@@ -263,7 +283,7 @@ def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
         ("workloads/streets/walking_paris", tmp_path / "walk.txt"),
         ("workloads/streets/walking_paris", tmp_path / "nowhere" / "walk.mp4"),
     ):
-        refused = call("show", name, "--film", str(place), "--seconds", "1").exception
+        refused = call("show", name, "--video", str(place), "--seconds", "1").exception
         assert isinstance(refused, RequestError), name
         assert not place.exists()
 
@@ -273,14 +293,14 @@ def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
     [
         ("loads/user", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; loads/user has none"),
         ("shifts/fog", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; shifts/fog has none"),
-        ("workloads/streets/running", ("--seed", "0"), "--seed has an effect only with --image or --film"),
-        ("workloads/streets/running", ("--seconds", "60"), "--seconds has an effect only with --image or --film"),
+        ("workloads/streets/running", ("--seed", "0"), "--seed has an effect only with --image or --video"),
+        ("workloads/streets/running", ("--seconds", "60"), "--seconds has an effect only with --image or --video"),
         ("workloads/streets/running", ("--image", "a.png", "--seconds", "60"), "--seconds is the length of a video"),
         ("workloads/streets/running", ("--image", "a.jpg"), "'a.jpg' is not the name of a PNG file"),
         ("loads/user", ("--image", "a"), "'a' is not the name of a PNG file"),
-        ("workloads/streets/running", ("--image", "a.png", "--film", "a.txt"), "'a.txt' is not the name of a video"),
-        ("workloads/streets/running", ("--image", "a.png", "--film", "b/a.mp4"), "folder 'b' does not exist"),
-        ("loads/user", ("--image", "a.png", "--film", "a.mp4"), "loads/user has no frames"),
+        ("workloads/streets/running", ("--image", "a.png", "--video", "a.txt"), "'a.txt' is not the name of a video"),
+        ("workloads/streets/running", ("--image", "a.png", "--video", "b/a.mp4"), "folder 'b' does not exist"),
+        ("loads/user", ("--image", "a.png", "--video", "a.mp4"), "loads/user has no frames"),
         ("workloads/city/running", ("--image", "a.png", "--set", "rain"), "is not KEY=VALUE, such as --set pace=1."),
     ],
 )

@@ -28,7 +28,7 @@ def document(**changes: Any) -> dict[str, Any]:
     return {
         "name": "domains-test",
         "systems": [{"name": "tent", "adaptation": {"name": "tent", "stream_batch": 4, "episodic": True}}],
-        "workloads": [{**WORKLOAD, "domains": told, "alias": told} for told in ("told", "detected", "hidden")],
+        "workloads": [{**WORKLOAD, "domain_labels": kind, "alias": kind} for kind in ("oracle", "detected", "hidden")],
         "bounds": False,
         "snapshots": 0,
         "student": {"network": "tiny_classifier", "pretrain_steps": 4},

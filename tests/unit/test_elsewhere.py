@@ -36,14 +36,14 @@ def test_keys_without_a_pretraining_set_are_unchanged():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (("elsewhere=streets/dance",), "'streets/dance' is no labelled set"),
-        (("elsewhere=set:nothing",), "Unknown workload 'set:nothing'"),
-        (("elsewhere=set:signs/vc",), "'tiny' is no classifier"),
+        (("pretrain_set=streets/dance",), "'streets/dance' is no labelled set"),
+        (("pretrain_set=set:nothing",), "Unknown workload 'set:nothing'"),
+        (("pretrain_set=set:signs/vc",), "'tiny' is no classifier"),
         (
-            ("elsewhere=set:signs/vc", "network=tiny_classifier", "pretrain_steps=0"),
-            "student.elsewhere needs pretrain_steps above 0",
+            ("pretrain_set=set:signs/vc", "network=tiny_classifier", "pretrain_steps=0"),
+            "student.pretrain_set needs pretrain_steps above 0",
         ),
     ],
 )
 def test_unusable_pretraining_sets_are_refused(changes, said):
-    assert f"student.elsewhere: {said}" in refusal(document(), tuple(f"student.{change}" for change in changes))
+    assert f"student.pretrain_set: {said}" in refusal(document(), tuple(f"student.{change}" for change in changes))

@@ -104,7 +104,7 @@ def coded(request):
 
 @pytest.fixture(scope="module")
 def torn(coded):
-    return run(coded, link=replace(LINK, damaged=0.4))
+    return run(coded, link=replace(LINK, damage_prob=0.4))
 
 
 class TestADamagedLink:
@@ -142,7 +142,7 @@ class TestADamagedLink:
 
     @pytest.mark.slow
     def test_the_same_seed_damages_the_same_messages(self, torn, coded):
-        again = run(coded, link=replace(LINK, damaged=0.4))[0]
+        again = run(coded, link=replace(LINK, damage_prob=0.4))[0]
         host = {"host_pack_seconds", "host_train_seconds"}
         for table in ("transfers", "updates", "runs"):
             first, second = (
@@ -154,7 +154,7 @@ class TestADamagedLink:
 
 @pytest.mark.slow
 def test_where_everything_is_torn_the_generic_student_stays():
-    loop, _ = run(link=replace(LINK, damaged=1.0))
+    loop, _ = run(link=replace(LINK, damage_prob=1.0))
     assert all(row["refused"] for row in rows(loop, "transfers"))
     assert rows(loop, "updates") == []
     assert all_frames_were_watched(loop)
@@ -187,7 +187,7 @@ def named_after_their_direction(seed: int, purpose: str, *rest: str) -> Any:
 
 @pytest.mark.slow
 def test_torn_label_maps_are_refused_and_the_device_goes_on():
-    loop, _ = run(TRACKING, FROZEN, replace(LINK, damaged=0.5))
+    loop, _ = run(TRACKING, FROZEN, replace(LINK, damage_prob=0.5))
     labels = [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "labels"]
     assert any(labels)
     assert not all(labels)

@@ -13,10 +13,11 @@ import pytest
 from served_factory import ASKED, TOKEN, served
 
 from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
-from driftlab.errors import DriftlabError, RequestError
+from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
 from driftlab.platform.field.client import Backoff, Client, ServerAway
 from driftlab.platform.field.lab import LAB
+from driftlab.platform.field.messages import FORMAT
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.request import experiment_of, read_asked
 from driftlab.platform.field.sending import Receiver, Sender
@@ -220,6 +221,14 @@ def test_a_device_starts_after_its_clock_was_set_back(tmp_path):
     agent.ticket, agent.kept, agent._replay = Ticket(**{**TICKET, "began": time.time() + 1e6}), CachedNetwork(), list
     agent.begin(tmp_path)
     assert 0 <= agent.now() < 10
+
+
+@pytest.mark.parametrize("version", [{}, {"format": FORMAT + 1}], ids=["the first", "a later one"])
+def test_a_server_of_another_version_is_refused_with_one_sentence(monkeypatch, version):
+    reply = {"id": "a", "token": TOKEN, "weights": "/sessions/a/weights", **version}
+    monkeypatch.setattr(Client, "ask_json", lambda *request: reply)
+    with pytest.raises(WireError, match="use the same driftlab on the devices and the server"):
+        join("http://127.0.0.1:1", TOKEN, read_asked(ASKED))
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))

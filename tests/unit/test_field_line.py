@@ -39,7 +39,7 @@ def server(tmp_path_factory):
     tls = certificate(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(tls[0]))
-        with served(folder / "served", Limits(sessions=2, rate=50.0), tls) as one:
+        with served(folder / "served", Limits(max_sessions=2, rate_limit=50.0), tls) as one:
             yield one
 
 

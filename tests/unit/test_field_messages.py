@@ -9,6 +9,7 @@ import pytest
 
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.field.messages import (
+    FORMAT,
     RESULT,
     SAMPLES,
     ResultMessage,
@@ -54,6 +55,17 @@ def test_mutated_uploads_raise_no_other_error():
         except WireError:
             continue
         assert list(message.sampling.times_s) == sorted(set(message.sampling.times_s))
+
+
+@pytest.mark.parametrize("version", [1, FORMAT + 1])
+def test_messages_of_another_version_are_refused_with_one_sentence(version: int):
+    upload = bytes([version]) + sample().encode(4.0)[1:]
+    result = bytes([version]) + ResultMessage(1, "labels", b"null", b"labels").encode(4.0)[1:]
+    for read in (lambda: decode_samples(upload, 4.0), lambda: list(decode_results(result, 4.0))):
+        with pytest.raises(
+            WireError, match=rf"uses version {version} of the protocol and this program version {FORMAT};"
+        ):
+            read()
 
 
 def test_a_repeated_frame_is_refused():

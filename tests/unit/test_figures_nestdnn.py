@@ -197,7 +197,7 @@ def test_a_line_follows_alpha_beside_its_optimum_and_the_status_quo():
     x, y = found[shown.legend["total"].colour]
     assert x == pytest.approx([0.5, (3 * 0.5 + 6) / 9, 2.0])
     assert y == pytest.approx([5.0, 100 * (3 * 0.05 - 6 * 0.05) / 9, -15.0])
-    assert found[plots.GREYS["do_nothing"]] == ([1], [0])
+    assert found[plots.GREYS["no_adaptation"]] == ([1], [0])
     assert found[plots.GREYS["oracle"]] == (pytest.approx(x), pytest.approx(y))
     assert [text.get_text() for text in axis.texts] == ["0.01", "0.1", "1"]
 

@@ -218,6 +218,16 @@ def test_renamed_things_are_no_difference(old: Path, new: Path):
     assert compared(old, new, renames) == []
 
 
+def test_a_key_is_renamed_below_its_parent_alone():
+    renames = Renames(keys={"churn.start": "arrival_prob", "like": "extends"})
+    churn, scaling = {"start": 0.1}, {"start": "pruned", "like": 1}
+    changed = renames.document({"workloads": [{"churn": churn}], "scaling": scaling})
+    link = Renames(values={"link.null": "zero-delay"})
+    assert (link.value("null"), link.value("null", "link")) == ("null", "zero-delay")
+    assert renames.value("shot(like=1, start=2)") == "shot(extends=1, start=2)"
+    assert changed == {"workloads": [{"churn": {"arrival_prob": 0.1}}], "scaling": {"start": "pruned", "extends": 1}}
+
+
 def test_a_file_of_renames_is_read(tmp_path: Path):
     (tmp_path / "renames.yaml").write_text("columns: {frames.count: total}\nvalues:\n")
     assert read_renames(tmp_path / "renames.yaml") == Renames(columns={"frames.count": "total"})

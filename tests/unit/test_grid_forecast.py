@@ -33,7 +33,7 @@ DOCUMENT = {
 
 
 def course(system: System):
-    (found,) = WorkEstimates(10.0).of(system, [STREAM], live=True)
+    (found,) = WorkEstimates(10.0).of(system, [STREAM], run_networks=True)
     return found
 
 
@@ -48,7 +48,7 @@ def test_answering_takes_as_long_as_there_are_frames():
 
 def test_large_pictures_take_longer_to_answer():
     large = dataclasses.replace(STREAM, height=64, width=96)
-    (found,) = WorkEstimates(10.0).of(SYSTEMS["no_custom"], [large], live=True)
+    (found,) = WorkEstimates(10.0).of(SYSTEMS["no_custom"], [large], run_networks=True)
     assert found.until(60.0) == pytest.approx(120 * frame_seconds(1, 4 * PIXELS))
     assert found.until(60.0) > 2 * 120 * FRAME_S
 
@@ -92,7 +92,9 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
 def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
     told = []
-    meter = Meter(cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], live=True), told.append)
+    meter = Meter(
+        cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True), told.append
+    )
     meter(3 * 30.0)
     meter(3 * 30.0)
     phase_s = 240 * PIXELS * STEP_PX_S

@@ -65,7 +65,10 @@ def test_a_finished_run_is_kept_whole(run):
         ({"window_s": 4.0}, ["window_s", "3.0 vs 4.0"]),
         ({"student": {"network": "half", "pretrain_steps": 3}}, ["student.pretrain_steps", "2 vs 3"]),
         ({"workloads": [{**DOCUMENT["workloads"][0], "duration_s": 9}]}, ["workload.duration_s", "8.0 vs 9.0"]),
-        ({"snapshots": 3, "limits": {"lesson_s": 1}}, ["snapshots", "2 vs 3", "limits.lesson_s", "60.0 vs 1.0"]),
+        (
+            {"snapshots": 3, "limits": {"training_batch_s": 1}},
+            ["snapshots", "2 vs 3", "limits.training_batch_s", "60.0 vs 1.0"],
+        ),
     ],
 )
 def test_an_edited_spec_is_refused_and_reported(run, changes, told):

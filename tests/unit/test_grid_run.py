@@ -235,7 +235,7 @@ def test_seeds_share_their_networks_unless_each_is_to_have_its_own(per_seed):
 
     apps = [{"name": name, "pretrain_seed": number} for number, name in enumerate("ab")]
     student = {"network": "tiny_classifier", "per_seed": per_seed}
-    workload = {"name": "signs/depot", "live": False, "apps": apps}
+    workload = {"name": "signs/depot", "run_networks": False, "apps": apps}
     document = DOCUMENT | {"systems": ["no_custom"], "seeds": [0, 7, 8], "student": student, "workloads": [workload]}
     settings = artefacts.settings_of(parse(document, []), Builders(), Progress())
     assert len(settings) == 3

@@ -70,7 +70,7 @@ class TestDigest:
     @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
     def test_a_reset_at_a_told_boundary_returns_to_the_source(self, name):
         """To the bit: at 8 s another scene begins, and no batch of it is full by 8.6 s."""
-        node = real(member(name, stream_batch=3, episodic=True), domains_told=True, network=NETWORKS.get(name, "half"))
+        node = real(member(name, stream_batch=3, episodic=True), domain_oracle=True, network=NETWORKS.get(name, "half"))
         source, digest = state.read(node._model), self.digest(node)
         found = watched(node, between(stream(), 0.0, 7.9), (0.0, 7.9))
         assert max(found["frames.version"]) >= 1

@@ -107,7 +107,7 @@ class TestByHand:
         """The lesson lasts from 1.75 s to where the scene changes at 2.1 s; the answer of 2 s began on half a share."""
         seen = stream(4.0)
         seen = replace(seen, scenes=(seen.times_s >= 2.5).astype(np.int32))
-        node = application(steps(learns="beside", episodic=True), macs_per_s=16e6, domains_told=True)
+        node = application(steps(learns="beside", episodic=True), macs_per_s=16e6, domain_oracle=True)
         before = node.finish().facts.digest
         found = watched(node, between(seen, 0, 3.0), (0.0, 3.0), HALF, HALF)
         assert found["adaptations.skipped"] == ["broken off: another domain has begun"]

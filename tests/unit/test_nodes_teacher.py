@@ -116,7 +116,7 @@ def test_outlines_that_flicker_move_by_some_pixels_and_surfaces_stay(reach_px):
 
 
 def test_a_teacher_that_flickers_answers_the_same_frame_alike_whoever_asks():
-    seen, spec = frames(), TeacherSpec(flicker=2.0)
+    seen, spec = frames(), TeacherSpec(label_jitter_px=2.0)
     whole = TeacherNode(spec).label(seen).payload
     parts = [TeacherNode(spec).label(seen[index]).payload for index in ([2, 3], [0], [1])]
     assert np.array_equal(whole[[2, 3, 0, 1]], np.concatenate(parts))

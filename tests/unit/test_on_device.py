@@ -87,7 +87,7 @@ class TestNoticing:
         from driftlab.platform.networks.features import features
         from driftlab.platform.networks.predict import to_input
 
-        node, seen = real(Member("adaptation", "frozen"), notices=True, domains_told=True, answer_s=0.1), stream(16.0)
+        node, seen = real(Member("adaptation", "frozen"), notices=True, domain_oracle=True, answer_s=0.1), stream(16.0)
         notes = []
         for start in (0.0, 4.0, 12.0):
             node.watch(between(seen, start, start + 4), None, start + 4, ((start, 1.0),))
@@ -153,14 +153,14 @@ class TestLearner:
 
     def test_domains_are_told_to_a_learner_on_the_device_alone(self):
         """What came over the link does not say of which scene it is."""
-        node, sampling = learner(domains_told=True), Sampling((0.0, 0.5), 1.0)
+        node, sampling = learner(domain_oracle=True), Sampling((0.0, 0.5), 1.0)
         assert node.store(stream(10.0)[:3], None).facts.domain == 0
         assert node.store(stream(10.0)[17:], None).facts.domain == 1
         received = node.receive(pack(stream().images[:2]).payload, sampling, (HEIGHT, WIDTH)).payload
-        assert learner(domains_told=True).store(received, None).facts.domain is None
+        assert learner(domain_oracle=True).store(received, None).facts.domain is None
 
     def test_another_domain_resets_where_that_is_asked_for(self):
-        node = learner(Member("adaptation", "adabn", (("episodic", True),)), domains_told=True)
+        node = learner(Member("adaptation", "adabn", (("episodic", True),)), domain_oracle=True)
         before = node.finish().facts
         node.store(stream(10.0)[:3], None)
         node.train(DownlinkPlan(None, Phase()))

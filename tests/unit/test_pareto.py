@@ -26,7 +26,7 @@ ROWS = [
     run_row("a", 0.5, 1.0, 10.0),
     run_row("b", 0.7, 2.0, 4.0),
     run_row("c", 0.6, 3.0, 12.0),
-    run_row("no_custom", 0.3, 0.0, 0.1, "do_nothing"),
+    run_row("no_custom", 0.3, 0.0, 0.1, "no_adaptation"),
     run_row("oracle", 0.9, 90.0, 90.0, "oracle"),
 ]
 

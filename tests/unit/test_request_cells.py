@@ -62,16 +62,16 @@ def test_a_bound_with_other_parameters_is_still_that_bound():
 def test_a_bound_with_other_members_is_none():
     other = part_of(name="mine", base="no_custom", streaming="one_time", adaptation="distill")
     assert system_of(other).bound is None
-    assert system_of(part_of(name="mine", base="no_custom")).bound == "do_nothing"
+    assert system_of(part_of(name="mine", base="no_custom")).bound == "no_adaptation"
 
 
-def test_over_a_null_link_a_method_is_a_bound_in_the_same_world():
-    alone = {"name": "swift", "base": "one_time", "null_link": True}
+def test_over_a_zero_delay_link_a_method_is_a_bound_in_the_same_world():
+    alone = {"name": "swift", "base": "one_time", "zero_delay_link": True}
     own, swift = grid(systems=["one_time", alone], workloads=WORKLOADS[:1], fleets=FLEETS[1:])
-    assert (own.system.bound, swift.system.bound) == (None, "null_link")
+    assert (own.system.bound, swift.system.bound) == (None, "zero_delay_link")
     assert swift.system.members == own.system.members
     assert [device.link.name for device in own.devices] == ["lte", "lte", "3g"]
-    assert [device.link.name for device in swift.devices] == ["null"] * 3
+    assert [device.link.name for device in swift.devices] == ["zero-delay"] * 3
     assert [replace(device, link=None) for device in swift.devices] == [
         replace(device, link=None) for device in own.devices
     ]

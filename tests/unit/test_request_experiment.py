@@ -335,19 +335,19 @@ class TestFiles:
         path.write_text(yaml.safe_dump(document()))
         assert load(str(path)) == parse(document())
 
-    def test_one_that_is_like_another_says_what_differs(self, tmp_path):
+    def test_one_that_extends_another_holds_the_differences(self, tmp_path):
         path = tmp_path / "mine.yaml"
-        path.write_text("{name: mine, like: quick, systems: [no_custom], student: {pretrain_seed: 3}}")
+        path.write_text("{name: mine, extends: quick, systems: [no_custom], student: {pretrain_seed: 3}}")
         mine, quick = load(str(path)), load("quick")
         assert (mine.name, mine.workloads, mine.summary) == ("mine", quick.workloads, quick.summary)
         assert len(mine.systems) == 1
         assert mine.student == quick.student.model_copy(update={"pretrain_seed": 3})
         assert load(str(path), ["student.pretrain_seed=4"]).student.pretrain_seed == 4
 
-    @pytest.mark.parametrize("like", ["quik", "7", "{}"])
-    def test_unknown_like_is_refused(self, tmp_path, like):
+    @pytest.mark.parametrize("base", ["quik", "7", "{}"])
+    def test_an_unknown_base_is_refused(self, tmp_path, base):
         path = tmp_path / "mine.yaml"
-        path.write_text(f"{{name: mine, like: {like}}}")
+        path.write_text(f"{{name: mine, extends: {base}}}")
         with pytest.raises(RequestError, match="Unknown experiment"):
             load(str(path))
 

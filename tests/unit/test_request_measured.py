@@ -31,7 +31,7 @@ READ = {"rename": {"net": "variant", "top1": "accuracy_percent", "ms": "latency_
 
 
 def sharing(*apps: dict[str, Any], **more: Any) -> dict[str, Any]:
-    workload = {"name": "streets/running", "duration_s": 4, "fps": 2, "height": 32, "width": 48, "live": False}
+    workload = {"name": "streets/running", "duration_s": 4, "fps": 2, "height": 32, "width": 48, "run_networks": False}
     return {
         "name": "sharing",
         "systems": [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}],
@@ -137,9 +137,9 @@ def test_all_that_a_file_does_not_have_is_said_at_once_beside_other_faults(board
 
 def test_networks_that_are_only_measured_do_not_run(boards):
     variants = {"file": boards, **READ, "only": {"board": "nano"}}
-    (fault,) = faults(sharing({"name": "a", "variants": variants}, live=True))
+    (fault,) = faults(sharing({"name": "a", "variants": variants}, run_networks=True))
     place = "workloads.0.apps.0.variants"
-    assert fault == f"{place}: measured variants have no network to run; set live: false in this workload"
+    assert fault == f"{place}: measured variants have no network to run; set run_networks: false in this workload"
 
 
 def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(boards, tmp_path, monkeypatch, capsys):

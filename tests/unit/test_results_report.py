@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from PIL import Image
 from driftlab.errors import DataError
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import view_of
-from driftlab.platform.results.figures.svg import panel
+from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.relations import courses
 from driftlab.platform.results.report import page as pages
 from driftlab.platform.results.report.page import compose, write_report
@@ -125,7 +126,7 @@ def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder)
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
     assert "Score: mIoU over the last 10 s" in text
-    for bound in ("do_nothing", "best_static", "oracle"):
+    for bound in ("no_adaptation", "best_static", "oracle"):
         assert BOUNDS[bound] in text
     assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text
     assert "driftlab run demo --seed 0,1,2 --set 'student.network=tiny wide'" in text
@@ -213,13 +214,19 @@ def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
 # --- plots
 
 
+def test_the_style_sheet_has_every_colour_in_both_themes():
+    sheet = (Path(pages.__file__).parent / "templates" / "report.css").read_text("utf-8")
+    counts = {name: sheet.count(f" {name.removeprefix('var(').removesuffix(')')}: ") for name in VARIABLES.values()}
+    assert set(counts.values()) == {2}, counts
+
+
 @pytest.mark.slow
 def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     runs = open_run(folder).frame("runs")
     looks = plots.styles(runs, ["one_time"])
     assert list(looks) == ["one_time", "no_custom", "best_static", "oracle"]
     assert looks["one_time"].colour == plots.COLOURS[0]
-    greys = [plots.GREYS[bound] for bound in ("do_nothing", "best_static", "oracle")]
+    greys = [plots.GREYS[bound] for bound in ("no_adaptation", "best_static", "oracle")]
     assert [looks[name].colour for name in list(looks)[1:]] == greys
     many = pd.DataFrame({"system": [f"s{k:02}" for k in range(12)], "bound": [None] * 12})
     assert len(set(plots.styles(many).values())) == 12

@@ -120,7 +120,7 @@ def test_halves_share_no_frame():
 
 @pytest.mark.slow
 def test_darts_runs_the_heaviest_operator_of_each_stage(monkeypatch: pytest.MonkeyPatch):
-    member, wanted = Darts(space="tiny", stages=2, architecture_rate=0.1), (1, 0)
+    member, wanted = Darts(space="tiny", stages=2, architecture_learning_rate=0.1), (1, 0)
 
     def towards(self, losses, weights, mixture):
         return [torch.where(torch.arange(3) == one, -1.0, 1.0) for one in wanted]

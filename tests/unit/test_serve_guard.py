@@ -19,7 +19,7 @@ class FakeHub:
 
     def __init__(self, **limits):
         self.limits, self.draining, self.sessions = Limits(**limits), False, {}
-        self.rates, self.meters = TokenRates(self.limits.rate), ServerMetrics(self)
+        self.rates, self.meters = TokenRates(self.limits.rate_limit), ServerMetrics(self)
 
     def is_owner(self, token):
         return token == "owner"
@@ -67,7 +67,7 @@ def test_a_token_has_a_rate_and_a_burst():
 
 
 def test_requests_above_the_rate_get_a_retry_time():
-    hub = FakeHub(rate=0.5)
+    hub = FakeHub(rate_limit=0.5)
     assert ask(hub, b"x")[0]["status"] == 200
     refused = ask(hub, b"x")[0]
     assert refused["status"] == 429

@@ -196,7 +196,7 @@ def test_a_damaged_session_does_not_prevent_others_from_opening(tmp_path):
 
 
 def test_a_finished_session_is_replaced_by_a_new_one(tmp_path, monkeypatch):
-    hub = Hub(tmp_path, TOKEN, Limits(sessions=1))
+    hub = Hub(tmp_path, TOKEN, Limits(max_sessions=1))
     first, _ = hub.open(read_asked(ASKED))
     with pytest.raises(ServerFull):
         hub.open(read_asked(ASKED))

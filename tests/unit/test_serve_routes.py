@@ -22,7 +22,7 @@ from driftlab.serve_apps.sessions import Limits
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("served"), Limits(sessions=2, body_bytes=4096, image_bytes=4096)) as one:
+    with served(tmp_path_factory.mktemp("served"), Limits(max_sessions=2, body_bytes=4096, image_bytes=4096)) as one:
         yield one
 
 
@@ -95,9 +95,9 @@ def test_a_browser_sends_the_token_as_a_password(server):
 def test_large_and_invalid_bodies_are_refused(server, session):
     path = f"/sessions/{session['id']}"
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"x" * 5000)[0] == 413
-    assert raw(server, "POST", f"{path}/answer", TOKEN, b"x" * 5000)[0] == 413
+    assert raw(server, "POST", f"{path}/predict", TOKEN, b"x" * 5000)[0] == 413
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"torn")[0] == 422
-    assert raw(server, "POST", f"{path}/answer", TOKEN, b"no image")[0] == 422
+    assert raw(server, "POST", f"{path}/predict", TOKEN, b"no image")[0] == 422
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": 1}')[0] == 422
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": {"name": "a", "fps": NaN}}')[0] == 422
     many = SampleMessage(1, 0.0, Sampling(tuple(n / 4 for n in range(4000)), 0.0, codec="h264", scale=8), b"")
@@ -116,21 +116,21 @@ def test_an_upload_gives_an_update_and_a_new_version(server, session):
     client, path = server.client(session["token"]), f"/sessions/{session['id']}"
     assert load_weights(client.ask("GET", f"{path}/weights"))
     image = cv2.imencode(".png", np.full((40, 60, 3), 90, dtype=np.uint8))[1].tobytes()
-    before = json.loads(client.ask("POST", f"{path}/answer", image))
-    assert (before["version"], np.shape(before["answer"])) == (0, (32, 48))
+    before = json.loads(client.ask("POST", f"{path}/predict", image))
+    assert (before["version"], np.shape(before["prediction"])) == (0, (32, 48))
     payload = pack(np.full((2, 32, 48, 3), 90, dtype=np.uint8), "h264").payload
     body = SampleMessage(1, 2.0, Sampling((0.75, 1.75), 2.0, codec="h264"), payload).encode(4.0)
     assert client.ask("POST", f"{path}/uploads", body) == b"1"
     assert client.ask("POST", f"{path}/uploads", body) == b"1"  # repeated, as after a lost acknowledgement
     (update,) = decode_results(client.ask("GET", f"{path}/updates?after=0&hold_s=20"), 4.0)
     assert (update.number, update.kind) == (1, "update")
-    after = json.loads(client.ask("POST", f"{path}/answer", image))
+    after = json.loads(client.ask("POST", f"{path}/predict", image))
     assert after["version"] == 1
     status = client.ask_json("GET", path)
     assert (status["uploads"], status["up_bytes"], status["fault"]) == (1, len(payload), "")
     assert status["down_bytes"] == len(update.payload)
-    for kind in ("frame", "answer", "truth"):
-        data = client.ask("GET", f"{path}/pictures/{kind}")
+    for kind in ("frame", "prediction", "truth"):
+        data = client.ask("GET", f"{path}/images/{kind}")
         assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape == (32, 48, 3)
     with pytest.raises(RequestError):
-        client.ask("GET", f"{path}/pictures/other")
+        client.ask("GET", f"{path}/images/other")

@@ -147,8 +147,8 @@ def test_signs_are_visible_for_about_their_time(name):
     stream = signs(name, duration_s=200, side=16)
     frames = stream.at(np.arange(0, 200, 0.25))
     new = np.mean(np.diff(frames.classes) != 0) * 4  # changes per second
-    sight_s = PRESETS[name].sight_s
-    assert 0.6 / sight_s < new < 1.1 / sight_s
+    visible_s = PRESETS[name].visible_s
+    assert 0.6 / visible_s < new < 1.1 / visible_s
 
 
 @pytest.mark.slow

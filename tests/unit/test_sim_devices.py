@@ -73,7 +73,7 @@ def host(
         ),
         learns_on_stream=more.get("beside", False),
         adaptation=SimpleNamespace(learns="beside"),
-        setup=SimpleNamespace(apps=dict.fromkeys(names, networks), live=False),
+        setup=SimpleNamespace(apps=dict.fromkeys(names, networks), run_networks=False),
         cell=SimpleNamespace(seed=0, system=SimpleNamespace(scheduling=asked)),
     )
     device = DeviceSim(runner, spec)
@@ -242,7 +242,7 @@ class TestCells:
         assert alone.name_of(alone.apps[0]) == "device-0000"
 
     def test_visitors_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
-        churn = {"tick_s": 1.0, "least": 1, "start": 0.4, "stop": 0.4}
+        churn = {"tick_s": 1.0, "min_apps": 1, "arrival_prob": 0.4, "departure_prob": 0.4}
         document = several(churn=churn) | {"systems": ["ams", "no_custom"], "seeds": [0, 1]}
         document["fleets"] = [{"name": "two", "devices": [{"count": 2}]}]
         cells = cells_of(parse(document))
@@ -259,9 +259,9 @@ class TestCells:
         [
             ({"apps": [{"name": "a"}, {"name": "a"}]}, "apps names a twice"),
             ({"apps": [{"name": "a", "network": "tyni"}]}, "Unknown network 'tyni'"),
-            ({"apps": [{"name": "a", "watches": "streets/runing"}]}, "Did you mean 'streets/running'"),
+            ({"apps": [{"name": "a", "workload": "streets/runing"}]}, "Did you mean 'streets/running'"),
             ({"apps": [{"name": "a", "variants": "nowhere.csv"}]}, "nowhere.csv"),
-            ({"churn": {"least": 5}}, "at least 5 applications"),
+            ({"churn": {"min_apps": 5}}, "at least 5 applications"),
             ({"churn": {"lest": 1}}, "lest"),
         ],
     )
@@ -273,10 +273,10 @@ class TestCells:
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms\nsmall,0.7,10\nlarge,0.9,40\n")
         apps = [{"name": "a"}, {"name": "b", "variants": str(measured)}]
-        with pytest.raises(RequestError, match=r"workloads.0.apps.1.variants: .* set live: false") as refused:
+        with pytest.raises(RequestError, match=r"workloads.0.apps.1.variants: .* set run_networks: false") as refused:
             parse(several(apps=apps))
         assert "1 fault\n" in str(refused.value)
-        assert parse(several(apps=apps, live=False))
+        assert parse(several(apps=apps, run_networks=False))
 
 
 class TestRuns:
@@ -299,9 +299,9 @@ class TestRuns:
 
     @pytest.mark.slow
     def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path):
-        document = several(churn={"least": 0, "start": 0, "stop": 1}, live=True, duration_s=5)
+        document = several(churn={"least": 0, "start": 0, "stop": 1}, run_networks=True, duration_s=5)
         (live,) = document["workloads"]
-        document["workloads"] = [{**live, "alias": "live"}, {**live, "alias": "still", "live": False}]
+        document["workloads"] = [{**live, "alias": "live"}, {**live, "alias": "still", "run_networks": False}]
         outcome = run(document, out=tmp_path / "run", open_backend=InlineBackend)
         assert not outcome.failed
         assert write_report(outcome.directory).exists()
@@ -317,7 +317,7 @@ class TestRuns:
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms,memory_mb\nsmall,0.7,10,1\nlarge,0.9,40,4\n")
         apps = [{"name": name, "variants": str(measured), "latency_goal_s": 0.1} for name in "abc"]
-        document = several(apps=apps, live=False, churn={"least": 1, "start": 0.3, "stop": 0.3})
+        document = several(apps=apps, run_networks=False, churn={"least": 1, "start": 0.3, "stop": 0.3})
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         tables = open_run(run(document | {"window_s": 1}, out=tmp_path / "run", open_backend=InlineBackend).directory)
         shares = tables.frame("shares")

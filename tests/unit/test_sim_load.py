@@ -146,7 +146,7 @@ def chosen_by(
     scaling: Any, load: Load | None, scheduling: Any = Member("scheduling", "uniform"), **setting: Any
 ) -> Runner:
     """Run four measured networks, of which a scaling member chooses one."""
-    _, loop = begin(Scripted(), measured=VARIANTS, live=False, fps=10.0, scheduling=scheduling, **setting)
+    _, loop = begin(Scripted(), measured=VARIANTS, run_networks=False, fps=10.0, scheduling=scheduling, **setting)
     loop.scaling = scaling
     if load is not None:
         loaded(loop, load)

@@ -80,7 +80,7 @@ class TestLeaving:
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
     def test_a_stop_belongs_to_the_span_that_ends_with_it(self):
-        spec = Device("d", find("phone-hi"), LINKS["null"], (), events=away(5.0, 7.0))
+        spec = Device("d", find("phone-hi"), LINKS["zero-delay"], (), events=away(5.0, 7.0))
         assert spec.stopped(0.0, 5.0) == {"segmentation"}
         assert spec.stopped(5.0, 10.0) == spec.stopped(0.0, 4.0) == set()
 

@@ -40,7 +40,7 @@ def test_no_two_rows_are_the_same():
 
 def test_each_bound_is_there_once():
     bounds = [system.bound for system in SYSTEMS.values() if system.bound]
-    assert sorted(bounds) == ["best_static", "do_nothing", "oracle"]
+    assert sorted(bounds) == ["best_static", "no_adaptation", "oracle"]
 
 
 def test_doing_nothing_is_all_null_members():

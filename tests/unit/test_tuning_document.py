@@ -172,8 +172,8 @@ def test_a_seed_of_the_experiment_itself_is_refused():
 
 def test_a_metric_that_the_run_does_not_measure_is_refused():
     still = {**factory.SPACE["experiment"]}
-    still["workloads"] = [{**still["workloads"][0], "live": False}]
-    assert "live" in refused(experiment=still)
+    still["workloads"] = [{**still["workloads"][0], "run_networks": False}]
+    assert "run_networks" in refused(experiment=still)
 
 
 def test_a_score_without_truth_is_refused(tmp_path):

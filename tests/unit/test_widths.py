@@ -112,15 +112,15 @@ def test_independent_networks_share_no_weights_and_start_as_configured(start):
 
 def test_independent_networks_train_on_the_pretraining_set():
     here = context()
-    member, plain = Independent(keep=(0.5,), epochs=0, elsewhere_epochs=2), Independent(keep=(0.5,), epochs=0)
-    with pytest.raises(RequestError, match=r"student\.elsewhere"):
+    member, plain = Independent(keep=(0.5,), epochs=0, pretrain_set_epochs=2), Independent(keep=(0.5,), epochs=0)
+    with pytest.raises(RequestError, match=r"student\.pretrain_set"):
         member.build(here.model, here.data)
     turned = replace(here.data, elsewhere=lambda: more_classes(here.data))
     taught, begun = (extract(each.build(here.model, turned), 0).state_dict() for each in (member, plain))
     head = [name for name in taught if name.startswith("head")]
     assert head and all(torch.equal(taught[name], begun[name]) for name in head)
     assert not torch.equal(taught["first.0.weight"], begun["first.0.weight"])
-    assert Independent(start="pruned", elsewhere_epochs=1).faults()
+    assert Independent(start="pruned", pretrain_set_epochs=1).faults()
 
 
 def more_classes(data):

@@ -34,18 +34,18 @@ def test_traces_have_the_time_shares_of_the_paper():
 
 
 def test_stationary_distribution_is_invariant():
-    churn = Churn(start=0.3, stop=0.2, least=1, most=4)
+    churn = Churn(arrival_prob=0.3, departure_prob=0.2, min_apps=1, max_apps=4)
     law = stationary(churn, 4)
     step = np.diag([0.3] * 3, 1) + np.diag([0.2] * 3, -1)
     step += np.diag(1 - step.sum(axis=1))
     assert law @ step == pytest.approx(law)
-    assert stationary(Churn(start=0.0, stop=0.0), 6) == pytest.approx([0.2] * 5)
-    assert stationary(Churn(stop=0.0), 6) == pytest.approx([0, 0, 0, 0, 1])
+    assert stationary(Churn(arrival_prob=0.0, departure_prob=0.0), 6) == pytest.approx([0.2] * 5)
+    assert stationary(Churn(departure_prob=0.0), 6) == pytest.approx([0, 0, 0, 0, 1])
 
 
 def test_events_are_ordered_and_consistent():
     for seed in range(50):
-        events = drawn(seed, Churn(change=0.3))
+        events = drawn(seed, Churn(change_prob=0.3))
         assert list(events) == sorted(events, key=lambda event: event.time_s)
         assert events[-1].time_s < 60
         now: set[str] = set()
@@ -62,11 +62,13 @@ def test_trace_depends_on_the_seed_and_not_on_the_order_of_applications():
 
 def test_goals_change_only_as_the_churn_allows():
     assert {event.kind for seed in range(20) for event in drawn(seed)} == {"start", "stop"}
-    changes = [event.app for seed in range(50) for event in drawn(seed, Churn(change=0.5)) if event.kind == "change"]
+    changes = [
+        event.app for seed in range(50) for event in drawn(seed, Churn(change_prob=0.5)) if event.kind == "change"
+    ]
     assert {app.priority for app in changes} == {1.0, 2.0, 4.0}
     assert {app.latency_goal_s for app in changes} == {0.1, 0.2, 0.4}
     without = (AppGoals("a"), AppGoals("b"))
-    for event in drawn(0, Churn(change=1.0), without):
+    for event in drawn(0, Churn(change_prob=1.0), without):
         assert event.app.latency_goal_s is None
 
 
@@ -93,9 +95,9 @@ def test_too_few_applications_are_refused(apps):
 @pytest.mark.parametrize(
     ("given", "part"),
     [
-        ({"least": 7}, "least \\(7\\) must not be above most \\(6\\)"),
-        ({"start": 0.7, "stop": 0.7}, "one of them happens"),
-        ({"strat": 0.1}, "did you mean 'start'"),
+        ({"min_apps": 7}, "min_apps \\(7\\) must not be above max_apps \\(6\\)"),
+        ({"arrival_prob": 0.7, "departure_prob": 0.7}, "one event per tick"),
+        ({"arival_prob": 0.1}, "did you mean 'arrival_prob'"),
         ({"duration_s": 0}, "duration_s"),
     ],
 )

@@ -168,7 +168,7 @@ def test_directions_have_separate_rates():
 
 def test_presets_are_found_by_name_and_null_is_free():
     assert find("lte") is LINKS["lte"]
-    assert (LINKS["null"].up_kbps, LINKS["null"].rtt_ms) == (math.inf, 0)
+    assert (LINKS["zero-delay"].up_kbps, LINKS["zero-delay"].rtt_ms) == (math.inf, 0)
     with pytest.raises(RequestError, match="Did you mean 'wifi'"):
         find("wify")
 

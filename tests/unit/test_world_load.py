@@ -81,7 +81,7 @@ def test_random_loads_are_uniform_and_a_cold_start_begins_with_its_burst():
 
 
 def test_a_hot_device_slows_down_and_recovers():
-    given = {"preset": "random", "noise": 0.0, "heat": {"settling_s": 2.0, "limit_c": 45.0, "slow_clock": 0.5}}
+    given = {"preset": "random", "noise": 0.0, "heat": {"settling_s": 2.0, "limit_c": 45.0, "throttled_clock": 0.5}}
     steps = drawn(given, 600).steps
     assert {step.clock for step in steps} == {0.5, 1.0}
     assert all(step.clock == 0.5 for step in steps if step.temperature_c >= 45)

@@ -43,7 +43,7 @@ def _gains(view: View) -> pd.DataFrame:
     runs = view.runs[["cell", "system", "setting", "bound", "workload", "fleet", "seed"]]
     frames = view.tables.frame("frames")[["cell", "device", "app", "frame", "score_frame"]]
     frames = frames.dropna(subset=["score_frame"]).merge(runs, on="cell")
-    nothing = frames["bound"] == "do_nothing"
+    nothing = frames["bound"] == "no_adaptation"
     return stats.gains(frames[~nothing], frames[nothing], "score_frame", FRAME)
 
 

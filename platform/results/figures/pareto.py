@@ -89,7 +89,7 @@ def _name(axis: Axes, best: pd.DataFrame) -> None:
 
 def _idle(view: View, name: str) -> bool:
     """Return whether a system is the no-adaptation bound, whose cost is the baseline of all others."""
-    return bool((view.runs[view.runs["system"] == name]["bound"] == "do_nothing").any())
+    return bool((view.runs[view.runs["system"] == name]["bound"] == "no_adaptation").any())
 
 
 def _scale(axis: Axes, costs: pd.Series) -> None:

@@ -114,7 +114,7 @@ def _averaged(points: pd.DataFrame) -> pd.DataFrame:
 def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.Looks) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.axvline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
-    axis.plot([1], [0], "o", color=plots.GREYS["do_nothing"], markersize=6)
+    axis.plot([1], [0], "o", color=plots.GREYS["no_adaptation"], markersize=6)
     rows = found.set_index("system")
     swept_up = {name for line in lines.values() for name in line.alphas}
     for name, line in lines.items():

@@ -76,7 +76,7 @@ def done(tables: Tables) -> pd.DataFrame:
 
 def _done(tables: Tables) -> pd.DataFrame:
     runs = tables.frame("runs")
-    return runs[(runs["status"] == "done") & (runs["bound"] != "null_link")]
+    return runs[(runs["status"] == "done") & (runs["bound"] != "zero_delay_link")]
 
 
 def named(tables: Tables, table: str, *columns: str) -> pd.DataFrame:

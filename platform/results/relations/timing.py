@@ -30,7 +30,7 @@ from driftlab.platform.results.tables.read import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAIN = "do_nothing"  # the bound whose time is that of plain inference
+PLAIN = "no_adaptation"  # the bound whose time is that of plain inference
 PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time between two jobs
 PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # waiting at which an answer is worth half, over the time of plain inference
 TIMED = {"discrete": PACES, "continuous": PATIENCES}

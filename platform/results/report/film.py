@@ -66,7 +66,7 @@ def _cast(here: pd.DataFrame, looks: Looks) -> list[str]:
     there = there.loc[[name for name in looks if name in there.index]]
     methods = there[there["bound"].isna()]
     best = methods["score"].astype(float).fillna(-1.0).idxmax() if len(methods) else None
-    return [*([str(best)] if best is not None else []), *there[there["bound"] == "do_nothing"].index]
+    return [*([str(best)] if best is not None else []), *there[there["bound"] == "no_adaptation"].index]
 
 
 def _sprite(

@@ -134,7 +134,7 @@ def _films(run: Run) -> set[str]:
 
 def _watched_first(part: Mapping[str, Any]) -> str:
     apps: Sequence[Mapping[str, Any]] = part.get("apps") or [{}]
-    return str(apps[0].get("watches") or part["name"])
+    return str(apps[0].get("workload") or part["name"])
 
 
 def _sections(data: View | Found, figures: Sequence[Figure]) -> list[Section]:

@@ -19,7 +19,7 @@ from driftlab.platform.results.tables.systems import all_params, every_system
 
 # How a run is carried out and where it goes; by the determinism promise none of it reaches a table.
 IRRELEVANT = frozenset(
-    {"backend", "workers", "address", "clock", "out", "resume", "rack", "racks", "packing", "faults"}
+    {"backend", "workers", "address", "clock", "out", "resume", "devices_per_actor", "racks", "packing", "faults"}
 )
 
 

@@ -65,7 +65,12 @@ _RUNS = table_of(
     column("fleet", TEXT, "devices and links by name"),
     column("devices", INDEX, "how many devices"),
     column("seed", COUNT, "seed of the cell"),
-    column("bound", TEXT, "do_nothing, null_link, best_static or oracle", null="the system is a method, not a bound"),
+    column(
+        "bound",
+        TEXT,
+        "no_adaptation, zero_delay_link, best_static or oracle",
+        null="the system is a method, not a bound",
+    ),
     column("tuned", TEXT, "search that its settings come from", null="they are defaults, or were given"),
     column("status", TEXT, "done or failed"),
     column("error", TEXT, "error of the cell", null="it did not fail"),

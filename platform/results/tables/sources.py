@@ -52,11 +52,11 @@ def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> s
 
 
 def _asked(name: str, size: str | None, package: Path) -> list[object]:
-    """List the content of an experiment's file at a size, then that of the file it is `like`."""
+    """List the content of an experiment's file at a size, then that of the file that it `extends`."""
     file = package / EXPERIMENTS / f"{name}.yaml"
     if not file.is_file():
         return []
     document = read_yaml(read_text(file))
-    sizes, like = document.pop("sizes", {}), document.get("like")
+    sizes, base = document.pop("sizes", {}), document.get("extends")
     usual = {key: value for key, value in document.items() if key not in ("size", "summary")}
-    return [usual, sizes.get(size), *(_asked(like, size, package) if like else ())]
+    return [usual, sizes.get(size), *(_asked(base, size, package) if base else ())]

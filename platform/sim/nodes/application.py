@@ -177,7 +177,7 @@ class AppNode:
     def notice(self) -> Reply:
         """Summarise the frames since the last call."""
         assert self._observer is not None, "it is called only where the streaming member uses it"
-        announced = self._observer.scene if self._spec.domains_told else None
+        announced = self._observer.scene if self._spec.domain_oracle else None
         domain = announced if self._detector is None else self._detector.domain
         noticed: Noticed = self._observer.summarise(self._model, domain)
         return Reply(noticed)

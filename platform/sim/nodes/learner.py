@@ -45,11 +45,11 @@ class LearnerNode:
         spec: StudentSpec,
         weights: Weights,
         limit_s: float = 600.0,
-        domains_told: bool = False,
+        domain_oracle: bool = False,
         pack: Weights = EMPTY_PACK,
     ) -> None:
         self._spec, self._task, self._weights = spec, zoo.task_of(spec.network), weights
-        self._limit_s, self._domains_told, self._pack_of_source = limit_s, domains_told, pack
+        self._limit_s, self._domain_oracle, self._pack_of_source = limit_s, domain_oracle, pack
         self._adaptation = limited(spec.adaptation, limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.scaling, limit_s)
         self._family = networks.family_of(spec, self._scaling, weights)
@@ -111,7 +111,7 @@ class LearnerNode:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        told = self._domains_told and frames.scenes[-1] != UNKNOWN_SCENE
+        told = self._domain_oracle and frames.scenes[-1] != UNKNOWN_SCENE
         domain = int(frames.scenes[-1]) if told else detected
         if domain is not None:
             self._meet(domain)

@@ -159,7 +159,7 @@ class OnlineAdapter:
         """Return the domain of a frame, as told or as detected in the frames before it."""
         if self.detector is not None:
             return self.detector.domain
-        return result.scene if self._spec.domains_told else None
+        return result.scene if self._spec.domain_oracle else None
 
     def _settle(self, now_s: float) -> None:
         """Settle answers that are ready, and end lessons whose time has come."""

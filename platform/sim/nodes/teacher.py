@@ -59,7 +59,7 @@ class TeacherNode:
                 f"The oracle teacher was asked about frames without truth for {self._task.name}; "
                 "set teacher.kind=network or give label maps."
             )
-        chance, reach_px = self._spec.border_noise, self._spec.flicker
+        chance, reach_px = self._spec.border_noise, self._spec.label_jitter_px
         if reach_px:
             seeds = [zlib.crc32(image.tobytes()) for image in frames.images]
             truth = np.stack([wobble(labels, reach_px, seed=one) for labels, one in zip(truth, seeds, strict=True)])

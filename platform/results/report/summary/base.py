@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 DASH = "–"
 BOUNDS: Mapping[str, str] = {
-    "do_nothing": "bound: no adaptation",
-    "null_link": "bound: zero-delay link",
+    "no_adaptation": "bound: no adaptation",
+    "zero_delay_link": "bound: zero-delay link",
     "best_static": "bound: best static model",
     "oracle": "bound: per-window oracle",
 }

@@ -52,7 +52,7 @@ class HeadlineLine:
 
 def reference(view: View) -> str | None:
     """Return the reference system: no adaptation, else the status quo scheduler."""
-    nothing = view.runs[view.runs["bound"] == "do_nothing"]["system"]
+    nothing = view.runs[view.runs["bound"] == "no_adaptation"]["system"]
     usual = [*dict.fromkeys(nothing), *view.members("scheduling", "status_quo")]
     return str(usual[0]) if usual else None
 

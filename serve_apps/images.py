@@ -44,7 +44,7 @@ def _pixels(body: bytes) -> float:
 
 def prediction_document(version: int, task: str, prediction: Any) -> bytes:
     """Return a prediction (classes of pixels, boxes, or one class) and the network's version as JSON."""
-    head = f'{{"version":{version},"task":"{task}","answer":'.encode()
+    head = f'{{"version":{version},"task":"{task}","prediction":'.encode()
     array = np.asarray(prediction)
     is_map = array.ndim == 2 and array.dtype == np.uint8 and array.size > 0
     return head + (_map_document(array) if is_map else json.dumps(array.tolist()).encode()) + b"}"
@@ -61,9 +61,9 @@ def _words(digits: int) -> np.ndarray[Any, Any]:
     return np.array([f"{label:{digits}d}," for label in range(256)], dtype=f"S{digits + 1}")
 
 
-def picture_of(shown: NewestSample, kind: str) -> bytes | None:
+def image_of(shown: NewestSample, kind: str) -> bytes | None:
     """Return a part of the newest sample as PNG; None for an unknown part or labels that are no map."""
-    image = {"frame": shown.frame, "answer": shown.answer, "truth": shown.truth}.get(kind)
+    image = {"frame": shown.frame, "prediction": shown.prediction, "truth": shown.truth}.get(kind)
     if image is None:
         return None
     if kind != "frame":
