@@ -190,7 +190,7 @@ def test_bufr():
 @pytest.mark.parametrize("name", ["tent", "eata", "sar", "rotta", "note", "shot", "bufr"])
 def test_the_comparison_would_see_another_rate(name):
     """The network moves by far more than the tolerance."""
-    banks, margins = dict.fromkeys(("rotta", "note"), {"every_frames": 16}), {"entropy_margin": 0.8}
-    params = {**banks, "eata": margins, "sar": margins}.get(name, {})
+    banks, margins = {"every_frames": 16}, {"entropy_margin": 0.8}
+    params = {"rotta": banks, "note": banks, "eata": margins, "sar": margins}.get(name, {})
     moved, still = (after_each(name, **params, learning_rate=rate)[-1] for rate in (3e-2, 1e-9))
     assert float((moved - still).abs().max()) > 1e-3

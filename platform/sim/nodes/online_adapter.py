@@ -217,7 +217,7 @@ class OnlineAdapter:
         pool, self._pool = self._pool, []
         if self._lesson is None and not self._given_up:
             self._learn(pool, now_s)
-        elif self._member.answers == "batch":
+        elif self._member.predict_on == "batch":
             self._answer(pool, now_s)
         else:
             self._pool = pool[1:]
@@ -230,7 +230,7 @@ class OnlineAdapter:
         after = state.read(self._model)
         state.write(self._model, before)
         work = done.work or Passes()
-        if self._member.answers == "batch":
+        if self._member.predict_on == "batch":
             if done.answers is None:
                 self._answer(pool, now_s)
             else:  # the lesson's first forward pass has computed them
