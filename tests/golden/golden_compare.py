@@ -19,6 +19,7 @@ import yaml
 from PIL import Image
 
 MOST_VALUE, MOST_LINES = 100, 6
+WRAPPED = "eata"  # the member that a policy wraps unless it names another
 SEAL = b"driftlab.seal"
 
 # Parts of a recording that differ without a difference of the code, each with the reason.
@@ -50,6 +51,7 @@ class Renames:
         default_factory=dict
     )  # of texts in tables and documents; of parts between slashes
     keys: Mapping[str, str] = field(default_factory=dict)  # of specs, recipes and other documents
+    params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by member; as `name`, or as `name=value`
     texts: Mapping[str, str] = field(default_factory=dict)  # words of reports and of pages
     files: Mapping[str, str] = field(default_factory=dict)  # parts of names of recorded files
 
@@ -65,7 +67,29 @@ class Renames:
         """Return a text with new names, as a whole or between slashes."""
         if text in self.values:
             return self.values[text]
+        if call := re.fullmatch(r"([\w.+-]+)\((.+)\)", text, re.DOTALL):
+            return self.member(*call.groups())
         return "/".join(self.values.get(part, part) for part in text.split("/"))
+
+    def member(self, name: str, given: str) -> str:
+        """Return the text of a member, `name(a=1, b=2)`, whose parameters have new names and are sorted by these."""
+        parts = re.split(r", (?=\w+=)", given)  # of a wrapped member's parameters, each stands in quotes: no `, name=`
+        wrapped = next((part.partition("=")[2] for part in parts if part.startswith("member=")), WRAPPED)
+        new = [self.param(name, self._inside(wrapped, part)) for part in parts]
+        new.sort(key=lambda part: part.partition("=")[0])
+        return f"{self.values.get(name, name)}({', '.join(new)})"
+
+    def param(self, member: str, text: str) -> str:
+        """Return `name` or `name=value` with the new name and value of a member's parameter."""
+        names = self.params.get(member, {})
+        if text in names:
+            return names[text]
+        name, equals, value = text.partition("=")
+        return f"{names.get(name, name)}{equals}{self.values.get(value, value)}"
+
+    def _inside(self, wrapped: str, text: str) -> str:
+        """Return a parameter's text in which quoted `name=value` of a wrapped member have new names."""
+        return re.sub(r"(?<=')[^'=]+=[^']*(?=')", lambda found: self.param(wrapped, found[0]), text)
 
     def text(self, text: str) -> str:
         """Return a text whose words have new names."""
@@ -82,10 +106,21 @@ class Renames:
     def document(self, part: Any) -> Any:
         """Return a document with new keys and values."""
         if isinstance(part, Mapping):
-            return {self.keys.get(key, key): self.document(value) for key, value in part.items()}
+            return dict(self._entry(part, key, value) for key, value in part.items())
         if isinstance(part, list):
             return [self.document(value) for value in part]
         return self.value(part) if isinstance(part, str) else part
+
+    def _entry(self, part: Mapping[str, Any], key: Any, value: Any) -> tuple[Any, Any]:
+        """Return a key of a document and its value with new names; the parameters of a member stand beside its `name`."""
+        names = self.params.get(part["name"], {}) if isinstance(part.get("name"), str) else {}
+        new = self.document(value)
+        if isinstance(value, list):  # of a wrapped member's parameters
+            wrapped = part.get("member", WRAPPED)
+            new = [self.param(wrapped, one) if isinstance(one, str) and "=" in one else one for one in new]
+        elif isinstance(value, str) and f"{key}={value}" in names:
+            new = names[f"{key}={value}"].partition("=")[2]
+        return names.get(key, self.keys.get(key, key)), new
 
 
 def read_renames(file: Path) -> Renames:
@@ -219,13 +254,16 @@ def cells_in(folder: Path, table: str, renames: Renames) -> dict[str, pa.Table]:
 
 def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
     """Give a table the new names of its columns and values."""
-    if renames.values:
+    if renames.values or renames.params:
         for place, column in enumerate(table.schema):
             if pa.types.is_string(column.type):
                 values = [None if text is None else renames.value(text) for text in table[place].to_pylist()]
                 table = table.set_column(place, column, pa.array(values, column.type))
     fields = [column.with_name(renames.column(name, column.name)) for column in table.schema]
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, table.schema.metadata))  # with its notes
+    notes = dict(table.schema.metadata or {})
+    if SEAL in notes:  # holds the spec of the cell
+        notes[SEAL] = json.dumps(renames.document(json.loads(notes[SEAL])), sort_keys=True).encode()
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
 
 
 def table_differences(old: pa.Table, new: pa.Table) -> Iterator[tuple[str, str]]:
