@@ -112,7 +112,7 @@ class Renames:
         return self.value(part) if isinstance(part, str) else part
 
     def _entry(self, part: Mapping[str, Any], key: Any, value: Any) -> tuple[Any, Any]:
-        """Return a key of a document and its value with new names; the parameters of a member stand beside its `name`."""
+        """Return a key of a document and its value with new names, a member's parameters by its `name`."""
         names = self.params.get(part["name"], {}) if isinstance(part.get("name"), str) else {}
         new = self.document(value)
         if isinstance(value, list):  # of a wrapped member's parameters
