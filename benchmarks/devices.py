@@ -75,7 +75,10 @@ class ProcessMeter:
 
 SYSTEMS = {
     "one_time": {"name": "one_time", "streaming": {"name": "one_time", "sample_s": 10, "iterations": 5}},
-    "tent": {"name": "tent", "adaptation": {"name": "tent", "variant": "run", "answers": "now", "stream_batch": 16}},
+    "tent": {
+        "name": "tent",
+        "adaptation": {"name": "tent", "variant": "run", "predict_on": "frame", "stream_batch": 16},
+    },
 }
 
 

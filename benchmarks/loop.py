@@ -44,7 +44,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     },
     "tent": {
         "name": "tent",
-        "adaptation": {"name": "tent", "variant": "run", "answers": "now", "stream_batch": POOL},
+        "adaptation": {"name": "tent", "variant": "run", "predict_on": "frame", "stream_batch": POOL},
     },
 }
 

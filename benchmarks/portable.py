@@ -24,7 +24,7 @@ STREETS = {"name": "streets/driving_la", "fps": 2.0}
 CLASSIFIER = {"network": "tiny_classifier", "pretrain_steps": 50}
 LEARNS = {
     "streaming": {"name": "on_device", "period_s": 5, "rate_fps": 2, "horizon_s": 10},
-    "adaptation": {"name": "distill", "fraction": 1.0, "batch": 8, "lengths": [10, 20]},
+    "adaptation": {"name": "distill", "fraction": 1.0, "batch": 8, "step_choices": [10, 20]},
 }
 FAMILIES = {
     "streaming": (["ams", "just_in_time", "remote_tracking"], STREETS, {"network": "tiny", "pretrain_steps": 50}),

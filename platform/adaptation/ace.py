@@ -35,8 +35,12 @@ class Ace(LossDescent):
 
     iterations: PhaseSteps = 30
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 16
-    agreement: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = 10.0
-    past: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = 0.5
+    consistency_weight: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = (
+        10.0
+    )
+    past_style_prob: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = (
+        0.5
+    )
     source_frames: Annotated[int, Ge(1), Means("labelled frames of the source that are kept", "frames")] = 64
 
     tasks, packs = ("segmentation", "classification"), True
@@ -71,13 +75,13 @@ class Ace(LossDescent):
         images, labels = run.pack["image"][drawn], run.pack["label"][drawn]
         wanted = styles(batch.images[rows])
         if past is not None:
-            old = batch.rng.random(len(rows)) < self.past
+            old = batch.rng.random(len(rows)) < self.past_style_prob
             wanted[old] = past[batch.rng.integers(len(past), size=int(old.sum()))]
         plain, painted = (run.outputs_of(run.inputs_of(each)) for each in (images, paint(images, wanted)))
         taught = [found for each in (plain, painted) if (found := batch.task.loss(each, labels)) is not None]
         target = plain.detach().log_softmax(dim=1)
         apart = F.kl_div(painted.log_softmax(dim=1), target, log_target=True, reduction="none").sum(dim=1).mean()
-        total: torch.Tensor = self.agreement * apart
+        total: torch.Tensor = self.consistency_weight * apart
         return total + sum(taught[1:], taught[0]) if taught else total
 
     def end(self, run: LearningRun) -> None:

@@ -60,5 +60,5 @@ class AdaBn(NormStatistics):
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the forward passes of a network with batch norms, none where nothing is kept or answered."""
-        idle = self.by_batch() and not (phase.on_stream and self.answers == "batch")
+        idle = self.by_batch() and not (phase.on_stream and self.predict_on == "batch")
         return Passes() if idle else super().work_of(phase, frames)

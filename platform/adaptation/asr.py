@@ -34,7 +34,7 @@ class Asr(Modifier):
     start: Annotated[float, Gt(0), Le(1), Means("share of the classes that the threshold begins with")] = 0.5
     speed: Annotated[float, Ge(0), Le(1), Means("weight of a batch in the threshold")] = 0.15
     keep: Annotated[float, Ge(0), Le(1), Means("share of the trained tensors that a slight collapse leaves")] = 0.5
-    slope: Annotated[float, Ge(0), Means("what a deeper collapse takes from that share, per nat")] = 20.0
+    reset_slope: Annotated[float, Ge(0), Means("what a deeper collapse takes from that share, per nat")] = 20.0
 
     def begin(self, model: nn.Module) -> Weights:
         from driftlab.platform.networks.predict import state_of
@@ -65,7 +65,7 @@ class Asr(Modifier):
 
     def share(self, depth: float) -> float:
         """Return the share of the trained tensors that stay, by how far below the threshold predictions are spread."""
-        return max(self.keep - self.slope * depth, 0.0)
+        return max(self.keep - self.reset_slope * depth, 0.0)
 
     def _return(self, model: nn.Module, state: PolicyMemory, changed: Any, share: float, first: float) -> PolicyMemory:
         """Restore all but the first trained tensors, and begin with a fresh member."""

@@ -172,7 +172,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
     """Base of members that learn scales and shifts of batch norms from a memory of frames (RoTTA, NOTE)."""
 
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 64
-    every: Annotated[int, Ge(1), Means("frames from one lesson to the next", "frames")] = 64
+    every_frames: Annotated[int, Ge(1), Means("frames from one lesson to the next", "frames")] = 64
     learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of adam")] = 1e-3
 
     tasks = ("classification",)
@@ -217,7 +217,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         return ""
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
-        """Predict frames, then let them enter the memory; learn from it where `every` frames have come."""
+        """Predict frames, then let them enter the memory; learn from it where `every_frames` frames have come."""
         import torch
 
         with torch.no_grad():
@@ -233,14 +233,14 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         for row, label, doubt in zip(rows, labels, doubts, strict=True):
             stays.append(bank.add(Item(run.batch.images[row], label, doubt)))
             since += 1
-            if since >= self.every:
+            if since >= self.every_frames:
                 since = 0
                 if not run.parameters:
                     run.bind(run.names)
                 self.learn_from(run, bank.by_class())
         run.held["since"] = np.array(since)
         run.judge(torch.tensor(stays))
-        run.waits = "" if run.made else f"the memory fills; it learns after {self.every - since} more frames"
+        run.waits = "" if run.made else f"the memory fills; it learns after {self.every_frames - since} more frames"
 
     def step(self, run: LearningRun, loss: torch.Tensor) -> None:
         """Make a step along a loss, or undo the call where it is not finite."""

@@ -89,8 +89,10 @@ class Adaptation(ABC):
 
     # Learning from the stream of the application.
     stream_batch: int = STREAM_BATCH  # frames of a batch; a member with 0 of them learns in phases only
-    learns: Literal["instead", "beside"] = "instead"  # of answering, or on a share beside it
-    answers: Literal["now", "batch"] = "now"  # predict frame by frame, or when the batch is full, which adds latency
+    training_runs: Literal["exclusive", "concurrent"] = "exclusive"  # without inference, or on a share next to it
+    predict_on: Literal["frame", "batch"] = (
+        "frame"  # predict frame by frame, or when the batch is full, which adds latency
+    )
     episodic: bool = False  # whether an announced boundary between domains resets it
 
     def pack(self, model: nn.Module, data: Data) -> Weights:

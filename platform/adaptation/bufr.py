@@ -2,8 +2,8 @@
 
 In phases one block after another joins in. On the stream all of them make one step per batch.
 
-Differs from the paper: unless `faithful`, steps are clipped, empty bins count a little, units that never varied on the
-source are left out, and a phase whose outputs explode is undone; rates are those for a hundred samples.
+Differs from the paper: unless `no_stabilisation`, steps are clipped, empty bins count a little, units that never varied
+on the source are left out, and a phase whose outputs explode is undone; rates are those for a hundred samples.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
     iterations: Annotated[int, Ge(1), Means("steps of a phase for each block")] = 10
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 100
     learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of the first block")] = 1e-2
-    slower: Annotated[float, Ge(1), Means("what the step size is divided by from block to block")] = 1.5
+    block_lr_divisor: Annotated[float, Ge(1), Means("what the step size is divided by from block to block")] = 1.5
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     temperature: Annotated[float, Gt(0), Means("softness of the bins' edges, in ranges of a unit")] = 0.05
-    faithful: Annotated[bool, Means("whether to do without what keeps outputs from exploding")] = False
+    no_stabilisation: Annotated[bool, Means("whether to do without what keeps outputs from exploding")] = False
     bn_momentum: NormMomentum = 0.1
 
     tasks, packs = ("classification",), True
@@ -109,7 +109,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
             return
         if run.backward(self.surprise(self._seen(run, rows), run.pack)):
             gradient = run.gradient()
-            run.step(gradient if self.faithful else gradient.mul_(1 / gradient.norm().clamp_min(1.0)))
+            run.step(gradient if self.no_stabilisation else gradient.mul_(1 / gradient.norm().clamp_min(1.0)))
 
     def _next_block(self, run: LearningRun, number: int) -> bool:
         """Train one more block, at a lower rate; return False where the training so far must be undone."""
@@ -117,7 +117,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
             run.stop()
             return False
         names = [name for block in run.notes["blocks"][: number + 1] for name in block]
-        run.bind(names, Momentum(self.learning_rate / self.slower**number, self.momentum))
+        run.bind(names, Momentum(self.learning_rate / self.block_lr_divisor**number, self.momentum))
         run.notes["number"] = number
         return True
 
@@ -126,7 +126,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
         seen = run.features(run.inputs(rows))
         usual = max(np.abs(run.pack[f"outputs/{end}"]).max() for end in ("low", "high"))
         largest = float(seen.outputs.detach().abs().max())
-        if not self.faithful and largest > LARGEST * usual:
+        if not self.no_stabilisation and largest > LARGEST * usual:
             run.notes["explosion"] = (
                 f"an output of {largest:.3g} is more than {LARGEST:g} times the largest of the source"
             )
@@ -138,7 +138,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
     def _range(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         """Return what divides the values of each unit; a floor holds those that hardly vary."""
         ranges = high + 1e-8 - low
-        return ranges if self.faithful else ranges.clamp_min(float(ranges.median()) * 0.01 + 1e-8)
+        return ranges if self.no_stabilisation else ranges.clamp_min(float(ranges.median()) * 0.01 + 1e-8)
 
     def surprise(self, seen: FeaturePass, pack: Weights) -> torch.Tensor:
         """Return how far features and outputs are spread otherwise than on the source."""
@@ -149,9 +149,9 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
             values: torch.Tensor = getattr(seen, what)
             ends = (pack[f"{what}/{key}"] for key in ("low", "high", "shares"))
             low, high, shares = (torch.tensor(each, device=values.device) for each in ends)
-            alive = torch.ones_like(low, dtype=torch.bool) if self.faithful else high > low
+            alive = torch.ones_like(low, dtype=torch.bool) if self.no_stabilisation else high > low
             now = soft_counts(values, low, self._range(low, high), self.temperature) / len(values)
-            extra = 0.0 if self.faithful else 1e-3 / len(values)
+            extra = 0.0 if self.no_stabilisation else 1e-3 / len(values)
             total = total + instability(shares + extra, now + extra)[alive].mean()
         return total
 

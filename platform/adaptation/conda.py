@@ -33,9 +33,11 @@ class ConDa(Shot, StatefulAdaptation):
     """Learn pseudo-labels of mixed pairs, with samples of past domains among them."""
 
     cls_par: Annotated[float, Ge(0), Le(100), Means("weight of the pseudo-labels in the loss")] = 1.0
-    mixing: Annotated[float, Ge(0), Le(100), Means("both parameters of the shares' Beta; 0: nothing is mixed")] = 1.0
-    per_class: Annotated[int, Ge(0), Means("samples of past domains per class")] = 10
-    least: Annotated[float, Ge(0), Le(1), Means("confidence below which no sample is kept")] = 0.6
+    mixup_alpha: Annotated[float, Ge(0), Le(100), Means("both parameters of the shares' Beta; 0: nothing is mixed")] = (
+        1.0
+    )
+    replay_per_class: Annotated[int, Ge(0), Means("samples of past domains per class")] = 10
+    min_confidence: Annotated[float, Ge(0), Le(1), Means("confidence below which no sample is kept")] = 0.6
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         """Learn in phases from samples of past domains as well, which follow the frames of the batch."""
@@ -46,13 +48,13 @@ class ConDa(Shot, StatefulAdaptation):
 
     def loss(self, run: LearningRun, rows: Rows, labels: torch.Tensor | None) -> torch.Tensor:
         """Return SHOT's loss of frames that are mixed in pairs, whose labels are mixed by the same shares."""
-        if labels is None or not self.mixing:
+        if labels is None or not self.mixup_alpha:
             return super().loss(run, rows, labels)
         import torch
         from torch.nn import functional as F
 
         inputs, partner = run.inputs(rows), run.batch.rng.permutation(len(rows))
-        drawn = run.batch.rng.beta(self.mixing, self.mixing, len(rows))
+        drawn = run.batch.rng.beta(self.mixup_alpha, self.mixup_alpha, len(rows))
         share = torch.tensor(drawn, dtype=inputs.dtype, device=inputs.device)
         wide = share.view(-1, 1, 1, 1)
         outputs = run.outputs_of(wide * inputs + (1 - wide) * inputs[partner])
@@ -69,4 +71,4 @@ class ConDa(Shot, StatefulAdaptation):
         number = int(kept.domain.max()) + 1 if len(kept) else 0
         images = run.batch.images[:frames]
         newest = Replay(images, shares.argmax(axis=1), shares.max(axis=1), np.full(frames, number))
-        run.held = under("replay", surest(kept.with_these(newest), self.per_class, self.least).arrays())
+        run.held = under("replay", surest(kept.with_these(newest), self.replay_per_class, self.min_confidence).arrays())

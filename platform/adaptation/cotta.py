@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.augment import Views, augment
 from driftlab.platform.adaptation.base import Batch
-from driftlab.platform.adaptation.batches import NO_FRAMES, AnswerTime, PhaseSteps, Rows, without_entropy
+from driftlab.platform.adaptation.batches import NO_FRAMES, PhaseSteps, PredictOn, Rows, without_entropy
 from driftlab.platform.adaptation.learn import LearningAdaptation, StatefulAdaptation
 from driftlab.platform.adaptation.objectives import cross_entropy, samples_of
 from driftlab.platform.core.parameters import Means
@@ -38,17 +38,19 @@ if TYPE_CHECKING:
 class CoTta(LearningAdaptation, StatefulAdaptation):
     """Follow a teacher that is the average of past students, and restore weights at random."""
 
-    answers: AnswerTime = "batch"
+    predict_on: PredictOn = "batch"
     variant: Annotated[Literal["original", "edgebench"], Means("whether the teacher answers, or the student")] = (
         "original"
     )
     learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of adam")] = 1e-3
-    memory: Annotated[float, Ge(0), Le(1), Means("weight of the past in the teacher, at each step")] = 0.999
-    restore: Annotated[float, Ge(0), Le(1), Means("share of the weights that return to the source at a step")] = 0.01
-    confidence: Annotated[
+    ema_decay: Annotated[float, Ge(0), Le(1), Means("weight of the past in the teacher, at each step")] = 0.999
+    restore_prob: Annotated[float, Ge(0), Le(1), Means("share of the weights that return to the source at a step")] = (
+        0.01
+    )
+    confidence_threshold: Annotated[
         float, Ge(0), Le(1), Means("mean confidence of the source below which the teacher looks at views")
     ] = 0.92
-    count: Annotated[int, Ge(0), Means("views of a frame")] = 4
+    augmentations: Annotated[int, Ge(0), Means("views of a frame")] = 4
     views: Annotated[Views, Means("what a view changes; of label maps only the colour")] = "all"
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant edgebench")
@@ -103,10 +105,10 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
             loss = cross_entropy(samples_of(run.outputs_of(inputs)), target).mean()  # consistency with the teacher
             if not run.learn(loss):
                 return
-        drawn = torch.from_numpy(run.batch.rng.random(len(run.notes["other"])) < self.restore).to(run.device)
+        drawn = torch.from_numpy(run.batch.rng.random(len(run.notes["other"])) < self.restore_prob).to(run.device)
         parts = drawn.split([value.numel() for value in student.values()])
         for (name, value), back in zip(student.items(), parts, strict=True):
-            teacher[name].lerp_(value, 1 - self.memory)  # weight-averaged teacher
+            teacher[name].lerp_(value, 1 - self.ema_decay)  # weight-averaged teacher
             value.copy_(torch.where(back.view(value.shape), source[name], value))  # stochastic restoration
         run.held["other"] = run.notes["other"].cpu().numpy()
 
@@ -116,9 +118,9 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
         plain = self._outputs(run, teacher, inputs)
         sure = samples_of(self._outputs(run, run.notes["source"], inputs)).softmax(dim=1).amax(dim=1).mean()
         views: Views = self.views if plain.dim() == 2 or self.views == "none" else "colour"
-        if not self.count or views == "none" or bool(sure >= self.confidence):
+        if not self.augmentations or views == "none" or bool(sure >= self.confidence_threshold):
             return samples_of(plain).softmax(dim=1)
-        seen = [self._outputs(run, teacher, augment(inputs, run.batch.rng, views)) for _ in range(self.count)]
+        seen = [self._outputs(run, teacher, augment(inputs, run.batch.rng, views)) for _ in range(self.augmentations)]
         return samples_of(sum(seen[1:], seen[0]) / len(seen)).softmax(dim=1)
 
     def _outputs(self, run: LearningRun, weights: Named, inputs: torch.Tensor) -> torch.Tensor:

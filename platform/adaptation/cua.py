@@ -36,8 +36,8 @@ class Cua(LossDescent):
 
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
     distance: Annotated[Literal["mmd", "coral"], Means("what brings features together: kernels or covariances")] = "mmd"
-    alpha: Annotated[float, Ge(0), Means("weight of the replayed samples in the loss")] = 1.0
-    per_domain: Annotated[int, Ge(1), Means("samples that each domain leaves, and the source")] = 20
+    replay_weight: Annotated[float, Ge(0), Means("weight of the replayed samples in the loss")] = 1.0
+    replay_per_domain: Annotated[int, Ge(1), Means("samples that each domain leaves, and the source")] = 20
     source_features: Annotated[int, Ge(2), Means("features of the source that are kept")] = 512
 
     tasks, packs = ("classification",), True
@@ -47,7 +47,7 @@ class Cua(LossDescent):
         if data.task.name != "classification":
             return EMPTY_PACK
         found = source_passes(model, data.train.images[: self.source_features], self.batch).features
-        few = data.train.first(self.per_domain)
+        few = data.train.first(self.replay_per_domain)
         labels = np.asarray(few.labels, dtype=np.int64)
         return own_arrays({"features": found, "image": few.images, "label": labels})
 
@@ -76,18 +76,20 @@ class Cua(LossDescent):
         drawn = rng.choice(len(source), min(len(rows), len(source)), replace=False)
         align = mean_discrepancy if self.distance == "mmd" else covariance_distance
         total = align(torch.tensor(source[drawn], device=found.device), found)
-        if not self.alpha:
+        if not self.replay_weight:
             return total
         again = rng.choice(len(replay), min(len(rows), len(replay)), replace=False)
         outputs = run.replayed(replay.image[again])
-        return total + self.alpha * F.cross_entropy(outputs, torch.tensor(replay.label[again], device=outputs.device))
+        return total + self.replay_weight * F.cross_entropy(
+            outputs, torch.tensor(replay.label[again], device=outputs.device)
+        )
 
     def end(self, run: LearningRun) -> None:
         """Keep a few frames of a phase with the network's own labels."""
         if run.phase.on_stream:
             return
         batch, kept = run.batch, replay_of(below("replay", run.held))
-        rows = batch.rng.choice(len(batch.images), min(self.per_domain, len(batch.images)), replace=False)
+        rows = batch.rng.choice(len(batch.images), min(self.replay_per_domain, len(batch.images)), replace=False)
         shares = run.watch(rows).softmax(dim=1).cpu().numpy()
         domain = np.full(len(rows), int(kept.domain.max()) + 1)
         newest = Replay(batch.images[rows], shares.argmax(axis=1), shares.max(axis=1), domain)

@@ -67,14 +67,14 @@ class Distill(Adaptation):
     restart_each_phase: Annotated[
         bool, Means("whether every phase begins at the generic weights, as in the released code")
     ] = False
-    lengths: Annotated[
+    step_choices: Annotated[
         tuple[int, ...], Ge(1), Means("numbers of steps that a scheduler may choose from; none: iterations alone")
     ] = ()
 
     labels, stream_batch = "teacher", 0
 
     def ways(self, planned: Phase) -> tuple[Phase, ...]:
-        return tuple(replace(planned, iterations=count) for count in self.lengths) or (planned,)
+        return tuple(replace(planned, iterations=count) for count in self.step_choices) or (planned,)
 
     def work_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the work of a phase, unless a score ends it."""

@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 class Eata(NormAffine, StatefulAdaptation):
     """Minimise the entropy of sure and new samples; Fisher information holds what the source needs."""
 
-    threshold: Annotated[float, Gt(0), Le(1), Means("entropy of a sure sample, as a share of the largest one")] = 0.4
-    likeness: Annotated[
+    entropy_margin: Annotated[float, Gt(0), Le(1), Means("entropy of a sure sample, as a share of the largest one")] = (
+        0.4
+    )
+    redundancy_margin: Annotated[
         float, Gt(0), Le(1), Means("cosine to the mean prediction from which a sample is nothing new")
     ] = 0.4
-    beta: Annotated[float, Ge(0), Means("weight of the pull to the source")] = 1.0
+    fisher_weight: Annotated[float, Ge(0), Means("weight of the pull to the source")] = 1.0
     fisher_frames: Annotated[int, Ge(0), Means("frames of the source for the Fisher information", "frames")] = 2000
     fisher_batch: Annotated[int, Ge(2), Means("frames of one of its gradients", "frames")] = 64
 
@@ -56,13 +58,15 @@ class Eata(NormAffine, StatefulAdaptation):
         entropy, shares, e_0 = (
             entropies(outputs),
             outputs.detach().softmax(dim=1),
-            entropy_limit(outputs, self.threshold),
+            entropy_limit(outputs, self.entropy_margin),
         )
         fit, mean = entropy.detach() < e_0, run.array("mean")  # S_ent: sure samples
         if mean is not None:  # S_div: samples unlike the mean prediction m
-            fit &= torch.cosine_similarity(shares, mean[None], dim=1).abs() < self.likeness
+            fit &= torch.cosine_similarity(shares, mean[None], dim=1).abs() < self.redundancy_margin
         if run.judge(fit):
             newest, chosen = shares[fit].mean(dim=0), entropy[fit]
             run.held["mean"] = newest if mean is None else 0.9 * mean + 0.1 * newest
             loss = ((e_0 - chosen.detach()).exp() * chosen).mean()  # S(x) E(x)
-            run.learn(loss + self.beta * source_distance(run, run.pack))  # + beta R, weighted by Fisher information
+            run.learn(
+                loss + self.fisher_weight * source_distance(run, run.pack)
+            )  # + beta R, weighted by Fisher information

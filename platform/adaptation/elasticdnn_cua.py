@@ -34,7 +34,7 @@ MAX_SOURCE = 512
 class ElasticCua(Elastic):
     """Train filters by the distance of features to those of the source, and by replayed samples."""
 
-    replayed: Annotated[
+    replay_per_domain: Annotated[
         int, Ge(1), Le(MAX_SOURCE), Means("samples kept of the source, and of each domain", "frames")
     ] = 20
     replay_weight: Annotated[float, Ge(0), Le(100), Means("weight of the replayed samples in the loss")] = 1.0
@@ -45,7 +45,7 @@ class ElasticCua(Elastic):
         """Keep the first samples of the source, with their classes."""
         if data.task.name != "classification":
             return EMPTY_PACK
-        lessons = data.train.first(self.replayed)
+        lessons = data.train.first(self.replay_per_domain)
         return {"images": lessons.images, "labels": np.asarray(lessons.labels, dtype=np.uint8)}
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
@@ -92,7 +92,7 @@ class ElasticCua(Elastic):
         """Keep samples of this domain with the classes that the network now gives them."""
         from driftlab.platform.networks.predict import predict
 
-        state, images = run.state, run.batch.images[: self.replayed]
+        state, images = run.state, run.batch.images[: self.replay_per_domain]
         labels = predict(run.model, images, task=run.batch.task, device=run.device).astype(np.uint8)
         run.count(len(images))
         kept = [state.images, images] if len(state.images) else [images]

@@ -38,8 +38,8 @@ class Iada(LossDescent):
 
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
     learning_rate: Annotated[float, Ge(0), Means("step size of the features")] = 1e-4
-    weight: Annotated[float, Ge(0), Means("weight of the discriminator's answer in the loss")] = 1.0
-    small_rate: Annotated[float, Ge(0), Means("step size of discriminator and generator")] = 1e-3
+    adversarial_weight: Annotated[float, Ge(0), Means("weight of the discriminator's answer in the loss")] = 1.0
+    discriminator_learning_rate: Annotated[float, Ge(0), Means("step size of discriminator and generator")] = 1e-3
     source_steps: Annotated[int, Ge(0), Means("steps in which the generator learns the source")] = 400
     source_frames: Annotated[int, Ge(2), Means("frames of the source that it learns from", "frames")] = 512
 
@@ -61,7 +61,9 @@ class Iada(LossDescent):
         import torch
 
         makes, tells = generator(real.shape[1], positive=bool((real >= 0).all())), discriminator(real.shape[1])
-        tells_step, makes_step = (torch.optim.Adam(net.parameters(), self.small_rate) for net in (tells, makes))
+        tells_step, makes_step = (
+            torch.optim.Adam(net.parameters(), self.discriminator_learning_rate) for net in (tells, makes)
+        )
         for _ in range(self.source_steps):
             rows = torch.randint(len(real), (min(self.batch, len(real)),))
             made = makes(torch.randn(len(rows), NOISE))
@@ -93,7 +95,7 @@ class Iada(LossDescent):
             makes, tells = generator(width, positive=bool(run.pack["positive"])), discriminator(width)
         makes.load_state_dict(given)
         tells.load_state_dict(own)
-        optimiser = torch.optim.Adam(tells.to(run.device).parameters(), self.small_rate)
+        optimiser = torch.optim.Adam(tells.to(run.device).parameters(), self.discriminator_learning_rate)
         run.notes.update(makes=makes.to(run.device), tells=tells, optimiser=optimiser)
         return super().start(run)
 
@@ -108,7 +110,7 @@ class Iada(LossDescent):
             made = makes(torch.tensor(noise, dtype=found.dtype, device=found.device))
         _descend(run.notes["optimiser"], apart(tells, made, found.detach()))
         run.held = under(TELLS, tells.state_dict())
-        return self.weight * deceived(tells, found)
+        return self.adversarial_weight * deceived(tells, found)
 
 
 def generator(width: int, *, positive: bool) -> nn.Module:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
-from driftlab.platform.adaptation.batches import AnswerTime, frames_reject, source_passes
+from driftlab.platform.adaptation.batches import PredictOn, frames_reject, source_passes
 from driftlab.platform.adaptation.learn import StreamAdaptation
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
@@ -28,7 +28,7 @@ STILL = "it changes predictions alone, and keeps nothing from one batch to the n
 class Lame(StreamAdaptation):
     """Correct the predictions of a batch by the likeness of its frames."""
 
-    answers: AnswerTime = "batch"
+    predict_on: PredictOn = "batch"
     affinity: Annotated[Literal["knn", "rbf", "linear"], Means("how alike two frames are")] = "knn"
     neighbours: Annotated[int, Ge(1), Means("nearest frames that count, and that set the width of rbf")] = 5
     rounds: Annotated[int, Ge(1), Means("rounds at most")] = 100
@@ -44,7 +44,7 @@ class Lame(StreamAdaptation):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict a batch together; a frame that is answered at once has no neighbours."""
-        if self.answers == "now" or frames_reject("Lame", batch):
+        if self.predict_on == "frame" or frames_reject("Lame", batch):
             return super().answer(model, state, batch)
         frames = len(batch.images)
         seen = source_passes(model, batch.images, frames)

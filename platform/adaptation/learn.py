@@ -19,9 +19,9 @@ from driftlab.platform.adaptation.batches import (
     NO_FRAMES,
     NO_SCALES,
     NO_STEPS,
-    AnswerTime,
     NormMomentum,
     PhaseSteps,
+    PredictOn,
     Rows,
     StepSize,
     StreamBatch,
@@ -148,10 +148,10 @@ class StreamAdaptation(Adaptation):
     """Base of members that can learn from the stream, without labels."""
 
     stream_batch: StreamBatch = STREAM_BATCH
-    learns: Annotated[
-        Literal["instead", "beside"], Means("whether learning replaces answering or shares the machine")
-    ] = "instead"
-    answers: AnswerTime = "now"
+    training_runs: Annotated[
+        Literal["exclusive", "concurrent"], Means("whether training pauses inference or shares the processor with it")
+    ] = "exclusive"
+    predict_on: PredictOn = "frame"
     episodic: Annotated[bool, Means("whether a told boundary between domains resets what was learned")] = False
 
     labels = "none"
@@ -194,13 +194,13 @@ class StreamAdaptation(Adaptation):
         """Predict by `statistics` of the batch, or of each frame alone where predictions do not wait for the batch."""
         if (statistics := self.statistics(model)) is None:
             return super().answer(model, state, batch)
-        return predict_with_statistics(statistics, model, state, batch, alone=self.answers == "now")
+        return predict_with_statistics(statistics, model, state, batch, alone=self.predict_on == "frame")
 
     def only_predict(self, model: nn.Module, state: Any, batch: Batch, phase: Phase, why: str) -> Adapted:
         """Return predictions where they wait for their batch, and why a member keeps nothing of what it sees."""
         parts = split_groups(len(batch.images), phase, self.stream_batch)
         reject = self.reject_reason(model, batch, state) or ("" if parts else NO_STEPS)
-        if reject or not phase.on_stream or self.answers == "now":
+        if reject or not phase.on_stream or self.predict_on == "frame":
             return Adapted(state, skipped=reject or why, work=Passes())
         answered = self.answer(model, state, batch)
         return Adapted(state, skipped=why, work=answered.work, answers=answered.answers)
@@ -256,7 +256,7 @@ class NormStatistics(LearningAdaptation, StreamAdaptation):
 class NormAffine(LearningAdaptation, StreamAdaptation):
     """Base of members that step along the scales and shifts of batch norms (Tent, EATA, SAR)."""
 
-    answers: AnswerTime = "batch"
+    predict_on: PredictOn = "batch"
     variant: Annotated[
         Literal["original", "run"],
         Means("statistics of batch norms: of the batch alone, or stored ones that follow it"),
@@ -326,7 +326,7 @@ class LossDescent(LearningAdaptation, StatefulAdaptation):
 class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
     """Base of members that follow the input of the head without gradients, group by group (T3A, NEO)."""
 
-    answers: AnswerTime = "batch"
+    predict_on: PredictOn = "batch"
 
     @abstractmethod
     def follow(self, run: LearningRun, rows: Rows) -> tuple[dict[str, Any], torch.Tensor]:
@@ -362,7 +362,7 @@ class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
 
         if self.reject_reason(model, batch, state):
             return super().answer(model, state, batch)
-        frames, size = batch.images.shape[:3], 1 if self.answers == "now" else len(batch.images)
+        frames, size = batch.images.shape[:3], 1 if self.predict_on == "frame" else len(batch.images)
         run, answers = LearningRun(self, model, state, batch, Phase(on_stream=True)), batch.task.blank(*frames)
         with evaluating(model), torch.no_grad():
             for rows in in_parts(len(batch.images), size):

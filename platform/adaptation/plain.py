@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
-from driftlab.platform.adaptation.batches import NO_FRAMES, AnswerTime, device_inputs
+from driftlab.platform.adaptation.batches import NO_FRAMES, PredictOn, device_inputs
 from driftlab.platform.adaptation.learn import StreamAdaptation
 from driftlab.platform.core import plugins
 from driftlab.platform.core.records import Passes, Weights
@@ -49,7 +49,7 @@ class PlainMemory:
 class PlainAdaptation(StreamAdaptation):
     """Base of members that stand for a plain class."""
 
-    answers: AnswerTime = "batch"
+    predict_on: PredictOn = "batch"
 
     only_on_stream, made_of = True, cast("type[Any]", object)  # the user's class
 
@@ -93,7 +93,7 @@ class PlainAdaptation(StreamAdaptation):
             restore_entries(model, before)
             return Adapted(state, skipped="it left numbers that are not finite", work=work)
         answers = None
-        if outputs is not None and self.answers == "batch":
+        if outputs is not None and self.predict_on == "batch":
             answers = batch.task.answers(outputs.detach(), *batch.images.shape[1:3])
         changed = vector.read(model) != weights
         return Adapted(after, 1, changed=changed if changed.any() else None, work=work, answers=answers)

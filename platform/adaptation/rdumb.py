@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class RDumb(Modifier):
     """Return to the source regularly."""
 
-    every: Annotated[int, Ge(1), Means("steps after which the network returns to the source")] = 1000
+    reset_steps: Annotated[int, Ge(1), Means("steps after which the network returns to the source")] = 1000
 
     def begin(self, model: nn.Module) -> Weights:
         return {"steps": np.array(0)}
@@ -35,7 +35,7 @@ class RDumb(Modifier):
         before = read(model)
         done = self._wrapped(model, state, batch, phase)
         steps = int(state.held["steps"]) + done.iterations
-        if steps < self.every:
+        if steps < self.reset_steps:
             held = {"steps": np.array(steps)} if done.iterations else state.held
             return replace(done, state=replace(done.state, held=held))
         return moved_since(model, before, replace(done, state=self.reset(model, done.state)))

@@ -47,7 +47,7 @@ def replay_of(held: Weights) -> Replay:
 
 
 def surest(samples: Replay, per_class: int, least: float) -> Replay:
-    """Keep the surest samples of each class, evenly over domains, and none below `least`."""
+    """Keep the surest samples of each class, evenly over domains, and none below `min_confidence`."""
     stay: list[int] = []
     for label in np.unique(samples.label):
         mine = [row for row in np.flatnonzero(samples.label == label).tolist() if samples.sure[row] >= least]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class RoTta(MemoryBankAdaptation):
     """Learn from a balanced memory, with a slow teacher and robust batch norms."""
 
-    share: NormMomentum = 0.05
-    speed: Annotated[float, Ge(0), Le(1), Means("weight of the student in the teacher, at each lesson")] = 1e-3
+    bn_momentum: NormMomentum = 0.05
+    ema_rate: Annotated[float, Ge(0), Le(1), Means("weight of the student in the teacher, at each lesson")] = 1e-3
     views: Annotated[Views, Means("what the student's view of a frame changes")] = "all"
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
@@ -55,7 +55,7 @@ class RoTta(MemoryBankAdaptation):
 
         from driftlab.platform.networks.module_utils import copy_entries, restore_entries
 
-        model, inputs, rule = run.model, run.inputs_of(images_of(items)), FollowingNorm(self.share)
+        model, inputs, rule = run.model, run.inputs_of(images_of(items)), FollowingNorm(self.bn_momentum)
         with torch.no_grad(), normalise_with(model, rule):
             target = run.outputs_of(inputs).softmax(dim=1)
         if rule.starved:
@@ -65,12 +65,12 @@ class RoTta(MemoryBankAdaptation):
         run.kept_bytes = sum(value.nbytes for value in teacher.values())
         restore_entries(model, below("student", run.held))
         weights = timeliness([item.age / self.capacity for item in items], like=target)  # E of the paper
-        with normalise_with(model, FollowingNorm(self.share)):
+        with normalise_with(model, FollowingNorm(self.bn_momentum)):
             outputs = run.outputs_of(augment(inputs, run.batch.rng, self.views))
             self.step(run, (weights * cross_entropy(outputs, target)).mean())
         student = copy_entries(model, self.changes(model))
         run.held.update(under("student", student))
-        moved = {name: (1 - self.speed) * teacher[name] + self.speed * student[name] for name in run.names}
+        moved = {name: (1 - self.ema_rate) * teacher[name] + self.ema_rate * student[name] for name in run.names}
         restore_entries(model, {**teacher, **moved})
 
 

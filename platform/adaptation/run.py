@@ -297,7 +297,7 @@ class LearningRun:
     def seen(self) -> dict[str, Any]:
         """Return the predictions for the batch and the share of samples that were fit, where the call found them."""
         batch, answers = self.batch, None
-        if self._shown is not None and self.phase.on_stream and self.member.answers == "batch":
+        if self._shown is not None and self.phase.on_stream and self.member.predict_on == "batch":
             answers = batch.task.answers(self._shown, *batch.images.shape[1:3])
         return {"answers": answers, "accepted": self._fit / self._judged if self._judged else None}
 

@@ -30,10 +30,16 @@ class Sar(NormAffine, StatefulAdaptation):
     """Minimise the entropy of sure samples and its sharpness; return to the source where predictions collapse."""
 
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "sgd"
-    threshold: Annotated[float, Gt(0), Le(1), Means("entropy of a sure sample, as a share of the largest one")] = 0.4
-    radius: Annotated[float, Ge(0), Means("distance at which the gradient is taken")] = 0.05
-    spared: Annotated[float, Ge(0), Lt(1), Means("share of the batch norms, from the last one, that stay")] = 0.25
-    recover_below: Annotated[float, Ge(0), Means("average entropy below which the network returns to the source")] = 0.2
+    entropy_margin: Annotated[float, Gt(0), Le(1), Means("entropy of a sure sample, as a share of the largest one")] = (
+        0.4
+    )
+    sam_radius: Annotated[float, Ge(0), Means("distance at which the gradient is taken")] = 0.05
+    frozen_norm_share: Annotated[
+        float, Ge(0), Lt(1), Means("share of the batch norms, from the last one, that stay")
+    ] = 0.25
+    reset_threshold: Annotated[float, Ge(0), Means("average entropy below which the network returns to the source")] = (
+        0.2
+    )
     recovery: Annotated[
         Literal["fresh", "released"], Means("whether a recovery clears the average and the optimiser as well")
     ] = "fresh"
@@ -42,16 +48,16 @@ class Sar(NormAffine, StatefulAdaptation):
         from driftlab.platform.networks.module_utils import batch_norms
 
         norms = list(batch_norms(model))
-        trained = set(norms[: len(norms) - math.floor(self.spared * len(norms))])
+        trained = set(norms[: len(norms) - math.floor(self.frozen_norm_share * len(norms))])
         return [name for name in scales_and_shifts(model) if name.rpartition(".")[0] in trained]
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         entropy = entropies(outputs := samples_of(run.outputs(rows)))
-        fit = entropy.detach() < (e_0 := entropy_limit(outputs, self.threshold))
+        fit = entropy.detach() < (e_0 := entropy_limit(outputs, self.entropy_margin))
         if not run.judge(fit) or not run.backward(entropy[fit].mean(), last=False):
             return
         slope = run.gradient()  # epsilon of the paper: as far as the radius along it
-        with run.using(run.parts(run.weights().add_(slope * (self.radius / (slope.norm() + 1e-12))))):
+        with run.using(run.parts(run.weights().add_(slope * (self.sam_radius / (slope.norm() + 1e-12))))):
             entropy = entropies(samples_of(run.outputs(rows)))
             still = fit & (entropy.detach() < e_0)
             learned = bool(still.any()) and run.backward(entropy[still].mean())
@@ -66,7 +72,7 @@ class Sar(NormAffine, StatefulAdaptation):
         before = run.array("average")
         average = loss if before is None else 0.9 * float(before) + 0.1 * loss
         run.held["average"] = torch.tensor(average, dtype=torch.float64)
-        if average < self.recover_below:
+        if average < self.reset_threshold:
             run.restart(empty=self.recovery == "fresh")
             if self.recovery == "fresh":
                 del run.held["average"]

@@ -41,10 +41,12 @@ Array = npt.NDArray[Any]
 class Snap(Modifier):
     """Learn seldom, from the right frames."""
 
-    every: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
+    every_batches: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 32
     confidence: Annotated[float, Ge(0), Le(1), Means("probability of its class that a frame must exceed")] = 0.5
-    follow: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the middle of the domain")] = 0.9
+    centre_momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the middle of the domain")] = (
+        0.9
+    )
     width: Annotated[
         float, Gt(0), Means("standard errors by which a batch may differ before statistics are corrected")
     ] = 4.0
@@ -59,7 +61,7 @@ class Snap(Modifier):
         """Predict with the memory's statistics."""
         from driftlab.platform.networks.predict import device_of, predict
 
-        frames, now = len(batch.images), self.answers == "now"
+        frames, now = len(batch.images), self.predict_on == "frame"
         with normalise_with(model, self._norms(state)):
             answers = predict(
                 model, batch.images, task=batch.task, batch=1 if now else max(frames, 1), device=device_of(model)
@@ -75,7 +77,7 @@ class Snap(Modifier):
         first = Passes((len(batch.images),))
         if not bool(outputs.isfinite().all()):
             return Adapted(state, skipped="its predictions are not finite", work=first)
-        at_once = phase.on_stream and self.answers == "batch"
+        at_once = phase.on_stream and self.predict_on == "batch"
         answers = batch.task.answers(outputs, *batch.images.shape[1:3]) if at_once else None
         after, share = self._remember(state, batch, outputs.softmax(dim=1).cpu().numpy(), places)
         done = self._lesson(model, after, batch)
@@ -87,8 +89,8 @@ class Snap(Modifier):
         """Train the wrapped member on the memory if due, and use the statistics of the memory."""
         waited, images = int(state.held["waited"]) + 1, state.held.get("image")
         later = replace(state, held={**state.held, "waited": np.array(waited)})
-        if waited < self.every or images is None or len(images) < 2:
-            return Adapted(later, skipped=f"it learns from every {self.every} batches", work=Passes())
+        if waited < self.every_batches or images is None or len(images) < 2:
+            return Adapted(later, skipped=f"it learns from every {self.every_batches} batches", work=Passes())
         memory = batch.showing(images)
         done = self.inner.adapt(model, state.inner, memory, Phase(on_stream=True))
         if not done.iterations:
@@ -133,7 +135,7 @@ class Snap(Modifier):
         """Store confident frames; drop the frame of the most frequent class that is farthest from the mean."""
         middle, held = places.mean(axis=0), dict(state.held)
         if "middle" in held:
-            middle = (1 - self.follow) * held["middle"] + self.follow * middle
+            middle = (1 - self.centre_momentum) * held["middle"] + self.centre_momentum * middle
         fit = np.flatnonzero(shares.max(axis=1) > self.confidence)
         kept = [(held["image"][n], held["label"][n], held["place"][n]) for n in range(len(held.get("label", ())))]
         for row, label in zip(fit, shares[fit].argmax(axis=1), strict=True):

@@ -1,7 +1,7 @@
 """T3A: the head's weights become the means of the surest features of each class.
 
-Differs from the paper: the templates replace the head's weights, so that single frames and phases have them too; `keep`
-of 0 keeps all features, where the released code loses one per class.
+Differs from the paper: the templates replace the head's weights, so that single frames and phases have them too;
+`features_per_class` of 0 keeps all features, where the released code loses one per class.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class T3a(HeadAdaptation):
     """Replace the head's weights by templates of the classes."""
 
-    keep: Annotated[int, Ge(0), Means("features that a class keeps, the surest; 0: all")] = 20
+    features_per_class: Annotated[int, Ge(0), Means("features that a class keeps, the surest; 0: all")] = 20
 
     tasks = ("classification",)
 
@@ -52,7 +52,7 @@ class T3a(HeadAdaptation):
 
     def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
         """Predict by templates to which the batch belongs; single frames by those that the head has."""
-        base = HeadAdaptation if self.answers == "batch" else StreamAdaptation
+        base = HeadAdaptation if self.predict_on == "batch" else StreamAdaptation
         return base.answer(self, model, state, batch)
 
     def follow(self, run: LearningRun, rows: Rows) -> tuple[Supports, torch.Tensor]:
@@ -63,7 +63,7 @@ class T3a(HeadAdaptation):
         outputs = torch.nn.functional.linear(z, source[f"{name}.weight"], source.get(f"{name}.bias"))
         new, held = supports_of(z, outputs), {key: torch.as_tensor(value) for key, value in run.held.items()}
         supports = {key: torch.cat([held[key].to(z.device), new[key]]) for key in new}
-        supports = surest_of(supports, outputs.shape[1], self.keep)
+        supports = surest_of(supports, outputs.shape[1], self.features_per_class)
         run.notes["templates"] = templates = templates_of(supports, outputs.shape[1])
         return supports, z @ templates.T
 

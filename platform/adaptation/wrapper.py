@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.training.training_loop import Data
 
-SAME = ("stream_batch", "learns", "answers", "episodic", "tasks", "only_on_stream", "packs")
+SAME = ("stream_batch", "training_runs", "predict_on", "episodic", "tasks", "only_on_stream", "packs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Modifier(Adaptation):
     """Wrap a member that learns without labels; it keeps its own way of learning on the stream."""
 
     member: Annotated[str, Means("the adaptation that is wrapped")] = "eata"
-    settings: Annotated[tuple[str, ...], Means("parameters of the wrapped member, each as name=value")] = ()
+    member_params: Annotated[tuple[str, ...], Means("parameters of the wrapped member, each as name=value")] = ()
 
     labels = "none"
 
@@ -61,7 +61,7 @@ class Modifier(Adaptation):
 
         from driftlab.platform.core.registry import Member
 
-        parted = [one.partition("=") for one in self.settings]
+        parted = [one.partition("=") for one in self.member_params]
         params = tuple((name.strip(), yaml.safe_load(value)) for name, _, value in parted)
         made: Adaptation = Member("adaptation", self.member, params).make()
         return made
@@ -71,9 +71,9 @@ class Modifier(Adaptation):
         return self._inner_faults()
 
     def _inner_faults(self) -> list[str]:
-        wrong = [one for one in self.settings if "=" not in one]
+        wrong = [one for one in self.member_params if "=" not in one]
         if wrong:
-            return [f"'settings' has '{wrong[0]}', expected name=value, such as threshold=0.6"]
+            return [f"'member_params' has '{wrong[0]}', expected name=value, such as entropy_margin=0.6"]
         try:
             inner = self.inner
         except RequestError as error:

@@ -56,7 +56,7 @@ TAUGHT_ALL: Slots = {"adaptation": {"name": "distill", "fraction": 1.0}}  # all 
 BY_MOMENTUM: Slots = {"adaptation": {"name": "distill", "optimiser": "momentum", "learning_rate": 0.003}}
 ELASTIC: Slots = {"streaming": {"name": "on_device", "rate_fps": 10.0}, "scaling": "surrogate"}
 SEPARATE: Slots = {"scaling": "independent"}
-TWO_LENGTHS: Slots = {**IN_PHASES, "adaptation": {"name": "distill", "fraction": 1.0, "lengths": (10, 40)}}
+TWO_LENGTHS: Slots = {**IN_PHASES, "adaptation": {"name": "distill", "fraction": 1.0, "step_choices": (10, 40)}}
 
 METHODS: Mapping[str, Mapping[str, Method]] = {  # by family; the first of each is the null member
     "streaming": {
@@ -77,7 +77,7 @@ METHODS: Mapping[str, Mapping[str, Method]] = {  # by family; the first of each 
         "shot": Method("shot:Shot", IN_PHASES),
         "elasticdnn": Method("elasticdnn:ElasticDnn", ELASTIC),
         "elasticdnn_cua": Method("elasticdnn_cua:ElasticCua"),
-        "elasticdnn_taught": Method("elasticdnn_taught:ElasticTaught"),
+        "elasticdnn_teacher": Method("elasticdnn_teacher:ElasticTeacher"),
         "cotta": Method("cotta:CoTta", ALONE),
         "eata": Method("eata:Eata", ALONE),
         "sar": Method("sar:Sar", ALONE),
@@ -88,7 +88,7 @@ METHODS: Mapping[str, Mapping[str, Method]] = {  # by family; the first of each 
         "note": Method("note:Note", ALONE),
         "rdumb": Method("rdumb:RDumb"),
         "asr": Method("asr:Asr", ALONE),
-        "sparing": Method("sparing:Sparing", ALONE),
+        "sparse": Method("sparse:SparseUpdates", ALONE),
         "snap": Method("snap:Snap", ALONE),
         "conda": Method("conda:ConDa", IN_PHASES),
         "ace": Method("ace:Ace", IN_PHASES),

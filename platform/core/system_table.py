@@ -33,7 +33,7 @@ def _sized(name: str, says: str, scheduler: str, **settings: Any) -> dict[str, s
         f"{says}, over surrogates of three sizes.",
         {
             **IN_PHASES,
-            "adaptation": "elasticdnn_taught",
+            "adaptation": "elasticdnn_teacher",
             "scaling": {"name": "surrogate", "keep": (0.8, 0.5, 0.3)},
             "scheduling": {"name": scheduler, **settings},
         },
@@ -64,7 +64,7 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     "elasticdnn+ams": _Row(
         "Surrogates cut and retrained on the server by a teacher's labels, sent as drafts with their updates.",
-        {"streaming": "ams", "adaptation": "elasticdnn_taught", "scaling": "surrogate"},
+        {"streaming": "ams", "adaptation": "elasticdnn_teacher", "scaling": "surrogate"},
     ),
     "cotta": (
         "A student on the device that learns from the average of its own past, with weights that return at random."
@@ -79,10 +79,10 @@ _TABLE: Mapping[str, str | _Row] = {
     "bufr": "Blocks that train from the bottom up until features are spread as on the source, in phases on the device.",
     "rdumb": _Row(
         "EATA without its pull on the device, back at the source after every thousand steps.",
-        {"adaptation": {"name": "rdumb", "settings": ("beta=0",)}},
+        {"adaptation": {"name": "rdumb", "member_params": ("fisher_weight=0",)}},
     ),
     "asr": "EATA on the device, back at the source as far as its predictions concentrate.",
-    "sparing": "EATA on the device, from every fourth batch.",
+    "sparse": "EATA on the device, from every fourth batch.",
     "snap": "EATA on the device, seldom and from a memory of sure frames.",
     "conda": "SHOT on mixed frames of this and past domains, in phases on the device.",
     "ace": "Labelled source frames painted in the device's colours, trained on in phases on the device.",

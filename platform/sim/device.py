@@ -68,7 +68,7 @@ class DeviceSim:
         self.apps = {app.name: AppSim(self, app, up, down, profile.damage_prob) for app in spec.apps}
         # The networks that each application could run here, from the smallest on
         self.variants = {name: app.networks.variants(spec.hardware) for name, app in self.apps.items()}
-        self.beside = runner.learns_on_stream and runner.adaptation.learns == "beside"  # on a share beside inference
+        self.beside = runner.learns_on_stream and runner.adaptation.training_runs == "concurrent"
         self.machine = Machine(runner.clock, self.shares)
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
         self.offers = OfferQueue(self)
@@ -174,7 +174,7 @@ class DeviceSim:
         in_phase = f"{app}/learn" in self.machine.works and app not in self.offers.waiting
         if not in_phase and not self.beside:
             return grant.answer, 0.0
-        if in_phase and self.runner.streaming.learns == "instead":
+        if in_phase and self.runner.streaming.training_runs == "exclusive":
             return 0.0, accelerator_share(grant.answer) + accelerator_share(grant.learn or 0.0)
         if grant.learn is None:
             return accelerator_share(grant.answer) / 2, accelerator_share(grant.answer) / 2

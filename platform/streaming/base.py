@@ -81,7 +81,9 @@ class Streaming(ABC):
     returns: ClassVar[Literal["weights", "labels"]] = "weights"  # content of the downlink
     needs_labels: ClassVar[bool] = False  # whether its plans use the student's score on teacher labels
     free: ClassVar[bool] = False  # a bound: zero-delay links and servers
-    learns: Literal["instead", "beside"] = "beside"  # on the device: training pauses inference, or runs concurrently
+    training_runs: Literal["exclusive", "concurrent"] = (
+        "concurrent"  # on the device: training pauses inference, or runs concurrently
+    )
 
     @property
     def notices(self) -> bool:

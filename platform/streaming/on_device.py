@@ -40,10 +40,9 @@ class OnDevice(Streaming):
     iterations: Annotated[int | None, Ge(1), Means("steps of a phase; none: the number that the adaptation sets")] = (
         None
     )
-    learns: Annotated[
-        Literal["instead", "beside"],
-        Means("whether a phase pauses inference (instead) or shares the processor with it (beside)"),
-    ] = "beside"
+    training_runs: Annotated[
+        Literal["exclusive", "concurrent"], Means("whether a phase pauses inference or shares the processor with it")
+    ] = "concurrent"
 
     feeds_learner = True
     place = "device"

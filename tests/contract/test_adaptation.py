@@ -42,27 +42,27 @@ BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by defa
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, BRIEF.get(name, {})) for name in sorted(FAMILIES["adaptation"])),
     ("adabn", {"variant": "batch"}),
-    ("adabn", {"variant": "batch", "answers": "batch"}),
-    ("adabn", {"variant": "alpha", "answers": "batch"}),
+    ("adabn", {"variant": "batch", "predict_on": "batch"}),
+    ("adabn", {"variant": "alpha", "predict_on": "batch"}),
     ("adabn", {"variant": "full", "stream_batch": 2}),
-    ("onda", {"answers": "batch", "stream_batch": 3}),
+    ("onda", {"predict_on": "batch", "stream_batch": 3}),
     ("tent", {"variant": "run"}),
-    ("tent", {"answers": "now", "optimiser": "sgd"}),
+    ("tent", {"predict_on": "frame", "optimiser": "sgd"}),
     ("shot", {"relabel": 1, "batch": 3}),
     ("elasticdnn", {"objective": "entropy", "select": "topfrac", "share": 0.2}),
-    ("eata", {"threshold": 1.0, "likeness": 1.0}),
-    ("sar", {"threshold": 1.0, "recover_below": 1.0}),
+    ("eata", {"entropy_margin": 1.0, "redundancy_margin": 1.0}),
+    ("sar", {"entropy_margin": 1.0, "reset_threshold": 1.0}),
     ("cotta", {"variant": "edgebench", "views": "mirrored"}),
-    ("rotta", {"capacity": 4, "every": 3}),
-    ("note", {"capacity": 4, "every": 3}),
-    ("note", {"capacity": 4, "every": 3, "variant": "lite"}),
-    ("t3a", {"answers": "now", "keep": 2}),
-    ("neo", {"answers": "now", "decay": 0.5}),
+    ("rotta", {"capacity": 4, "every_frames": 3}),
+    ("note", {"capacity": 4, "every_frames": 3}),
+    ("note", {"capacity": 4, "every_frames": 3, "variant": "lite"}),
+    ("t3a", {"predict_on": "frame", "features_per_class": 2}),
+    ("neo", {"predict_on": "frame", "decay": 0.5}),
     ("lame", {"affinity": "rbf"}),
-    ("rdumb", {"member": "tent", "settings": (), "every": 1}),
+    ("rdumb", {"member": "tent", "member_params": (), "reset_steps": 1}),
     ("asr", {"member": "tent", "start": 1.0}),
-    ("snap", {"member": "tent", "every": 2, "confidence": 0.0, "capacity": 5}),
-    ("sparing", {"member": "adabn", "every": 2, "budget": 2}),
+    ("snap", {"member": "tent", "every_batches": 2, "confidence": 0.0, "capacity": 5}),
+    ("sparse", {"member": "adabn", "every_batches": 2, "budget": 2}),
 ]
 
 
@@ -292,7 +292,7 @@ class TestEveryAdaptation:
             assert pickle.dumps(done.answers) == pickle.dumps(expected.answers)
 
     def test_an_answer_knows_nothing_of_frames_to_come(self, member, model, batch):
-        if member.answers == "batch":
+        if member.predict_on == "batch":
             pytest.skip("its answers wait for the batch")
         state = self.phases(member, model, batch)[-1].state
         given = batch(9)

@@ -60,7 +60,9 @@ def in_fours(name: str) -> Member:
     made = member(name).make()
     if not made.stream_batch:
         return member(name)
-    return member(name, settings=("stream_batch=4",)) if hasattr(made, "settings") else member(name, stream_batch=4)
+    if hasattr(made, "member_params"):
+        return member(name, member_params=("stream_batch=4",))
+    return member(name, stream_batch=4)
 
 
 def scrambled(frames: Frames) -> Frames:

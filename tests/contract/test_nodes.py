@@ -37,7 +37,7 @@ STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)
 STUDENT = StudentSpec(
     "half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "distill"), Member("scaling", "fixed"), seed=5
 )
-TENT = Member("adaptation", "tent", (("stream_batch", 3), ("learns", "beside")))
+TENT = Member("adaptation", "tent", (("stream_batch", 3), ("training_runs", "concurrent")))
 WATCHER = AppNodeSpec(
     "device-0",
     "segmentation",

@@ -26,7 +26,7 @@ QUICK = {
     "shot": {"iterations": 1, "batch": 4},
     "elasticdnn": {"iterations": 1},
     "elasticdnn_cua": {"iterations": 1},
-    "elasticdnn_taught": {"iterations": 1},
+    "elasticdnn_teacher": {"iterations": 1},
     "bufr": {"iterations": 1, "batch": 4},
     "conda": {"iterations": 1, "batch": 4},
     "cua": {"iterations": 1, "batch": 4},
@@ -46,8 +46,8 @@ def quick(family, name):
     """Let a member of the stream learn from four frames at a time; a policy that wraps one tells it so."""
     if not on_stream(family, name):
         return QUICK.get(name, {})
-    of_policy = hasattr(member_class(family, name)(), "settings")
-    return {"settings": ["stream_batch=4"]} if of_policy else {"stream_batch": 4}
+    of_policy = hasattr(member_class(family, name)(), "member_params")
+    return {"member_params": ["stream_batch=4"]} if of_policy else {"stream_batch": 4}
 
 
 def experiment_of(family, name, duration_s):

@@ -92,7 +92,7 @@ class TestEveryStreaming:
         assert isinstance(member.free, bool)
         assert member.returns in ("weights", "labels")
         assert member.place in ("server", "device")
-        assert member.learns in ("instead", "beside")
+        assert member.training_runs in ("exclusive", "concurrent")
         for flag in (member.needs_labels, member.notices, member.chained):
             assert isinstance(flag, bool)
         assert not member.needs_labels or member.place == "server"  # a device has no teacher for them

@@ -76,7 +76,7 @@ LEARNING: dict[str, Any] = {  # two applications try ways out, and learn what a 
         {
             "name": "joint",
             "streaming": {"name": "on_device", "period_s": 3},
-            "adaptation": {"name": "distill", "fraction": 1.0, "lengths": [1, 3]},
+            "adaptation": {"name": "distill", "fraction": 1.0, "step_choices": [1, 3]},
             "scheduling": "joint",
         }
     ],

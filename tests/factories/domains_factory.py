@@ -108,7 +108,7 @@ JOBS, OF = 20, 2  # and frames of a job
 def learner_of(name: str) -> dict[str, Any]:
     """Say what a system that learns on the stream is made of."""
     if name == "sar-of-4":
-        return {"name": name, "base": "no_custom", "adaptation": {"name": "sparing", "member": "sar", "budget": 4}}
+        return {"name": name, "base": "no_custom", "adaptation": {"name": "sparse", "member": "sar", "budget": 4}}
     return {"name": name, "base": "no_custom", "adaptation": name if name != "no_custom" else "frozen"}
 
 

@@ -40,8 +40,8 @@ class Steps(Adaptation):
     """Move the first weight by 1 with each step, over the whole batch, and keep 1000 bytes beside it."""
 
     stream_batch: int = 4
-    learns: str = "instead"
-    answers: str = "now"
+    training_runs: str = "exclusive"
+    predict_on: str = "frame"
     episodic: bool = False
     steps: int = 1
 
@@ -169,13 +169,13 @@ def missed(found: dict[str, list[Any]]) -> list[int]:
 FROZEN = Member("adaptation", "frozen")
 NETWORKS = {"shot": "tiny_classifier"}  # it names whole frames
 FOLLOWING = {
-    f"{name} {answers} {learns}": member(name, stream_batch=3, answers=answers, learns=learns, **params)
+    f"{name} {on} {runs}": member(name, stream_batch=3, predict_on=on, training_runs=runs, **params)
     for name, params in (("tent", {}), ("adabn", {}), ("onda", {}), ("shot", {}))
-    for answers in ("now", "batch")
-    for learns in ("instead", "beside")
-    if name == "tent" or (answers, learns) in (("now", "beside"), ("batch", "instead"))
+    for on in ("frame", "batch")
+    for runs in ("exclusive", "concurrent")
+    if name == "tent" or (on, runs) in (("frame", "concurrent"), ("batch", "exclusive"))
 } | {
-    "steps": steps(stream_batch=3, learns="beside", episodic=True),
+    "steps": steps(stream_batch=3, training_runs="concurrent", episodic=True),
     "frozen": FROZEN,
     "tracking": FROZEN,
 }

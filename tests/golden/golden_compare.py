@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 MOST_VALUE, MOST_LINES = 100, 6
+WRAPPED = "eata"  # the member that a policy wraps unless it names another
 SEAL, VERSION, TABLE = b"driftlab.seal", b"driftlab.schema", b"driftlab.table"
 
 # Parts of a recording that differ without a difference of the code, each with the reason.
@@ -40,7 +41,7 @@ EXCLUDED_TEXTS = {
     r'(?<="commit": )(null|"[^"]*")': "the commit that was recorded",
 }
 SORTED_TABLES = {"systems": "its rows are in the order of the names of parameters, which a rename changes"}
-MEMBER = re.compile(r"\w+\(\w+=.*\)")  # a member and its parameters
+MEMBER = re.compile(r"([\w.+-]+)\((\w+=.*)\)", re.DOTALL)  # a member and its parameters
 TREE = "tree.txt"  # of a recording: where its tree was
 
 
@@ -54,6 +55,7 @@ class Renames:
         default_factory=dict
     )  # of texts in tables and documents; of parts between slashes
     keys: Mapping[str, str] = field(default_factory=dict)  # of documents: `KEY`, or `PARENT.KEY` below one key alone
+    params: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by member; as `name`, or as `name=value`
     texts: Mapping[str, str] = field(default_factory=dict)  # words of reports and of pages
     files: Mapping[str, str] = field(default_factory=dict)  # parts of names of recorded files
     versions: Mapping[str, str] = field(default_factory=dict)  # of schemas, whose descriptions are then not compared
@@ -70,9 +72,29 @@ class Renames:
         """Return a text with new names, as a whole, between slashes, or of the parameters in `nested(batch=16)`."""
         if (new := self.values.get(f"{place}.{text}", self.values.get(text))) is not None:
             return new
-        if MEMBER.fullmatch(text):
-            return re.sub(r"(?<=[( ])\w+(?==)", lambda found: self.keys.get(found[0], found[0]), text)
+        if call := MEMBER.fullmatch(text):
+            return self.member(*call.groups())
         return "/".join(self.values.get(part, part) for part in text.split("/"))
+
+    def member(self, name: str, given: str) -> str:
+        """Return the text of a member, `name(a=1, b=2)`, whose parameters have new names and are sorted by these."""
+        parts = re.split(r", (?=\w+=)", given)  # of a wrapped member's parameters, each stands in quotes: no `, name=`
+        wrapped = next((part.partition("=")[2] for part in parts if part.startswith("member=")), WRAPPED)
+        new = [self.param(name, self._inside(wrapped, part)) for part in parts]
+        new.sort(key=lambda part: part.partition("=")[0])
+        return f"{self.values.get(name, name)}({', '.join(new)})"
+
+    def param(self, member: str, text: str) -> str:
+        """Return `name` or `name=value` with the new name and value of a member's parameter."""
+        names = self.params.get(member, {})
+        if text in names:
+            return names[text]
+        name, equals, value = text.partition("=")
+        return f"{names.get(name, self.keys.get(name, name))}{equals}{self.values.get(value, value)}"
+
+    def _inside(self, wrapped: str, text: str) -> str:
+        """Return a parameter's text in which quoted `name=value` of a wrapped member have new names."""
+        return re.sub(r"(?<=')[^'=]+=[^']*(?=')", lambda found: self.param(wrapped, found[0]), text)
 
     def text(self, text: str) -> str:
         """Return a text whose words have new names."""
@@ -93,12 +115,23 @@ class Renames:
     def document(self, part: Any, parent: str = "") -> Any:
         """Return a document with new keys and values."""
         if isinstance(part, Mapping):
-            return {self.key(parent, key): self.document(value, key) for key, value in part.items()}
+            return dict(self._entry(part, key, value, parent) for key, value in part.items())
         if isinstance(part, list):
             return [self.document(value, parent) for value in part]
         if not isinstance(part, str):
             return part
         return self.value(part, parent)
+
+    def _entry(self, part: Mapping[str, Any], key: Any, value: Any, parent: str) -> tuple[Any, Any]:
+        """Return a key of a document and its value with new names, a member's parameters by its `name`."""
+        names = self.params.get(part["name"], {}) if isinstance(part.get("name"), str) else {}
+        new = self.document(value, key)
+        if isinstance(value, list):  # of a wrapped member's parameters
+            wrapped = part.get("member", WRAPPED)
+            new = [self.param(wrapped, one) if isinstance(one, str) and "=" in one else one for one in new]
+        elif isinstance(value, str) and f"{key}={value}" in names:
+            new = names[f"{key}={value}"].partition("=")[2]
+        return names.get(key, self.key(parent, key)), new
 
 
 def read_renames(file: Path) -> Renames:
@@ -242,7 +275,7 @@ def cells_in(folder: Path, table: str, renames: Renames) -> dict[str, pa.Table]:
 
 def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
     """Give a table the new names of its columns and values."""
-    if renames.values:
+    if renames.values or renames.params:
         for place, column in enumerate(table.schema):
             if pa.types.is_string(column.type):
                 values = [

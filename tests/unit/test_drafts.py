@@ -64,7 +64,7 @@ def nodes() -> tuple[AppNode, LearnerNode]:
     machine = hardware.find("laptop")
     cost = built().facts.profile[0].cost
     application = AppNode(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
-    learner = LearnerNode(student("elasticdnn_taught", iterations=2, share=0.2, select="topfrac"), built().payload)
+    learner = LearnerNode(student("elasticdnn_teacher", iterations=2, share=0.2, select="topfrac"), built().payload)
     for node in (application, learner):
         node.switch(0)
         node._follows = True

@@ -17,7 +17,7 @@ from driftlab.platform.adaptation import filters
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn, prediction_diversity
 from driftlab.platform.adaptation.elasticdnn_cua import ElasticCua, mmd
-from driftlab.platform.adaptation.elasticdnn_taught import ElasticTaught
+from driftlab.platform.adaptation.elasticdnn_teacher import ElasticTeacher
 from driftlab.platform.adaptation.objectives import entropies, samples_of
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
@@ -227,7 +227,7 @@ class TestPhases:
         assert (
             "no distribution" in member.adapt(model, member.prepare(model), frames(4, task=DETECTION), Phase()).skipped
         )
-        assert ElasticTaught().reject_reason(model, replace(frames(4), labels=np.zeros(4, dtype=np.uint8)), None) == ""
+        assert ElasticTeacher().reject_reason(model, replace(frames(4), labels=np.zeros(4, dtype=np.uint8)), None) == ""
 
     @pytest.mark.slow
     def test_what_is_charged_is_what_the_operators_compute(self):
@@ -258,7 +258,7 @@ class TestCua:
         assert float(mmd(source, torch.cat([source, source]) + 2)) > 0
 
     def test_samples_of_every_domain_are_replayed(self):
-        model, member = classifier(), ElasticCua(iterations=2, replayed=5, select="all", share=1.0)
+        model, member = classifier(), ElasticCua(iterations=2, replay_per_domain=5, select="all", share=1.0)
         source = frames(5, seed=9)
         pack = {"images": source.images, "labels": np.arange(5, dtype=np.uint8) % 4}
         state, sizes = member.prepare(model, pack), []
@@ -282,7 +282,7 @@ class TestCua:
 
 @pytest.mark.slow
 def test_labels_of_a_teacher_are_learned():
-    model, member = classifier(), ElasticTaught(iterations=40, learning_rate=0.05, share=1.0, select="all")
+    model, member = classifier(), ElasticTeacher(iterations=40, learning_rate=0.05, share=1.0, select="all")
     given = replace(frames(24), labels=(np.arange(24) % 4).astype(np.uint8))
     done = member.adapt(model, member.prepare(model), given, Phase())
     assert done.losses[-1] < 0.5 * done.losses[0]

@@ -228,6 +228,41 @@ def test_a_key_is_renamed_below_its_parent_alone():
     assert changed == {"workloads": [{"churn": {"arrival_prob": 0.1}}], "scaling": {"start": "pruned", "extends": 1}}
 
 
+RENAMED_PARAMS = Renames(
+    values={"tent": "entropy", "kept": "other"},
+    keys={"plain": "simple"},
+    params={"tent": {"every": "steps", "pace": "rate", "on=now": "at=frame", "on": "at"}, "eata": {"edge": "margin"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("old_text", "new_text"),
+    [
+        ("tent(alpha=1, every=2, pace=3)", "entropy(alpha=1, rate=3, steps=2)"),
+        ("lame(every=2)", "lame(every=2)"),
+        ("tent(on=now)", "entropy(at=frame)"),
+        ("tent(every=2, params=('edge=0.9', 'every=3'))", "entropy(params=('margin=0.9', 'every=3'), steps=2)"),
+        ("tent(member=tent, params=['every=3'])", "entropy(member=entropy, params=['steps=3'])"),
+    ],
+)
+def test_parameters_of_a_member_have_new_names_in_texts(old_text: str, new_text: str):
+    assert RENAMED_PARAMS.value(old_text) == new_text
+
+
+def test_parameters_of_a_member_have_new_names_in_documents_and_seals(old: Path, new: Path):
+    ours = {"systems": [{"name": "tent", "every": 2, "on": "now", "plain": 1, "params": ["edge=1"]}], "every": 3}
+    theirs = {
+        "systems": [{"name": "entropy", "steps": 2, "at": "frame", "simple": 1, "params": ["margin=1"]}],
+        "every": 3,
+    }
+    assert RENAMED_PARAMS.document(ours) == theirs
+    for recording, spec in ((old, ours), (new, theirs)):
+        seal = json.dumps({"origin": {"spec": spec}}, sort_keys=True)
+        write_table(recording, "frames", pa.table(FRAMES).replace_schema_metadata({"driftlab.seal": seal}))
+    assert any("seal, origin.spec" in line for line in compared(old, new))
+    assert compared(old, new, RENAMED_PARAMS) == []
+
+
 def test_a_file_of_renames_is_read(tmp_path: Path):
     (tmp_path / "renames.yaml").write_text("columns: {frames.count: total}\nvalues:\n")
     assert read_renames(tmp_path / "renames.yaml") == Renames(columns={"frames.count": "total"})

@@ -125,7 +125,7 @@ def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved
 def test_a_frame_of_a_learner_takes_the_time_of_its_exit_too(untrained, halved, switched: bool):
     """The member predicts frame by frame; its training batch is never complete."""
     images, family, left, costs = halved
-    tent = Member("adaptation", "tent", (("stream_batch", 9), ("answers", "now"), ("variant", "run")))
+    tent = Member("adaptation", "tent", (("stream_batch", 9), ("predict_on", "frame"), ("variant", "run")))
     node = node_of(untrained[0], family, tent)
     if switched:
         node.switch(2)

@@ -71,7 +71,9 @@ def seen_by(adaptation: Any = FROZEN, **params: Any) -> dict[str, list[Any]]:
 class TestPaying:
     @pytest.mark.parametrize("name", ["frozen", "tent"])
     def test_each_answered_frame_pays_one_pass_more(self, name):
-        adaptation = member(name, stream_batch=4, answers="now", learns="beside") if name == "tent" else FROZEN
+        adaptation = (
+            member(name, stream_batch=4, predict_on="frame", training_runs="concurrent") if name == "tent" else FROZEN
+        )
         plain, detecting = seen_by(adaptation), seen_by(adaptation, detects=True)
         frames = sum(detecting["frames.processed"])
         assert detecting["frames.latency_ms"][0] == pytest.approx(2 * plain["frames.latency_ms"][0])
@@ -100,7 +102,7 @@ class TestConsequences:
 
     @pytest.mark.slow
     def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):
-        steps = member("tent", stream_batch=6, answers="now", learns="beside", episodic=True)
+        steps = member("tent", stream_batch=6, predict_on="frame", training_runs="concurrent", episodic=True)
         told, detected = real(steps, answer_s=0.1), real(steps, answer_s=0.1, detects=True)
         ends = [watched(node, stream(12.0), np.arange(0, 13, 4.0)) for node in (told, detected)]
         assert len(ends[0]["adaptations.version"]) == 4

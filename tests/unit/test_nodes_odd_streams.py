@@ -91,7 +91,7 @@ class TestDigest:
 class TestSwitch:
     def test_a_lesson_is_broken_off_and_what_it_drew_is_paid(self):
         """Of a lesson of 1.5 s from 1.75 s on, half a machine has done an eighth of a second's work by 2 s."""
-        node = application(steps(learns="beside"), macs_per_s=16e6)
+        node = application(steps(training_runs="concurrent"), macs_per_s=16e6)
         node._costs[0, node._layout.size] = node._cost  # the other network costs as much
         node.watch(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
         node.switch(0)
@@ -148,11 +148,11 @@ class TestOddCases:
         assert found["frames.processed"] == ["batch" not in name]
         assert "adaptations.skipped" not in found
 
-    @pytest.mark.parametrize("answers", ["now", "batch"])
-    def test_a_batch_larger_than_the_session(self, answers):
-        found = watched(real(member("tent", stream_batch=99, answers=answers)), stream(6.0), (0.0, 2.0, 6.0))
+    @pytest.mark.parametrize("predict_on", ["frame", "batch"])
+    def test_a_batch_larger_than_the_session(self, predict_on):
+        found = watched(real(member("tent", stream_batch=99, predict_on=predict_on)), stream(6.0), (0.0, 2.0, 6.0))
         assert found["frames.frame"] == list(range(12))
-        assert len(missed(found)) == (12 if answers == "batch" else 0)
+        assert len(missed(found)) == (12 if predict_on == "batch" else 0)
         assert "adaptations.skipped" not in found
 
     @pytest.mark.parametrize("name", ["frozen", "adabn"])
@@ -166,16 +166,16 @@ class TestOddCases:
 
     @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
     def test_a_session_without_an_answer_has_rows_and_no_score(self, network):
-        node = real(member("adabn", answers="batch", stream_batch=3), network=network, snapshot_times_s=(0.5,))
+        node = real(member("adabn", predict_on="batch", stream_batch=3), network=network, snapshot_times_s=(0.5,))
         found = watched(node, stream(1.0), (0.0, 0.7, 1.0))
         assert missed(found) == [0, 1]
         assert sum(facts.scored for facts in found["facts"]) == 0
 
     def test_no_frames(self):
-        found = watched(made("tent batch beside"), stream(6.0), (0.0, 0.0, 6.0, 7.0, 8.0), HALF, HALF)
+        found = watched(made("tent batch concurrent"), stream(6.0), (0.0, 0.0, 6.0, 7.0, 8.0), HALF, HALF)
         assert found["frames.frame"] == list(range(12))
 
-    @pytest.mark.parametrize("name", ["frozen", "tent now instead", "tent batch instead", "tracking"])
+    @pytest.mark.parametrize("name", ["frozen", "tent frame exclusive", "tent batch exclusive", "tracking"])
     def test_a_share_that_never_comes_back(self, name):
         found = watched(made(name), stream(6.0), (0.0, 3.0, 6.0), ((0.0, 1.0), (2.1, 0.0)))
         assert found["frames.frame"] == list(range(12))
@@ -220,6 +220,6 @@ def unscored(seen: Frames) -> Frames:
 
 def test_without_truth_it_learns_the_same():
     honest, other = (
-        watched(made("tent now instead"), seen, (0.0, 6.0)) for seen in (stream(6.0), unscored(stream(6.0)))
+        watched(made("tent frame exclusive"), seen, (0.0, 6.0)) for seen in (stream(6.0), unscored(stream(6.0)))
     )
     assert other["digest"] == honest["digest"]

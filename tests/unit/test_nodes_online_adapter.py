@@ -65,7 +65,7 @@ class TestByHand:
         assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(16 * ANSWER_S + 4 * LESSON_S)
 
     def test_a_member_that_learns_beside_misses_nothing_and_answers_on_the_rest(self):
-        found = watched(application(steps(learns="beside")), stream(10.0), (0.0, 10.0), HALF, HALF)
+        found = watched(application(steps(training_runs="concurrent")), stream(10.0), (0.0, 10.0), HALF, HALF)
         assert missed(found) == []
         assert latencies_s(found) == pytest.approx(
             [ANSWER_S] * 4 + [2 * ANSWER_S, 2 * ANSWER_S, ANSWER_S, ANSWER_S] * 4
@@ -76,7 +76,7 @@ class TestByHand:
         assert found["frames.version"] == [0] * 6 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
 
     def test_what_the_session_s_end_breaks_off_is_paid_as_far_as_it_came(self):
-        found = watched(application(steps(learns="beside")), stream(10.0), (0.0, 10.0), HALF, HALF)
+        found = watched(application(steps(training_runs="concurrent")), stream(10.0), (0.0, 10.0), HALF, HALF)
         part = (10.0 - 9.5 - ANSWER_S) / 2 / LESSON_S
         assert found["adaptations.end_s"][4] is None
         assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4 + [part * LESSON_J])
@@ -85,7 +85,7 @@ class TestByHand:
 
     def test_answers_that_wait_for_their_batch(self):
         """Four at once take four times as long here, and then they are learned from: two frames are missed."""
-        found = watched(application(steps(answers="batch")), stream(10.0), (0.0, 10.0))
+        found = watched(application(steps(predict_on="batch")), stream(10.0), (0.0, 10.0))
         assert missed(found) == [4, 5, 10, 11, 16, 17, 18, 19]
         waits = [1.5, 1.0, 0.5, 0.0]
         assert latencies_s(found) == pytest.approx([wait + 4 * ANSWER_S for wait in waits] * 3)
@@ -93,13 +93,13 @@ class TestByHand:
         assert busy_s == pytest.approx(3 * (4 * ANSWER_S + LESSON_S))
 
     def test_the_last_batch_of_a_session_is_busy_for_its_work_and_not_for_its_wait(self):
-        found = watched(application(steps(answers="batch")), stream(2.0), (0.0, 1.8))
+        found = watched(application(steps(predict_on="batch")), stream(2.0), (0.0, 1.8))
         assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(4 * ANSWER_S)
 
     @pytest.mark.parametrize("cuts", [(0.0, 10.0), (0.0, 4.8, 10.0), (0.0, 4.6, 4.7, 4.8, 4.9, 10.0)])
     def test_an_answer_that_goes_on_when_the_lesson_beside_it_ends(self, cuts):
         """At 4.5 s half a machine has done half of it when the lesson ends at 4.75 s; the rest has the whole."""
-        found = watched(application(steps(learns="beside"), macs_per_s=16e6), stream(5.0), cuts, HALF, HALF)
+        found = watched(application(steps(training_runs="concurrent"), macs_per_s=16e6), stream(5.0), cuts, HALF, HALF)
         assert found["adaptations.end_s"][0] == pytest.approx(4.75)
         assert latencies_s(found)[4:10] == pytest.approx([0.5] * 5 + [0.375])
 
@@ -107,7 +107,7 @@ class TestByHand:
         """The lesson lasts from 1.75 s to where the scene changes at 2.1 s; the answer of 2 s began on half a share."""
         seen = stream(4.0)
         seen = replace(seen, scenes=(seen.times_s >= 2.5).astype(np.int32))
-        node = application(steps(learns="beside", episodic=True), macs_per_s=16e6, domain_oracle=True)
+        node = application(steps(training_runs="concurrent", episodic=True), macs_per_s=16e6, domain_oracle=True)
         before = node.finish().facts.digest
         found = watched(node, between(seen, 0, 3.0), (0.0, 3.0), HALF, HALF)
         assert found["adaptations.skipped"] == ["broken off: another domain has begun"]
@@ -117,11 +117,11 @@ class TestByHand:
         assert latencies_s(found) == pytest.approx([0.25] * 4 + [0.5, 0.25])
         assert found["digest"] == [before]
 
-    @pytest.mark.parametrize("learns", ["instead", "beside"])
-    def test_more_steps_never_cost_less(self, learns):
-        courses = (HALF, HALF) if learns == "beside" else (((0.0, 1.0),),)
+    @pytest.mark.parametrize("training_runs", ["exclusive", "concurrent"])
+    def test_more_steps_never_cost_less(self, training_runs):
+        courses = (HALF, HALF) if training_runs == "concurrent" else (((0.0, 1.0),),)
         runs = [
-            watched(application(steps(learns=learns, steps=count)), stream(10.0), (0.0, 10.0), *courses)
+            watched(application(steps(training_runs=training_runs, steps=count)), stream(10.0), (0.0, 10.0), *courses)
             for count in (1, 2, 3, 5)
         ]
         for fewer, more in itertools.pairwise(runs):
@@ -158,7 +158,7 @@ COURSES = [
 def cut(name: str, which: int, cuts: tuple[float, ...]) -> dict[str, list[Any]]:
     """Run the stream from cut to cut; where labels come, each comes between two calls."""
     node, (answer, beside), replies = made(name), COURSES[which], []
-    if FOLLOWING[name].name == "frozen" or dict(FOLLOWING[name].params).get("learns") != "beside":
+    if FOLLOWING[name].name == "frozen" or dict(FOLLOWING[name].params).get("training_runs") != "concurrent":
         beside = ()
     frames, coming = stream(20.0), [(2.0, 3.1), (6.5, 8.0), (7.0, 13.0)] if name == "tracking" else []
     for start_s, stop_s in itertools.pairwise(cuts):
@@ -214,7 +214,7 @@ def test_what_comes_later_changes_nothing_before(name, known):
 
 
 def test_the_latency_of_a_batch_holds_the_wait_for_it():
-    found = watched(made("tent batch instead"), stream(8.0), (0.0, 8.0))
+    found = watched(made("tent batch exclusive"), stream(8.0), (0.0, 8.0))
     first = found["frames.latency_ms"][:3]
     assert np.diff(first) == pytest.approx([-500.0, -500.0])
     assert first[2] > 0

@@ -140,6 +140,6 @@ class Bare(Adaptation):
 
 
 def test_a_member_of_the_base_class_alone_learns_on_the_stream():
-    assert Bare().stream_batch == 32 and Bare().answers == "now"
+    assert Bare().stream_batch == 32 and Bare().predict_on == "frame"
     phases_only = {name for name in FAMILIES["adaptation"] if not Member("adaptation", name).make().stream_batch}
-    assert phases_only == {"frozen", "distill", "elasticdnn", "elasticdnn_cua", "elasticdnn_taught"}
+    assert phases_only == {"frozen", "distill", "elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"}

@@ -17,7 +17,7 @@ from driftlab.platform.sim.offers import measured
 from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.world.cost import need_of
 
-DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
 LOOKS, WORK = Passes((5,)), Passes((4,) * 20, (4,) * 20)
 
 

@@ -69,10 +69,13 @@ def host(
         scheduling=asked,
         scaling=more.get("scaling", SimpleNamespace(nested=nested)),
         streaming=SimpleNamespace(
-            learns=more.get("learns", "beside"), free=False, place="device", start=lambda facts: None
+            training_runs=more.get("training_runs", "concurrent"),
+            free=False,
+            place="device",
+            start=lambda facts: None,
         ),
         learns_on_stream=more.get("beside", False),
-        adaptation=SimpleNamespace(learns="beside"),
+        adaptation=SimpleNamespace(training_runs="concurrent"),
         setup=SimpleNamespace(apps=dict.fromkeys(names, networks), run_networks=False),
         cell=SimpleNamespace(seed=0, system=SimpleNamespace(scheduling=asked)),
     )
@@ -198,7 +201,7 @@ class TestLearning:
         assert self.shares(Grant(0.5, learn=0.3))[1] == (0.5, 0.3, 2.0)
 
     def test_learning_instead_of_answering_takes_all_of_it(self):
-        assert self.shares(Grant(0.5, learn=0.25), learns="instead")[1] == (0.0, 0.75, 2.0)
+        assert self.shares(Grant(0.5, learn=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
 
     def test_one_that_learns_beside_its_stream_has_both_shares_all_the_time(self):
         device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)

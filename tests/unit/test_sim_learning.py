@@ -112,7 +112,7 @@ class TestPlacesAndLabels:
 class Instead(OnDevice):
     """Learns on the device and answers nothing meanwhile."""
 
-    learns = "instead"
+    training_runs = "exclusive"
 
 
 PHASE_S = 50 * 3 * FORWARD_S  # fifty steps: forward, and back by inputs and by weights

@@ -14,7 +14,7 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.world.apps import AppGoals, Event
 
 MEMBERS = ("ekya", "elasticdnn", "joint", "recl", "afs", "synergy", "muri", "uniform_learning")
-DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
 WORK = Passes((4,) * 10, (4,) * 10)
 
 

@@ -19,7 +19,7 @@ from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
 from driftlab.platform.world.machine import Machine
 
-DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
 SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
 
 

@@ -55,7 +55,7 @@ class Chooser(Scheduling):
 class TestTrials:
     """Two lengths are tried out; each trial takes its steps and a look at the other half of the samples."""
 
-    DISTILL = Member("adaptation", "distill", (("lengths", (10, 20)),))
+    DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
     LOOKS = Passes((5,))
     WORKS = tuple(Passes((4,) * steps + (5,), (4,) * steps) for steps in (10, 20))
     TRIAL_S = sum(3 * steps * factory.FORWARD_S for steps in (10, 20)) + 3 * inference_s(COST, factory.PHONE, batch=5)
@@ -229,8 +229,17 @@ class TestLengthOfWindows:
         ("streaming", "adaptation"),
         [
             ("local", ("tent", ("stream_batch", 4))),
-            ("local", ("tent", ("answers", "now"), ("stream_batch", 4), ("variant", "run"))),
-            ("local", ("tent", ("answers", "now"), ("learns", "beside"), ("stream_batch", 4), ("variant", "run"))),
+            ("local", ("tent", ("predict_on", "frame"), ("stream_batch", 4), ("variant", "run"))),
+            (
+                "local",
+                (
+                    "tent",
+                    ("predict_on", "frame"),
+                    ("training_runs", "concurrent"),
+                    ("stream_batch", 4),
+                    ("variant", "run"),
+                ),
+            ),
             ("local", ("adabn", ("stream_batch", 4))),
             ("local", ("shot", ("stream_batch", 4))),
             ("on_device", ("shot", ("batch", 4), ("iterations", 1))),

@@ -114,13 +114,13 @@ class TestPlacing:
     def test_who_needs_no_labels_follows_on_the_device(self):
         assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
 
-    @pytest.mark.parametrize("learns", ["instead", "beside"])
-    def test_a_member_that_learns_on_the_stream_is_placed_on_the_device(self, learns: str):
-        tent = Member("adaptation", "tent", (("stream_batch", 4), ("learns", learns)))
+    @pytest.mark.parametrize("training_runs", ["exclusive", "concurrent"])
+    def test_a_member_that_learns_on_the_stream_is_placed_on_the_device(self, training_runs: str):
+        tent = Member("adaptation", "tent", (("stream_batch", 4), ("training_runs", training_runs)))
         session, loop = run(Labels(uploads(5.0)), session=tracking(), adaptation=tent)
         placed = {node.kind: args for _, node, args in session.placed}
         assert placed["application"][0].student.adaptation == tent
-        assert [device.beside for device in loop.devices.values()] == [learns == "beside"]
+        assert [device.beside for device in loop.devices.values()] == [training_runs == "concurrent"]
 
     def test_a_network_s_weights_go_to_the_teacher(self):
         teacher = BuiltNetwork("teacher", single_profile(COST), "digest", "the teacher's weights")

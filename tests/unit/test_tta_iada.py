@@ -39,7 +39,7 @@ def test_the_head_and_the_generator_stay_through_thirty_domains():
 
 
 def test_without_weight_only_the_discriminator_and_batch_norms_move():
-    before, weights, state = after(Iada(iterations=3, batch=6, source_steps=2, weight=0.0))
+    before, weights, state = after(Iada(iterations=3, batch=6, source_steps=2, adversarial_weight=0.0))
     moved = {name for name in before if not np.array_equal(before[name], weights[name])}
     assert moved
     assert all(name.endswith(("running_mean", "running_var", "num_batches_tracked")) for name in moved)

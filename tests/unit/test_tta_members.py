@@ -67,7 +67,7 @@ class TestSource:
 
 class TestStatistics:
     def test_batch_answers_by_the_batch_and_moves_nothing(self):
-        model, member = Nt(), AdaBn(variant="batch", answers="batch")
+        model, member = Nt(), AdaBn(variant="batch", predict_on="batch")
         before, state = state_of(model), member.prepare(model)
         answered = member.answer(model, state, four())
         near(model.seen[-1], BY_BATCH)
@@ -132,7 +132,7 @@ class TestStatistics:
         mean = 0.7 * model.norm.running_mean + 0.3 * values.mean(dim=1)
         variance = 0.7 * model.norm.running_var + 0.3 * values.var(dim=1)
         expected = F.batch_norm(model.inputs, mean, variance).relu().mean(dim=(2, 3)) @ model.head.weight.T
-        before, member = state_of(model), AdaBn(variant="alpha", alpha=0.3, answers="batch")
+        before, member = state_of(model), AdaBn(variant="alpha", alpha=0.3, predict_on="batch")
         member.answer(model, member.prepare(model), four())
         near(model.seen[-1], expected.detach(), 1e-12)
         assert state_of(model) == before
@@ -209,7 +209,7 @@ class TestTent:
         assert state_of(ours) == state_of(theirs)
 
     def test_without_a_rate_it_is_adabn(self):
-        tent, adabn = Tent(learning_rate=0.0), AdaBn(variant="batch", answers="batch")
+        tent, adabn = Tent(learning_rate=0.0), AdaBn(variant="batch", predict_on="batch")
         ours, theirs = (build("tiny", 4, seed=0) for _ in range(2))
         state, other, answers = tent.prepare(ours), adabn.prepare(theirs), []
         for number in range(3):
@@ -251,7 +251,7 @@ class TestTent:
 
 
 @pytest.mark.parametrize(
-    "member", [AdaBn(variant="batch"), Tent(answers="now"), AdaBn(variant="batch", answers="batch")]
+    "member", [AdaBn(variant="batch"), Tent(predict_on="frame"), AdaBn(variant="batch", predict_on="batch")]
 )
 def test_one_frame_with_maps_of_one_place_is_answered_by_what_is_stored(member):
     model = Nt()

@@ -16,7 +16,7 @@ from driftlab.platform.adaptation.norms import mix_statistics
 from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.adaptation.rdumb import RDumb
 from driftlab.platform.adaptation.snap import Snap
-from driftlab.platform.adaptation.sparing import Sparing
+from driftlab.platform.adaptation.sparse import SparseUpdates
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import Member
@@ -41,12 +41,12 @@ def run(member, jobs: int, first: int = 0):
 
 class TestRDumb:
     def test_without_an_end_it_is_the_member(self):
-        ours, theirs = run(RDumb(member="tent", settings=()), 5), run(Tent(), 5)
+        ours, theirs = run(RDumb(member="tent", member_params=()), 5), run(Tent(), 5)
         assert ours[0] == theirs[0]
         assert [done.answers.tolist() for done in ours[1]] == [done.answers.tolist() for done in theirs[1]]
 
     def test_a_job_is_that_of_a_run_begun_at_the_last_return(self):
-        after, done = run(RDumb(member="tent", settings=("learning_rate=0.1",), every=3), 7)
+        after, done = run(RDumb(member="tent", member_params=("learning_rate=0.1",), reset_steps=3), 7)
         fresh, begun = run(Tent(learning_rate=0.1), 2, first=3)
         source = state_of(network())
         assert after[2] == after[5] == source
@@ -56,12 +56,12 @@ class TestRDumb:
         assert not done[2].skipped
 
     def test_the_system_is_eata_without_its_pull(self):
-        assert SYSTEMS["rdumb"].adaptation.make().inner == replace(Member("adaptation", "eata").make(), beta=0)
+        assert SYSTEMS["rdumb"].adaptation.make().inner == replace(Member("adaptation", "eata").make(), fisher_weight=0)
 
 
-class TestSparing:
+class TestSparseUpdates:
     def test_it_learns_from_every_second_batch_until_the_budget_is_used(self):
-        after, done = run(Sparing(member="tent", every=2, budget=2), 6)
+        after, done = run(SparseUpdates(member="tent", every_batches=2, budget=2), 6)
         assert [one.iterations for one in done] == [1, 0, 1, 0, 0, 0]
         assert after[0] == after[1] != after[2] == after[5]
         assert [one.work for one in done if not one.iterations] == [Passes()] * 4
@@ -69,7 +69,7 @@ class TestSparing:
         assert "2 steps" in done[5].skipped
 
     def test_every_batch_without_an_end_is_the_member(self):
-        assert run(Sparing(member="tent", every=1), 4)[0] == run(Tent(), 4)[0]
+        assert run(SparseUpdates(member="tent", every_batches=1), 4)[0] == run(Tent(), 4)[0]
 
 
 class TestAsr:
@@ -83,14 +83,14 @@ class TestAsr:
             near(entropies(outputs(model).mean(dim=0)[None]), [1.098161], 1e-6)
 
     def test_a_policy_that_always_triggers_returns_with_every_job(self):
-        member = Asr(member="tent", settings=("learning_rate=0.1",), start=1.0, keep=0.0)
+        member = Asr(member="tent", member_params=("learning_rate=0.1",), start=1.0, keep=0.0)
         after, done = run(member, 3)
         assert after == [state_of(network())] * 3
         assert [one.iterations for one in done] == [1, 1, 1]
         assert done[0].state.inner.steps == 0
 
     def test_a_slight_collapse_leaves_the_first_tensors(self):
-        member = Asr(member="tent", settings=("learning_rate=0.1",), start=1.0, keep=0.5, slope=0.0)
+        member = Asr(member="tent", member_params=("learning_rate=0.1",), start=1.0, keep=0.5, reset_slope=0.0)
         after, source = run(member, 1)[0][0], state_of(network())
         assert after["first.1.weight"] != source["first.1.weight"]
         assert after["deep.2.1.weight"] == source["deep.2.1.weight"]
@@ -110,7 +110,7 @@ class TestSnap:
         near(mix_statistics(stored, seen, 64, 1.0), [[0.375], [1.421826]], 1e-6)
 
     def test_it_learns_from_the_memory_of_sure_frames(self):
-        after, done = run(Snap(member="tent", every=2, capacity=10, confidence=0.0), 4)
+        after, done = run(Snap(member="tent", every_batches=2, capacity=10, confidence=0.0), 4)
         assert [one.iterations for one in done] == [0, 1, 0, 1]
         assert done[0].work == Passes((8,), kept_bytes=done[0].work.kept_bytes)
         assert done[1].work.forward == (8, 10, 10)  # the batch, the lesson, the statistics
@@ -119,7 +119,7 @@ class TestSnap:
         assert after[0] == state_of(network()) != after[1]
 
     def test_unsure_frames_stay_outside(self):
-        done = run(Snap(member="tent", every=1, confidence=1.0), 2)[1]
+        done = run(Snap(member="tent", every_batches=1, confidence=1.0), 2)[1]
         assert [one.accepted for one in done] == [0, 0]
         assert all(one.iterations == 0 for one in done)
 
@@ -130,12 +130,12 @@ class TestSnap:
         ({"member": "tnet"}, "tnet"),
         ({"member": "distill"}, "without labels"),
         ({"member": "frozen"}, "on the stream"),
-        ({"settings": ("threshold",)}, "name=value"),
-        ({"settings": ("threshold=2",)}, "threshold"),
-        ({"settings": ("speed=2",)}, "speed"),
+        ({"member_params": ("entropy_margin",)}, "name=value"),
+        ({"member_params": ("entropy_margin=2",)}, "entropy_margin"),
+        ({"member_params": ("speed=2",)}, "speed"),
     ],
 )
-@pytest.mark.parametrize("name", ["rdumb", "asr", "snap", "sparing"])
+@pytest.mark.parametrize("name", ["rdumb", "asr", "snap", "sparse"])
 def test_what_cannot_be_wrapped_is_refused(name, params, said):
     with pytest.raises(RequestError, match=said):
         Member("adaptation", name, tuple(params.items())).make()
@@ -143,7 +143,12 @@ def test_what_cannot_be_wrapped_is_refused(name, params, said):
 
 def test_a_policy_learns_on_the_stream_as_its_member_does():
     member = Member(
-        "adaptation", "asr", (("member", "rotta"), ("settings", ("stream_batch=7", "learns=beside")))
+        "adaptation", "asr", (("member", "rotta"), ("member_params", ("stream_batch=7", "training_runs=concurrent")))
     ).make()
-    assert (member.stream_batch, member.learns, member.answers, member.packs) == (7, "beside", "now", False)
+    assert (member.stream_batch, member.training_runs, member.predict_on, member.packs) == (
+        7,
+        "concurrent",
+        "frame",
+        False,
+    )
     assert member.tasks == ("classification",)

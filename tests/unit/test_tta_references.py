@@ -119,7 +119,7 @@ def test_tent():
 @pytest.mark.slow
 def test_eata():
     fisher = reference.fisher_of(Watched(), to_input(SOURCE), 12)
-    found, _, results = stream("eata", threshold=0.8, likeness=0.9, beta=50.0, fisher_batch=12)
+    found, _, results = stream("eata", entropy_margin=0.8, redundancy_margin=0.9, fisher_weight=50.0, fisher_batch=12)
     agree(found, reference.eata(Watched(), INPUTS, fisher))
     shares = [done.accepted for done in results]
     assert 0 < min(shares) < max(shares) <= 1
@@ -127,7 +127,7 @@ def test_eata():
 
 @pytest.mark.slow
 def test_sar():
-    found, _, results = stream("sar", threshold=0.8, learning_rate=1e-2, recover_below=0.0)
+    found, _, results = stream("sar", entropy_margin=0.8, learning_rate=1e-2, reset_threshold=0.0)
     agree(found, reference.sar(Watched(), INPUTS, spared=["net.deep.2.1"]))
     assert all(done.iterations == 1 for done in results)
 
@@ -140,7 +140,7 @@ def dimmed(inputs, *_):
 @pytest.mark.slow
 def test_cotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.cotta.augment", dimmed)
-    found, _, results = stream("cotta", memory=0.9, restore=0.1, confidence=1.0, count=1)
+    found, _, results = stream("cotta", ema_decay=0.9, restore_prob=0.1, confidence_threshold=1.0, augmentations=1)
     agree(found, reference.cotta(Watched(), INPUTS, SEEDS, dimmed))
     assert results[0].work.forward == (FRAMES,) * 4  # teacher, source, one view, student
 
@@ -148,7 +148,7 @@ def test_cotta(monkeypatch):
 @pytest.mark.slow
 def test_rotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.rotta.augment", dimmed)
-    _, first, results = stream("rotta", capacity=10, every=16, speed=0.2)
+    _, first, results = stream("rotta", capacity=10, every_frames=16, ema_rate=0.2)
     agree(first, reference.rotta(Watched(), INPUTS, dimmed, size=10, every=16))
     assert sum(done.iterations for done in results) == BATCHES * FRAMES // 16
     assert min(done.accepted for done in results) < 1
@@ -156,7 +156,7 @@ def test_rotta(monkeypatch):
 
 @pytest.mark.slow
 def test_note():
-    _, first, results = stream("note", capacity=10, every=16, learning_rate=1e-3)
+    _, first, results = stream("note", capacity=10, every_frames=16, learning_rate=1e-3)
     agree(first, reference.note(Watched(), INPUTS, SEEDS, size=10, every=16))
     assert min(done.accepted for done in results) < 1
 
@@ -169,7 +169,7 @@ def test_lame():
 
 
 def test_t3a():
-    found, model = stream("t3a", keep=3)[0], Watched().eval()
+    found, model = stream("t3a", features_per_class=3)[0], Watched().eval()
     with torch.no_grad():
         seen = [features(model, x)[0] for x in INPUTS]
         agree(found, reference.t3a(model.net.head.weight, model.net.head.bias, seen, keep=3))
@@ -182,7 +182,7 @@ def test_shot():
 
 @pytest.mark.slow
 def test_bufr():
-    found = after_each("bufr", faithful=True, learning_rate=1e-5, temperature=1.0)
+    found = after_each("bufr", no_stabilisation=True, learning_rate=1e-5, temperature=1.0)
     agree(found, reference.bufr(Watched().eval(), to_input(SOURCE), INPUTS, features, softness=1.0, rate=1e-5))
 
 
@@ -190,6 +190,7 @@ def test_bufr():
 @pytest.mark.parametrize("name", ["tent", "eata", "sar", "rotta", "note", "shot", "bufr"])
 def test_the_comparison_would_see_another_rate(name):
     """The network moves by far more than the tolerance."""
-    params = {"every": 16} if name in ("rotta", "note") else {"threshold": 0.8} if name in ("eata", "sar") else {}
+    banks, margins = {"every_frames": 16}, {"entropy_margin": 0.8}
+    params = {"rotta": banks, "note": banks, "eata": margins, "sar": margins}.get(name, {})
     moved, still = (after_each(name, **params, learning_rate=rate)[-1] for rate in (3e-2, 1e-9))
     assert float((moved - still).abs().max()) > 1e-3

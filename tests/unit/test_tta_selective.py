@@ -33,11 +33,11 @@ from driftlab.platform.core.registry import FAMILIES, member_class
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, SEGMENTATION
 
-HAND = {"momentum": 0.0, "learning_rate": 0.1, "threshold": 0.9}
+HAND = {"momentum": 0.0, "learning_rate": 0.1, "entropy_margin": 0.9}
 
 
 class TestEata:
-    MEMBER = Eata(optimiser="sgd", likeness=0.05, **HAND)
+    MEMBER = Eata(optimiser="sgd", redundancy_margin=0.05, **HAND)
 
     def test_one_step_and_nothing_new_in_the_same_batch(self):
         model, member = Nt(), self.MEMBER
@@ -57,7 +57,7 @@ class TestEata:
     def test_importance_holds_the_weights(self):
         moved = []
         for importance in (0.0, 1e6):
-            model, member = Nt(), Eata(learning_rate=1e-3, threshold=0.9, likeness=1.0)
+            model, member = Nt(), Eata(learning_rate=1e-3, entropy_margin=0.9, redundancy_margin=1.0)
             pack = {name: np.full(3, importance) for name in ("norm.weight", "norm.bias")}
             state = member.prepare(model, pack)
             for _ in range(20):
@@ -66,10 +66,11 @@ class TestEata:
         assert moved[1] < 0.2 * moved[0]
 
     def test_pixels_are_chosen_one_by_one(self):
-        model, member = NETWORKS["tiny"][1]().eval(), Eata(threshold=1.0, likeness=1.0)
+        model, member = NETWORKS["tiny"][1]().eval(), Eata(entropy_margin=1.0, redundancy_margin=1.0)
         with torch.no_grad():
             model.head.weight.mul_(40)
-        done = replace(member, threshold=0.7).adapt(model, member.prepare(model), frames(2, task=SEGMENTATION), STREAM)
+        narrow, batch = replace(member, entropy_margin=0.7), frames(2, task=SEGMENTATION)
+        done = narrow.adapt(model, member.prepare(model), batch, STREAM)
         assert 0 < done.accepted < 1
         assert done.accepted * 2 * 16 * 24 == pytest.approx(round(done.accepted * 2 * 16 * 24))
 
@@ -85,7 +86,7 @@ class TestEata:
 
 class TestSar:
     def test_one_step(self):
-        model, member = Nt(), Sar(spared=0.0, **HAND)
+        model, member = Nt(), Sar(frozen_norm_share=0.0, **HAND)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(model.norm.weight.detach(), [1.053983, 1.021998, 0.981503])
         near(model.norm.bias.detach(), [0.054950, 0.017922, -0.023606])
@@ -93,14 +94,14 @@ class TestSar:
         assert done.work.forward == done.work.backward == (4, 4)
 
     def test_nothing_sure_teaches_nothing(self):
-        model, member = Nt(), Sar(threshold=1e-9)
+        model, member = Nt(), Sar(entropy_margin=1e-9)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.accepted == 0
         assert "average" not in done.state.held
         assert done.work == replace(done.work, forward=(4,), backward=())
 
     def test_a_collapse_returns_to_the_source(self):
-        model, member = Nt(), Sar(recover_below=2.0, **HAND)
+        model, member = Nt(), Sar(reset_threshold=2.0, **HAND)
         before = state_of(model)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.iterations == 1
@@ -119,7 +120,7 @@ class TestSar:
 
 class TestCoTta:
     def test_without_views_and_returns_the_first_gradient_is_nothing(self):
-        model, member = Nt(), CoTta(restore=0.0, views="none")
+        model, member = Nt(), CoTta(restore_prob=0.0, views="none")
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.losses, [0.721258])
         assert all(np.abs(value).max() < 1e-14 for value in done.state.moments[0].values())
@@ -128,7 +129,7 @@ class TestCoTta:
 
     def test_with_certainty_every_weight_of_the_student_returns(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
-        member = CoTta(restore=1.0, memory=0.5, learning_rate=0.1)
+        member = CoTta(restore_prob=1.0, ema_decay=0.5, learning_rate=0.1)
         state = member.prepare(model)
         start = state.held["other"].tobytes()
         done = member.adapt(model, state, frames(6), STREAM)
@@ -138,7 +139,7 @@ class TestCoTta:
     def test_views_are_paid_where_they_are_used(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
         for confidence, forward in ((1.0, (6,) * 6), (0.0, (6,) * 3)):
-            member = CoTta(confidence=confidence, count=3)
+            member = CoTta(confidence_threshold=confidence, augmentations=3)
             done = member.adapt(model, member.prepare(model), frames(6), STREAM)
             assert done.work.forward == forward
             assert done.work.backward == (6,)
@@ -161,7 +162,7 @@ class TestHeads:
         near(one.state.held["mean"], (4 * torch.tensor(done.state.held["mean"]) + feature) / 5)
 
     def test_t3a_takes_the_surest_features(self):
-        member, weight = T3a(keep=2), np.eye(2)
+        member, weight = T3a(features_per_class=2), np.eye(2)
         model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False)).double()
         with torch.no_grad():
             model[1].weight.copy_(torch.tensor(weight))
@@ -175,7 +176,8 @@ class TestHeads:
                 "labels": given.argmax(dim=1),
                 "doubts": -(given.softmax(1) * given.log_softmax(1)).sum(1),
             }
-            supports = surest_of({key: torch.cat([supports[key], new[key]]) for key in new}, 2, member.keep)
+            both = {key: torch.cat([supports[key], new[key]]) for key in new}
+            supports = surest_of(both, 2, member.features_per_class)
             found.append((given @ templates_of(supports, 2).T).tolist())
             state = replace(state, held={key: value.numpy() for key, value in supports.items()})
         assert batch.labels is None
@@ -246,7 +248,10 @@ class TestBufr:
         assert before["deep.0.0.weight"] != after["deep.0.0.weight"]
 
     def test_each_part_that_joins_slows_the_steps(self, monkeypatch):
-        model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr(iterations=2, learning_rate=0.3, slower=3.0)
+        model, member = (
+            NETWORKS["tiny_classifier"][1]().eval(),
+            Bufr(iterations=2, learning_rate=0.3, block_lr_divisor=3.0),
+        )
         state, bound, bind = prepared(member, model), [], LearningRun.bind
 
         def note(run, names, rule):
@@ -296,7 +301,7 @@ class TestReplay:
 
     def test_conda_without_mixing_and_samples_is_shot(self):
         ours, theirs = (NETWORKS["tiny_classifier"][1]().eval() for _ in range(2))
-        member, shot = ConDa(mixing=0.0, per_class=0, iterations=6), Shot(cls_par=1.0, iterations=6)
+        member, shot = ConDa(mixup_alpha=0.0, replay_per_class=0, iterations=6), Shot(cls_par=1.0, iterations=6)
         state, other = member.prepare(ours), shot.prepare(theirs)
         for number in range(2):
             state = member.adapt(ours, state, frames(12, number), Phase()).state
@@ -318,7 +323,10 @@ class TestReplay:
         near(taught[0] - taught[1], expected.detach())
 
     def test_conda_never_keeps_more_than_its_samples(self):
-        model, member = NETWORKS["tiny_classifier"][1]().eval(), ConDa(per_class=2, least=0.0, iterations=2)
+        model, member = (
+            NETWORKS["tiny_classifier"][1]().eval(),
+            ConDa(replay_per_class=2, min_confidence=0.0, iterations=2),
+        )
         state = member.prepare(model)
         for number in range(3):
             state = member.adapt(model, state, frames(12, number), Phase()).state
@@ -327,7 +335,7 @@ class TestReplay:
         assert len(set(state.held["replay/domain"])) > 1
 
     def test_cua_keeps_a_few_frames_of_each_domain(self):
-        model, member = NETWORKS["tiny_classifier"][1]().eval(), Cua(per_domain=3, iterations=2, batch=4)
+        model, member = NETWORKS["tiny_classifier"][1]().eval(), Cua(replay_per_domain=3, iterations=2, batch=4)
         state = prepared(member, model)
         for number in range(1, 4):
             done = member.adapt(model, state, frames(12, number), Phase())
@@ -337,7 +345,7 @@ class TestReplay:
         assert sum(done.work.backward) == 2 * (4 + 4)
 
 
-@pytest.mark.parametrize("member", [RoTta(every=8), Note(every=8)])
+@pytest.mark.parametrize("member", [RoTta(every_frames=8), Note(every_frames=8)])
 def test_a_lesson_comes_when_enough_frames_have_passed(member):
     model = NETWORKS["tiny_classifier"][1]().eval()
     state, made = member.prepare(model), []

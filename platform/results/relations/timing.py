@@ -125,7 +125,7 @@ def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[floa
 
 def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
     """Name the systems that stop learning, each with its member and the steps that it makes."""
-    found = members(tables, "adaptation", "sparing")
+    found = members(tables, "adaptation", "sparse")
     return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
 
 

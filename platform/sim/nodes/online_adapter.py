@@ -1,7 +1,7 @@
 """Learning on the stream: predict a frame, pool it, and learn when the pool is full.
 
-During a lesson, a member that learns `instead` of answering misses frames; one that learns `beside` continues with its
-current weights on the rest of the share. A lesson's weights are in use from its end on.
+During a lesson, a member whose training is `exclusive` misses frames; one whose training is `concurrent` continues
+with its current weights on the rest of the share. A lesson's weights are in use from its end on.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OnlineAdapter:
         part = 0.0
         if lesson.start_s is not None:
             part = self._timeline.lesson_part(now_s)
-            self._results.busy_s += now_s - lesson.start_s if self._member.learns == "instead" else 0.0
+            self._results.busy_s += now_s - lesson.start_s if self._member.training_runs == "exclusive" else 0.0
         self._lesson = None
         self._timeline.end_lesson(now_s)
         end_s = now_s if ended and lesson.start_s is not None else None
@@ -120,7 +120,7 @@ class OnlineAdapter:
             if self.detector is not None:
                 self.detector.look(result, self._results)
             self._pool.append(result)
-            if self._member.answers == "now":
+            if self._member.predict_on == "frame":
                 self._answer([result], result.time_s)
             else:
                 result.open = True
@@ -142,7 +142,7 @@ class OnlineAdapter:
         """Return whether the model is busy when a frame is shown."""
         if self._answering is not None:
             return self._answering.ready_s(self._timeline) > now_s + 1e-9
-        return self._lesson is not None and self._member.learns == "instead"
+        return self._lesson is not None and self._member.training_runs == "exclusive"
 
     def _enter(self, result: FrameResult) -> None:
         """Reset at an announced boundary between domains, where the member asks for it."""
@@ -217,7 +217,7 @@ class OnlineAdapter:
         pool, self._pool = self._pool, []
         if self._lesson is None and not self._given_up:
             self._learn(pool, now_s)
-        elif self._member.answers == "batch":
+        elif self._member.predict_on == "batch":
             self._answer(pool, now_s)
         else:
             self._pool = pool[1:]
@@ -230,7 +230,7 @@ class OnlineAdapter:
         after = state.read(self._model)
         state.write(self._model, before)
         work = done.work or Passes()
-        if self._member.answers == "batch":
+        if self._member.predict_on == "batch":
             if done.answers is None:
                 self._answer(pool, now_s)
             else:  # the lesson's first forward pass has computed them
@@ -266,7 +266,7 @@ class OnlineAdapter:
             state.write(self._model, lesson.learned)
             self._version += 1
         self.memory = lesson.done.state
-        if self._member.learns == "instead":
+        if self._member.training_runs == "exclusive":
             self._results.busy_s += end_s - (lesson.start_s or 0.0)
         self._write(lesson, end_s)
 

@@ -1,4 +1,4 @@
-"""Sparing: a member learns from every k-th batch only, or until a number of steps is used up."""
+"""Sparse updates: a member learns from every k-th batch only, or until a number of steps is used up."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sparing(Modifier):
+class SparseUpdates(Modifier):
     """Learn seldom, or no longer."""
 
-    every: Annotated[int, Ge(1), Means("batches from one that is learned from to the next")] = 4
+    every_batches: Annotated[int, Ge(1), Means("batches from one that is learned from to the next")] = 4
     budget: Annotated[int, Ge(0), Means("steps after which the network stays as it is; 0: no end")] = 0
 
     def begin(self, model: nn.Module) -> Weights:
-        return {"waited": np.array(self.every - 1), "steps": np.array(0)}
+        return {"waited": np.array(self.every_batches - 1), "steps": np.array(0)}
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         waited, steps = (int(state.held[name]) for name in ("waited", "steps"))
         if self.budget and steps >= self.budget:
             return Adapted(state, skipped=f"the budget of {self.budget} steps is used up", work=Passes())
-        if waited + 1 < self.every:
+        if waited + 1 < self.every_batches:
             after = replace(state, held={**state.held, "waited": np.array(waited + 1)})
-            return Adapted(after, skipped=f"it learns from every {self.every} batches", work=Passes())
+            return Adapted(after, skipped=f"it learns from every {self.every_batches} batches", work=Passes())
         done = self._wrapped(model, state, batch, phase)
         if not done.iterations:
             return done

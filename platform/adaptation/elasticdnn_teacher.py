@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ElasticTaught(Elastic):
+class ElasticTeacher(Elastic):
     """Score and train filters by the loss of a teacher's labels."""
 
     labels = "teacher"
