@@ -318,11 +318,15 @@ def _parts(path: Path) -> tuple[str, str]:
 
 
 def _page(name: str) -> str:
-    """Return the page whose line `Covers:` has a name; empty without one, as in an installed wheel."""
+    """Return the page and section whose line `Covers:` has a name; empty without one, as in an installed wheel."""
     for page in sorted((DOCS / "methods").glob("*.md")):
-        lines = page.read_text(encoding="utf-8").splitlines()
-        if any(line.startswith("Covers:") and f"`{name}`" in line for line in lines):
-            return str(page)
+        heading = ""
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("#"):
+                heading = line.lstrip("# ")
+            elif line.startswith("Covers:") and f"`{name}`" in line:
+                anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+                return f"{page}#{anchor}"
     return ""
 
 
