@@ -318,15 +318,15 @@ def _parts(path: Path) -> tuple[str, str]:
 
 
 def _page(name: str) -> str:
-    """Return the page and section whose line `Covers:` has a name; empty without one, as in an installed wheel."""
-    for page in sorted((DOCS / "methods").glob("*.md")):
-        heading = ""
-        for line in page.read_text(encoding="utf-8").splitlines():
-            if line.startswith("#"):
-                heading = line.lstrip("# ")
-            elif line.startswith("Covers:") and f"`{name}`" in line:
-                anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-                return f"{page}#{anchor}"
+    """Return the page and section that the index of methods links to a name; empty without one, as in a wheel.
+
+    A system that is named after a member shares the section of the member.
+    """
+    index = DOCS / "methods/index.md"
+    text = index.read_text(encoding="utf-8") if index.is_file() else ""
+    for linked in (re.escape(name), name.replace("systems/", r"\w+/").replace("+", r"\+")):
+        if found := re.search(rf"\[{linked}\]\(([^)]+)\)", text):
+            return str(index.with_name(found[1]))
     return ""
 
 
