@@ -318,16 +318,18 @@ def _parts(path: Path) -> tuple[str, str]:
 
 
 def _page(name: str) -> str:
-    """Return the page and section that the index of methods links to a name; empty without one, as in a wheel.
+    """Return the page and section of a name by the index of methods.
 
-    A system that is named after a member shares the section of the member.
+    Empty without an index, as in an installed wheel. A system that is named after a member
+    shares the member's section.
     """
     index = DOCS / "methods/index.md"
     text = index.read_text(encoding="utf-8") if index.is_file() else ""
-    for linked in (re.escape(name), name.replace("systems/", r"\w+/").replace("+", r"\+")):
-        if found := re.search(rf"\[{linked}\]\(([^)]+)\)", text):
-            return str(index.with_name(found[1]))
-    return ""
+    kind, _, own = name.partition("/")
+    found = re.search(rf"\[{re.escape(name)}\]\(([^)]+)\)", text)
+    if found is None and kind == "systems":
+        found = re.search(rf"\[\w+/{re.escape(own)}\]\(([^)]+)\)", text)
+    return str(index.with_name(found[1])) if found else ""
 
 
 KINDS: Mapping[str, Kind] = {

@@ -1,4 +1,4 @@
-"""The pages of the documentation: their blocks, commands, headings, and the sections that describe methods."""
+"""Pages of the documentation: blocks, commands, headings, and sections of methods."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shell_lines(page: Path) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """List each `driftlab ...` line of a shell block, and each of the text that has more than the command's name."""
+    """List each `driftlab ...` line of a shell block, and each in the text with a word more."""
     spans = re.findall(r"`(driftlab [^`]+)`", prose(page).replace("\n", " "))
     return [line for line in shell_lines(page) if line.startswith("driftlab ")] + spans
 
@@ -78,7 +78,7 @@ def section(page: Path, anchor: str) -> str:
 
 
 def method_sections(index: Path = DOCS / "methods/index.md") -> list[Section]:
-    """List the sections that the index of methods links to names; a system shares that of the member of its name."""
+    """List the sections that the index of methods links to names."""
     links = dict(re.findall(r"\[(\w+/[^\]]+)\]\(([^)]+)\)", index.read_text(encoding="utf-8")))
     assert len(links) == len(re.findall(r"\[\w+/", index.read_text(encoding="utf-8")))
     places = [(name, *target.split("#")) for name, target in links.items()]
@@ -90,7 +90,7 @@ def method_sections(index: Path = DOCS / "methods/index.md") -> list[Section]:
 
 
 def write_files(page: Path, folder: Path) -> None:
-    """Put the files of a page, the examples that it links, and their films, where its commands find them."""
+    """Write the files of a page, the examples that it links, and their videos."""
     linked = re.findall(r"\]\(examples/([^)]+)\)", prose(page))
     texts = {name: (DOCS / "examples" / name).read_text(encoding="utf-8") for name in linked}
     texts |= {block.name: block.text for block in blocks(page) if block.name}
