@@ -18,7 +18,7 @@ from driftlab.platform.world import measured
 from driftlab.platform.world.measured import knee, paged_bytes
 
 SIZES = (4, 9, 20, 36, 64)
-PAGE = Path(__file__).resolve().parents[2] / "docs/methods/nestdnn_scheduling.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/methods/nestdnn.md"
 
 
 def network(accuracy: float | None, memory_bytes: int, latency_s: float = 0.1) -> Variant:
