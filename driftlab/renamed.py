@@ -7,7 +7,20 @@ from collections.abc import Collection, Mapping
 
 # Keys of specs, parameters, members, systems, columns, tables, options, figures and routes: one table serves them all,
 # since a new name is only suggested where it exists. Several new names: the old one meant several things.
-RENAMED: Mapping[str, tuple[str, ...]] = {}
+RENAMED: Mapping[str, tuple[str, ...]] = {
+    "low_fps": ("min_fps",),
+    "high_fps": ("max_fps",),
+    "first_fps": ("initial_fps",),
+    "most_steps": ("max_steps",),
+    "shortest_s": ("min_interval_s",),
+    "longest_s": ("max_interval_s",),
+    "slowdown": ("adaptive_training",),
+    "longest": ("max_stretch",),
+    "target": ("phi_target",),
+    "values": ("value_format",),
+    "mask": ("mask_encoding",),
+    "feedback": ("error_feedback",),
+}
 
 
 def name_hint(given: str, known: Collection[str]) -> str:
