@@ -41,18 +41,20 @@ class Ams(Streaming):
     """AMS (ICCV 2021): upload a buffer per interval; adaptive sampling (ASR) and training rates (ATR) from φ-scores."""
 
     interval_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0
-    longest: Annotated[float, Ge(1), Means("longest interval that ATR may set", "intervals")] = 6.0
+    max_stretch: Annotated[float, Ge(1), Means("longest interval that ATR may set", "intervals")] = 6.0
     horizon_s: Annotated[float, Gt(0), Means("age up to which samples are trained on", "s")] = 120.0
-    low_fps: Annotated[float, Gt(0), Means("lowest sampling rate", "frames/s")] = 0.1
-    high_fps: Annotated[float, Gt(0), Means("highest sampling rate", "frames/s")] = 1.0
-    first_fps: Annotated[
-        float | None, Gt(0), Means("first sampling rate; none: high_fps, as in the paper", "frames/s")
+    min_fps: Annotated[float, Gt(0), Means("lowest sampling rate", "frames/s")] = 0.1
+    max_fps: Annotated[float, Gt(0), Means("highest sampling rate", "frames/s")] = 1.0
+    initial_fps: Annotated[
+        float | None, Gt(0), Means("first sampling rate; none: max_fps, as in the paper", "frames/s")
     ] = None
     control: Annotated[
         Literal["tanh", "linear", "scaled", "fixed"], Means("control law of the sampling rate (ASR); fixed: no control")
     ] = "tanh"
-    target: Annotated[float, Gt(0), Means("φ-score between consecutive samples at which the rate is constant")] = 0.4
-    slowdown: Annotated[bool, Means("whether the training interval adapts too (ATR)")] = True
+    phi_target: Annotated[float, Gt(0), Means("φ-score between consecutive samples at which the rate is constant")] = (
+        0.4
+    )
+    adaptive_training: Annotated[bool, Means("whether the training interval adapts too (ATR)")] = True
     atr_step_s: Annotated[
         float | None, Gt(0), Means("time between two steps of the training interval; none: one per upload", "s")
     ] = None
@@ -62,13 +64,15 @@ class Ams(Streaming):
         Means("delay of samples above which the rate is reduced; none: as in the paper", "intervals"),
     ] = None
     codec: Annotated[str, Means("encoding of uploaded frames: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = "h264"
-    values: Annotated[Literal["fp32", "fp16", "bf16", "int8", "int4"], Means("number format of an update's values")] = (
-        "fp16"
-    )
-    mask: Annotated[
+    value_format: Annotated[
+        Literal["fp32", "fp16", "bf16", "int8", "int4"], Means("number format of an update's values")
+    ] = "fp16"
+    mask_encoding: Annotated[
         Literal["raw", "gzip", "gaps", "rice", "runs"], Means("encoding of the positions of the changed weights")
     ] = "gzip"
-    feedback: Annotated[bool, Means("whether rounding errors are added to the next update (error feedback)")] = False
+    error_feedback: Annotated[bool, Means("whether rounding errors are added to the next update (error feedback)")] = (
+        False
+    )
     first_train_s: Annotated[float, Ge(0), Means("time before which uploads are only stored", "s")] = 0.0
     stamp: Annotated[Stamp, Means("time of a sample that the horizon refers to")] = "capture"
     scale: Annotated[int, Ge(1), Le(MAX_SCALE), Means("size of uploaded frames over the student's input, per side")] = 1
@@ -80,21 +84,22 @@ class Ams(Streaming):
         return [*self._rate_faults(), *self._control_faults(), *codec_faults(self.codec)]
 
     def _rate_faults(self) -> Iterator[str]:
-        if self.high_fps < self.low_fps:
-            yield f"'high_fps' is {self.high_fps}, must be at least low_fps = {self.low_fps}"
-        elif self.first_fps is not None and not self.low_fps <= self.first_fps <= self.high_fps:
-            yield f"'first_fps' is {self.first_fps}, must be in [{self.low_fps}, {self.high_fps}], low_fps to high_fps"
+        if self.max_fps < self.min_fps:
+            yield f"'max_fps' is {self.max_fps}, must be at least min_fps = {self.min_fps}"
+        elif self.initial_fps is not None and not self.min_fps <= self.initial_fps <= self.max_fps:
+            bounds = f"[{self.min_fps}, {self.max_fps}], min_fps to max_fps"
+            yield f"'initial_fps' is {self.initial_fps}, must be in {bounds}"
 
     def _control_faults(self) -> Iterator[str]:
         """List parameters that have no effect with this control."""
         if self.patience is not None and self.control == "fixed":
             yield f"'patience' is {self.patience}, must be none with control = fixed"
-        if self.atr_step_s is not None and (self.control == "fixed" or not self.slowdown):
-            yield f"'atr_step_s' is {self.atr_step_s}, must be none with control = fixed or slowdown = false"
+        if self.atr_step_s is not None and (self.control == "fixed" or not self.adaptive_training):
+            yield f"'atr_step_s' is {self.atr_step_s}, must be none with control = fixed or adaptive_training = false"
 
     def start(self, session: StreamFacts) -> Rates:
-        """Start at the highest rate, unless `first_fps` is set, and the shortest interval."""
-        return Rates(self.high_fps if self.first_fps is None else self.first_fps, self.interval_s)
+        """Start at the highest rate, unless `initial_fps` is set, and the shortest interval."""
+        return Rates(self.max_fps if self.initial_fps is None else self.initial_fps, self.interval_s)
 
     def plan_uplink(self, state: Rates, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Buffer T_update seconds of samples at the rate r, then send them (Algorithm 1, lines 5 and 18)."""
@@ -107,7 +112,7 @@ class Ams(Streaming):
         """Train on the samples of the last T_horizon seconds, and set both rates by the new φ-scores."""
         phase = Phase() if now_s >= self.first_train_s else None  # Algorithm 1, lines 10 to 16
         oldest_s = now_s - self.horizon_s  # line 12
-        wire = Wire(self.values, self.mask, self.feedback)  # line 17
+        wire = Wire(self.value_format, self.mask_encoding, self.error_feedback)  # line 17
         rates = state
         if self.control != "fixed":
             sampling, training = self._sampling_control(self.control), self._training_control()
@@ -117,16 +122,16 @@ class Ams(Streaming):
 
     def _sampling_control(self, mode: Mode) -> SamplingControl:
         """Scale ASR's steps by r_max: a stream at twice the speed and twice the rates is controlled alike."""
-        control = SamplingControl(mode, self.target, min_fps=self.low_fps, max_fps=self.high_fps)
+        control = SamplingControl(mode, self.phi_target, min_fps=self.min_fps, max_fps=self.max_fps)
         if mode == "scaled":  # its gain is per frame/s already
             return control
         return replace(
-            control, gain_fps=control.gain_fps * self.high_fps, max_step_fps=control.max_step_fps * self.high_fps
+            control, gain_fps=control.gain_fps * self.max_fps, max_step_fps=control.max_step_fps * self.max_fps
         )
 
     def _training_control(self) -> TrainingControl:
-        """Scale ATR's step by τ_min; without `slowdown` the longest interval is the shortest."""
-        control = TrainingControl(max_stretch=self.longest if self.slowdown else 1.0)
+        """Scale ATR's step by τ_min; without `adaptive_training` the longest interval is the shortest."""
+        control = TrainingControl(max_stretch=self.max_stretch if self.adaptive_training else 1.0)
         step_s = control.step_s * self.interval_s / control.min_interval_s
         return replace(control, min_interval_s=self.interval_s, step_s=step_s, period_s=self.atr_step_s)
 

@@ -26,9 +26,9 @@ class JustInTime(Streaming):
     """Just-In-Time (ICCV 2019): upload single frames; double or halve the interval by the student's score."""
 
     threshold: Annotated[float, Ge(0), Means("score on the sampled frame at which training stops")] = 0.75
-    shortest_s: Annotated[float, Gt(0), Means("shortest interval between samples", "s")] = 8 / 30
-    longest_s: Annotated[float, Gt(0), Means("longest interval between samples", "s")] = 64 / 30
-    most_steps: Annotated[int, Ge(1), Means("maximum number of training steps on one frame")] = 8
+    min_interval_s: Annotated[float, Gt(0), Means("shortest interval between samples", "s")] = 8 / 30
+    max_interval_s: Annotated[float, Gt(0), Means("longest interval between samples", "s")] = 64 / 30
+    max_steps: Annotated[int, Ge(1), Means("maximum number of training steps on one frame")] = 8
     codec: Annotated[str, Means("encoding of uploaded frames: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = "jpeg:95"
 
     feeds_learner = True
@@ -36,12 +36,14 @@ class JustInTime(Streaming):
 
     def faults(self) -> list[str]:
         """List parameters that contradict each other, and an unknown codec."""
-        reversed_range = f"'shortest_s' is {self.shortest_s}, must be at most longest_s = {self.longest_s}"
-        return [*([reversed_range] if self.shortest_s > self.longest_s else []), *codec_faults(self.codec)]
+        reversed_range = (
+            f"'min_interval_s' is {self.min_interval_s}, must be at most max_interval_s = {self.max_interval_s}"
+        )
+        return [*([reversed_range] if self.min_interval_s > self.max_interval_s else []), *codec_faults(self.codec)]
 
     def start(self, session: StreamFacts) -> float:
         """Start with the shortest interval; the state is the interval in seconds."""
-        return self.shortest_s
+        return self.min_interval_s
 
     def plan_uplink(self, state: float, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
         """Send the newest frame now and the next one after the interval, which is at least one frame long."""
@@ -50,11 +52,11 @@ class JustInTime(Streaming):
         )
 
     def plan_downlink(self, state: float, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Train on the newest frame only, until the student reaches the threshold or `most_steps` are done."""
-        return DownlinkPlan(state, Phase(self.most_steps, stop_score=self.threshold), oldest_s=stored.newest_s)
+        """Train on the newest frame only, until the student reaches the threshold or `max_steps` are done."""
+        return DownlinkPlan(state, Phase(self.max_steps, stop_score=self.threshold), oldest_s=stored.newest_s)
 
     def learn(self, state: float, trained: Trained) -> float:
         """Double the interval if the score after training exceeds the threshold, else halve it."""
         if trained.score is not None and trained.score > self.threshold:
-            return min(self.longest_s, 2 * state)
-        return max(self.shortest_s, state / 2)
+            return min(self.max_interval_s, 2 * state)
+        return max(self.min_interval_s, state / 2)

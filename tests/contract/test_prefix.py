@@ -18,7 +18,7 @@ SIGNS = {"name": "signs/seasons", "fps": 4, "height": 16, "width": 16}
 QUICK = {
     "ams": {"interval_s": 2},
     "one_time": {"sample_s": 3, "iterations": 2},
-    "just_in_time": {"most_steps": 1},
+    "just_in_time": {"max_steps": 1},
     "remote_tracking": {},
     "on_device": {"period_s": 2, "iterations": 1},
     "local": {},

@@ -63,4 +63,4 @@ def test_the_defaults_lie_in_the_space_or_beside_it_for_a_reason(name):
         if document.problem.space.domains[path].__class__ is not OneOf
         and not document.space[path].low <= value <= document.space[path].high
     }
-    assert set(outside) <= {"systems.0.streaming.sample_s", "systems.0.streaming.longest_s"}
+    assert set(outside) <= {"systems.0.streaming.sample_s", "systems.0.streaming.max_interval_s"}

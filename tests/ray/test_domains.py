@@ -25,7 +25,7 @@ DOCUMENT: dict[str, Any] = {
         },
         {
             "name": "elasticdnn+ams",
-            "streaming": {"name": "ams", "interval_s": 2, "horizon_s": 4, "high_fps": 4},
+            "streaming": {"name": "ams", "interval_s": 2, "horizon_s": 4, "max_fps": 4},
             "adaptation": {"name": "elasticdnn_teacher", "iterations": 2},
             "scaling": CUT,
         },

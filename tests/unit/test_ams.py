@@ -196,7 +196,7 @@ class TestResync:
 
     @pytest.mark.slow
     def test_a_refusal_leads_to_one_update_that_stands_alone(self):
-        loop, session = run(ams(interval_s=5.0, values="int4"), distill(fraction=0.1), torn=(2,))
+        loop, session = run(ams(interval_s=5.0, value_format="int4"), distill(fraction=0.1), torn=(2,))
         updates = rows(loop, "updates")
         size = vector.layout_of(build("half", CLASSES, seed=0)).size
         assert [row["accepted"] for row in updates] == [True, False, *[True] * 7]
@@ -284,7 +284,7 @@ class TestJustInTimeThresholds:
     """
 
     def run(self, threshold: float, fps: float = 5.0) -> tuple[list[dict[str, Any]], list[float]]:
-        streaming = Member("streaming", "just_in_time", (("threshold", threshold), ("most_steps", 3)))
+        streaming = Member("streaming", "just_in_time", (("threshold", threshold), ("max_steps", 3)))
         momentum = distill(optimiser="momentum", learning_rate=1e-3)
         loop, _ = run(streaming, momentum, duration_s=12.0, fps=fps)
         sent_s = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "samples"]
@@ -313,7 +313,7 @@ class TestRates:
     """The steps of both controllers follow their ranges, so that a faster world is the same world on a faster clock."""
 
     def trace(self, faster: float, control: str) -> list[tuple[float, float]]:
-        params = {"interval_s": 10 / faster, "low_fps": 0.1 * faster, "high_fps": faster, "control": control}
+        params = {"interval_s": 10 / faster, "min_fps": 0.1 * faster, "max_fps": faster, "control": control}
         member = Member("streaming", "ams", tuple(params.items())).make()
         session = StreamFacts(fps=30.0, duration_s=100.0)
         state, found = member.start(session), []

@@ -130,7 +130,7 @@ class TestStrategies:
 
     def test_quantised_updates_are_no_strategy(self):
         tables = self.tables(0.59, 0.5, 0.5, 0.5, 0.5)
-        tables.run.spec["systems"][0]["streaming"] = {"name": "ams", "values": "int4"}
+        tables.run.spec["systems"][0]["streaming"] = {"name": "ams", "value_format": "int4"}
         assert isinstance(ask("AMS-10", tables), Untestable)
 
 
@@ -139,9 +139,15 @@ class TestTraffic:
         """Just-In-Time scores its threshold, at a downlink of 10 kbit/s that grows tenfold from 0.5 to 0.7."""
         parts = [part(f"jit-{t}", "just_in_time", streaming={"threshold": t}) for t in thresholds]
         parts.append(part("jit-dense", "just_in_time", streaming={"threshold": 0.5}, adaptation={"fraction": 1.0}))
-        parts += [part(f"ams-{t}", "ams", streaming={"interval_s": t, "slowdown": False}) for t in (20, 40)]
-        parts.append(part("ams-int4", "ams", streaming={"values": "int4", "mask": "rice", "feedback": True}))
-        parts.append(part("ams-blocks", "ams", streaming={"values": "int4", "mask": "runs", "feedback": True}))
+        parts += [part(f"ams-{t}", "ams", streaming={"interval_s": t, "adaptive_training": False}) for t in (20, 40)]
+        parts.append(
+            part("ams-int4", "ams", streaming={"value_format": "int4", "mask_encoding": "rice", "error_feedback": True})
+        )
+        parts.append(
+            part(
+                "ams-blocks", "ams", streaming={"value_format": "int4", "mask_encoding": "runs", "error_feedback": True}
+            )
+        )
         kbps = {t: 10 ** (1 + (t - 0.5) * 5) for t in thresholds}
         points = [(f"jit-{t}", t, kbps[t]) for t in thresholds] + [("jit-dense", 0.5, 10 * kbps[0.5])]
         points += [("ams", ams_score, 4.0), ("ams-20", ams_score - 0.02, 2.0), ("ams-40", ams_score - 0.04, 1.0)]

@@ -18,7 +18,7 @@ class TestServer:
         """Let a device lose two points in a fleet above the limit, which seeds move by chance; patience costs 0.4."""
         patience = {"ams-patient": 0.3}
         parts = [
-            part(name, "ams", streaming={"slowdown": name != "ams-steady", "patience": patience.get(name)})
+            part(name, "ams", streaming={"adaptive_training": name != "ams-steady", "patience": patience.get(name)})
             for name in limits
         ]
         counts = {"alone": most, **{f"n-{count}": count for count in range(3, most + 1, 2)}}
@@ -109,7 +109,7 @@ class TestServer:
             for every in (10, 40):
                 name = f"h{horizon}-{every}"
                 parts.append(
-                    part(name, "ams", streaming={"horizon_s": horizon, "interval_s": every, "slowdown": False})
+                    part(name, "ams", streaming={"horizon_s": horizon, "interval_s": every, "adaptive_training": False})
                 )
                 lost = {16: short_loses, 64: 0.03, 256: 0.02}[horizon] * (every == 40)
                 best = {16: 0.5, 64: 0.6, 256: 0.55}[horizon]

@@ -94,12 +94,12 @@ def test_a_member_says_what_it_cannot_be():
     ("member", "said"),
     [
         (
-            Member("streaming", "ams", (("low_fps", 2), ("scale", 0))),
-            "'scale' is 0, must be in [1, 4]; 'high_fps' is 1.0, must be at least low_fps = 2.0",
+            Member("streaming", "ams", (("min_fps", 2), ("scale", 0))),
+            "'scale' is 0, must be in [1, 4]; 'max_fps' is 1.0, must be at least min_fps = 2.0",
         ),
         (
-            Member("streaming", "just_in_time", (("shortest_s", 9),)),
-            "'shortest_s' is 9.0, must be at most longest_s = ",
+            Member("streaming", "just_in_time", (("min_interval_s", 9),)),
+            "'min_interval_s' is 9.0, must be at most max_interval_s = ",
         ),
         (Member("adaptation", "distill", (("fraction", float("nan")),)), "'fraction' is nan, must be finite"),
         (Member("adaptation", "distill", (("fraction", 1.5),)), "'fraction' is 1.5, must be in (0, 1]"),

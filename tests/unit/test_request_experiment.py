@@ -100,7 +100,7 @@ class TestRowsThatVary:
     ROW = {  # noqa: RUF012
         "name": "ams-{fraction}-{interval_s}",
         "base": "ams",
-        "streaming": {"name": "ams", "slowdown": False},
+        "streaming": {"name": "ams", "adaptive_training": False},
         "vary": {"adaptation.fraction": [0.1, 1.0], "streaming.interval_s": [10, 20]},
     }
 
@@ -113,14 +113,14 @@ class TestRowsThatVary:
         assert [row.name for row in rows] == ["oracle", *named, "no_custom"]
         assert [row.adaptation["fraction"] for row in rows[1:5]] == [0.1, 0.1, 1.0, 1.0]
         assert [row.streaming["interval_s"] for row in rows[1:5]] == [10, 20, 10, 20]
-        assert {row.streaming["slowdown"] for row in rows[1:5]} == {False}
+        assert {row.streaming["adaptive_training"] for row in rows[1:5]} == {False}
 
     def test_they_are_what_they_would_be_written_one_by_one(self):
         one_by_one = [
             {
                 "name": f"ams-{fraction}-{interval_s}",
                 "base": "ams",
-                "streaming": {"name": "ams", "slowdown": False, "interval_s": interval_s},
+                "streaming": {"name": "ams", "adaptive_training": False, "interval_s": interval_s},
                 "adaptation": {"name": "distill", "fraction": fraction},
             }
             for fraction in (0.1, 1.0)

@@ -72,7 +72,7 @@ class TestJustInTime:
         return Trained(1, 1, 1, 1, None, None, score, "", 0.0)
 
     def test_it_sends_the_newest_frame_now(self):
-        plan = member("just_in_time", shortest_s=1.0, longest_s=4.0).plan_uplink(2.0, SESSION, 3.7, SEEN)
+        plan = member("just_in_time", min_interval_s=1.0, max_interval_s=4.0).plan_uplink(2.0, SESSION, 3.7, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((3.5,), 3.7, 5.7)
 
     def test_interval_is_at_least_one_frame(self):
@@ -84,17 +84,17 @@ class TestJustInTime:
         [(1.0, 0.9, 2.0), (3.0, 0.9, 4.0), (1.0, 0.5, 0.5), (0.6, None, 0.5), (1.0, 0.75, 0.5)],
     )
     def test_interval_doubles_above_the_threshold_and_halves_below(self, interval_s, score, after_s):
-        just_in_time = member("just_in_time", shortest_s=0.5, longest_s=4.0, threshold=0.75)
+        just_in_time = member("just_in_time", min_interval_s=0.5, max_interval_s=4.0, threshold=0.75)
         assert just_in_time.learn(interval_s, self.trained(score)) == after_s
 
     def test_it_trains_on_the_newest_frame_up_to_the_threshold(self):
-        downlink = member("just_in_time", most_steps=3).plan_downlink(1.0, SESSION, STORED, 5.0)
+        downlink = member("just_in_time", max_steps=3).plan_downlink(1.0, SESSION, STORED, 5.0)
         assert (downlink.phase, downlink.oldest_s, downlink.state) == (Phase(3, stop_score=0.75), 4.5, 1.0)
 
 
 class TestAms:
     def test_it_uploads_a_buffer_per_interval(self):
-        ams = member("ams", interval_s=4, high_fps=0.5)
+        ams = member("ams", interval_s=4, max_fps=0.5)
         plan = ams.plan_uplink(ams.start(SESSION), SESSION, 8.0, SEEN)
         assert (plan.times_s, plan.send_s, plan.next_s) == ((9.5, 11.5), 12.0, None)
 
@@ -123,9 +123,9 @@ class TestAms:
         assert member("ams", patience=1e-3).plan_downlink(state, SESSION, STORED, now_s).rate_fps >= 0.1
 
     def test_first_rate_is_configurable(self):
-        assert member("ams", first_fps=0.3).start(SESSION).fps == 0.3
-        with pytest.raises(RequestError, match=r"'patience' is 0.0.*'first_fps' is 2.0, must be in \[0.1, 1.0\]"):
-            member("ams", first_fps=2.0, patience=0.0)
+        assert member("ams", initial_fps=0.3).start(SESSION).fps == 0.3
+        with pytest.raises(RequestError, match=r"'patience' is 0.0.*'initial_fps' is 2.0, must be in \[0.1, 1.0\]"):
+            member("ams", initial_fps=2.0, patience=0.0)
         with pytest.raises(RequestError, match="must be none with control = fixed"):
             member("ams", control="fixed", patience=0.6)
 
@@ -141,7 +141,7 @@ class TestAms:
         for (before_s, shorter_s), (then_s, longer_s) in itertools.pairwise(slow):
             assert longer_s - shorter_s == 2.0 * (then_s // 10 - before_s // 10)
 
-    @pytest.mark.parametrize("params", [{"atr_step_s": 0.0}, {"slowdown": False}, {"control": "fixed"}])
+    @pytest.mark.parametrize("params", [{"atr_step_s": 0.0}, {"adaptive_training": False}, {"control": "fixed"}])
     def test_fixed_period_without_adaptive_interval_is_refused(self, params):
         with pytest.raises(RequestError, match=r"'atr_step_s' is .*must be "):
             member("ams", **{"atr_step_s": 10.0, **params})

@@ -22,7 +22,9 @@ NOTE = (
 
 def show(view: View) -> Shown | None:
     """Draw the score over both, if both vary."""
-    members = {name: member for name, member in view.members("streaming", "ams").items() if not member["slowdown"]}
+    members = {
+        name: member for name, member in view.members("streaming", "ams").items() if not member["adaptive_training"]
+    }
     runs = view.runs[view.runs["system"].isin(list(members))]
     grid = runs.assign(
         horizon_s=runs["system"].map({name: member["horizon_s"] for name, member in members.items()}),

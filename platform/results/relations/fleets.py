@@ -93,7 +93,7 @@ def _losses(tables: Tables, name: str, against: str) -> pd.DataFrame:
 def _first(tables: Tables, *, slowdown: bool, patient: bool) -> str:
     """Name the first AMS system of a kind; nothing if the run has none."""
     kinds = {
-        name: (ams["slowdown"], ams["patience"] is not None)
+        name: (ams["adaptive_training"], ams["patience"] is not None)
         for name, ams in members(tables, "streaming", "ams").items()
     }
     return next((name for name, kind in kinds.items() if kind == (slowdown, patient)), "")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HZ = "frames/s"
 HALF = "half"  # the student of half the width
-USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.low_fps": 0.1, "streaming.high_fps": 1.0}
+USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.min_fps": 0.1, "streaming.max_fps": 1.0}
 
 
 def uploads(tables: Tables) -> pd.DataFrame:
@@ -92,7 +92,7 @@ def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
     return {
         (member["horizon_s"], member["interval_s"]): name
         for name, member in members(tables, "streaming", "ams").items()
-        if not member["slowdown"]
+        if not member["adaptive_training"]
     }
 
 
@@ -141,7 +141,7 @@ def rates_within_bounds(tables: Tables) -> pd.DataFrame:
     streams = buffers.groupby(STREAM)
     rates = streams["samples"].sum() / streams["gap_s"].sum()
     member = slot(tables, "ams", "streaming")
-    inside = rates.between(member["low_fps"], member["high_fps"])
+    inside = rates.between(member["min_fps"], member["max_fps"])
     return single(inside, f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
 
 

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARED = ("ams", "one_time", "just_in_time")  # AMS, Figure 5
-GUIDED = {"streaming": "ams", "streaming.values": "fp16", "streaming.mask": "gzip", "adaptation.fraction": 0.05}
+GUIDED = {
+    "streaming": "ams",
+    "streaming.value_format": "fp16",
+    "streaming.mask_encoding": "gzip",
+    "adaptation.fraction": 0.05,
+}
 STRATEGIES = ("gradient_guided", "random", "first_last", "first", "last")  # in the order of AMS, Table 3
 SAME_FRAME = [*CELL, "device", "app", "time_s"]  # whatever system runs
 ONCE_OR_NEVER = "needs 'one_time' and 'no_custom' on the same workload and seed, with truth"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DOWN = "downlink_kbps"
-USUAL = {"streaming": "ams", "streaming.values": "fp16", "streaming.horizon_s": 120.0}
+USUAL = {"streaming": "ams", "streaming.value_format": "fp16", "streaming.horizon_s": 120.0}
 
 
 def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:

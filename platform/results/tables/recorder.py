@@ -89,7 +89,7 @@ def _as_written(file: Path, table: str, seal: Seal) -> bool:
     """Tell whether a file is the one that was written, with today's columns."""
     if _readable(file, table) is None or digest_of(file) != seal.files.get(table):
         return False
-    return _columns(file) == TABLES[table].names
+    return bool(_columns(file) == TABLES[table].names)
 
 
 def _columns(file: Path) -> list[str]:
