@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from driftlab.actors.actors import ONE_THREAD
 from driftlab.actors.pool import CPUS_PER_ACTOR
 from driftlab.errors import RunError
-from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.rounds import RoundReply, RoundRequest, RoundsWorker
 
 MAX_RETRIES = 3  # of a round whose process was lost
@@ -32,7 +32,7 @@ class SessionRack:
     def __repr__(self) -> str:
         return self._name
 
-    def build(self, asked: SessionAsked) -> None:
+    def build(self, asked: SessionRequest) -> None:
         self._worker.build(asked)
 
     def work(self, request: RoundRequest) -> RoundReply:
@@ -48,7 +48,7 @@ class ActorWorker:
     def __init__(self, rack: Any, builder: Callable[[], Any]) -> None:
         self._rack, self._builder = rack, builder
 
-    def build(self, asked: SessionAsked) -> None:
+    def build(self, asked: SessionRequest) -> None:
         _wait(self._builder().build.remote(asked))
 
     def work(self, request: RoundRequest) -> RoundReply:

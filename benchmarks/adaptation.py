@@ -31,8 +31,8 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
-from driftlab.platform.networks.training.training_loop import Data, Lessons
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
+from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import HARDWARE
 
 Params = tuple[tuple[str, Any], ...]
@@ -49,8 +49,8 @@ def pack_of(member: Adaptation, model: nn.Module, size: int) -> Weights:
     """Return the summary of source data for a member that needs one."""
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (2 * SAMPLES, size, size, 3), dtype=np.uint8)
-    lessons = Lessons(images, rng.integers(0, CLASSES, len(images)).astype(np.uint8))
-    return member.pack(copy.deepcopy(model), Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons))
+    lessons = LabelledFrames(images, rng.integers(0, CLASSES, len(images)).astype(np.uint8))
+    return member.summarise_source(copy.deepcopy(model), DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons))
 
 
 def adapt_seconds(
@@ -61,8 +61,8 @@ def adapt_seconds(
     state = member.prepare(twin, pack)
     start_s = time.process_time()
     done = member.adapt(twin, state, batch, Phase(steps))
-    assert done.work is not None
-    return time.process_time() - start_s, done.work
+    assert done.passes is not None
+    return time.process_time() - start_s, done.passes
 
 
 def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
@@ -123,7 +123,9 @@ def fifth_of_filters(network: str, size: int, steps: int, repeats: int) -> dict[
         for how, share in (("topfrac", 0.2), ("all", 1.0))
     )
     cost, hardware = count_cost(model, size, size), HARDWARE["raspberry-pi-4"]
-    charged = [need_of(cost, hardware, adapt_seconds(one, model, size, steps)[1]).alone_s for one in (fifth, whole)]
+    charged = [
+        task_cost(cost, hardware, adapt_seconds(one, model, size, steps)[1]).isolated_s for one in (fifth, whole)
+    ]
     pairs = in_turns(*(lambda one=one: adapt_seconds(one, model, size, steps)[0] for one in (fifth, whole)), repeats)
     median = statistics.median(one / other for one, other in pairs)
     least = min(one for one, _ in pairs) / min(other for _, other in pairs)

@@ -43,7 +43,7 @@ def main() -> None:
         width=options.size[1],
         workloads=world.family,
         batch=options.batch,
-        lessons=tuple(sorted(world.lessons.items())),
+        lessons=tuple(sorted(world.pretraining_streams.items())),
     )
     before = None
     for steps in options.steps:

@@ -22,8 +22,15 @@ import time
 import numpy as np
 from _shared import options_of, report, seconds
 
-from driftlab.platform.core.records import Need, Variant
-from driftlab.platform.scheduling.base import Allocation, Demand, Learning, Scheduling, Way, Window
+from driftlab.platform.core.records import TaskCost, Variant
+from driftlab.platform.scheduling.base import (
+    Allocation,
+    Demand,
+    SchedulerInput,
+    Scheduling,
+    TrainingConfig,
+    TrainingOffer,
+)
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.costs import memory_of, tabulate
 from driftlab.platform.scheduling.ekya import run_thief
@@ -54,23 +61,23 @@ def demand(rng: np.random.Generator, app: str) -> Demand:
     return Demand(app, 30.0, variants, accuracy_goal=1.0, latency_goal_s=4 * variants[knee(variants)].latency_s)
 
 
-def window(seed: int, apps: int | None, memory: float, *, equal: bool = False) -> Window:
+def window(seed: int, apps: int | None, memory: float, *, equal: bool = False) -> SchedulerInput:
     rng = np.random.default_rng(seed)
     demands = tuple(demand(rng, f"app{i}") for i in range(apps or rng.integers(2, 7)))
     if equal:
         demands = tuple(dataclasses.replace(demands[0], app=one.app) for one in demands)
     least, most = (sum(pick(v.memory_bytes for v in one.variants) for one in demands) for pick in (min, max))
-    return Window(0.0, 1.0, max(least, int(memory * most)), demands)
+    return SchedulerInput(0.0, 1.0, max(least, int(memory * most)), demands)
 
 
-def cost(given: Window, allocation: Allocation, alpha: float) -> float:
+def cost(given: SchedulerInput, allocation: Allocation, alpha: float) -> float:
     """Add up Eq. 2, implemented independently."""
     total = 0.0
     for one, grant in zip(given.demands, allocation.grants, strict=True):
         if grant.variant is None or one.accuracy_goal is None or one.latency_goal_s is None:
             raise ValueError(f"{one.app} was left out: {grant.note}")
         variant = one.variants[grant.variant]
-        late_s = max(0.0, variant.latency_s / accelerator_share(grant.answer) - one.latency_goal_s)
+        late_s = max(0.0, variant.latency_s / accelerator_share(grant.inference_share) - one.latency_goal_s)
         total += one.accuracy_goal - (variant.accuracy or 0.0) + alpha * late_s
     return total
 
@@ -103,7 +110,7 @@ def spread(values: list[float]) -> dict[str, float]:
     return {**ends, **quantiles, "exact_share": round(float(np.mean(np.array(values) < 1e-4)), 3)}
 
 
-def memory_binds(given: Window, alpha: float) -> bool:
+def memory_binds(given: SchedulerInput, alpha: float) -> bool:
     """Return whether the optimum without a memory limit exceeds the memory."""
     choices = tabulate(given.demands, given.memory_bytes, alpha, 100)
     return bool(memory_of(choices, by_programming(choices, "total")).sum() > choices.limit_bytes)
@@ -129,7 +136,13 @@ def decide_ms(repeats: int) -> dict[str, list[float]]:
 
 def eight_ms(repeats: int) -> dict[str, float]:
     """Time decisions for eight applications, each of which offers to learn, as during a run."""
-    offer = Learning("offered", (Way("short", Need({"accelerator": 1.0})), Way("long", Need({"accelerator": 4.0}))))
+    offer = TrainingOffer(
+        "offered",
+        (
+            TrainingConfig("short", TaskCost({"accelerator": 1.0})),
+            TrainingConfig("long", TaskCost({"accelerator": 4.0})),
+        ),
+    )
     asked = {"uniform": Uniform(), "status_quo": StatusQuo(), "mcdnn": Mcdnn(), "nestdnn": NestDnn()}
     times: dict[str, list[float]] = {name: [] for name in asked}
     for seed, (name, member) in itertools.product(range(repeats), asked.items()):

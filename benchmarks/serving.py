@@ -33,14 +33,14 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.client import BUILD_S, Client
 from driftlab.platform.field.messages import SampleMessage
-from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.http_server import Door, ServerAddress
+from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Hub, Limits
+from driftlab.serve_apps.sessions import Limits, SessionRegistry
 
 TOKEN, RATE, INTERVAL_S = "a token of a benchmark", 1e6, 10.0
 BATCH, UPLOAD_FRAMES = 32, 10
@@ -91,8 +91,8 @@ def _echo(url: str) -> str:
 @contextlib.contextmanager
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
-    hub = Hub(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
-    door = Door(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
+    hub = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
+    door = HttpServer(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{door.port}", None
     finally:
@@ -160,7 +160,7 @@ def answers(
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     body = cv2.imencode(".png", image)[1].tobytes()
     path, echoed = f"/sessions/{opened['id']}/predict", None if echo is None else echo()
-    session = HostedSession(folder / "bare", read_asked(wanted))
+    session = HostedSession(folder / "bare", parse_session_request(wanted))
     for clients in options.clients:
         asking(url, path, opened["token"], body, clients, clients)
         turns = []
@@ -216,7 +216,7 @@ def idle_cores(seconds: float = 5.0) -> float:
 
 def bare_round_s(folder: Path, rounds: int = 6) -> float:
     """Return the processor time of a round in this process, without a server; the first one is left out."""
-    session, took_s = HostedSession(folder / "rounds", read_asked(asked())), []
+    session, took_s = HostedSession(folder / "rounds", parse_session_request(asked())), []
     for number in range(1, rounds + 2):
         session.upload(upload(number))
         cpu_s = time.process_time()
@@ -277,7 +277,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
 
 def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Play a stream on a device, and the same frames in a loop of camera and network alone."""
-    agent = Agent(join(url, TOKEN, read_asked(asked(duration_s=seconds, fps=8.0))))
+    agent = Agent(join(url, TOKEN, parse_session_request(asked(duration_s=seconds, fps=8.0))))
     with create_run(agent.cell.experiment, folder / "run") as directory:
         agent.begin(directory)
         our_cpu_s = time.thread_time()
@@ -291,7 +291,7 @@ def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
         shown_s = began_s + frame / 8
         time.sleep(max(0.0, shown_s - time.monotonic()))
         frames = session.call(app.node("device"), "capture", frame / 8, (frame + 0.5) / 8)
-        session.call(app.node("application"), "answer", frames.reply.payload.images)  # type: ignore[attr-defined]
+        session.call(app.node("application"), "predict_images", frames.reply.payload.images)  # type: ignore[attr-defined]
         took_s.append(time.monotonic() - shown_s)
     alone_ms, our_ms = statistics.median(took_s) * 1e3, statistics.median(ours)
     found = {"p50_ms": round(our_ms, 2), "bare_p50_ms": round(alone_ms, 2), "ratio": round(our_ms / alone_ms, 3)}

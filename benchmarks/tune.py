@@ -25,7 +25,7 @@ from _shared import options_of, report
 
 from driftlab.platform.core.space import Constraint, Objective, OneOf, SearchProblem, Space, hypervolume
 from driftlab.platform.results import stats
-from driftlab.platform.results.relations.searches import Found, open_search
+from driftlab.platform.results.relations.searches import SearchResults, open_search
 from driftlab.platform.tune.session import begin_search
 from driftlab.platform.tune.study import Study
 from driftlab.platform.tune.trial import OnTrialEnd, TrialOutcome
@@ -136,7 +136,7 @@ def knapsacks(count: int) -> dict[str, Any]:
 
 def _tuned(
     space: str, overrides: list[str], workers: int | None = None, on_end: OnTrialEnd = lambda assignment, outcome: None
-) -> tuple[Found, float]:
+) -> tuple[SearchResults, float]:
     """Run a search in a folder of its own; return what it found and the seconds it took."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +164,7 @@ def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
     }
 
 
-def _held_out(found: Found, metric: str) -> dict[int, float]:
+def _held_out(found: SearchResults, metric: str) -> dict[int, float]:
     """Average the metric of the recommended settings over the places of each held-out seed."""
     rows = found.measures[found.measures["metric"] == metric]
     stage = "best" if (rows["stage"] == "best").any() else "defaults"

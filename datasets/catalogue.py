@@ -53,7 +53,7 @@ class StreamRequest:
 
 
 @dataclass(frozen=True)
-class Scenery:
+class SceneProperties:
     """Facts about a stream that need no frames."""
 
     static_scene: bool  # one scene for ever, before a stationary camera
@@ -73,8 +73,12 @@ class Workload:
     bare: bool = False  # whether a request may leave out the last colon and the rest
     family: str = "streets"  # workloads with similar frames; networks are pre-trained on frames of the family
     classes: tuple[str, ...] | None = CLASSES  # class names of its streams; None: the stream names them
-    scenery: Callable[[str, int], Scenery] | None = field(default=None, repr=False)  # by name and seed, where known
-    lessons: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # worlds to teach networks on
+    scenery: Callable[[str, int], SceneProperties] | None = field(
+        default=None, repr=False
+    )  # by name and seed, where known
+    pretraining_streams: Mapping[str, float] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # worlds to teach networks on
 
 
 def _open_street(request: StreamRequest) -> Stream:
@@ -112,13 +116,13 @@ def _open_any_city(request: StreamRequest) -> Stream:
     )
 
 
-def _street_scenery(name: str, seed: int) -> Scenery:
+def _street_scenery(name: str, seed: int) -> SceneProperties:
     from driftlab.datasets.streets.travel import draw_travel
 
     preset = STREETS[name.partition("/")[2] or _any_kind(seed)]
     moves = any(speed for _, speed in preset.speed_mps)
     static_scene = not moves and len(preset.visits) == 1
-    return Scenery(static_scene, preset.drift_s > 0, draw_travel(preset, seed).stretches)
+    return SceneProperties(static_scene, preset.drift_s > 0, draw_travel(preset, seed).stretches)
 
 
 def _open_signs(request: StreamRequest) -> Stream:
@@ -230,7 +234,9 @@ def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
 
 def _city(name: str, summary: str, opener: Callable[[StreamRequest], Stream], preset: str | None) -> Workload:
     parameters = _city_parameters(preset)
-    return Workload(name, summary, opener, parameters, family="city", scenery=_street_scenery, lessons=LESSONS)
+    return Workload(
+        name, summary, opener, parameters, family="city", scenery=_street_scenery, pretraining_streams=LESSONS
+    )
 
 
 def _labelled(key: str, source: SetSource) -> Workload:
@@ -315,7 +321,7 @@ def _in_domains(name: str) -> Workload:
     return replace(base, name=name, summary=summary, opener=_open_domains, parameters=parameters, scenery=None)
 
 
-def scenery_of(name: str, seed: int) -> Scenery | None:
+def scene_properties(name: str, seed: int) -> SceneProperties | None:
     """Describe a stream without opening it; None where its workload is no procedural street."""
     describe = find_workload(name).scenery
     return describe(name, seed) if describe else None

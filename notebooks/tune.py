@@ -20,14 +20,14 @@ import os
 
 import driftlab
 from driftlab.platform.results.figures.notebook import show_search
-from driftlab.platform.results.relations.searches import Found
+from driftlab.platform.results.relations.searches import SearchResults
 
 # The folder of a search. Without DRIFTLAB_RUN: the newest run in runs/ of this folder or of one above it.
 RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 
 # %%
 run = driftlab.open_run(RUN)
-found = Found(run)
+found = SearchResults(run)
 run.frame("trials").dropna(axis="columns", how="all")
 
 # %% [markdown]

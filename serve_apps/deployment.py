@@ -24,9 +24,9 @@ from ray.serve.schema import LoggingConfig
 from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
 from driftlab.actors.sessions import start_workers
 from driftlab.errors import RequestError
-from driftlab.serve_apps.http_server import Door, ServerAddress, listener_of
+from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Hub, Limits
+from driftlab.serve_apps.sessions import Limits, SessionRegistry
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"
@@ -83,9 +83,9 @@ class ModelStreaming:
         _keep_replica_from_the_network()
         limits = Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
         workers = start_workers(args.workers or processors())
-        self.hub = Hub(Path(args.state_dir), args.token, limits, args.cert, workers)
+        self.hub = SessionRegistry(Path(args.state_dir), args.token, limits, args.cert, workers)
         where = ServerAddress(LOOPBACK, args.port, args.cert, args.key)
-        self.door = Door(build_app(lambda: self.hub), where) if args.port else None
+        self.door = HttpServer(build_app(lambda: self.hub), where) if args.port else None
 
     async def drain(self, max_s: float) -> None:
         """Refuse new uploads and sessions, and finish rounds on acknowledged uploads within `max_s`."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from driftlab.platform.scheduling.base import Window
+from driftlab.platform.scheduling.base import SchedulerInput
 from driftlab.platform.sim.server import demand_of
 from driftlab.platform.world.machine import accelerator_share
 from driftlab.serve_apps.hosting import HostedSession
@@ -50,7 +50,7 @@ class FairQueue:
             replace(demand_of(one.app, one.now_s(), work_s), app=one.folder.name)
             for one, work_s in zip(sessions, rounds_s, strict=True)
         ]
-        window = Window(
+        window = SchedulerInput(
             time.monotonic(),
             runner.setup.window_s + 2 * sum(rounds_s),
             runner.setup.server.hardware.memory_bytes,
@@ -60,6 +60,6 @@ class FairQueue:
         )
         allocation = runner.scheduling.allocate(window)
         self._states[sessions[0].scheduling] = allocation.state
-        shares = [float(accelerator_share(grant.learn or 0.0)) for grant in allocation.grants]
+        shares = [float(accelerator_share(grant.training_share or 0.0)) for grant in allocation.grants]
         total = sum(shares)
         return [share / total if total else 1 / len(shares) for share in shares]

@@ -12,7 +12,7 @@ from fastapi import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from driftlab.serve_apps.sessions import Hub
+from driftlab.serve_apps.sessions import SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 BODY_TIMEOUT_S = 30.0  # for the whole body
@@ -30,7 +30,7 @@ DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket wi
 class AccessMiddleware:
     """Refuses connections before they reach a route, and adds headers to every reply."""
 
-    def __init__(self, app: ASGIApp, hub: Callable[[], Hub]) -> None:
+    def __init__(self, app: ASGIApp, hub: Callable[[], SessionRegistry]) -> None:
         self.app, self.hub = app, hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

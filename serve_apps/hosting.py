@@ -20,7 +20,7 @@ from driftlab.errors import RunError, WireError
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import FieldCell, dump_weights, open_on_server
-from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.rounds import (
     KEPT_RESULTS,
     RESULTS,
@@ -51,7 +51,7 @@ class UploadQueueFull(RunError):
 class HostedSession:
     """A session; `work` may be called from one thread at a time, everything else from any thread."""
 
-    def __init__(self, folder: Path, asked: SessionAsked, worker: Worker | None = None) -> None:
+    def __init__(self, folder: Path, asked: SessionRequest, worker: Worker | None = None) -> None:
         self.folder, self.asked, self.worker = folder, asked, worker or RoundsWorker()
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
@@ -127,7 +127,7 @@ class HostedSession:
     def predict(self, images: np.ndarray[Any, Any]) -> tuple[int, Any]:
         """Predict images with one version of the network; return its number and the predictions."""
         with self._using:
-            job = self._session.call(self.app.node("application"), "answer", images)
+            job = self._session.call(self.app.node("application"), "predict_images", images)
             return job.reply.facts.version, job.reply.payload
 
     def source_summary(self) -> bytes:

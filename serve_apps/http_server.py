@@ -37,7 +37,7 @@ class ServerAddress:
         return f"{'https' if self.cert else 'http'}://{self.host}:{self.port}"
 
 
-class Door:
+class HttpServer:
     """A server that runs in a thread until it is closed."""
 
     def __init__(self, app: ASGIApp, where: ServerAddress) -> None:

@@ -12,14 +12,14 @@ from fastapi.concurrency import run_in_threadpool
 from driftlab.errors import DriftlabError
 from driftlab.platform.field.websocket import ACK, GONE, REFUSED, RESULTS
 from driftlab.serve_apps.hosting import HostedSession
-from driftlab.serve_apps.sessions import Hub
+from driftlab.serve_apps.sessions import SessionRegistry
 
 POLL_INTERVAL_S = 20.0  # between checks whether the session has ended
 SEND_TIMEOUT_S = 30.0  # then the connection to a device that does not read is closed
 
 
 async def exchange(
-    socket: WebSocket, session: HostedSession, hub: Hub, after: int, allowed: Callable[[], bool]
+    socket: WebSocket, session: HostedSession, hub: SessionRegistry, after: int, allowed: Callable[[], bool]
 ) -> None:
     """Receive uploads and send results until the connection or the session ends."""
     await socket.accept()
@@ -37,7 +37,9 @@ async def exchange(
             await socket.close()
 
 
-async def _receive(socket: WebSocket, session: HostedSession, hub: Hub, allowed: Callable[[], bool]) -> None:
+async def _receive(
+    socket: WebSocket, session: HostedSession, hub: SessionRegistry, allowed: Callable[[], bool]
+) -> None:
     """Acknowledge uploads; a refused one closes the WebSocket, and HTTP then gives the device the reason."""
     while True:
         body = await socket.receive_bytes()
@@ -51,7 +53,7 @@ async def _receive(socket: WebSocket, session: HostedSession, hub: Hub, allowed:
         await asyncio.wait_for(socket.send_bytes(ACK + str(number).encode()), SEND_TIMEOUT_S)
 
 
-async def _send(socket: WebSocket, session: HostedSession, hub: Hub, after: int) -> None:
+async def _send(socket: WebSocket, session: HostedSession, hub: SessionRegistry, after: int) -> None:
     """Send results as soon as there are any."""
     while not (session.ended or hub.draining):
         seen, newest, results = session.news.count, session.progress.number, session.results(after)

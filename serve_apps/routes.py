@@ -17,14 +17,14 @@ from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.messages import FORMAT
-from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.field.request import SessionRequest
 from driftlab.serve_apps.batching import ImageBatches
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.images import image_of
 from driftlab.serve_apps.live import exchange
-from driftlab.serve_apps.sessions import Hub, ServerFull
+from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
 PAGE = Path(__file__).parent / "page.html"
@@ -33,17 +33,17 @@ MAX_HOLD_S = 30.0
 BINARY = "application/octet-stream"
 
 
-def hub_of(connection: HTTPConnection) -> Hub:
-    hub: Hub = connection.app.state.hub()
+def hub_of(connection: HTTPConnection) -> SessionRegistry:
+    hub: SessionRegistry = connection.app.state.hub()
     return hub
 
 
-async def any_hub(request: Request) -> Hub:
+async def any_hub(request: Request) -> SessionRegistry:
     """Accept every valid token; a coroutine, since FastAPI runs a plain function in another thread."""
     return hub_of(request)
 
 
-async def owner(request: Request) -> Hub:
+async def owner(request: Request) -> SessionRegistry:
     """Accept the server's token only."""
     hub = hub_of(request)
     if not hub.is_owner(token_of(request)):
@@ -69,8 +69,8 @@ def _find_session(connection: HTTPConnection, name: str) -> HostedSession | None
     return hub.sessions.get(name) if own in (None, name) else None
 
 
-AnyHub = Annotated[Hub, Depends(any_hub)]
-Owner = Annotated[Hub, Depends(owner)]
+AnyHub = Annotated[SessionRegistry, Depends(any_hub)]
+Owner = Annotated[SessionRegistry, Depends(owner)]
 Session = Annotated[HostedSession, Depends(session_of)]
 
 
@@ -125,7 +125,7 @@ async def list_sessions(hub: Owner) -> dict[str, Any]:
     return {name: session.status() for name, session in list(hub.sessions.items())}
 
 
-async def open_session(hub: Owner, asked: SessionAsked) -> dict[str, str | int]:
+async def open_session(hub: Owner, asked: SessionRequest) -> dict[str, str | int]:
     """Open a session and return its token, which no other reply contains; may train the network first."""
     name, token = await run_in_threadpool(hub.open, asked)
     return {"id": name, "token": token, "weights": f"/sessions/{name}/weights", "format": FORMAT}
@@ -253,7 +253,7 @@ def _body_schema(path: str) -> dict[str, Any] | None:
     return {"requestBody": {"required": True, "content": kinds}} if kinds else None
 
 
-def build_app(hub: Callable[[], Hub]) -> FastAPI:
+def build_app(hub: Callable[[], SessionRegistry]) -> FastAPI:
     """Return the application; `hub` is called per request, so the hub may be created later."""
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(), DemoDevice()

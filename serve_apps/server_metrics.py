@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from driftlab.serve_apps.hosting import HostedSession
-    from driftlab.serve_apps.sessions import Hub
+    from driftlab.serve_apps.sessions import SessionRegistry
 
 ROUND_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 PREDICTION_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
@@ -21,7 +21,7 @@ LABELS = ("session", "system", "workload")
 class ServerMetrics:
     """Counters and histograms of the server's process, and the states of its sessions."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: SessionRegistry) -> None:
         self.registry = CollectorRegistry()
         self.replies = Counter("driftlab_replies", "Replies by status.", ("status",), registry=self.registry)
         self.round_s = Histogram(
@@ -52,7 +52,7 @@ class ServerMetrics:
 class _Sessions(Collector):
     """Reads the states of the sessions at each scrape."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: SessionRegistry) -> None:
         self._hub = hub
 
     def describe(self) -> Iterable[Metric]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from driftlab.errors import RunError
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.field.request import SessionAsked, read_asked
+from driftlab.platform.field.request import SessionRequest, parse_session_request
 from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
@@ -92,7 +92,7 @@ class SessionWorkerThread:
                 self._wake.wait()
 
 
-class Hub:
+class SessionRegistry:
     """The sessions of a server, distributed over its workers."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Hub:
         """Return the id of a token's session; looked up by hash, so its duration reveals no token."""
         return self.tokens.get(digest_of(token))
 
-    def open(self, asked: SessionAsked) -> tuple[str, str]:
+    def open(self, asked: SessionRequest) -> tuple[str, str]:
         """Open a session and return its id and its token; blocks while the network is trained."""
         with self._lock:
             full = len(self.sessions) + self.opening >= self.limits.max_sessions
@@ -170,7 +170,7 @@ class Hub:
             worker.close()
         self._builder.shutdown(cancel_futures=True)
 
-    def _open(self, name: str, token: str, asked: SessionAsked) -> None:
+    def _open(self, name: str, token: str, asked: SessionRequest) -> None:
         folder = self.folder / name
         runner = self._free_runner()
         try:
@@ -196,6 +196,11 @@ class Hub:
         for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
             try:
                 about, runner = read_session(folder), self._free_runner()
-                self._add(folder.name, about, HostedSession(folder, read_asked(about["asked"]), runner.worker), runner)
+                self._add(
+                    folder.name,
+                    about,
+                    HostedSession(folder, parse_session_request(about["asked"]), runner.worker),
+                    runner,
+                )
             except Exception:  # of a damaged folder or another version: other sessions must open
                 log.warning("the session in %s cannot be opened again", folder, exc_info=True)

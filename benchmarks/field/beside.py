@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.field.processes import TOKEN, ServerProcess
 from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.lab import LAB
-from driftlab.platform.field.request import SessionAsked, read_asked
+from driftlab.platform.field.request import SessionRequest, parse_session_request
 from driftlab.platform.field.tables import write_run
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import load
@@ -45,7 +45,9 @@ def compared(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[st
         try:
             for system in systems:
                 workload = {**STREAM, "duration_s": seconds}
-                asked = read_asked({"system": system, "workload": workload, "student": STUDENT, "seed": seed})
+                asked = parse_session_request(
+                    {"system": system, "workload": workload, "student": STUDENT, "seed": seed}
+                )
                 field = _played(server, asked, Path(place) / system)
                 lab = _computed(field.path / LAB, Path(place) / f"lab-{system}")
                 told[system] = {**_figures(field, lab), "load": os.getloadavg()[0]}
@@ -57,7 +59,7 @@ def compared(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[st
     return {"benchmark": "field-beside", "seed": seed, "seconds": seconds, "systems": told}, broken
 
 
-def _played(server: ServerProcess, asked: SessionAsked, folder: Path) -> Run:
+def _played(server: ServerProcess, asked: SessionRequest, folder: Path) -> Run:
     agent = Agent(join(server.url, TOKEN, asked))
     with create_run(agent.cell.experiment, folder) as directory:
         agent.begin(directory)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.field.processes import START_S, ServerProcess, spawned
 from benchmarks.field.proxy import Proxy
-from driftlab.platform.field.client import ServerAway
+from driftlab.platform.field.client import ServerUnavailable
 from driftlab.platform.results.tables.read import Run, open_run
 
 KINDS = ("server", "device", "cut", "drop")
@@ -107,7 +107,7 @@ class Disturbed:
                 rounds = client.ask_json("GET", f"/sessions/{name}/rounds")
                 if used_of(rounds) == status["uploads"] or status["fault"] or time.monotonic() > until_s:
                     return status, rounds
-            except ServerAway:
+            except ServerUnavailable:
                 if time.monotonic() > until_s:
                     raise
             time.sleep(0.2)

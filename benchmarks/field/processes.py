@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import psutil
 
-from driftlab.platform.field.client import Client, ServerAway
+from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.serve_apps.deployment import TOKEN_VARIABLE
 
 TOKEN = "a token of the campaigns"
@@ -51,7 +51,7 @@ class ServerProcess:
             try:
                 Client(self.url, TOKEN, timeout_s=5.0).ask("GET", "/healthz")
                 return
-            except ServerAway as error:
+            except ServerUnavailable as error:
                 if self.process.poll() is not None or time.monotonic() > until_s:
                     raise RuntimeError(log.read_text(encoding="utf-8")[-2000:]) from error
                 time.sleep(0.1)

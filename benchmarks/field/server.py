@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from driftlab.serve_apps.deployment import TOKEN_VARIABLE
-from driftlab.serve_apps.http_server import Door, ServerAddress
+from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Hub, Limits
+from driftlab.serve_apps.sessions import Limits, SessionRegistry
 
 
 def main(port: str, folder: str) -> None:
-    hub = Hub(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate_limit=5000.0))
-    Door(build_app(lambda: hub), ServerAddress("127.0.0.1", int(port))).thread.join()
+    hub = SessionRegistry(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate_limit=5000.0))
+    HttpServer(build_app(lambda: hub), ServerAddress("127.0.0.1", int(port))).thread.join()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 
 from driftlab.datasets.city.palette import Ink
 from driftlab.datasets.city.render import SKY, CityCanvas
-from driftlab.datasets.city.scene import CityScene, Finish, Front, StreetFigure
+from driftlab.datasets.city.scene import CityScene, Facade, StreetFigure, SurfaceFinish
 from driftlab.datasets.city.textures import Swatch
 from driftlab.datasets.streets.look import Material
 from driftlab.datasets.streets.paint import (
@@ -21,7 +21,7 @@ from driftlab.datasets.streets.paint import (
     NEAREST_THING_M,
     SKYLINE_M,
     STEM,
-    Easel,
+    ObjectPainter,
     fill_car,
     fill_person,
     fill_skyline,
@@ -31,23 +31,23 @@ from driftlab.datasets.streets.paint import (
 )
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera
-from driftlab.datasets.streets.scene import LOTS_M, Lot
+from driftlab.datasets.streets.scene import LOTS_M, LandLot
 
 _FAR_M, _SIGHT_M = 200.0, 66.0
 _BANDS_M = 28.0  # farther away a shop front, a roof's edge and a crossing are less than a pixel
 _EAVES_M, _PITCH = 3.0, 0.7  # from the front to the ridge, and how steep a roof is
 _SHOP_M, _CORNICE_M, _KERB_M, _LAMP_M, _LAMPS_M = 3.1, 0.5, 0.3, 4.5, 18.0
-_SKY = Finish(Material.SKY, Ink.SKY, Swatch.CLOUDS)
-_GRASS = Finish(Material.GRASS, Ink.GRASS, Swatch.GRASS)
-_PAVING = Finish(Material.PAVING, Ink.PAVING, Swatch.SLABS)
-_KERB = Finish(Material.PAVING, Ink.KERB, Swatch.PLAIN)
-_ROAD = Finish(Material.ROAD_BED, Ink.ROAD, Swatch.ASPHALT)
-_PATH = Finish(Material.ROAD_BED, Ink.PAVING, Swatch.GRAVEL)
-_LINE = Finish(Material.MARKING, Ink.LINE, Swatch.PLAIN)
-_TRUNK = Finish(Material.TRUNK, Ink.TRUNK, Swatch.CLOTH)
-_GLASS = Finish(Material.GLASS, Ink.GLASS, Swatch.PLAIN)
-_TYRE = Finish(Material.TYRE, Ink.TYRE, Swatch.PLAIN)
-_RED, _WHITE = (Finish(Material.BODY, ink, Swatch.PLAIN) for ink in (Ink.RED, Ink.WHITE))
+_SKY = SurfaceFinish(Material.SKY, Ink.SKY, Swatch.CLOUDS)
+_GRASS = SurfaceFinish(Material.GRASS, Ink.GRASS, Swatch.GRASS)
+_PAVING = SurfaceFinish(Material.PAVING, Ink.PAVING, Swatch.SLABS)
+_KERB = SurfaceFinish(Material.PAVING, Ink.KERB, Swatch.PLAIN)
+_ROAD = SurfaceFinish(Material.ROAD_BED, Ink.ROAD, Swatch.ASPHALT)
+_PATH = SurfaceFinish(Material.ROAD_BED, Ink.PAVING, Swatch.GRAVEL)
+_LINE = SurfaceFinish(Material.MARKING, Ink.LINE, Swatch.PLAIN)
+_TRUNK = SurfaceFinish(Material.TRUNK, Ink.TRUNK, Swatch.CLOTH)
+_GLASS = SurfaceFinish(Material.GLASS, Ink.GLASS, Swatch.PLAIN)
+_TYRE = SurfaceFinish(Material.TYRE, Ink.TYRE, Swatch.PLAIN)
+_RED, _WHITE = (SurfaceFinish(Material.BODY, ink, Swatch.PLAIN) for ink in (Ink.RED, Ink.WHITE))
 _REAR_LIGHTS = tuple(
     shape((side * 0.58, 0.44), (side * 0.58, 0.55), (side * 0.42, 0.55), (side * 0.42, 0.44)) for side in (-1, 1)
 )
@@ -83,14 +83,14 @@ def _paint_sky(canvas: CityCanvas, scene: CityScene, time_s: float) -> None:
     canvas.surfaces[:] = canvas.face(_SKY, SKY, depth_m=CLOUD_M, anchor=drift)
     finish = scene.fronts[0][0].wall
     if not place.built_up:
-        finish = Finish(Material.LEAVES, Ink.LEAVES, Swatch.LEAVES)
+        finish = SurfaceFinish(Material.LEAVES, Ink.LEAVES, Swatch.LEAVES)
     elif finish.material != Material.HOUSE:
-        finish = Finish(Material.HOUSE, Ink.HOUSE, Swatch.PLAIN)
+        finish = SurfaceFinish(Material.HOUSE, Ink.HOUSE, Swatch.PLAIN)
     band = canvas.face(finish._replace(tile=Swatch.PLAIN), FLAT, depth_m=SKYLINE_M)
     fill_skyline(canvas, place, band)
 
 
-def _fill_below(canvas: CityCanvas, finish: Finish, top: float) -> None:
+def _fill_below(canvas: CityCanvas, finish: SurfaceFinish, top: float) -> None:
     right, bottom = canvas.camera.width, canvas.camera.height
     canvas.quad(canvas.face(finish, GROUND), -1, top, right, top, right, bottom, -1, bottom)
 
@@ -138,7 +138,7 @@ def _paint_markings(canvas: CityCanvas, scene: CityScene) -> None:
 
 
 def _paint_side(
-    canvas: CityCanvas, scene: CityScene, side: int, lots: tuple[Lot, ...], fronts: tuple[Front, ...]
+    canvas: CityCanvas, scene: CityScene, side: int, lots: tuple[LandLot, ...], fronts: tuple[Facade, ...]
 ) -> None:
     """Paint the lots from far to near."""
     for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _SIGHT_M):
@@ -146,7 +146,7 @@ def _paint_side(
 
 
 def _paint_lot(
-    canvas: CityCanvas, scene: CityScene, at: tuple[float, int], lot: Lot, front: Front, has_front: bool
+    canvas: CityCanvas, scene: CityScene, at: tuple[float, int], lot: LandLot, front: Facade, has_front: bool
 ) -> None:
     """Paint the face towards the camera and the face along the street, with its shop and its roof."""
     camera, (near_m, side) = canvas.camera, at
@@ -219,7 +219,7 @@ def _paint_roof(
         canvas.quad(gable, eaves, low, camera.column(ridge_m, near_m), top, back, low, back, low)
 
 
-def _paint_green(canvas: CityCanvas, lot: Lot, span: tuple[float, float, float], surface: int) -> None:
+def _paint_green(canvas: CityCanvas, lot: LandLot, span: tuple[float, float, float], surface: int) -> None:
     """Paint greenery whose top goes up and down."""
     camera, (near_m, far_m, wall_m) = canvas.camera, span
     depths = [near_m + (far_m - near_m) * step / 6 for step in range(7)]
@@ -257,7 +257,7 @@ def _paint_square(canvas: CityCanvas, scene: CityScene) -> None:
             _paint_house(canvas, lot, front, (left_m, depth_m))
 
 
-def _paint_house(canvas: CityCanvas, lot: Lot, front: Front, at: tuple[float, float]) -> None:
+def _paint_house(canvas: CityCanvas, lot: LandLot, front: Facade, at: tuple[float, float]) -> None:
     """Paint a house that faces the camera."""
     camera, (left_m, depth_m) = canvas.camera, at
     left, right = camera.column(left_m, depth_m), camera.column(left_m + lot.length_m, depth_m)
@@ -309,12 +309,12 @@ def hang_lamps(canvas: CityCanvas, preset: StreetPreset, scene: CityScene) -> No
         canvas.lamps.append((column, camera.row(_LAMP_M, depth_m), 0.5 * scale))
 
 
-class _CityEasel(Easel[CityCanvas]):
+class _CityEasel(ObjectPainter[CityCanvas]):
     """Paints in the colours of finishes."""
 
     CONVEX = True
 
-    def face(self, finish: Finish, shade: float = 1.0) -> int:
+    def face(self, finish: SurfaceFinish, shade: float = 1.0) -> int:
         return self.canvas.face(finish, FLAT, depth_m=self.depth_m, anchor=self.foot, owner=self.owner, shade=shade)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.datasets.city.palette import Ink
-from driftlab.datasets.city.scene import Finish
+from driftlab.datasets.city.scene import SurfaceFinish
 from driftlab.datasets.city.textures import Textures
 from driftlab.datasets.streets.look import TEXELS_PER_M, TILE, Floats
 from driftlab.datasets.streets.render import FACTS, GROUND, SUBPIXEL, SUBPIXEL_BITS, WALL, Camera, Canvas, Points
@@ -47,7 +47,7 @@ class CityCanvas(Canvas):
 
     def face(
         self,
-        finish: Finish,
+        finish: SurfaceFinish,
         lies: float,
         *,
         depth_m: float = 0.0,

@@ -13,8 +13,8 @@ from driftlab.datasets.city.palette import COUNTS, City, Ink, draw_look
 from driftlab.datasets.city.textures import WALLS, Swatch, Textures, draw_textures
 from driftlab.datasets.streets.look import Look, Material
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
-from driftlab.datasets.streets.scene import Lot, Place, draw_place, scene_rng
-from driftlab.datasets.streets.things import Thing
+from driftlab.datasets.streets.scene import LandLot, Place, draw_place, scene_rng
+from driftlab.datasets.streets.things import SceneObject
 
 PASSERS = 3  # passers close to the camera, for each unit of the parameter
 _LOW_M = 8.5  # houses below this height have a pitched roof
@@ -22,7 +22,7 @@ _CROSSINGS_M = (45.0, 90.0)
 _FAST_MPS = 6.0  # a camera that comes this fast is a car's: people pass beside the road and not before it
 
 
-class Finish(NamedTuple):
+class SurfaceFinish(NamedTuple):
     """Material of a surface: the material determines its class, the slot its colour."""
 
     material: int
@@ -31,12 +31,12 @@ class Finish(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Front:
+class Facade:
     """How one lot looks from the street."""
 
-    wall: Finish
-    roof: Finish
-    shop: Finish | None
+    wall: SurfaceFinish
+    roof: SurfaceFinish
+    shop: SurfaceFinish | None
     pitched: bool
 
 
@@ -44,8 +44,8 @@ class Front:
 class StreetFigure:
     """A thing with the colours that are its own; a passer is there while there are that many."""
 
-    thing: Thing
-    finishes: tuple[Finish, ...]
+    thing: SceneObject
+    finishes: tuple[SurfaceFinish, ...]
     passer: int = -1  # its number among the passers; -1: always there
 
 
@@ -56,7 +56,7 @@ class CityScene:
     place: Place
     look: Look
     textures: Textures = field(repr=False)
-    fronts: tuple[tuple[Front, ...], tuple[Front, ...]]  # left, right: one for each lot
+    fronts: tuple[tuple[Facade, ...], tuple[Facade, ...]]  # left, right: one for each lot
     figures: tuple[StreetFigure, ...]
     crossings_m: tuple[float, float]  # the first zebra crossing, and how far apart they are
     paved: bool  # whether the way is a street with kerbs and markings, not a path
@@ -95,18 +95,18 @@ def draw_scene(drawing: Drawing, number: int) -> CityScene:
     )
 
 
-def _draw_fronts(lots: tuple[Lot, ...], rng: np.random.Generator) -> tuple[Front, ...]:
+def _draw_fronts(lots: tuple[LandLot, ...], rng: np.random.Generator) -> tuple[Facade, ...]:
     return tuple(_draw_front(lot, rng) for lot in lots)
 
 
-def _draw_front(lot: Lot, rng: np.random.Generator) -> Front:
+def _draw_front(lot: LandLot, rng: np.random.Generator) -> Facade:
     if lot.green:
-        leaves = Finish(Material.LEAVES, _one_of(Ink.LEAVES, rng), Swatch.LEAVES)
-        return Front(leaves, leaves, None, False)
-    wall = Finish(Material.HOUSE, _one_of(Ink.HOUSE, rng), Swatch.WALL + int(rng.integers(WALLS)))
-    roof = Finish(Material.HOUSE_2, _one_of(Ink.ROOF, rng), Swatch.PLAIN)
-    shop = Finish(Material.HOUSE_3, _one_of(Ink.SHOP, rng), Swatch.SHOP)
-    return Front(wall, roof, shop if rng.uniform() < 0.55 else None, lot.height_m < _LOW_M)
+        leaves = SurfaceFinish(Material.LEAVES, _one_of(Ink.LEAVES, rng), Swatch.LEAVES)
+        return Facade(leaves, leaves, None, False)
+    wall = SurfaceFinish(Material.HOUSE, _one_of(Ink.HOUSE, rng), Swatch.WALL + int(rng.integers(WALLS)))
+    roof = SurfaceFinish(Material.HOUSE_2, _one_of(Ink.ROOF, rng), Swatch.PLAIN)
+    shop = SurfaceFinish(Material.HOUSE_3, _one_of(Ink.SHOP, rng), Swatch.SHOP)
+    return Facade(wall, roof, shop if rng.uniform() < 0.55 else None, lot.height_m < _LOW_M)
 
 
 def _one_of(slot: Ink, rng: np.random.Generator) -> int:
@@ -125,20 +125,22 @@ _OWN = {
 }
 
 
-def _dressed(things: Sequence[Thing], rng: np.random.Generator) -> Iterator[tuple[Thing, tuple[Finish, ...]]]:
+def _dressed(
+    things: Sequence[SceneObject], rng: np.random.Generator
+) -> Iterator[tuple[SceneObject, tuple[SurfaceFinish, ...]]]:
     """Give every thing colours of its own, in the order of its painter; no coat is worn twice while one is left."""
     ranks = {slot: rng.permutation(count) for slot, count in COUNTS.items()}
     for number, thing in enumerate(things):
         yield (
             thing,
             tuple(
-                Finish(material, slot + int(ranks[slot][number % COUNTS[slot]]), tile)
+                SurfaceFinish(material, slot + int(ranks[slot][number % COUNTS[slot]]), tile)
                 for material, slot, tile in _OWN[thing.kind]
             ),
         )
 
 
-def _draw_passers(preset: StreetPreset, rng: np.random.Generator, count: int, road_m: float) -> list[Thing]:
+def _draw_passers(preset: StreetPreset, rng: np.random.Generator, count: int, road_m: float) -> list[SceneObject]:
     """Send people past close before the camera, evenly apart: towards it, or through its view."""
     things = []
     driven = max(speed for _, speed in preset.speed_mps) > _FAST_MPS
@@ -149,10 +151,10 @@ def _draw_passers(preset: StreetPreset, rng: np.random.Generator, count: int, ro
         side = float(rng.choice([-1, 1]))
         if preset.view == "along":
             across = road_m + 0.5 if driven else road_m * preset.lane + side * float(rng.uniform(0.35, 1.1))
-            things.append(Thing(PERSON, across, 14 * apart, size_m, variant, phase, -speed, 14.0, 0.9))
+            things.append(SceneObject(PERSON, across, 14 * apart, size_m, variant, phase, -speed, 14.0, 0.9))
         else:
             depth_m = float(rng.uniform(1.6, 2.8))
             window_m = 3.2 * depth_m + 8
             place = (window_m * (apart - 0.5), depth_m)
-            things.append(Thing(PERSON, *place, size_m, variant, phase, side * speed, window_m, 0.9))
+            things.append(SceneObject(PERSON, *place, size_m, variant, phase, side * speed, window_m, 0.9))
     return things

@@ -11,8 +11,8 @@ import numpy as np
 from driftlab.datasets.streets.look import Material
 from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPreset
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera, Canvas, Points, StreetCanvas
-from driftlab.datasets.streets.scene import LOTS_M, Lot, Place, Scene
-from driftlab.datasets.streets.things import Thing
+from driftlab.datasets.streets.scene import LOTS_M, LandLot, Place, Scene
+from driftlab.datasets.streets.things import SceneObject
 
 NEAR_M = 0.6
 NEAREST_THING_M = 1.2
@@ -68,7 +68,7 @@ def paint(canvas: StreetCanvas, preset: StreetPreset, scene: Scene, time_s: floa
     canvas.rasterise()
 
 
-def place_thing(thing: Thing, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
+def place_thing(thing: SceneObject, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
     """Return distance and lateral offset of a thing now; a thing that leaves the window enters at its other end."""
     if thing.leads:
         return thing.along_m + 2.5 * math.sin(0.25 * time_s + thing.phase), thing.across_m
@@ -122,13 +122,13 @@ def _paint_street(canvas: StreetCanvas, scene: Scene) -> None:
         _paint_side(canvas, scene, side, lots)
 
 
-def _paint_side(canvas: StreetCanvas, scene: Scene, side: int, lots: tuple[Lot, ...]) -> None:
+def _paint_side(canvas: StreetCanvas, scene: Scene, side: int, lots: tuple[LandLot, ...]) -> None:
     """Paint the lots from far to near."""
     for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _SIGHT_M):
         _paint_lot(canvas, scene, near_m, side, lots[number], has_front)
 
 
-def lots_in_view(lots: Sequence[Lot], along_m: float, sight_m: float) -> list[tuple[int, float, bool]]:
+def lots_in_view(lots: Sequence[LandLot], along_m: float, sight_m: float) -> list[tuple[int, float, bool]]:
     """List the number of each lot, its distance and whether it shows a front, from far to near.
 
     A front behind a lot at least as high is hidden.
@@ -155,7 +155,7 @@ def _on_ground(camera: Camera, half_m: float, near_m: float, far_m: float) -> Po
     )
 
 
-def _paint_lot(canvas: StreetCanvas, scene: Scene, near_m: float, side: int, lot: Lot, has_front: bool) -> None:
+def _paint_lot(canvas: StreetCanvas, scene: Scene, near_m: float, side: int, lot: LandLot, has_front: bool) -> None:
     """Paint the face towards the camera and the face along the street."""
     camera = canvas.camera
     wall_m = camera.walls_m[0] if side < 0 else camera.walls_m[1]
@@ -202,12 +202,12 @@ def _paint_square(canvas: StreetCanvas, scene: Scene) -> None:
         canvas.fill(face, shape((left, foot), *zip(columns, tops, strict=True), (right, foot)))
 
 
-class Easel(Generic[AnyCanvas]):
+class ObjectPainter(Generic[AnyCanvas]):
     """Fills outlines given in a thing's own units, at the thing's position."""
 
     CONVEX = False  # whether outlines are filled as convex ones, unless a call says otherwise
 
-    def __init__(self, canvas: AnyCanvas, thing: Thing, across_m: float, depth_m: float) -> None:
+    def __init__(self, canvas: AnyCanvas, thing: SceneObject, across_m: float, depth_m: float) -> None:
         camera = canvas.camera
         self.canvas, self.depth_m = canvas, depth_m
         self.foot = (camera.column(across_m, depth_m), camera.row(0, depth_m))
@@ -232,28 +232,28 @@ class Easel(Generic[AnyCanvas]):
         self.canvas.quad(surface, *placed)
 
 
-class _StreetEasel(Easel[StreetCanvas]):
+class _StreetEasel(ObjectPainter[StreetCanvas]):
     """Paints in the colours of materials."""
 
     def surface(self, material: int) -> int:
         return self.canvas.surface(material, FLAT, depth_m=self.depth_m, anchor=self.foot, owner=self.owner)
 
 
-def _paint_tree(easel: _StreetEasel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+def _paint_tree(easel: _StreetEasel, thing: SceneObject, time_s: float, preset: StreetPreset) -> None:
     easel.fill(easel.surface(Material.TRUNK), STEM)
     wide = 0.22 + 0.002 * (thing.variant % 40)
     sway = 0.01 * math.sin(0.8 * time_s + thing.phase)
     easel.fill(easel.surface(Material.LEAVES + thing.variant % 2), CROWN * (wide, 0.3) + (sway, 0.7))
 
 
-def _paint_car(easel: _StreetEasel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+def _paint_car(easel: _StreetEasel, thing: SceneObject, time_s: float, preset: StreetPreset) -> None:
     tyre, body, glass = (
         easel.surface(material) for material in (Material.TYRE, Material.BODY + thing.variant % 2, Material.GLASS)
     )
     fill_car(easel, preset, (tyre, body, glass))
 
 
-def fill_car(easel: Easel[AnyCanvas], preset: StreetPreset, surfaces: tuple[int, int, int]) -> None:
+def fill_car(easel: ObjectPainter[AnyCanvas], preset: StreetPreset, surfaces: tuple[int, int, int]) -> None:
     """Fill tyres, body and glass: the rear of a car down the street, its side across it."""
     tyre, body, glass = surfaces
     if preset.view == "along":
@@ -266,14 +266,18 @@ def fill_car(easel: Easel[AnyCanvas], preset: StreetPreset, surfaces: tuple[int,
         easel.fill(tyre, *SIDE_TYRES)
 
 
-def _paint_person(easel: _StreetEasel, thing: Thing, time_s: float, preset: StreetPreset) -> None:
+def _paint_person(easel: _StreetEasel, thing: SceneObject, time_s: float, preset: StreetPreset) -> None:
     legs = easel.surface(Material.TROUSERS + thing.variant % 2)
     coat = easel.surface(Material.COAT + thing.variant // 2 % 2)
     fill_person(easel, thing, time_s, preset, (legs, coat, easel.surface(Material.HEAD)))
 
 
 def fill_person(
-    easel: Easel[AnyCanvas], thing: Thing, time_s: float, preset: StreetPreset, surfaces: tuple[int, int, int]
+    easel: ObjectPainter[AnyCanvas],
+    thing: SceneObject,
+    time_s: float,
+    preset: StreetPreset,
+    surfaces: tuple[int, int, int],
 ) -> float:
     """Fill legs that stride, arms that swing, a torso and a head; return how far the head leans aside."""
     legs, coat, head = surfaces

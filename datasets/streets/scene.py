@@ -9,13 +9,13 @@ import numpy as np
 
 from driftlab.datasets.streets.look import Floats, Material, StreetLook, draw_look, draw_tiles
 from driftlab.datasets.streets.presets import StreetPreset
-from driftlab.datasets.streets.things import Thing, draw_things
+from driftlab.datasets.streets.things import SceneObject, draw_things
 
 LOTS_M = 320.0  # the street's houses repeat after this length
 
 
 @dataclass(frozen=True)
-class Lot:
+class LandLot:
     """A piece of land at the side of the street."""
 
     start_m: float
@@ -37,8 +37,8 @@ class Place:
     wall_m: float
     skyline: Floats  # [n] heights of the far skyline, in frame heights
     built_up: bool  # the skyline shows houses (True) or trees (False)
-    lots: tuple[tuple[Lot, ...], tuple[Lot, ...]]  # left, right
-    things: tuple[Thing, ...]
+    lots: tuple[tuple[LandLot, ...], tuple[LandLot, ...]]  # left, right
+    things: tuple[SceneObject, ...]
     phase: float
 
 
@@ -84,14 +84,14 @@ def draw_place(preset: StreetPreset, seed: int, scene: int, crowd: float) -> Pla
     )
 
 
-def _draw_lots(preset: StreetPreset, rng: np.random.Generator) -> tuple[Lot, ...]:
-    lots: list[Lot] = []
+def _draw_lots(preset: StreetPreset, rng: np.random.Generator) -> tuple[LandLot, ...]:
+    lots: list[LandLot] = []
     start_m = 0.0
     while start_m < LOTS_M - 6:
         length_m = min(float(rng.uniform(7, 17)), LOTS_M - start_m)
         green = bool(rng.uniform() >= preset.houses)
         height_m = float(rng.uniform(2.0, 5.5) if green else rng.uniform(4.5, 14))
         material = Material.LEAVES + int(rng.integers(2)) if green else Material.HOUSE + int(rng.integers(3))
-        lots.append(Lot(start_m, length_m, height_m, material, green))
+        lots.append(LandLot(start_m, length_m, height_m, material, green))
         start_m += length_m
     return tuple(lots)

@@ -12,7 +12,7 @@ _STREET_M = 64.0  # cars and trees are drawn for this length of the street
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """A person, a car or a tree: its position at time 0 and its motion."""
 
     kind: int  # its class
@@ -49,16 +49,16 @@ class _Slot:
         """Spread the things of a kind evenly over 0..1, with jitter."""
         return (self.number + self.draw(0, jitter)) / self.count
 
-    def thing(self, kind: int, place_m: tuple[float, float], size_m: tuple[float, float]) -> Thing:
+    def thing(self, kind: int, place_m: tuple[float, float], size_m: tuple[float, float]) -> SceneObject:
         variant, phase = int(self.rng.integers(0, 64)), self.draw(0, 2 * np.pi)
-        return Thing(kind, *place_m, self.draw(*size_m), variant, phase)
+        return SceneObject(kind, *place_m, self.draw(*size_m), variant, phase)
 
 
 def draw_things(
     preset: StreetPreset, rng: np.random.Generator, crowd: float, widths_m: tuple[float, float, float]
-) -> tuple[Thing, ...]:
+) -> tuple[SceneObject, ...]:
     """Draw a scene's things; the widths are half the road's, the sidewalk's and the terrain's."""
-    things: list[Thing] = []
+    things: list[SceneObject] = []
     for kind, limits in ((VEGETATION, preset.trees), (CAR, preset.cars), (PERSON, preset.persons)):
         count = round(crowd * int(rng.integers(int(limits[0]), int(limits[1]), endpoint=True)))
         place = _PLACERS[preset.view, kind]
@@ -66,12 +66,12 @@ def draw_things(
     return tuple(things)
 
 
-def _tree_along(slot: _Slot) -> Thing:
+def _tree_along(slot: _Slot) -> SceneObject:
     aside_m = slot.road_m + 0.85 * slot.sidewalk_m + slot.terrain_m * slot.draw(0.3, 0.9)
     return slot.thing(VEGETATION, (slot.sign() * aside_m, _STREET_M * slot.spread(0.8)), (3.5, 7.0))
 
 
-def _car_along(slot: _Slot) -> Thing:
+def _car_along(slot: _Slot) -> SceneObject:
     """Draw a car: most are parked, others approach, and one drives ahead of the camera."""
     along_m = _STREET_M * slot.spread(0.8)
     if slot.number == 0 and slot.preset.lane < 1:
@@ -83,7 +83,7 @@ def _car_along(slot: _Slot) -> Thing:
     return replace(coming, speed_mps=-slot.draw(5, 10))
 
 
-def _person_along(slot: _Slot) -> Thing:
+def _person_along(slot: _Slot) -> SceneObject:
     """Draw a person: most walk beside the road, some on it."""
     window_m = slot.preset.person_depth_m[1]
     aside_m = slot.road_m + slot.sidewalk_m * slot.draw(0.15, 0.85)
@@ -95,15 +95,15 @@ def _person_along(slot: _Slot) -> Thing:
     return replace(person, speed_mps=speed_mps, window_m=window_m, stride_hz=slot.draw(0.8, 1.1))
 
 
-def _tree_across(slot: _Slot) -> Thing:
+def _tree_across(slot: _Slot) -> SceneObject:
     return slot.thing(VEGETATION, (24 * (slot.spread(1.0) - 0.5), slot.draw(8.5, 11.5)), (3.5, 6.0))
 
 
-def _car_across(slot: _Slot) -> Thing:
+def _car_across(slot: _Slot) -> SceneObject:
     return slot.thing(CAR, (20 * (slot.spread(1.0) - 0.5), slot.draw(7.5, 9.0)), (1.4, 1.7))
 
 
-def _person_across(slot: _Slot) -> Thing:
+def _person_across(slot: _Slot) -> SceneObject:
     """Draw a person: two stand side by side in front; some of those behind them walk past."""
     near_m, far_m = slot.preset.person_depth_m
     depth_m = near_m + (far_m - near_m) * slot.number / max(1, slot.count - 1)

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ByPriority(Scheduling):
 
     reserve: Annotated[float, Ge(0), Lt(1), Means("share of the machine that nobody gets")] = 0.0
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Return one grant per demand, in the order of the demands; shares add up to at most 1."""
         whole = sum(demand.priority for demand in window.demands)
         return Allocation(

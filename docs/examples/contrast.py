@@ -26,9 +26,9 @@ class Contrast(Onda):
         """Leave a dark batch out; a reason instead of work says so in the table `adaptations`."""
         contrast = float(batch.images.std())
         if contrast < self.least:
-            return Adapted(state, skipped=f"contrast {contrast:.1f} is below {self.least:g}", work=Passes())
+            return Adapted(state, skipped=f"contrast {contrast:.1f} is below {self.least:g}", passes=Passes())
         return super().adapt(model, state, batch, phase)
 
-    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+    def passes_of(self, phase: Phase, frames: int) -> Passes | None:
         """Only the frames can tell what will be computed."""
         return None

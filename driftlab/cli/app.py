@@ -18,7 +18,7 @@ import typer.core
 
 from driftlab import __version__
 from driftlab.cli import catalogue, doctor, field, results, run, tune
-from driftlab.cli.output import remark, say
+from driftlab.cli.output import print_note, say
 from driftlab.errors import DriftlabError, RequestError
 from driftlab.renamed import RENAMED, name_hint
 
@@ -91,7 +91,7 @@ def main() -> None:
         if stopped_by:
             code = 128 + stopped_by[0]  # the convention of shells
     if code > 128:
-        remark("Interrupted.")
+        print_note("Interrupted.")
     if stopped_by:
         _exit_now(code)  # without the exit handlers of libraries, which could change the code
     _end(code)
@@ -151,14 +151,14 @@ def _run() -> int:
     except Stopped:
         return FAILED  # the caller replaces it by the code of the signal
     except RequestError as error:
-        remark(f"Error: {error}")
+        print_note(f"Error: {error}")
         return WRONG_REQUEST
     except DriftlabError as error:
-        remark(f"Error: {error}")
+        print_note(f"Error: {error}")
         return FAILED
     except OSError as error:  # a full disk, or missing permissions
         where = f" ('{error.filename}')" if error.filename else ""
-        remark(f"Error: {error.strerror or error}{where}; free space or change permissions, then resume.")
+        print_note(f"Error: {error.strerror or error}{where}; free space or change permissions, then resume.")
         return FAILED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else 0

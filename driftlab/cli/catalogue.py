@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftlab.cli.kinds import KINDS, Entry, complete_entry, complete_kind, kind_of
-from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.cli.output import print_columns, print_json, print_note, say
 from driftlab.errors import RequestError, unknown_name
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable
 
         times_s = [stream.duration_s * (index + 0.5) / SHEET_FRAMES for index in range(SHEET_FRAMES)]
         save_png(contact_sheet(stream, times_s), image)
-        remark(f"Drawn to {image}")
+        print_note(f"Drawn to {image}")
 
     return write
 
@@ -138,7 +138,7 @@ def _video(entry: Entry, file: Path, seconds: float, seed: int, settings: list[s
 
     def write() -> None:
         save_video(stream, file)
-        remark(f"Written to {file}, label maps to {file}.labels; the name of the workload is video:{file}")
+        print_note(f"Written to {file}, label maps to {file}.labels; the name of the workload is video:{file}")
 
     return write
 
@@ -167,7 +167,7 @@ def _example(parameters: Mapping[str, AnyParameter]) -> str:
 def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
     """Return the function that draws the load of the first device in a run with this seed."""
     from driftlab.platform.core.seeding import rng_for
-    from driftlab.platform.results.figures.load import save_course
+    from driftlab.platform.results.figures.load import save_load_plot
     from driftlab.platform.world import load, load_csv
 
     drawn = load_csv.load_of(load.find(name), LOAD_S, rng_for(seed, "load", 0))
@@ -175,8 +175,8 @@ def _draw_load(name: str, image: Path, seed: int) -> Callable[[], None]:
         raise RequestError(f"loads/{name} cannot be drawn: no other program runs on the device.")
 
     def write() -> None:
-        save_course(drawn, LOAD_S, image)
-        remark(f"Drawn to {image}")
+        save_load_plot(drawn, LOAD_S, image)
+        print_note(f"Drawn to {image}")
 
     return write
 
@@ -197,7 +197,7 @@ def _draw_shift(name: str, image: Path, seed: int) -> Callable[[], None]:
 
     def write() -> None:
         save_png(shift_sheet([name], shown), image)
-        remark(f"Drawn to {image}")
+        print_note(f"Drawn to {image}")
 
     return write
 

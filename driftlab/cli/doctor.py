@@ -32,7 +32,7 @@ class Finding:
     name: str
     state: Literal["ok", "note", "problem"]
     text: str
-    cure: str = ""
+    fix: str = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -65,8 +65,8 @@ def _print_findings(findings: list[Finding]) -> None:
     rows: list[tuple[str, str, str]] = []
     for finding in findings:
         rows.append((finding.state, finding.name, finding.text))
-        if finding.cure:
-            rows.append(("", "", f"-> {finding.cure}"))
+        if finding.fix:
+            rows.append(("", "", f"-> {finding.fix}"))
     print_columns(rows)
 
 

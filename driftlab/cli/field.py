@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from driftlab.cli.output import print_json, remark, say
+from driftlab.cli.output import print_json, print_note, say
 from driftlab.errors import RequestError, as_typed, first_line, shortened
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def device(
         teacher_steps,
     )
     Client(url, secret)  # refuses an invalid address or token before the message
-    remark("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
+    print_note("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
     ticket = join(url, secret, asked, source)
     _start(Agent(ticket), out, as_json)
 
@@ -167,7 +167,7 @@ def _record(file: Path, seconds: float, as_json: bool) -> None:
 
     if file.suffix != ".csv":
         raise RequestError(f"--record-load is '{file}'. Use a name that ends in .csv.")
-    remark(f"Recording the load of this computer for {seconds:g} s; press Ctrl-C to stop earlier.")
+    print_note(f"Recording the load of this computer for {seconds:g} s; press Ctrl-C to stop earlier.")
     try:
         with suppress(KeyboardInterrupt):
             record(file, seconds, source_here())
@@ -210,9 +210,9 @@ def fleet(
     ]
     folder = out or paths.fresh("fleet")
     started = Fleet(url, secret, asked, folder)
-    report = started.run(ramp_up, remark)
+    report = started.run(ramp_up, print_note)
     for fault in started.faults:
-        remark(fault)
+        print_note(fault)
     if as_json:
         print_json({**vars(report), "directory": folder})
     else:
@@ -238,12 +238,12 @@ def _session_request(
 ) -> tuple[Any, str]:
     """Return the request of a session, and the device's source: empty for a built-in stream."""
     from driftlab.datasets.catalogue import CAMERA
-    from driftlab.platform.field.request import own_stream, read_asked
+    from driftlab.platform.field.request import own_stream, parse_session_request
 
     if not own_stream(stream["name"]):
-        return read_asked({**document, "workload": stream}), ""
+        return parse_session_request({**document, "workload": stream}), ""
     teacher = {"kind": "network"} | ({} if teacher_steps is None else {"pretrain_steps": teacher_steps})
-    asked = read_asked({**document, "workload": {**stream, "name": CAMERA}, "teacher": teacher})
+    asked = parse_session_request({**document, "workload": {**stream, "name": CAMERA}, "teacher": teacher})
     return asked, stream["name"]
 
 
@@ -276,11 +276,11 @@ def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:
     try:
         agent.run(_print_report)
     except BaseException:
-        remark(f"To go on: {as_typed('driftlab', 'device', '--resume', directory)}")
+        print_note(f"To go on: {as_typed('driftlab', 'device', '--resume', directory)}")
         raise
     write_run(agent, directory)
     if agent.missing:
-        remark(f"note: {agent.missing}")
+        print_note(f"note: {agent.missing}")
     last = agent.report()
     if as_json:
         print_json({**vars(last), "directory": directory})
@@ -291,7 +291,7 @@ def _run_device(agent: Agent, directory: Path, as_json: bool) -> None:
 
 
 def _print_report(report: DeviceReport) -> None:
-    remark(_line(report))
+    print_note(_line(report))
 
 
 def _line(report: DeviceReport) -> str:

@@ -23,7 +23,7 @@ def say(text: str = "") -> None:
     typer.echo(text)
 
 
-def remark(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a line that is not part of the result to stderr."""
     typer.echo(text, err=True)
 
@@ -59,7 +59,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, whole: It
         typer.echo(line.rstrip())
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in days, hours, minutes or seconds."""
     for unit, unit_s, least_s in UNITS:
         if seconds >= least_s:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import count, lasting, print_columns, print_json, say
+from driftlab.cli.output import count, format_duration, print_columns, print_json, say
 from driftlab.errors import shortened
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _cost_rows(spec: Experiment, cells: int) -> Iterator[tuple[str, str]]:
     yield "frames", f"{expected.frames:,.0f}"
     yield (
         "time",
-        f"about {lasting(expected.on_this_machine_s(cores, cells))} on {count(cores, 'core')} of this computer",
+        f"about {format_duration(expected.on_this_host_s(cores, cells))} on {count(cores, 'core')} of this computer",
     )
     yield "memory", f"{size.memory_bytes / GIB:.1f} GiB"
     yield "disk", f"{size.disk_bytes / MIB:,.0f} MiB; {shutil.disk_usage(folder).free / MIB:,.0f} MiB are free"

@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import count, lasting, remark
+from driftlab.cli.output import count, format_duration, print_note
 from driftlab.platform.lab.progress import Progress
 
 if TYPE_CHECKING:
@@ -76,29 +76,29 @@ class Lines(Progress):
     def begins(self, cells: int, kept: int, work_s: float) -> None:
         self._cells, self._left = cells, TimeLeft(work_s)
         finished = f" ({kept} already finished)" if kept else ""
-        remark(f"{count(cells, 'cell')} to run{finished}")
+        print_note(f"{count(cells, 'cell')} to run{finished}")
 
     def repeats(self, cells: Sequence[str], reason: str) -> None:
-        remark(_repeated(cells, reason))
+        print_note(_repeated(cells, reason))
 
     def building(self, network: str, number: int, of: int) -> None:
         if number > self._announced:  # it is reported again when a cell waits for it
             self._announced = number
-            remark(f"network {number}/{of}: {network}")
+            print_note(f"network {number}/{of}: {network}")
 
     def built(self, network: str, done: int, of: int) -> None:
-        remark(f"network {done}/{of} ready: {network}")
+        print_note(f"network {done}/{of} ready: {network}")
 
     def advanced(self, work_s: float) -> None:
         now_s = time.monotonic()
         self._left.advanced(work_s, now_s)
         if now_s - self._printed_s >= PLAIN_INTERVAL_S and (left_s := self._left.left_s) is not None:
             self._printed_s = now_s
-            remark(f"{self._left.share:.0%} done, {_format_left(left_s)}")
+            print_note(f"{self._left.share:.0%} done, {_format_left(left_s)}")
 
     def finished(self, cell: str, reason: str) -> None:
         self._ended += 1
-        remark(f"cell {self._ended}/{self._cells} {'FAILED: ' + reason if reason else 'done'}: {cell}")
+        print_note(f"cell {self._ended}/{self._cells} {'FAILED: ' + reason if reason else 'done'}: {cell}")
 
 
 class Bar(Progress):
@@ -138,7 +138,7 @@ class Bar(Progress):
 
 
 def _format_left(seconds: float) -> str:
-    return f"about {lasting(seconds)} left"
+    return f"about {format_duration(seconds)} left"
 
 
 def _repeated(cells: Sequence[str], reason: str) -> str:

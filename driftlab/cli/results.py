@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftlab.cli.output import print_json, print_table, remark, say
+from driftlab.cli.output import print_json, print_note, print_table, say
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -37,7 +37,7 @@ def report(
 
     path = write_report(run, compare_to)
     for warning in warnings_of(open_run(run)):
-        remark(warning)
+        print_note(warning)
     if as_json:
         print_json({"report": path})
     else:
@@ -68,7 +68,7 @@ def claims(
         origin |= {"experiment": opened.spec.get("name"), "commit": opened.info.get("git_commit")}
         print_json({"run": folder, **origin, "counts": base.counted(verdicts), "claims": base.as_records(verdicts)})
     else:
-        remark(f"Run: {folder}")
+        print_note(f"Run: {folder}")
         if measured := [verdict for verdict in verdicts if verdict.measured]:
             print_table(base.COLUMNS, base.as_rows(measured), whole=("paper", "ours"))
             say()
@@ -76,10 +76,10 @@ def claims(
         print_table(("not testable here", "why"), base.untestable(one for one in verdicts if one not in never).items())
         say()
         print_table((base.NO_RUN, "why"), base.untestable(never).items())
-        remark(", ".join(f"{count} {word}" for word, count in base.counted(verdicts).items()))
+        print_note(", ".join(f"{count} {word}" for word, count in base.counted(verdicts).items()))
     if record:
         added = ledger.append(ledger.LEDGER, ledger.lines_of(opened, verdicts, ledger.Digests()))
-        remark(f"Added {added} lines to {ledger.LEDGER}")
+        print_note(f"Added {added} lines to {ledger.LEDGER}")
 
 
 def diff(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from driftlab.cli.kinds import complete_names
-from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.cli.output import print_columns, print_json, print_note, say
 from driftlab.cli.plan import print_plan
 from driftlab.cli.progress import shown
 from driftlab.errors import BackendLost, RequestError, as_typed, shortened
@@ -180,7 +180,7 @@ class _Place:
         def opened() -> RayBackend:
             backend = RayBackend(config)
             if self.dashboard:
-                remark(f"dashboard  {backend.dashboard_url or 'this cluster has none'}")
+                print_note(f"dashboard  {backend.dashboard_url or 'this cluster has none'}")
             return backend
 
         return opened
@@ -225,7 +225,7 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
 
     restart(spec.compute.portable)
     if told := announcement(spec):
-        remark(told)
+        print_note(told)
     with lab.create_run(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
         outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
@@ -252,7 +252,7 @@ def _told_how_to_go_on(directory: Path) -> Iterator[None]:
         raise
     except BaseException:
         if directory.is_dir():
-            remark(_how_to_go_on(directory))
+            print_note(_how_to_go_on(directory))
         raise
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from driftlab.cli.output import remark
+from driftlab.cli.output import print_note
 
 if TYPE_CHECKING:
     from driftlab.platform.tune.session import TuneSession
@@ -42,7 +42,7 @@ class _Lines:
         self._session, self._started = session, time.monotonic()
         self._first = self.ended
         if self._first:
-            remark(f"{self._first} of {session.document.trials} trials are already finished")
+            print_note(f"{self._first} of {session.document.trials} trials are already finished")
 
     @property
     def ended(self) -> int:
@@ -51,7 +51,7 @@ class _Lines:
 
     def print(self, assignment: Assignment, outcome: TrialOutcome) -> None:
         """Print the line of a trial."""
-        remark(self.line(assignment, outcome))
+        print_note(self.line(assignment, outcome))
 
     def line(self, assignment: Assignment, outcome: TrialOutcome) -> str:
         """Return the line of a trial."""

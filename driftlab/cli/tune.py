@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from driftlab.cli.output import print_columns, print_json, remark, say
+from driftlab.cli.output import print_columns, print_json, print_note, say
 from driftlab.errors import BackendLost, RequestError, as_typed
 
 if TYPE_CHECKING:
-    from driftlab.platform.results.relations.searches import Found
+    from driftlab.platform.results.relations.searches import SearchResults
     from driftlab.platform.tune.document import SpaceDocument
     from driftlab.platform.tune.session import TuneSession
 
@@ -132,7 +132,7 @@ def _work(session: TuneSession, runner: _TrialRunner) -> None:
     except (RequestError, BackendLost):  # its message has the command already
         raise
     except BaseException:
-        remark(go_on)
+        print_note(go_on)
         raise
 
 
@@ -171,7 +171,7 @@ def _conclude(directory: Path, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _sum_up(found: Found) -> None:
+def _sum_up(found: SearchResults) -> None:
     """Print the leading trials and the findings at the top of the report."""
     from driftlab.platform.results.figures.searches import front, words
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.adaptation.run import LearningRun
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 Pixels = npt.NDArray[Any]
 
@@ -43,9 +43,9 @@ class Ace(LossDescent):
     )
     source_frames: Annotated[int, Ge(1), Means("labelled frames of the source that are kept", "frames")] = 64
 
-    tasks, packs = ("segmentation", "classification"), True
+    tasks, has_source_summary = ("segmentation", "classification"), True
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Return a few frames of the source with their labels."""
         if data.task.name not in self.tasks:
             return EMPTY_PACK

@@ -58,7 +58,7 @@ class AdaBn(NormStatistics):
         why = f"variant {self.variant} keeps nothing from one batch to the next"
         return self.only_predict(model, state, batch, phase, why)
 
-    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+    def passes_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the forward passes of a network with batch norms, none where nothing is kept or answered."""
         idle = self.by_batch() and not (phase.on_stream and self.predict_on == "batch")
-        return Passes() if idle else super().work_of(phase, frames)
+        return Passes() if idle else super().passes_of(phase, frames)

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.batches import device_inputs
 from driftlab.platform.adaptation.objectives import entropies, samples_of
-from driftlab.platform.adaptation.wrapper import Modifier, PolicyMemory, moved_since, outputs_of
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState, moved_since, outputs_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -28,7 +28,7 @@ LEAST_CLASSES = 4
 
 
 @dataclass(frozen=True)
-class Asr(Modifier):
+class Asr(AdaptationWrapper):
     """Return to the source when and as far as predictions collapse."""
 
     start: Annotated[float, Gt(0), Le(1), Means("share of the classes that the threshold begins with")] = 0.5
@@ -59,15 +59,15 @@ class Asr(Modifier):
         other = float((outputs.argmax(dim=1) != self._source_labels(model, state, batch)).float().mean())
         weight = 1 - self.speed + self.speed * other
         held = {**state.held, "threshold": np.array(weight * threshold + (1 - weight) * spread)}
-        assert done.work is not None
-        work = replace(done.work, forward=(*done.work.forward, len(batch.images)))
-        return replace(done, state=replace(done.state, held=held), work=work)
+        assert done.passes is not None
+        work = replace(done.passes, forward=(*done.passes.forward, len(batch.images)))
+        return replace(done, state=replace(done.state, held=held), passes=work)
 
     def share(self, depth: float) -> float:
         """Return the share of the trained tensors that stay, by how far below the threshold predictions are spread."""
         return max(self.keep - self.reset_slope * depth, 0.0)
 
-    def _return(self, model: nn.Module, state: PolicyMemory, changed: Any, share: float, first: float) -> PolicyMemory:
+    def _return(self, model: nn.Module, state: WrapperState, changed: Any, share: float, first: float) -> WrapperState:
         """Restore all but the first trained tensors, and begin with a fresh member."""
         from driftlab.platform.networks.module_utils import copy_entries, restore_entries
         from driftlab.platform.networks.vector import layout_of
@@ -79,7 +79,7 @@ class Asr(Modifier):
         restore_entries(model, kept)
         return replace(after, held={**after.held, "threshold": np.array(first)})
 
-    def _source_labels(self, model: nn.Module, state: PolicyMemory, batch: Batch) -> torch.Tensor:
+    def _source_labels(self, model: nn.Module, state: WrapperState, batch: Batch) -> torch.Tensor:
         """Return the classes that the source network predicts."""
         import torch
 

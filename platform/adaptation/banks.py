@@ -91,7 +91,7 @@ class Bank(ABC):
 
 
 @dataclass
-class TimelyBank(Bank):
+class CategoryBalancedBank(Bank):
     """RoTTA's memory: each class has the same part of it, and old and doubtful frames leave first."""
 
     classes: int = 1

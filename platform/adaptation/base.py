@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.core.records import Estimated, Passes, Weights
-from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.core.records import AccuracyEstimates, Passes, Weights
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabels
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.scaling.base import Scaling
 
 STREAM_BATCH = 32  # frames, unless a member sets another default
@@ -28,7 +28,7 @@ class Batch:
     """The data for one call of a member: images, a teacher's labels where there are any, and a generator."""
 
     images: npt.NDArray[np.uint8]  # [n, height, width, 3]
-    labels: Answers | None  # one per image, in the task's form
+    labels: TaskLabels | None  # one per image, in the task's form
     rng: np.random.Generator
     task: Task = SEGMENTATION
     times_s: npt.NDArray[np.float64] | None = None  # capture times of the images
@@ -59,18 +59,18 @@ class Adapted:
     changed: npt.NDArray[np.bool_] | None = None  # over the flat vector of networks/vector.py; None means none
     skipped: str = ""  # why nothing was learned
     score: float | None = None  # of the batch at the end, where the phase has a stop_score
-    work: Passes | None = None  # None is a fault wherever something was learned
-    answers: Answers | None = None  # to the batch before the update, from the same forward pass
+    passes: Passes | None = None  # None is a fault wherever something was learned
+    predictions: TaskLabels | None = None  # to the batch before the update, from the same forward pass
     accepted: float | None = None  # share of the samples that were learned from, where the member chooses among them
 
 
 @dataclass(frozen=True, eq=False)
-class Answered:
+class Predicted:
     """Predictions for a batch, and the next state."""
 
-    answers: Answers
+    predictions: TaskLabels
     state: Any
-    work: Passes | None = None  # None: each frame went through the network once
+    passes: Passes | None = None  # None: each frame went through the network once
 
 
 class Adaptation(ABC):
@@ -83,7 +83,9 @@ class Adaptation(ABC):
     labels: ClassVar[Literal["none", "teacher"]]  # what it learns from besides images
     tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification", "detection")  # on which its idea works
     only_on_stream: ClassVar[bool] = False  # whether it works through its answers, which phases do not change
-    packs: ClassVar[bool] = False  # whether `pack` finds something out about the data that the network was built on
+    has_source_summary: ClassVar[bool] = (
+        False  # whether `pack` finds something out about the data that the network was built on
+    )
 
     estimates: int = 0  # domains from which it learned what each network of a family reaches; 0: it cannot estimate
 
@@ -95,13 +97,13 @@ class Adaptation(ABC):
     )
     episodic: bool = False  # whether an announced boundary between domains resets it
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Summarise the source once: Fisher information, features or histograms."""
         return EMPTY_PACK
 
-    def pack_family(self, scaling: Scaling, family: Any, data: Data) -> Weights:
+    def summarise_source_family(self, scaling: Scaling, family: Any, data: DataSplits) -> Weights:
         """Summarise the source once for a family of networks; by default for the one that runs without limits."""
-        return self.pack(scaling.source(family), data)
+        return self.summarise_source(scaling.source(family), data)
 
     @abstractmethod
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Any:
@@ -110,11 +112,11 @@ class Adaptation(ABC):
         `go_on` is the previous state, where the device has switched to another network of the family.
         """
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict a batch of the stream; by default with the network as it is."""
         from driftlab.platform.networks.predict import device_of, predict
 
-        return Answered(predict(model, batch.images, task=batch.task, device=device_of(model)), state)
+        return Predicted(predict(model, batch.images, task=batch.task, device=device_of(model)), state)
 
     @abstractmethod
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
@@ -124,14 +126,16 @@ class Adaptation(ABC):
     def reset(self, model: nn.Module, state: Any) -> Any:
         """Return model and state to what `prepare` left, bit for bit."""
 
-    def estimate(self, source: nn.Module, state: Any, batch: Batch, phase: Phase) -> tuple[Estimated | None, Any]:
+    def estimate(
+        self, source: nn.Module, state: Any, batch: Batch, phase: Phase
+    ) -> tuple[AccuracyEstimates | None, Any]:
         """Estimate the accuracy of each network of a family on a batch; with the next state. None: it cannot."""
         return None, state
 
-    def ways(self, planned: Phase) -> tuple[Phase, ...]:
+    def training_configs(self, planned: Phase) -> tuple[Phase, ...]:
         """List the phases from which a scheduler may choose instead of the planned one."""
         return (planned,)
 
-    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+    def passes_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the work of a phase over so many frames in advance; None if only the phase itself determines it."""
         return None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Le
 
-from driftlab.platform.adaptation.base import Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Batch, Phase, Predicted
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks.tasks.tasks import Task
@@ -81,7 +81,7 @@ def without_entropy(task: Task) -> str:
 
 def predict_with_statistics(
     statistics: AbstractContextManager[Any], model: nn.Module, state: Any, batch: Batch, *, alone: bool
-) -> Answered:
+) -> Predicted:
     """Predict with batch norms that normalise by the full batch, or by each frame alone."""
     from driftlab.platform.networks.predict import device_of, predict
 
@@ -89,7 +89,7 @@ def predict_with_statistics(
     size = 1 if alone else max(frames, 1)
     with statistics:
         answers = predict(model, batch.images, task=batch.task, batch=size, device=device_of(model))
-    return Answered(answers, state, Passes((size,) * (frames // size)))
+    return Predicted(answers, state, Passes((size,) * (frames // size)))
 
 
 def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.features import FeaturePass
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 BINS = 10
 TRACKED, LARGEST = ("features", "outputs"), 10.0  # times the source's largest output is an explosion
@@ -56,9 +56,9 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
     no_stabilisation: Annotated[bool, Means("whether to do without what keeps outputs from exploding")] = False
     bn_momentum: NormMomentum = 0.1
 
-    tasks, packs = ("classification",), True
+    tasks, has_source_summary = ("classification",), True
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Return the range and the histogram of each feature and output on the source."""
         if data.task.name != "classification":
             return EMPTY_PACK

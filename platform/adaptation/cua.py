@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.adaptation.run import LearningRun
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Cua(LossDescent):
     replay_per_domain: Annotated[int, Ge(1), Means("samples that each domain leaves, and the source")] = 20
     source_features: Annotated[int, Ge(2), Means("features of the source that are kept")] = 512
 
-    tasks, packs = ("classification",), True
+    tasks, has_source_summary = ("classification",), True
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Return features of the source, and a few of its frames with their labels."""
         if data.task.name != "classification":
             return EMPTY_PACK

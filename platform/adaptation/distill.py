@@ -22,7 +22,7 @@ from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabels
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ Strategy = Literal["gradient_guided", "random", "first", "last", "first_last", "
 
 
 @dataclass(frozen=True, eq=False)
-class DistillMemory:
+class DistillState:
     """The state between phases."""
 
     digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
@@ -73,31 +73,31 @@ class Distill(Adaptation):
 
     labels, stream_batch = "teacher", 0
 
-    def ways(self, planned: Phase) -> tuple[Phase, ...]:
+    def training_configs(self, planned: Phase) -> tuple[Phase, ...]:
         return tuple(replace(planned, iterations=count) for count in self.step_choices) or (planned,)
 
-    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+    def passes_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the work of a phase, unless a score ends it."""
         if phase.stop_score is not None:
             return None
         count = self.iterations if phase.iterations is None else phase.iterations
         return Passes(count * (self.batch,), count * (self.batch,))
 
-    def _done(self, state: DistillMemory, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
+    def _done(self, state: DistillState, frames: int, forward: int, losses: list[float]) -> dict[str, Any]:
         """Return the steps of a phase, and its work with the moments that it kept."""
         kept_bytes = sum(moment.nbytes for moment in state.moments)
         work = Passes(forward * (frames,), len(losses) * (frames,), kept_bytes=kept_bytes)
-        return {"iterations": len(losses), "losses": tuple(losses), "work": work}
+        return {"iterations": len(losses), "losses": tuple(losses), "passes": work}
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> DistillMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> DistillState:
         """Start without moments: those of a network with other channels do not apply."""
         from driftlab.platform.networks.vector import read
 
         model.eval()
         vector = read(model)
-        return DistillMemory(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
+        return DistillState(tuple(np.zeros_like(vector) for _ in range(self._rule().moments)), start=vector)
 
-    def reset(self, model: nn.Module, state: Any) -> DistillMemory:
+    def reset(self, model: nn.Module, state: Any) -> DistillState:
         from driftlab.platform.networks.vector import write
 
         write(model, state.start)
@@ -112,7 +112,7 @@ class Distill(Adaptation):
         with bind_vector(model) as flat:
             return self._phase(model, flat, state, batch, phase)
 
-    def _phase(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch, phase: Phase) -> Adapted:
+    def _phase(self, model: nn.Module, flat: Flat, memory: DistillState, batch: Batch, phase: Phase) -> Adapted:
         """Choose coordinates, then train; a phase that leaves the finite numbers is undone."""
         from driftlab.platform.networks.training.descent import Descent
 
@@ -145,20 +145,20 @@ class Distill(Adaptation):
         if not losses:
             flat.weights.copy_(before)
             why = "good enough" if _reached(score, phase) else "no label counts"
-            return Adapted(memory, skipped=why, score=score, work=done["work"])
+            return Adapted(memory, skipped=why, score=score, passes=done["passes"])
         if not (math.isfinite(losses[-1]) and walk.is_finite()):
             flat.weights.copy_(before)
             why = f"not finite after {len(losses)} iterations, loss {losses[-1]}"
-            return Adapted(memory, skipped=why, work=done["work"])
-        after = DistillMemory(walk.moments(), walk.steps, walk.update(), memory.start, mask)
+            return Adapted(memory, skipped=why, passes=done["passes"])
+        after = DistillState(walk.moments(), walk.steps, walk.update(), memory.start, mask)
         return Adapted(after, changed=mask | undone, score=score, **done)
 
-    def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, Answers]:
+    def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, TaskLabels]:
         """Draw a mini-batch; a phase with a stop score trains on all frames, by which it is scored."""
         assert batch.labels is not None
         return draw_batch(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
 
-    def _select(self, model: nn.Module, flat: Flat, memory: DistillMemory, batch: Batch) -> masks.Mask:
+    def _select(self, model: nn.Module, flat: Flat, memory: DistillState, batch: Batch) -> masks.Mask:
         """Choose the coordinates that this phase may change."""
         size = flat.layout.size
         count = masks.budget(self.fraction, size)
@@ -178,7 +178,7 @@ class Distill(Adaptation):
         return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
 
 
-def _restart(flat: Flat, memory: DistillMemory, *, anew: bool) -> masks.Mask:
+def _restart(flat: Flat, memory: DistillState, *, anew: bool) -> masks.Mask:
     """Return to the generic weights if phases restart there, and return the mask of changed weights."""
     import torch
 
@@ -189,14 +189,14 @@ def _restart(flat: Flat, memory: DistillMemory, *, anew: bool) -> masks.Mask:
     return memory.trained
 
 
-def draw_batch(batch: Batch, count: int) -> tuple[Images, Answers]:
+def draw_batch(batch: Batch, count: int) -> tuple[Images, TaskLabels]:
     """Draw a mini-batch uniformly, with replacement."""
     assert batch.labels is not None
     rows = batch.rng.integers(len(batch.images), size=count)
     return batch.images[rows], batch.labels[rows]
 
 
-def backpropagate(flat: Flat, output: torch.Tensor, labels: Answers, task: Task = SEGMENTATION) -> float | None:
+def backpropagate(flat: Flat, output: torch.Tensor, labels: TaskLabels, task: Task = SEGMENTATION) -> float | None:
     """Put the gradient of the mean loss over usable labels into the flat vector; None if no label is usable."""
     import torch
 
@@ -220,7 +220,7 @@ def _score(output: torch.Tensor, batch: Batch, phase: Phase) -> float | None:
     if phase.stop_score is None:
         return None
     assert batch.labels is not None
-    predicted = batch.task.answers(output.detach(), *batch.images.shape[1:3])
+    predicted = batch.task.predictions(output.detach(), *batch.images.shape[1:3])
     counts = batch.task.counts(predicted, batch.labels, output.shape[1])
     return float(np.nan_to_num(batch.task.score(counts.sum(axis=0))))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.adaptation.batches import Rows
     from driftlab.platform.adaptation.run import LearningRun
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Eata(NormAffine, StatefulAdaptation):
     fisher_frames: Annotated[int, Ge(0), Means("frames of the source for the Fisher information", "frames")] = 2000
     fisher_batch: Annotated[int, Ge(2), Means("frames of one of its gradients", "frames")] = 64
 
-    packs = True
+    has_source_summary = True
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         return fisher_information(model, data, self.fisher_frames, self.fisher_batch)
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:

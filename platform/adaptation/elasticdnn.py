@@ -20,12 +20,12 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
 from driftlab.platform.adaptation.batches import NO_FRAMES, Rows, in_parts
-from driftlab.platform.adaptation.estimating import EstimatingMemory
+from driftlab.platform.adaptation.estimating import EstimatorState
 from driftlab.platform.adaptation.learn import LearningAdaptation
-from driftlab.platform.adaptation.memory import ElasticMemory
+from driftlab.platform.adaptation.memory import ElasticState
 from driftlab.platform.adaptation.objectives import entropies, information, samples_of
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Estimated, Passes, Weights
+from driftlab.platform.core.records import AccuracyEstimates, Passes, Weights
 from driftlab.platform.networks.training.descent import Momentum
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.filters import Wiring
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.module_utils import NormRecord
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.networks.vector import Layout
     from driftlab.platform.scaling.base import Scaling
 
@@ -84,15 +84,15 @@ class Elastic(LearningAdaptation):
     def begin(self, run: LearningRun) -> None:
         """Compute what a phase needs once, before its first step."""
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticState:
         """Copy the network; samples to replay stay."""
         from driftlab.platform.networks.predict import state_of
 
         model.eval()
         source = state_of(model)
-        return ElasticMemory(source) if go_on is None else replace(go_on, source=source)
+        return ElasticState(source) if go_on is None else replace(go_on, source=source)
 
-    def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
+    def reset(self, model: nn.Module, state: Any) -> ElasticState:
         from driftlab.platform.networks.module_utils import restore_entries
 
         restore_entries(model, state.source)
@@ -233,13 +233,13 @@ class ElasticDnn(Elastic):
 
     def __post_init__(self) -> None:
         """Require a pack where accuracies are estimated."""
-        object.__setattr__(self, "packs", self.estimates > 0)
+        object.__setattr__(self, "has_source_summary", self.estimates > 0)
 
     @property
     def norms_only(self) -> bool:
         return self.objective == "entropy"
 
-    def pack_family(self, scaling: Scaling, family: Any, data: Data) -> Weights:
+    def summarise_source_family(self, scaling: Scaling, family: Any, data: DataSplits) -> Weights:
         """Fit the estimator of accuracies, where there are networks to choose from or to cut for samples."""
         from driftlab.platform.adaptation.estimating import learn_estimator
 
@@ -249,19 +249,21 @@ class ElasticDnn(Elastic):
             return EMPTY_PACK
         return learn_estimator(self, scaling, family, data, self.estimates).store()
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticState:
         state = super().prepare(model, pack, go_on=go_on)
-        return EstimatingMemory(state.source, pack=dict(pack)) if pack and go_on is None else state
+        return EstimatorState(state.source, pack=dict(pack)) if pack and go_on is None else state
 
-    def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
+    def reset(self, model: nn.Module, state: Any) -> ElasticState:
         """Return to the network as it was cut; nothing observed stays."""
         kept = super().reset(model, state)
-        return EstimatingMemory(kept.source, pack=state.pack) if isinstance(state, EstimatingMemory) else kept
+        return EstimatorState(kept.source, pack=state.pack) if isinstance(state, EstimatorState) else kept
 
-    def estimate(self, source: nn.Module, state: Any, batch: Batch, phase: Phase) -> tuple[Estimated | None, Any]:
+    def estimate(
+        self, source: nn.Module, state: Any, batch: Batch, phase: Phase
+    ) -> tuple[AccuracyEstimates | None, Any]:
         from driftlab.platform.adaptation import estimating
 
-        known = estimating.restore(state.pack) if isinstance(state, EstimatingMemory) else None
+        known = estimating.restore(state.pack) if isinstance(state, EstimatorState) else None
         if known is None or self.reject_reason(source, batch, state):
             return None, state
         frames = len(batch.images)
@@ -269,7 +271,7 @@ class ElasticDnn(Elastic):
         steps = (min(self.batch, frames),) * (self.iterations if phase.iterations is None else phase.iterations)
         likely = Passes((1, frames, frames, frames, frames, *steps), steps)
         before, after = (tuple(map(float, column)) for column in found.T)
-        estimated = Estimated(tuple(map(float, known.sizes)), before, after, Passes((frames,)), likely)
+        estimated = AccuracyEstimates(tuple(map(float, known.sizes)), before, after, Passes((frames,)), likely)
         return estimated, replace(state, history=history)
 
     def end(self, run: LearningRun) -> None:
@@ -277,7 +279,7 @@ class ElasticDnn(Elastic):
         from driftlab.platform.adaptation import estimating
 
         state, looks = run.state, run.notes["looks"]
-        known = estimating.restore(state.pack) if isinstance(state, EstimatingMemory) else None
+        known = estimating.restore(state.pack) if isinstance(state, EstimatorState) else None
         if known is not None and len(looks) == BOTH:
             history = state.history.observe(*estimating.observed_shares(known, run.model, looks))
             run.state = replace(state, history=history)

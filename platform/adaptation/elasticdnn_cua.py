@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
 from driftlab.platform.adaptation.batches import Rows
 from driftlab.platform.adaptation.elasticdnn import Elastic
-from driftlab.platform.adaptation.memory import ElasticMemory
+from driftlab.platform.adaptation.memory import ElasticState
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.adaptation.run import LearningRun
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 KERNELS = 5
 MAX_SOURCE = 512
@@ -39,23 +39,23 @@ class ElasticCua(Elastic):
     ] = 20
     replay_weight: Annotated[float, Ge(0), Le(100), Means("weight of the replayed samples in the loss")] = 1.0
 
-    tasks, packs = ("classification",), True
+    tasks, has_source_summary = ("classification",), True
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Keep the first samples of the source, with their classes."""
         if data.task.name != "classification":
             return EMPTY_PACK
         lessons = data.train.first(self.replay_per_domain)
         return {"images": lessons.images, "labels": np.asarray(lessons.labels, dtype=np.uint8)}
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticState:
         state = super().prepare(model, pack, go_on=go_on)
         if go_on is not None or "images" not in pack:
             return state
         images = np.array(pack["images"])
         return replace(state, images=images, labels=np.array(pack["labels"]), of_source=len(images))
 
-    def reset(self, model: nn.Module, state: Any) -> ElasticMemory:
+    def reset(self, model: nn.Module, state: Any) -> ElasticState:
         """Return to the network as it was cut; of the replayed samples only those of the source stay."""
         kept, count = super().reset(model, state), state.of_source
         return replace(kept, images=state.images[:count], labels=state.labels[:count], of_source=count)

@@ -22,7 +22,7 @@ class ElasticTeacher(Elastic):
 
     labels = "teacher"
 
-    def ways(self, planned: Phase) -> tuple[Phase, ...]:
+    def training_configs(self, planned: Phase) -> tuple[Phase, ...]:
         """Return how many steps a phase has, so that schedulers can try out a part of it."""
         return (replace(planned, iterations=planned.iterations or self.iterations),)
 

@@ -17,7 +17,7 @@ from driftlab.datasets.domains.orders import Domain
 from driftlab.platform.adaptation import estimator
 from driftlab.platform.adaptation.base import Adaptation, Batch, Phase
 from driftlab.platform.adaptation.estimator import DomainSummary, Estimator, Floats, Observation, Projection
-from driftlab.platform.adaptation.memory import ElasticMemory
+from driftlab.platform.adaptation.memory import ElasticState
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget, Scaling
@@ -25,7 +25,7 @@ from driftlab.platform.scaling.base import Budget, Scaling
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data, Lessons
+    from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
 SHIFTS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # made for choosing settings, not for tests
 SEVERITIES, SAMPLES, JUDGED = 5, 100, 300
@@ -54,7 +54,7 @@ class DomainHistory:
 
 
 @dataclass(frozen=True, eq=False)
-class EstimatingMemory(ElasticMemory):
+class EstimatorState(ElasticState):
     """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
 
     digest_name = "EstimatingMemory"
@@ -177,7 +177,7 @@ def count_parameters(model: nn.Module) -> int:
 # Offline --------------------------------------------------------------------------------------------------------------
 
 
-def learn_estimator(member: Adaptation, scaling: Scaling, family: Any, data: Data, domains: int) -> Estimating:
+def learn_estimator(member: Adaptation, scaling: Scaling, family: Any, data: DataSplits, domains: int) -> Estimating:
     """Cut and retrain every network of a family for pseudo-domains, and fit the estimator to what they reach."""
     source, profile = scaling.source(family), scaling.profile(family, data.size)
     count = len(profile)
@@ -207,20 +207,20 @@ def pseudo_domains(count: int) -> list[Domain]:
     return [Domain(SHIFTS[k % len(SHIFTS)], 1 + k // len(SHIFTS) % SEVERITIES) for k in range(count)]
 
 
-def _shifted(data: Data, domain: Domain, number: int) -> tuple[Batch, Lessons]:
+def _shifted(data: DataSplits, domain: Domain, number: int) -> tuple[Batch, LabelledFrames]:
     """Return frames to adapt on, of the training part, and frames to judge by, of the validation part."""
     from driftlab.datasets.domains.shifts import shifted
-    from driftlab.platform.networks.training.training_loop import Lessons
+    from driftlab.platform.networks.training.training_loop import LabelledFrames
 
     rng = rng_for(data.seed, "estimator", number)
     rows = rng.permutation(len(data.train))[:SAMPLES]
     images, judged = data.train.images[rows], data.val.first(JUDGED)
     seen, other = (np.stack([shifted(each, domain, rng) for each in part]) for part in (images, judged.images))
-    return Batch(seen, None, rng, data.task), Lessons(other, judged.labels)
+    return Batch(seen, None, rng, data.task), LabelledFrames(other, judged.labels)
 
 
 def _retrained(
-    member: Adaptation, scaling: Scaling, family: Any, budget: Budget, parts: tuple[Batch, Lessons, Data]
+    member: Adaptation, scaling: Scaling, family: Any, budget: Budget, parts: tuple[Batch, LabelledFrames, DataSplits]
 ) -> tuple[float, float]:
     """Return the accuracy of a network that was cut for a domain, before and after it was retrained."""
     from driftlab.platform.networks.training.training_loop import grade
@@ -233,7 +233,7 @@ def _retrained(
     return before, grade(network, data, judged)
 
 
-def _threshold(network: nn.Module, data: Data) -> float:
+def _threshold(network: nn.Module, data: DataSplits) -> float:
     from driftlab.platform.networks.training.training_loop import grade
 
     judged = data.val.first(JUDGED)

@@ -22,7 +22,7 @@ class Frozen(Adaptation):
         return None
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        return Adapted(state, work=Passes())
+        return Adapted(state, passes=Passes())
 
     def reset(self, model: nn.Module, state: Any) -> Any:
         return state

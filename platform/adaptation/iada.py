@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.adaptation.run import LearningRun
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 NOISE, HIDDEN = 32, 64  # numbers from which a feature is made, and the width of both small nets
 TELLS = "tells"  # the discriminator's name among the arrays
@@ -43,9 +43,9 @@ class Iada(LossDescent):
     source_steps: Annotated[int, Ge(0), Means("steps in which the generator learns the source")] = 400
     source_frames: Annotated[int, Ge(2), Means("frames of the source that it learns from", "frames")] = 512
 
-    tasks, packs = ("classification",), True
+    tasks, has_source_summary = ("classification",), True
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
         """Return a generator of source features, and the discriminator that it learned against."""
         import torch
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
-from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Adapted, Batch, Phase, Predicted
 from driftlab.platform.adaptation.batches import PredictOn, frames_reject, source_passes
 from driftlab.platform.adaptation.learn import StreamAdaptation
 from driftlab.platform.core.parameters import Means
@@ -42,14 +42,14 @@ class Lame(StreamAdaptation):
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         return frames_reject("Lame", batch)
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict a batch together; a frame that is answered at once has no neighbours."""
         if self.predict_on == "frame" or frames_reject("Lame", batch):
-            return super().answer(model, state, batch)
+            return super().predict(model, state, batch)
         frames = len(batch.images)
         seen = source_passes(model, batch.images, frames)
         outputs = self.refine(seen.features, seen.outputs)
-        return Answered(batch.task.answers(outputs, *batch.images.shape[1:3]), state, Passes((frames,)))
+        return Predicted(batch.task.predictions(outputs, *batch.images.shape[1:3]), state, Passes((frames,)))
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         return self.only_predict(model, state, batch, phase, STILL)

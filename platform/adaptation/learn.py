@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from driftlab.platform.adaptation.base import EMPTY_PACK, STREAM_BATCH, Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, STREAM_BATCH, Adaptation, Adapted, Batch, Phase, Predicted
 from driftlab.platform.adaptation.batches import (
     MAX_FRAMES,
     NO_FRAMES,
@@ -34,7 +34,7 @@ from driftlab.platform.adaptation.batches import (
     split_groups,
     without_entropy,
 )
-from driftlab.platform.adaptation.memory import MethodMemory, StreamMemory, own_arrays
+from driftlab.platform.adaptation.memory import MethodState, StreamState, own_arrays
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 from driftlab.platform.networks.heads import names_below_head
@@ -113,34 +113,34 @@ class LearningAdaptation(Adaptation):
     def next_state(self, run: LearningRun, *, carries: bool) -> Any:
         """Return the state after a run, with its optimiser if the next call continues with it."""
         after = replace(run.state, moments=run.moments() if carries else (), steps=run.steps)
-        return replace(after, held=own_arrays(run.held)) if isinstance(after, MethodMemory) else after
+        return replace(after, held=own_arrays(run.held)) if isinstance(after, MethodState) else after
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         """Run the training steps. The network ends as they leave it or, with a reason, as it was before."""
         why = self.reject_reason(model, batch, state)
         batches = [] if why else self.training_batches(model, batch, phase)
         if not batches:
-            return Adapted(state, skipped=why or NO_STEPS, work=Passes())
+            return Adapted(state, skipped=why or NO_STEPS, passes=Passes())
         from driftlab.platform.adaptation.run import LearningRun
 
         model.eval()
         with LearningRun(self, model, state, batch, phase).opened() as run:
             if why := self.start(run):
-                return Adapted(state, skipped=why, work=run.passes(state))
+                return Adapted(state, skipped=why, passes=run.passes(state))
             run.repeat(batches)
         after = self.next_state(run, carries=True)  # what was held at the end, whether it is kept or not
         why = run.stopped or run.invalid_reason() or self.fault(run)
         if why or (run.names and not run.made and not run.waits):
             run.undo()
-            return Adapted(state, skipped=why or self.nothing, work=run.passes(after), **run.seen())
+            return Adapted(state, skipped=why or self.nothing, passes=run.passes(after), **run.seen())
         work = run.passes(after)
         self.end(run)
         after = self.next_state(run, carries=self.carries(phase))
         work = replace(work, forward=tuple(run.forward))  # what `end` keeps takes the place of what was kept before
         if run.waits:
-            return Adapted(after, skipped=run.waits, work=work, **run.seen())
+            return Adapted(after, skipped=run.waits, passes=work, **run.seen())
         made = run.made if run.names else len(batches)
-        return Adapted(after, made, tuple(run.losses), run.changed(), work=work, **run.seen())
+        return Adapted(after, made, tuple(run.losses), run.changed(), passes=work, **run.seen())
 
 
 @dataclass(frozen=True)
@@ -168,32 +168,32 @@ class StreamAdaptation(Adaptation):
         """Make batch norms normalise as predictions need it; None: by their stored statistics."""
         return None
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> StreamMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> StreamState:
         """Copy the entries that may change; keep the parts of the previous optimiser that fit by name and shape."""
         from driftlab.platform.networks.module_utils import copy_entries
 
         model.eval()
         source = copy_entries(model, self.changes(model))
         if go_on is None:
-            return StreamMemory(source)
+            return StreamState(source)
         shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
         moments = tuple(
             {name: value for name, value in moment.items() if shapes.get(name) == value.shape}
             for moment in go_on.moments
         )
-        return StreamMemory(source, moments, go_on.steps if any(moments) else 0)
+        return StreamState(source, moments, go_on.steps if any(moments) else 0)
 
-    def reset(self, model: nn.Module, state: Any) -> StreamMemory:
+    def reset(self, model: nn.Module, state: Any) -> StreamState:
         """Return to the source network with a fresh optimiser."""
         from driftlab.platform.networks.module_utils import restore_entries
 
         restore_entries(model, state.source)
         return StreamAdaptation.prepare(self, model)
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict by `statistics` of the batch, or of each frame alone where predictions do not wait for the batch."""
         if (statistics := self.statistics(model)) is None:
-            return super().answer(model, state, batch)
+            return super().predict(model, state, batch)
         return predict_with_statistics(statistics, model, state, batch, alone=self.predict_on == "frame")
 
     def only_predict(self, model: nn.Module, state: Any, batch: Batch, phase: Phase, why: str) -> Adapted:
@@ -201,9 +201,9 @@ class StreamAdaptation(Adaptation):
         parts = split_groups(len(batch.images), phase, self.stream_batch)
         reject = self.reject_reason(model, batch, state) or ("" if parts else NO_STEPS)
         if reject or not phase.on_stream or self.predict_on == "frame":
-            return Adapted(state, skipped=reject or why, work=Passes())
-        answered = self.answer(model, state, batch)
-        return Adapted(state, skipped=why, work=answered.work, answers=answered.answers)
+            return Adapted(state, skipped=reject or why, passes=Passes())
+        answered = self.predict(model, state, batch)
+        return Adapted(state, skipped=why, passes=answered.passes, predictions=answered.predictions)
 
 
 class StatefulAdaptation(StreamAdaptation):
@@ -213,13 +213,13 @@ class StatefulAdaptation(StreamAdaptation):
         """Return the member's first arrays."""
         return {}
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> MethodMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> MethodState:
         """Copy the source, and begin with the member's own arrays; those of another network do not apply."""
         first = super().prepare(model, go_on=go_on)
         kept, own = dict(pack), dict(self.begin(model, pack))
-        return MethodMemory(first.source, first.moments, first.steps, None, kept, own)
+        return MethodState(first.source, first.moments, first.steps, None, kept, own)
 
-    def reset(self, model: nn.Module, state: Any) -> MethodMemory:
+    def reset(self, model: nn.Module, state: Any) -> MethodState:
         """Return to the source network with a fresh optimiser and fresh arrays."""
         super().reset(model, state)
         return self.prepare(model, state.pack)
@@ -246,7 +246,7 @@ class NormStatistics(LearningAdaptation, StreamAdaptation):
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         run.watch(rows)
 
-    def work_of(self, phase: Phase, frames: int) -> Passes | None:
+    def passes_of(self, phase: Phase, frames: int) -> Passes | None:
         """Return the forward passes of a network with batch norms."""
         parts = split_groups(frames, phase, self.stream_batch)
         return Passes(tuple(len(rows) for rows in parts if len(rows)), trained=())
@@ -353,7 +353,7 @@ class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
             run.held = dict(run.state.held)
             run.stop("its features are not finite")
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict by arrays with the batch among them, or each frame alone where predictions do not wait."""
         import torch
 
@@ -361,10 +361,10 @@ class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
         from driftlab.platform.networks.predict import evaluating
 
         if self.reject_reason(model, batch, state):
-            return super().answer(model, state, batch)
+            return super().predict(model, state, batch)
         frames, size = batch.images.shape[:3], 1 if self.predict_on == "frame" else len(batch.images)
         run, answers = LearningRun(self, model, state, batch, Phase(on_stream=True)), batch.task.blank(*frames)
         with evaluating(model), torch.no_grad():
             for rows in in_parts(len(batch.images), size):
-                answers[rows] = batch.task.answers(self.follow(run, rows)[1], *frames[1:])
-        return Answered(answers, state, Passes(tuple(run.forward)))
+                answers[rows] = batch.task.predictions(self.follow(run, rows)[1], *frames[1:])
+        return Predicted(answers, state, Passes(tuple(run.forward)))

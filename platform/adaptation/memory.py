@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class StreamMemory:
+class StreamState:
     """The state of a member: the source values of what it changes, and its optimiser."""
 
     digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
@@ -39,7 +39,7 @@ class StreamMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class MethodMemory(StreamMemory):
+class MethodState(StreamState):
     """The state of a member with arrays of its own."""
 
     digest_name = "MethodMemory"
@@ -54,7 +54,7 @@ class MethodMemory(StreamMemory):
 
 
 @dataclass(frozen=True, eq=False)
-class ElasticMemory:
+class ElasticState:
     """The state: the network as it was cut, and the samples that are replayed."""
 
     digest_name: ClassVar[str] = "ElasticMemory"

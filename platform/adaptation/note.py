@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from driftlab.platform.adaptation.banks import Item, MemoryBankAdaptation, ReservoirBank, images_of
-from driftlab.platform.adaptation.base import Answered, Batch
+from driftlab.platform.adaptation.base import Batch, Predicted
 from driftlab.platform.adaptation.batches import Rows, predict_with_statistics
 from driftlab.platform.adaptation.norms import InstanceNorm, normalise_with
 from driftlab.platform.core.parameters import Means
@@ -41,7 +41,7 @@ class Note(MemoryBankAdaptation):
 
     only_on_stream = True
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict each frame with statistics of its own where they are far from the stored ones."""
         return predict_with_statistics(self._norms(model, learns=False), model, state, batch, alone=False)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.adaptation.run import LearningRun
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 KERNELS = 5
 
@@ -51,7 +51,7 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
     return entropies(outputs).mean() - div_weight * diversity
 
 
-def fisher_information(model: nn.Module, data: Data, frames: int, batch: int) -> Weights:
+def fisher_information(model: nn.Module, data: DataSplits, frames: int, batch: int) -> Weights:
     """Return the mean squared gradient of scales and shifts on the network's own predictions for source frames."""
     from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch
 
@@ -66,14 +66,14 @@ def fisher_information(model: nn.Module, data: Data, frames: int, batch: int) ->
 
 
 def _squared_gradients(
-    model: nn.Module, parameters: dict[str, nn.Parameter], images: Any, data: Data
+    model: nn.Module, parameters: dict[str, nn.Parameter], images: Any, data: DataSplits
 ) -> dict[str, torch.Tensor]:
     import torch
 
     from driftlab.platform.networks.predict import device_of, to_input
 
     outputs = model(to_input(images).to(device_of(model)))
-    loss = data.task.loss(outputs, data.task.answers(outputs.detach(), *data.size))
+    loss = data.task.loss(outputs, data.task.predictions(outputs.detach(), *data.size))
     assert loss is not None
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
     return {name: found**2 for name, found in zip(parameters, gradients, strict=True)}

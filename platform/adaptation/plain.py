@@ -80,7 +80,7 @@ class PlainAdaptation(StreamAdaptation):
         from driftlab.platform.networks.module_utils import copy_entries, is_finite, restore_entries
 
         if not len(batch.images) or phase.iterations == 0:
-            return Adapted(state, skipped=NO_FRAMES, work=Passes())
+            return Adapted(state, skipped=NO_FRAMES, passes=Passes())
         model.eval()
         before, weights = copy_entries(model, state.source), vector.read(model)
         mine = _unpacked(state.kept, model)
@@ -91,12 +91,12 @@ class PlainAdaptation(StreamAdaptation):
         work = dataclasses.replace(passes[0], kept_bytes=after.kept_bytes)
         if not is_finite(model, state.source):
             restore_entries(model, before)
-            return Adapted(state, skipped="it left numbers that are not finite", work=work)
+            return Adapted(state, skipped="it left numbers that are not finite", passes=work)
         answers = None
         if outputs is not None and self.predict_on == "batch":
-            answers = batch.task.answers(outputs.detach(), *batch.images.shape[1:3])
+            answers = batch.task.predictions(outputs.detach(), *batch.images.shape[1:3])
         changed = vector.read(model) != weights
-        return Adapted(after, 1, changed=changed if changed.any() else None, work=work, answers=answers)
+        return Adapted(after, 1, changed=changed if changed.any() else None, passes=work, predictions=answers)
 
 
 @functools.cache

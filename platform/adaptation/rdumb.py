@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.wrapper import Modifier, moved_since
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper, moved_since
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RDumb(Modifier):
+class RDumb(AdaptationWrapper):
     """Return to the source regularly."""
 
     reset_steps: Annotated[int, Ge(1), Means("steps after which the network returns to the source")] = 1000

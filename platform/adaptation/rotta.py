@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.augment import Views, augment
-from driftlab.platform.adaptation.banks import Item, MemoryBankAdaptation, TimelyBank, images_of
+from driftlab.platform.adaptation.banks import CategoryBalancedBank, Item, MemoryBankAdaptation, images_of
 from driftlab.platform.adaptation.batches import NormMomentum, Rows
 from driftlab.platform.adaptation.memory import below, under
 from driftlab.platform.adaptation.norms import FollowingNorm, normalise_with
@@ -43,8 +43,8 @@ class RoTta(MemoryBankAdaptation):
 
         return under("student", copy_entries(model, self.changes(model)))
 
-    def bank(self, classes: int, rng: np.random.Generator) -> TimelyBank:
-        return TimelyBank(self.capacity, classes=classes)
+    def bank(self, classes: int, rng: np.random.Generator) -> CategoryBalancedBank:
+        return CategoryBalancedBank(self.capacity, classes=classes)
 
     def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         return run.outputs(rows)

@@ -298,8 +298,8 @@ class LearningRun:
         """Return the predictions for the batch and the share of samples that were fit, where the call found them."""
         batch, answers = self.batch, None
         if self._shown is not None and self.phase.on_stream and self.member.predict_on == "batch":
-            answers = batch.task.answers(self._shown, *batch.images.shape[1:3])
-        return {"answers": answers, "accepted": self._fit / self._judged if self._judged else None}
+            answers = batch.task.predictions(self._shown, *batch.images.shape[1:3])
+        return {"predictions": answers, "accepted": self._fit / self._judged if self._judged else None}
 
     def changed(self) -> npt.NDArray[np.bool_] | None:
         """Mark what changed in the vector of all weights; None if nothing did."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
-from driftlab.platform.adaptation.base import Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Adapted, Batch, Phase, Predicted
 from driftlab.platform.adaptation.batches import (
     NO_STEPS,
     Rows,
@@ -26,7 +26,7 @@ from driftlab.platform.adaptation.batches import (
 )
 from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
 from driftlab.platform.adaptation.norms import MemoryNorm, normalise_with, record_statistics
-from driftlab.platform.adaptation.wrapper import Modifier, PolicyMemory
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -38,7 +38,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Snap(Modifier):
+class Snap(AdaptationWrapper):
     """Learn seldom, from the right frames."""
 
     every_batches: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
@@ -57,7 +57,7 @@ class Snap(Modifier):
         object.__setattr__(self, "tasks", ("classification",))
         object.__setattr__(self, "only_on_stream", True)
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict with the memory's statistics."""
         from driftlab.platform.networks.predict import device_of, predict
 
@@ -66,50 +66,50 @@ class Snap(Modifier):
             answers = predict(
                 model, batch.images, task=batch.task, batch=1 if now else max(frames, 1), device=device_of(model)
             )
-        return Answered(answers, state, Passes((1,) * frames if now else (frames,) * (frames > 0)))
+        return Predicted(answers, state, Passes((1,) * frames if now else (frames,) * (frames > 0)))
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         why = norms_reject(model, batch) or frames_reject("Snap", batch)
         if why or not split_groups(len(batch.images), phase, self.stream_batch):
-            return Adapted(state, skipped=why or NO_STEPS, work=Passes())
+            return Adapted(state, skipped=why or NO_STEPS, passes=Passes())
         model.eval()
         outputs, places = self._look(model, state, batch)
         first = Passes((len(batch.images),))
         if not bool(outputs.isfinite().all()):
-            return Adapted(state, skipped="its predictions are not finite", work=first)
+            return Adapted(state, skipped="its predictions are not finite", passes=first)
         at_once = phase.on_stream and self.predict_on == "batch"
-        answers = batch.task.answers(outputs, *batch.images.shape[1:3]) if at_once else None
+        answers = batch.task.predictions(outputs, *batch.images.shape[1:3]) if at_once else None
         after, share = self._remember(state, batch, outputs.softmax(dim=1).cpu().numpy(), places)
         done = self._lesson(model, after, batch)
-        work = done.work or Passes()
+        work = done.passes or Passes()
         paid = replace(work, forward=(*first.forward, *work.forward), kept_bytes=work.kept_bytes + after.kept_bytes)
-        return replace(done, work=paid, answers=answers, accepted=share)
+        return replace(done, passes=paid, predictions=answers, accepted=share)
 
-    def _lesson(self, model: nn.Module, state: PolicyMemory, batch: Batch) -> Adapted:
+    def _lesson(self, model: nn.Module, state: WrapperState, batch: Batch) -> Adapted:
         """Train the wrapped member on the memory if due, and use the statistics of the memory."""
         waited, images = int(state.held["waited"]) + 1, state.held.get("image")
         later = replace(state, held={**state.held, "waited": np.array(waited)})
         if waited < self.every_batches or images is None or len(images) < 2:
-            return Adapted(later, skipped=f"it learns from every {self.every_batches} batches", work=Passes())
+            return Adapted(later, skipped=f"it learns from every {self.every_batches} batches", passes=Passes())
         memory = batch.showing(images)
         done = self.inner.adapt(model, state.inner, memory, Phase(on_stream=True))
         if not done.iterations:
-            return replace(done, state=later, answers=None)
-        work, rows = done.work or Passes(), np.arange(len(images))
+            return replace(done, state=later, predictions=None)
+        work, rows = done.passes or Passes(), np.arange(len(images))
         found = self._statistics(model, memory, rows)
         kept = {name: value for name, value in state.held.items() if not name.startswith("norm/")}
         held = {**kept, "waited": np.array(0), **under("norm", found)}
         return replace(
             done,
-            state=PolicyMemory(done.state, held),
-            work=replace(work, forward=(*work.forward, len(rows))),
-            answers=None,
+            state=WrapperState(done.state, held),
+            passes=replace(work, forward=(*work.forward, len(rows))),
+            predictions=None,
         )
 
     def begin(self, model: nn.Module) -> Weights:
         return {"waited": np.array(0)}
 
-    def _look(self, model: nn.Module, state: PolicyMemory, batch: Batch) -> tuple[torch.Tensor, Array]:
+    def _look(self, model: nn.Module, state: WrapperState, batch: Batch) -> tuple[torch.Tensor, Array]:
         """Predict a batch; return mean and deviation of each frame before the first batch norm as well."""
         import torch
 
@@ -131,7 +131,7 @@ class Snap(Modifier):
                 handle.remove()
         return outputs, found[0].cpu().numpy()
 
-    def _remember(self, state: PolicyMemory, batch: Batch, shares: Array, places: Array) -> tuple[PolicyMemory, float]:
+    def _remember(self, state: WrapperState, batch: Batch, shares: Array, places: Array) -> tuple[WrapperState, float]:
         """Store confident frames; drop the frame of the most frequent class that is farthest from the mean."""
         middle, held = places.mean(axis=0), dict(state.held)
         if "middle" in held:
@@ -147,7 +147,7 @@ class Snap(Modifier):
             held |= {name: np.stack(column) for name, column in zip(names, zip(*kept, strict=True), strict=True)}
         return replace(state, held={**held, "middle": middle}), len(fit) / len(shares)
 
-    def _norms(self, state: PolicyMemory) -> MemoryNorm:
+    def _norms(self, state: WrapperState) -> MemoryNorm:
         return MemoryNorm(self.width, as_tensors(below("norm", state.held)), len(state.held.get("label", ())))
 
     def _statistics(self, model: nn.Module, memory: Batch, rows: Rows) -> Weights:

@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
-from driftlab.platform.adaptation.wrapper import Modifier
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SparseUpdates(Modifier):
+class SparseUpdates(AdaptationWrapper):
     """Learn seldom, or no longer."""
 
     every_batches: Annotated[int, Ge(1), Means("batches from one that is learned from to the next")] = 4
@@ -30,10 +30,10 @@ class SparseUpdates(Modifier):
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         waited, steps = (int(state.held[name]) for name in ("waited", "steps"))
         if self.budget and steps >= self.budget:
-            return Adapted(state, skipped=f"the budget of {self.budget} steps is used up", work=Passes())
+            return Adapted(state, skipped=f"the budget of {self.budget} steps is used up", passes=Passes())
         if waited + 1 < self.every_batches:
             after = replace(state, held={**state.held, "waited": np.array(waited + 1)})
-            return Adapted(after, skipped=f"it learns from every {self.every_batches} batches", work=Passes())
+            return Adapted(after, skipped=f"it learns from every {self.every_batches} batches", passes=Passes())
         done = self._wrapped(model, state, batch, phase)
         if not done.iterations:
             return done

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from driftlab.platform.adaptation.base import Answered, Batch
+from driftlab.platform.adaptation.base import Batch, Predicted
 from driftlab.platform.adaptation.batches import Rows, frames_reject
 from driftlab.platform.adaptation.learn import HeadAdaptation, StreamAdaptation
 from driftlab.platform.adaptation.memory import as_tensors, own_arrays
@@ -50,10 +50,10 @@ class T3a(HeadAdaptation):
         head: Any = model.get_submodule(name)
         return own_arrays(supports_of(head.weight, head(head.weight).detach()))
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict by templates to which the batch belongs; single frames by those that the head has."""
         base = HeadAdaptation if self.predict_on == "batch" else StreamAdaptation
-        return base.answer(self, model, state, batch)
+        return base.predict(self, model, state, batch)
 
     def follow(self, run: LearningRun, rows: Rows) -> tuple[Supports, torch.Tensor]:
         import torch

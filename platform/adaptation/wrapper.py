@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from driftlab.errors import RequestError
-from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase, Predicted
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
-SAME = ("stream_batch", "training_runs", "predict_on", "episodic", "tasks", "only_on_stream", "packs")
+SAME = ("stream_batch", "training_runs", "predict_on", "episodic", "tasks", "only_on_stream", "has_source_summary")
 
 
 @dataclass(frozen=True, eq=False)
-class PolicyMemory:
+class WrapperState:
     """The state of a policy and of the member that it wraps."""
 
     digest_name: ClassVar[str] = "PolicyMemory"
@@ -40,7 +40,7 @@ class PolicyMemory:
 
 
 @dataclass(frozen=True)
-class Modifier(Adaptation):
+class AdaptationWrapper(Adaptation):
     """Wrap a member that learns without labels; it keeps its own way of learning on the stream."""
 
     member: Annotated[str, Means("the adaptation that is wrapped")] = "eata"
@@ -82,31 +82,31 @@ class Modifier(Adaptation):
             return []
         return [f"'member' is '{self.member}', must be one that learns on the stream without labels, such as eata"]
 
-    def pack(self, model: nn.Module, data: Data) -> Weights:
-        return self.inner.pack(model, data)
+    def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
+        return self.inner.summarise_source(model, data)
 
     def begin(self, model: nn.Module) -> Weights:
         """Return the policy's first arrays."""
         return {}
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> PolicyMemory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> WrapperState:
         """Prepare the wrapped member; the policy begins anew with another network."""
         inner = self.inner.prepare(model, pack, go_on=None if go_on is None else go_on.inner)
-        return PolicyMemory(inner, self.begin(model))
+        return WrapperState(inner, self.begin(model))
 
-    def reset(self, model: nn.Module, state: Any) -> PolicyMemory:
-        return PolicyMemory(self.inner.reset(model, state.inner), self.begin(model))
+    def reset(self, model: nn.Module, state: Any) -> WrapperState:
+        return WrapperState(self.inner.reset(model, state.inner), self.begin(model))
 
-    def answer(self, model: nn.Module, state: Any, batch: Batch) -> Answered:
-        answered = self.inner.answer(model, state.inner, batch)
+    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
+        answered = self.inner.predict(model, state.inner, batch)
         return replace(answered, state=replace(state, inner=answered.state))
 
-    def _wrapped(self, model: nn.Module, state: PolicyMemory, batch: Batch, phase: Phase) -> Adapted:
+    def _wrapped(self, model: nn.Module, state: WrapperState, batch: Batch, phase: Phase) -> Adapted:
         """Train the wrapped member, and charge the memory that the policy keeps."""
         done = self.inner.adapt(model, state.inner, batch, phase)
         after = replace(state, inner=done.state)
-        work = None if done.work is None else _with(done.work, state.kept_bytes if done.work.forward else 0)
-        return replace(done, state=after, work=work)
+        work = None if done.passes is None else _with(done.passes, state.kept_bytes if done.passes.forward else 0)
+        return replace(done, state=after, passes=work)
 
 
 @contextmanager
@@ -132,5 +132,5 @@ def moved_since(model: nn.Module, before: Any, done: Adapted) -> Adapted:
     return replace(done, changed=read(model) != before, skipped="")
 
 
-def _with(work: Passes, kept_bytes: int) -> Passes:
-    return replace(work, kept_bytes=work.kept_bytes + kept_bytes)
+def _with(passes: Passes, kept_bytes: int) -> Passes:
+    return replace(passes, kept_bytes=passes.kept_bytes + kept_bytes)

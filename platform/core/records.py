@@ -15,8 +15,8 @@ from driftlab.errors import RunError
 Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the value of every row
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
-Engine = Literal["accelerator", "cpu", "storage", "link"]
-Share = float | Mapping[Engine, float]  # of a machine; a number stands for all its parts
+Resource = Literal["accelerator", "cpu", "storage", "link"]
+Share = float | Mapping[Resource, float]  # of a machine; a number stands for all its parts
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Need:
+class TaskCost:
     """The resources that a task needs when it has the machine alone."""
 
-    seconds: Mapping[Engine, float] = field(default_factory=dict)  # per part of the machine; most needs have one part
+    seconds: Mapping[Resource, float] = field(default_factory=dict)  # per part of the machine; most needs have one part
     memory_bytes: int = 0
     joules: float = 0.0
 
     @property
-    def alone_s(self) -> float:
+    def isolated_s(self) -> float:
         """Return the time on an otherwise idle machine; parts run one after another."""
         return sum(self.seconds.values())
 
@@ -117,11 +117,13 @@ class Variant:
         return self.accuracy if self.test_accuracy is None else self.test_accuracy
 
 
-CpuLaw = Literal["shared", "queued"]  # other programs get at most a fixed share, or the device serves all in turn
+CpuContention = Literal[
+    "shared", "queued"
+]  # other programs get at most a fixed share, or the device serves all in turn
 
 
 @dataclass(frozen=True)
-class Reading:
+class LoadReading:
     """The load of a device at a time, as its sensors tell it."""
 
     time_s: float
@@ -130,7 +132,7 @@ class Reading:
     clock: float = 1.0  # speed relative to the nominal one
     temperature_c: float | None = None  # None: not sensed
     battery: float | None = None  # charge, a fraction; None: no battery
-    law: CpuLaw = "shared"  # how the CPU load slows the device
+    contention: CpuContention = "shared"  # how the CPU load slows the device
     memory: float = 0.0  # share in use by other programs, 0 to 1
     gpu: float | None = None  # share in use by other programs; None: no GPU
 
@@ -195,11 +197,11 @@ class Trained:
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
     clamped: int = 0  # values clamped to the range of the update's number format
-    work: Passes = Passes()
+    passes: Passes = Passes()
 
 
 @dataclass(frozen=True)
-class Receipt:
+class Applied:
     """An application has applied an update or labels, or refused them with a reason."""
 
     version: int  # of the newest model
@@ -217,39 +219,39 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialScores:
     """A learner has tried several phases on a part of its samples and scored each on the rest."""
 
     before: float | None  # score of the current network, a fraction
     after: tuple[float | None, ...]  # score after each phase
-    work: tuple[Passes, ...]  # of each trial, scoring included
-    looks: Passes  # work of scoring the current network
-    begins: tuple[float | None, ...] = ()  # score before each phase, where it begins with another network
-    beside: tuple[Passes, ...] = ()  # the part of each `work` that is the same for any number of steps
+    passes: tuple[Passes, ...]  # of each trial, scoring included
+    scoring_passes: Passes  # work of scoring the current network
+    initial_scores: tuple[float | None, ...] = ()  # score before each phase, where it begins with another network
+    fixed_passes: tuple[Passes, ...] = ()  # the part of each `work` that is the same for any number of steps
 
 
 @dataclass(frozen=True)
-class Recalled:
+class RecallResult:
     """A learner has compared its network with stored ones on its newest samples."""
 
     accuracy: float | None  # of the network that it goes on with; None: it has no labels
-    begins: int | None  # number of the stored network that it goes on with; None: it keeps its own
-    work: Passes
+    resumed_network: int | None  # number of the stored network that it goes on with; None: it keeps its own
+    passes: Passes
 
 
 @dataclass(frozen=True)
-class Estimated:
+class AccuracyEstimates:
     """A learner has estimated what each network of its family reaches on its samples, from the smallest on."""
 
     sizes: tuple[float, ...]  # parameters, as a share of the whole network's
     before: tuple[float, ...]  # accuracy as the network would be cut now
     after: tuple[float, ...]  # and after a phase
-    work: Passes  # of estimating
-    phase: Passes  # of learning, as expected
+    passes: Passes  # of estimating
+    phase_passes: Passes  # of learning, as expected
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
+class InferenceReport:
     """An application has run its model over a piece of its stream."""
 
     frames: int
@@ -266,7 +268,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Noticed:
+class StreamStatistics:
     """An application has summarised its frames since the last request."""
 
     frames: int
@@ -280,4 +282,4 @@ class Finished:
     """An application has come to the end of its session."""
 
     digest: str
-    last: Watched  # its frames since the last report
+    last: InferenceReport  # its frames since the last report

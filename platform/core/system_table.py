@@ -34,7 +34,7 @@ def _sized(name: str, says: str, scheduler: str, **settings: Any) -> dict[str, s
         {
             **IN_PHASES,
             "adaptation": "elasticdnn_teacher",
-            "scaling": {"name": "surrogate", "keep": (0.8, 0.5, 0.3)},
+            "scaling": {"name": "surrogate", "keep_ratios": (0.8, 0.5, 0.3)},
             "scheduling": {"name": scheduler, **settings},
         },
     )
@@ -140,7 +140,7 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     "nestdnn+adascale": _Row(
         "Shares of the machine by NestDNN's plan, and within each share the path that follows the load.",
-        {"scaling": "adascale", "scheduling": {"name": "nestdnn", "names": False}},
+        {"scaling": "adascale", "scheduling": {"name": "nestdnn", "selects_variant": False}},
     ),
     "best_static": _Row(
         "One model trained on the whole stream before it begins: the best choice that never changes.",

@@ -18,14 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from driftlab.errors import DataError, RequestError, WireError, first_line
 from driftlab.platform.core.documents import read_json, read_text, shape_fault
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.core.records import Receipt, Weights
+from driftlab.platform.core.records import Applied, Weights
 from driftlab.platform.field.camera import CameraDevice, LiveCamera, is_camera, open_camera
-from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerAway
+from driftlab.platform.field.client import BUILD_S, Backoff, Client, ServerUnavailable
 from driftlab.platform.field.energy import EnergyMeter, sensors_here
 from driftlab.platform.field.messages import ResultMessage, check_format, load_state
 from driftlab.platform.field.network_cache import CachedNetwork
 from driftlab.platform.field.opening import Fetched, FieldCell, load_weights, open_on_device
-from driftlab.platform.field.request import PLAIN, SessionAsked, read_asked
+from driftlab.platform.field.request import PLAIN, SessionRequest, parse_session_request
 from driftlab.platform.field.sending import LocalLearner, Receiver, Sender, Traffic
 from driftlab.platform.field.tables import write_update_rows
 from driftlab.platform.sim.inline import InlineSession
@@ -66,7 +66,7 @@ class DeviceReport:
     away: str
 
 
-def join(server: str, token: str, asked: SessionAsked, source: str = "") -> Ticket:
+def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ticket:
     """Create a session on a server; this takes minutes if the server must train the network first."""
     client = Client(server.rstrip("/"), token, timeout_s=BUILD_S)
     document = asked.model_dump(mode="json", exclude_none=True)
@@ -112,14 +112,14 @@ class Agent:
     recent: deque[tuple[float, float]] = field(default_factory=deque)  # time and latency of the last inferences
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SHARES))  # from latencies, see `_share`
     threads: list[threading.Thread] = field(default_factory=list)
-    outcomes: dict[int, tuple[float, Receipt]] = field(default_factory=dict)  # of updates, by number
+    outcomes: dict[int, tuple[float, Applied]] = field(default_factory=dict)  # of updates, by number
     missing: str = ""  # reason why a table is empty
 
     def __post_init__(self) -> None:
         """Load the network from disk or from the server, and create the simulator's nodes in this process."""
         client = Client(self.ticket.server, self.ticket.token)
         path = f"/sessions/{self.ticket.id}"
-        asked, self.kept = read_asked(self.ticket.asked), CachedNetwork(self.folder)
+        asked, self.kept = parse_session_request(self.ticket.asked), CachedNetwork(self.folder)
 
         def part(name: str) -> Weights:
             return load_weights(self.kept.part(name, lambda: self._fetch(client, f"{path}/{name}")))
@@ -151,7 +151,7 @@ class Agent:
         while True:
             try:
                 return client.ask("GET", path)
-            except ServerAway as error:
+            except ServerUnavailable as error:
                 if not self.ticket.began or backoff.tries >= MAX_TRIES:
                     raise
                 time.sleep(backoff.next_s(error))
@@ -174,7 +174,7 @@ class Agent:
         """Capture a frame and run the network once: the first call takes seconds."""
         app, session = self.cell.app, self.cell.runner.session
         frames = session.call(app.node("device"), "capture", 0.0, 0.5 / app.facts.fps).reply.payload  # type: ignore[attr-defined]
-        session.call(app.node("application"), "answer", frames.images)
+        session.call(app.node("application"), "predict_images", frames.images)
 
     def begin(self, folder: Path) -> None:
         """Start the stream, or join it at the current time; write the ticket to the folder."""
@@ -191,7 +191,7 @@ class Agent:
         for result, applied in self.kept.results(app.facts.fps):
             if result.kind == "update":
                 job = runner.session.call(app.node("application"), "apply", result.payload, self.now())
-                receipt: Receipt = runner.session.result(job).facts
+                receipt: Applied = runner.session.result(job).facts
                 if not receipt.accepted:
                     return
                 self.outcomes[result.number] = (applied - self.ticket.began, receipt)
@@ -293,13 +293,13 @@ class Agent:
         fps = app.facts.fps
         with self.traffic.turn:
             frames = session.call(app.node("device"), "capture", unrecorded / fps, until_s + 0.5 / fps)
-            session.call(app.node("application"), "see", frames, until_s, shares)
+            session.call(app.node("application"), "run_frames", frames, until_s, shares)
 
     def _collect_rows(self) -> None:
         """Score the frames whose predictions are ready, and write their rows."""
         app, session = self.cell.app, self.cell.runner.session
         with self.traffic.turn:
-            reply = session.result(session.call(app.node("application"), "tell"))
+            reply = session.result(session.call(app.node("application"), "collect_rows"))
         self.cell.runner.ledger.take(reply.rows)
         app.account.watched(reply.facts)
 
@@ -337,7 +337,7 @@ class Agent:
     def _take(self, result: ResultMessage, transfer: Transfer) -> None:
         """Pass a result to the application; store its plan only if the application accepts the result."""
         app, runner = self.cell.app, self.cell.runner
-        now_s, node, receipt = self.now(), app.node("application"), Receipt(self.version, accepted=True)
+        now_s, node, receipt = self.now(), app.node("application"), Applied(self.version, accepted=True)
         verb, *captured = ("track", result.captured_s) if result.kind == "labels" else ("apply",)
         if result.kind != "plan":
             with self.traffic.turn:
@@ -351,7 +351,7 @@ class Agent:
         elif result.kind == "update":
             self.traffic.resync.set()
 
-    def _record(self, result: ResultMessage, transfer: Transfer, receipt: Receipt, now_s: float) -> None:
+    def _record(self, result: ResultMessage, transfer: Transfer, receipt: Applied, now_s: float) -> None:
         """Write the row of a message from the server."""
         app = self.cell.app
         message = app.message("down", result.kind)

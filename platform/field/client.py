@@ -21,7 +21,7 @@ TOKEN = re.compile(r"[!-~]+( [!-~]+)*")
 RETRY_STATUSES = (429, 502, 503, 504, 408)
 
 
-class ServerAway(DriftlabError):
+class ServerUnavailable(DriftlabError):
     """The server is unreachable or at its limit; the request may be repeated later."""
 
     def __init__(self, reason: str, after_s: float | None = None) -> None:
@@ -131,7 +131,7 @@ class Client:
         used = self._connection is not None
         try:
             reply, data = self._exchange(method, path, body, head)
-        except ServerAway as error:
+        except ServerUnavailable as error:
             if not used or isinstance(error.__cause__, TimeoutError):
                 raise
             reply, data = self._exchange(method, path, body, head)  # the server may have closed an idle connection
@@ -151,7 +151,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self.counted.add(connection.sent_bytes - before, 0)
             self.close()
-            raise ServerAway(f"{self.url} does not respond: {first_line(error)}") from error
+            raise ServerUnavailable(f"{self.url} does not respond: {first_line(error)}") from error
         if reply.will_close:
             self.close()
         return reply, data
@@ -182,7 +182,9 @@ class Client:
         text = shortened(data.decode("utf-8", "replace"), 300)
         if reply.status in RETRY_STATUSES or reply.status >= 500:
             after = reply.getheader("Retry-After")
-            raise ServerAway(f"{path}: {reply.status} {text}", float(after) if after and after.isdigit() else None)
+            raise ServerUnavailable(
+                f"{path}: {reply.status} {text}", float(after) if after and after.isdigit() else None
+            )
         if reply.status == 410:
             raise SessionExpired(text)
         raise RequestError(f"The server refuses {path}: {reply.status} {text}")
@@ -204,7 +206,7 @@ class Backoff:
 
     tries: int = 0
 
-    def next_s(self, error: ServerAway) -> float:
+    def next_s(self, error: ServerUnavailable) -> float:
         self.tries += 1
         wait_s = min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** (self.tries - 1))
         return max(wait_s, error.after_s or 0.0) * random.uniform(0.75, 1.25)

@@ -11,7 +11,7 @@ import numpy as np
 
 from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.field.agent import Agent, join
-from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.tables import write_run
 from driftlab.platform.lab.seal import create_run
 from driftlab.platform.results.tables.beside import update_waits
@@ -40,7 +40,7 @@ class FleetReport:
 class Fleet:
     """Devices that open their sessions sequentially and start their streams evenly over an interval."""
 
-    def __init__(self, server: str, token: str, asked: Sequence[SessionAsked], folder: Path) -> None:
+    def __init__(self, server: str, token: str, asked: Sequence[SessionRequest], folder: Path) -> None:
         self.server, self.token, self.asked, self.folder = server, token, asked, folder
         self.faults: list[str] = []
         self._stop = threading.Event()

@@ -8,7 +8,7 @@ from typing import Any
 
 from driftlab.errors import WireError, first_line
 from driftlab.platform.core.records import Reply, Weights
-from driftlab.platform.field.request import SessionAsked, cell_of, experiment_of
+from driftlab.platform.field.request import SessionRequest, cell_of, experiment_of
 from driftlab.platform.lab.builds import settings_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
@@ -39,7 +39,7 @@ class FieldCell:
         return app
 
 
-def open_on_server(asked: SessionAsked, session: Session) -> FieldCell:
+def open_on_server(asked: SessionRequest, session: Session) -> FieldCell:
     """Return the simulator of a session on the server; train the networks that are not cached."""
     return _opened(experiment_of(asked), InlineBackend(), session)
 
@@ -53,7 +53,7 @@ class Fetched:
     pack: Callable[[], Weights]  # called only if the adaptation uses a source summary
 
 
-def open_on_device(asked: SessionAsked, session: Session, fetched: Fetched, source: str = "") -> FieldCell:
+def open_on_device(asked: SessionRequest, session: Session, fetched: Fetched, source: str = "") -> FieldCell:
     """Return the simulator of a session on the device; `source` replaces the stream of the request."""
     return _opened(experiment_of(asked, source), _FetchedBackend(fetched), session)
 

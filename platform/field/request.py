@@ -32,7 +32,7 @@ class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SlotsAsked(_Asked):
+class SystemRequest(_Asked):
     """A system, or a base system with some members replaced."""
 
     name: PlainName
@@ -43,7 +43,7 @@ class SlotsAsked(_Asked):
     scheduling: Slot = None
 
 
-class WorkloadAsked(_Asked):
+class WorkloadRequest(_Asked):
     """A built-in stream; a server never reads files for a device."""
 
     name: Annotated[str, Field(pattern=STREAM)]
@@ -53,7 +53,7 @@ class WorkloadAsked(_Asked):
     width: Annotated[int, Field(ge=16, le=1024)] = 96
 
 
-class StudentAsked(_Asked):
+class StudentRequest(_Asked):
     """The network of the device; None: the number of steps in the zoo."""
 
     network: PlainName = "tiny"
@@ -61,7 +61,7 @@ class StudentAsked(_Asked):
     pretrain_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
-class TeacherAsked(_Asked):
+class TeacherRequest(_Asked):
     """The teacher on the server: an oracle, which renders the workload itself, or a network."""
 
     kind: Literal["oracle", "network"] = "oracle"
@@ -69,13 +69,13 @@ class TeacherAsked(_Asked):
     pretrain_steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] = 1000
 
 
-class SessionAsked(_Asked):
+class SessionRequest(_Asked):
     """The body of the request that opens a session."""
 
-    system: PlainName | SlotsAsked = "ams"
-    workload: WorkloadAsked
-    student: StudentAsked = StudentAsked()
-    teacher: TeacherAsked = TeacherAsked()
+    system: PlainName | SystemRequest = "ams"
+    workload: WorkloadRequest
+    student: StudentRequest = StudentRequest()
+    teacher: TeacherRequest = TeacherRequest()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     task: PlainName | None = None  # None: the task of the network
     hardware: PlainName = "jetson-nx"  # profile for the energy of a device without a sensor
@@ -86,16 +86,16 @@ def own_stream(workload: str) -> bool:
     return workload.partition(":")[0] in OWN_STREAMS and ":" in workload
 
 
-def read_asked(document: Mapping[str, Any]) -> SessionAsked:
+def parse_session_request(document: Mapping[str, Any]) -> SessionRequest:
     """Validate the body of a request; raise RequestError with the place of each of the first eight faults."""
     try:
-        return SessionAsked.model_validate(document)
+        return SessionRequest.model_validate(document)
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:8]]
         raise RequestError("; ".join(faults)) from error
 
 
-def experiment_of(asked: SessionAsked, source: str = "") -> Experiment:
+def experiment_of(asked: SessionRequest, source: str = "") -> Experiment:
     """Return the experiment of a request: one cell in wall-clock time, without a simulated link.
 
     A device replaces the workload by its `source`: a video file, a folder or a camera. Its request names the workload

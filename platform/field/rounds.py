@@ -23,7 +23,7 @@ from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Received
 from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMessage, decode_samples, dump_state
 from driftlab.platform.field.opening import FieldCell, open_on_server
-from driftlab.platform.field.request import SessionAsked
+from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.messages import Delivery, LabelDelivery, UpdateDelivery, Upload
@@ -80,7 +80,7 @@ class RoundRequest:
     """A request to a worker: a round on all uploads up to a number, or a message with all weights."""
 
     folder: Path
-    asked: SessionAsked
+    asked: SessionRequest
     until: int  # number of the newest upload to use
     now_s: float  # on the device's clock
     known: int  # number of the newest result that the requesting process has
@@ -104,7 +104,7 @@ class RoundReply:
 class Worker(Protocol):
     """Runs training rounds, in this process or in another one."""
 
-    def build(self, asked: SessionAsked) -> None:
+    def build(self, asked: SessionRequest) -> None:
         """Train the networks of a session that are not cached on this computer."""
 
     def work(self, request: RoundRequest) -> RoundReply:
@@ -122,7 +122,7 @@ class RoundsWorker:
         keep_freed_memory()
         self._sessions: dict[Path, SessionRounds] = {}
 
-    def build(self, asked: SessionAsked) -> None:
+    def build(self, asked: SessionRequest) -> None:
         open_on_server(asked, InlineSession())
 
     def work(self, request: RoundRequest) -> RoundReply:
@@ -167,7 +167,7 @@ def drive(
 class SessionRounds:
     """The nodes of one session and their state on disk."""
 
-    def __init__(self, folder: Path, asked: SessionAsked) -> None:
+    def __init__(self, folder: Path, asked: SessionRequest) -> None:
         self.folder, self._lock = folder, _take_lock(folder / LOCK)
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
@@ -230,14 +230,14 @@ class SessionRounds:
         if received.refused:
             log.warning("upload %s in %s: %s", message.number, self.folder, received.refused)
             return None
-        truth = session.call(TRUTH, "reveal", sampling.times_s) if self.app.learner.reads_truth else frames
+        truth = session.call(TRUTH, "sample_with_truth", sampling.times_s) if self.app.learner.reads_truth else frames
         stamp_s = self._now_s() if sampling.stamp == "receipt" else None
         return Upload(message.facts, sampling, frames, truth, stamp_s)
 
     def _score(self, message: SampleMessage, upload: Upload) -> float | None:
         """Return the score on the newest sample, None without a teacher; store the sample for the page."""
         frame = payload_of(upload.frames).images[-1:]
-        predictions = self._session.call(self.app.node("application"), "answer", frame).reply.payload
+        predictions = self._session.call(self.app.node("application"), "predict_images", frame).reply.payload
         labels, score = None, None
         if self.cell.runner.cell.system.uses_teacher:
             labels = self._session.call(self.app.teacher, "label", upload.truth).reply.payload[-1:]

@@ -11,9 +11,9 @@ from functools import partial
 
 from driftlab.errors import DriftlabError
 from driftlab.platform.core.documents import read_json
-from driftlab.platform.core.records import Noticed, Uploaded
+from driftlab.platform.core.records import StreamStatistics, Uploaded
 from driftlab.platform.field.camera import CameraDevice, LiveCamera
-from driftlab.platform.field.client import Backoff, Client, ServerAway, SessionExpired
+from driftlab.platform.field.client import Backoff, Client, ServerUnavailable, SessionExpired
 from driftlab.platform.field.messages import ResultMessage, SampleMessage, decode_results
 from driftlab.platform.field.opening import FieldCell
 from driftlab.platform.field.rounds import drive
@@ -66,7 +66,7 @@ class Traffic:
         while not self.stop.is_set():
             try:
                 reply = ask()
-            except ServerAway as error:
+            except ServerUnavailable as error:
                 self.away = str(error)
                 self.stop.wait(backoff.next_s(error))
                 continue
@@ -134,11 +134,11 @@ class Sender:
 
     def _statistics(self) -> Seen:
         """Return statistics of the stream, empty unless the streaming member uses them."""
-        if not self.runner.streaming.notices:
+        if not self.runner.streaming.uses_statistics:
             return Seen()
         with self.traffic.turn:
-            job = self.runner.session.call(self.app.node("application"), "notice")
-        noticed: Noticed = self.runner.session.result(job).facts
+            job = self.runner.session.call(self.app.node("application"), "stream_statistics")
+        noticed: StreamStatistics = self.runner.session.result(job).facts
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
     def _send(self, sampling: Sampling) -> None:
@@ -189,7 +189,7 @@ class LocalLearner(Sender):
             runner.place_learner(app)
         frames = session.call(CAMERA, "sample", sampling)
         sent: Uploaded = session.result(frames).facts
-        truth = session.call(CAMERA, "reveal", sampling.times_s) if app.learner.reads_truth else frames
+        truth = session.call(CAMERA, "sample_with_truth", sampling.times_s) if app.learner.reads_truth else frames
         stamp_s = self.traffic.now() if sampling.stamp == "receipt" else None
         upload = Upload(sent, sampling, frames, truth, stamp_s)
         steps = app.learner.round([upload], self.traffic.now()).steps()
@@ -198,7 +198,7 @@ class LocalLearner(Sender):
 
     def _spend(self, step: Step) -> None:
         """Charge the energy of a step according to the hardware profile."""
-        self.traffic.inbox.put(lambda: self.app.account.spend(step.purpose, step.need.joules))
+        self.traffic.inbox.put(lambda: self.app.account.spend(step.purpose, step.cost.joules))
 
     def _take(self, delivery: Delivery) -> None:
         """Apply an update between two frames, and write its row."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import DriftlabError, first_line
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.core.records import Receipt
+from driftlab.platform.core.records import Applied
 from driftlab.platform.field.lab import write_lab
 from driftlab.platform.field.sending import Traffic
 from driftlab.platform.lab import paths
@@ -24,7 +24,7 @@ MEASURED = "wall clock of the device"
 PROFILED = "wall clock of the device; inference and training on the stream: computed from the hardware profile"
 
 
-def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Receipt]]) -> str:
+def write_update_rows(traffic: Traffic, outcomes: Mapping[int, tuple[float, Applied]]) -> str:
     """Write the server's training rounds, each with its outcome on the device.
 
     Return the reason if the server does not return its rounds and the table stays empty, else an empty string.

@@ -11,10 +11,10 @@ from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe, digest_of
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe, digest_of
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
-from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, Site, TeacherSpec, WorkloadSetup, setup_key
+from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec, TrainingSite, WorkloadSetup, setup_key
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_s
 
@@ -34,7 +34,7 @@ def settings_of(experiment: Experiment, backend: Backend, progress: Progress) ->
     packs = _packs([one for one, _ in asked], session, experiment.limits.member_s)
     settings = {}
     for one, sharing in asked:
-        setting = _setting(one, built, packs)
+        setting = _setup(one, built, packs)
         settings.update({setup_key(one.workload.label, one.scaling, seed): setting for seed in sharing})
     return settings
 
@@ -45,11 +45,11 @@ def recipes_of(experiment: Experiment) -> dict[str, FamilyRecipe]:
     return {recipe.key(): recipe for one, _ in asked for app in one.apps for recipe in _recipes(one, app)}
 
 
-def _asked(experiment: Experiment) -> list[tuple[Asked, tuple[int, ...]]]:
+def _asked(experiment: Experiment) -> list[tuple[BuildCondition, tuple[int, ...]]]:
     """List workload and scaling member of all networks, each with the seeds that share these networks."""
     members = {repr(system.scaling): system.scaling for system in systems_of(experiment)}
     return [
-        (Asked(experiment, workload, scaling, sharing[0]), sharing)
+        (BuildCondition(experiment, workload, scaling, sharing[0]), sharing)
         for workload in experiment.workloads
         for scaling in members.values()
         for sharing in _sharing(experiment)
@@ -62,7 +62,7 @@ def _sharing(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class BuildCondition:
     """Workload, scaling member and seed that networks are built for."""
 
     experiment: Experiment
@@ -75,7 +75,7 @@ class Asked:
         return self.experiment.apps_of(self.workload)
 
 
-def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
+def _recipes(asked: BuildCondition, app: AppPart) -> list[FamilyRecipe]:
     """List the recipes of an application's student and, for teacher.kind=network, its teacher."""
     experiment, seen = asked.experiment, asked.workload.seen_by(app)
     stream = open_workload(seen)
@@ -96,7 +96,7 @@ def _recipes(asked: Asked, app: AppPart) -> list[FamilyRecipe]:
                 lr=part.pretrain_learning_rate,
                 seed=part.pretrain_seed,
                 content=folder_digest_of(seen.name),
-                lessons=tuple(sorted(find_workload(seen.name).lessons.items())),
+                lessons=tuple(sorted(find_workload(seen.name).pretraining_streams.items())),
                 fresh_head=has_own_classes(seen, stream),
                 start=(start := getattr(part, "weights", None) or ""),
                 start_digest=digest_of(start) if start else "",
@@ -132,11 +132,11 @@ def _build(
     return networks
 
 
-def _packs(asked: Sequence[Asked], session: Session, limit_s: float) -> dict[tuple[str, str], Job]:
+def _packs(asked: Sequence[BuildCondition], session: Session, limit_s: float) -> dict[tuple[str, str], Job]:
     """Compute the source statistics of adaptations with `packs`, once per network family and adaptation."""
     members = {repr(system.adaptation): system.adaptation for one in asked[:1] for system in systems_of(one.experiment)}
     wanted = {
-        (name, family.key()): PackRecipe(family, member)
+        (name, family.key()): SourceSummaryRecipe(family, member)
         for name, member in members.items()
         if member.make().packs
         for one in asked
@@ -160,14 +160,16 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     return f"{network.network} {network.height}x{network.width}{family}"
 
 
-def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tuple[str, str], Job]) -> WorkloadSetup:
+def _setup(
+    asked: BuildCondition, built: Mapping[str, BuiltNetwork], packs: Mapping[tuple[str, str], Job]
+) -> WorkloadSetup:
     experiment, part = asked.experiment, asked.experiment.server
-    server = Site(hardware.find(part.hardware), part.label_s, part.step_s)
+    server = TrainingSite(hardware.find(part.hardware), part.label_s, part.step_s)
     apps = {}
     for app in asked.apps:
         recipes = _recipes(asked, app)
         known = {name: job for (name, family), job in packs.items() if family == recipes[0].key()}
-        apps[app.name] = replace(_app_setting(experiment, app, recipes, built, server), packs=known)
+        apps[app.name] = replace(_app_setup(experiment, app, recipes, built, server), packs=known)
     return WorkloadSetup(
         experiment=experiment.name,
         clock=experiment.clock,
@@ -186,8 +188,12 @@ def _setting(asked: Asked, built: Mapping[str, BuiltNetwork], packs: Mapping[tup
     )
 
 
-def _app_setting(
-    experiment: Experiment, app: AppPart, recipes: list[FamilyRecipe], built: Mapping[str, BuiltNetwork], server: Site
+def _app_setup(
+    experiment: Experiment,
+    app: AppPart,
+    recipes: list[FamilyRecipe],
+    built: Mapping[str, BuiltNetwork],
+    server: TrainingSite,
 ) -> AppNetworks:
     student, *teachers = (built[recipe.key()] for recipe in recipes)
     teacher, classes = teachers[0] if teachers else None, recipes[0].network.classes

@@ -54,7 +54,7 @@ def points_of(experiment: Experiment) -> list[Point]:
 
 def cells_of(experiment: Experiment) -> list[Cell]:
     """Draw devices, streams, arrivals and loads; they depend on the seed, not on the system."""
-    tenants = {workload.label: tenants_of(experiment, workload) for workload in experiment.workloads}
+    tenants = {workload.label: app_specs_of(experiment, workload) for workload in experiment.workloads}
     drawn: dict[tuple[int, str, str], tuple[Device, ...]] = {}
     cells = []
     for point in points_of(experiment):
@@ -123,7 +123,7 @@ def _load(profile: LoadProfile, tenants: Sequence[App], seed: int, index: int) -
     return load_csv.load_of(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
 
 
-def tenants_of(experiment: Experiment, workload: WorkloadPart) -> tuple[App, ...]:
+def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[App, ...]:
     """Describe the applications of a workload."""
     return tuple(
         App(

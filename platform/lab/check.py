@@ -12,13 +12,13 @@ from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, op
 from driftlab.datasets.streets.presets import CLASSES
 from driftlab.errors import RequestError, shortened
 from driftlab.platform.lab.cells import (
+    app_specs_of,
     described,
     has_own_classes,
     measured_of,
     open_workload,
     points_of,
     system_of,
-    tenants_of,
 )
 from driftlab.platform.networks import zoo
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, TASKS
@@ -121,7 +121,7 @@ def _check_load(experiment: Experiment, part: DevicePart) -> None:
         return
     for workload in experiment.workloads if profile.repeat else ():
         with suppress(RequestError):  # the check of the workload reports it
-            lengths_s.append(tenants_of(experiment, workload)[0].stream.duration_s)
+            lengths_s.append(app_specs_of(experiment, workload)[0].stream.duration_s)
     load_csv.read(profile, max(lengths_s))
 
 

@@ -18,7 +18,7 @@ from driftlab.platform.core.limits import time_limit
 from driftlab.platform.core.records import Stored
 from driftlab.platform.core.systems import System
 from driftlab.platform.lab.builds import recipes_of
-from driftlab.platform.lab.cells import points_of, tenants_of
+from driftlab.platform.lab.cells import app_specs_of, points_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
@@ -36,7 +36,7 @@ PROBE_S = 6.4e-4  # duration of the probe on the reference host
 
 
 @dataclass(frozen=True)
-class WorkEstimate:
+class ComputeEstimate:
     """Compute time of one application over a session, in seconds of one core."""
 
     per_second: float  # of inference, per second of the stream
@@ -47,19 +47,19 @@ class WorkEstimate:
         return self.per_second * time_s + sum(spent for begins_s, spent in self.learning if begins_s < time_s)
 
 
-class WorkEstimates:
+class ComputeEstimates:
     """Estimate the compute time per application; equal applications of several cells are estimated once."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._known: dict[tuple[Any, ...], WorkEstimate] = {}
+        self._known: dict[tuple[Any, ...], ComputeEstimate] = {}
 
-    def of(self, system: System, streams: Sequence[StreamSpec], *, run_networks: bool) -> list[WorkEstimate]:
+    def of(self, system: System, streams: Sequence[StreamSpec], *, run_networks: bool) -> list[ComputeEstimate]:
         if not run_networks:
-            return [WorkEstimate(WINDOW_S / self._window_s)]
+            return [ComputeEstimate(WINDOW_S / self._window_s)]
         return [self._estimate(system, one) for one in streams]
 
-    def _estimate(self, system: System, stream: StreamSpec) -> WorkEstimate:
+    def _estimate(self, system: System, stream: StreamSpec) -> ComputeEstimate:
         pixels, facts = stream.height * stream.width, StreamFacts(stream.fps, stream.duration_s)
         same = (repr(system.streaming), repr(system.adaptation), facts, pixels)
         if same not in self._known:
@@ -71,14 +71,14 @@ class WorkEstimates:
             except BaseException:  # plug-ins may fail here or call sys.exit; their cells report it
                 phases = []
             learning = tuple((begins_s, passes * pixels * STEP_PX_S) for begins_s, passes in phases)
-            self._known[same] = WorkEstimate(frame_seconds(stream.fps, stream.fps * pixels), learning)
+            self._known[same] = ComputeEstimate(frame_seconds(stream.fps, stream.fps * pixels), learning)
         return self._known[same]
 
 
 class Meter:
     """Convert the device-seconds that a cell reports into seconds of estimated work."""
 
-    def __init__(self, cell: Cell, estimates: Sequence[WorkEstimate], report: Callable[[float], None]) -> None:
+    def __init__(self, cell: Cell, estimates: Sequence[ComputeEstimate], report: Callable[[float], None]) -> None:
         self._estimates, self._devices, self._report = estimates, len(cell.devices), report
         self._time_s = self._done_s = 0.0
         self.whole_s = self._until(cell.duration_s)
@@ -97,7 +97,7 @@ def meters_of(experiment: Experiment, cells: Sequence[Cell], progress: Progress)
     """Return a meter per cell that reports work to `progress`."""
     running, estimates = (
         {part.label: part.run_networks for part in experiment.workloads},
-        WorkEstimates(experiment.window_s),
+        ComputeEstimates(experiment.window_s),
     )
     return {
         cell.id: Meter(
@@ -121,7 +121,7 @@ class Forecast:
     kept: int
     building_s: float
 
-    def on_this_machine_s(self, cores: int, cells: int) -> float:
+    def on_this_host_s(self, cores: int, cells: int) -> float:
         """Return the estimated time on this host, with cells and builds in parallel on its cores."""
         running_s = (self.cells_s + cells * CELL_S) / min(cores, cells)
         return (START_S + running_s + self.building_s / max(1, min(cores, self.to_build))) * slowness()
@@ -129,8 +129,8 @@ class Forecast:
 
 def forecast(experiment: Experiment) -> Forecast:
     """Estimate the time of all cells and of all networks that are not cached."""
-    streams = {part.label: [app.stream for app in tenants_of(experiment, part)] for part in experiment.workloads}
-    estimates, frames, cells_s = WorkEstimates(experiment.window_s), 0.0, 0.0
+    streams = {part.label: [app.stream for app in app_specs_of(experiment, part)] for part in experiment.workloads}
+    estimates, frames, cells_s = ComputeEstimates(experiment.window_s), 0.0, 0.0
     for point in points_of(experiment):
         devices = sum(part.count for part in point.fleet.devices)
         watched = streams[point.workload.label]
@@ -188,7 +188,7 @@ def _planned(streaming: Streaming, adaptation: Adaptation, facts: StreamFacts) -
 
 def _passes(adaptation: Adaptation, phase: Phase, frames: int) -> float:
     """Count training passes; a forward pass without backward pass counts `FORWARD_SHARE`."""
-    work = adaptation.work_of(phase, frames)
+    work = adaptation.passes_of(phase, frames)
     if work is None:  # known only when the phase runs: assume all steps over all frames
         return float((phase.iterations or 1) * frames)
     back = sum(work.backward)

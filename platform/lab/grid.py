@@ -47,13 +47,15 @@ def run_grid(experiment: Experiment, plan: Plan, backend: Backend, directory: Pa
     progress.begins(len(todo), kept, sum(meter.whole_s for meter in meters.values()))
     failed: tuple[tuple[str, str], ...] = ()
     if todo:
-        work = Work(settings_of(experiment, backend, progress), plan.origins, backend, directory, progress, meters)
+        work = GridContext(
+            settings_of(experiment, backend, progress), plan.origins, backend, directory, progress, meters
+        )
         failed = _run_cells(todo, work)
     return Outcome(directory, len(todo) - len(failed), kept, failed)
 
 
 @dataclass(frozen=True)
-class Work:
+class GridContext:
     """Settings, backend, folder and progress of a grid, shared by its cells."""
 
     settings: Mapping[str, WorkloadSetup]  # by workload, scaling member and seed
@@ -64,38 +66,38 @@ class Work:
     meters: Mapping[str, Meter]  # by cell
 
 
-def _run_cells(cells: Sequence[Cell], work: Work) -> tuple[tuple[str, str], ...]:
+def _run_cells(cells: Sequence[Cell], context: GridContext) -> tuple[tuple[str, str], ...]:
     """Run cells in parallel, each in a thread that mostly waits for the backend; return failures."""
     failed = []
-    for cell, reason in _ended(cells, work):
-        work.progress.finished(cell.id, reason)
+    for cell, reason in _ended(cells, context):
+        context.progress.finished(cell.id, reason)
         if reason:
             failed.append((cell.id, reason))
     return tuple(failed)
 
 
-def _ended(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, str]]:
+def _ended(cells: Sequence[Cell], context: GridContext) -> Iterator[tuple[Cell, str]]:
     """Yield each cell as it ends; with concurrency 1 cells run in this thread and can be interrupted."""
-    if work.backend.concurrency == 1:
-        yield from ((cell, _run_cell(cell, work)) for cell in cells)
+    if context.backend.concurrency == 1:
+        yield from ((cell, _run_cell(cell, context)) for cell in cells)
         return
     fleet = max(len(cell.devices) for cell in cells)
-    most = min(work.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
+    most = min(context.backend.concurrency, max(1, DEVICES_AT_WORK // fleet))
     pool = ThreadPoolExecutor(most, thread_name_prefix="cell")
     try:
-        running = {pool.submit(_run_cell, cell, work): cell for cell in cells}
+        running = {pool.submit(_run_cell, cell, context): cell for cell in cells}
         yield from ((running[future], future.result()) for future in as_completed(running))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, closing the backend ends waiting cells
 
 
-def _run_cell(cell: Cell, work: Work) -> str:
+def _run_cell(cell: Cell, context: GridContext) -> str:
     """Run and record one cell; return the reason of a failure, or an empty text."""
     started = time.perf_counter()
-    setting = work.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
+    setting = context.settings[setup_key(cell.workload, cell.system.scaling, cell.seed)]
     try:
-        with _session(work, cell.id) as session:
-            loop = Runner(cell, setting, session, work.meters[cell.id])
+        with _session(context, cell.id) as session:
+            loop = Runner(cell, setting, session, context.meters[cell.id])
             loop.run()
         rows, reason = _with_host(loop.ledger.rows, started), ""
     except (KeyboardInterrupt, BackendLost):
@@ -104,30 +106,30 @@ def _run_cell(cell: Cell, work: Work) -> str:
         log.debug("cell %s failed", cell.id, exc_info=True)
         reason = str(error) if isinstance(error, DriftlabError) else describe(error)
         rows = failed_rows(cell, setting.experiment, reason)
-    return _record(cell, rows, work) or reason
+    return _record(cell, rows, context) or reason
 
 
-def _record(cell: Cell, rows: Rows, work: Work) -> str:
+def _record(cell: Cell, rows: Rows, context: GridContext) -> str:
     """Write a cell's rows in a separate session, so that a retry repeats only the writing; return the failure."""
     recorder = NodeId("recorder", "recorder")
     try:
-        with _session(work, f"{cell.id}/tables") as session:
-            session.place(recorder, str(work.directory))
-            session.result(session.call(recorder, "write", cell.id, rows, work.origins[cell.id]))
+        with _session(context, f"{cell.id}/tables") as session:
+            session.place(recorder, str(context.directory))
+            session.result(session.call(recorder, "write", cell.id, rows, context.origins[cell.id]))
     except (KeyboardInterrupt, BackendLost):
         raise
     except Exception as error:
         return (
             f"its tables could not be written: {error}; make room or give access, then "
-            f"{as_typed('--resume', work.directory)}"
+            f"{as_typed('--resume', context.directory)}"
         )
     return ""
 
 
 @contextlib.contextmanager
-def _session(work: Work, name: str) -> Iterator[Session]:
+def _session(context: GridContext, name: str) -> Iterator[Session]:
     """Open a session and close it at the end, also after an error."""
-    session = work.backend.open(name)
+    session = context.backend.open(name)
     try:
         yield session
     finally:

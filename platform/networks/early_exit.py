@@ -28,7 +28,7 @@ class ExitLog(list[int]):
         return self
 
 
-class LeavingNetwork(nn.Module):
+class EarlyExitNetwork(nn.Module):
     """Stages with an exit behind each; a frame is predicted by the first exit whose confidence reaches its threshold.
 
     All stages run for all frames of a batch, and the predictions are selected afterwards; `reached_cost` returns the
@@ -109,7 +109,7 @@ def geometric_shares(exits: int, ratio: float) -> Floats:
     return shares
 
 
-def mean_cost(network: LeavingNetwork, size: tuple[int, int], leaving: Floats) -> ModelCost:
+def mean_cost(network: EarlyExitNetwork, size: tuple[int, int], leaving: Floats) -> ModelCost:
     """Return the mean cost of a frame for given shares per exit; overheads of layers are not reduced."""
     whole = count_cost(network, *size)
     reached = 1 - np.concatenate([[0.0], np.cumsum(leaving)[:-1]])
@@ -158,7 +158,7 @@ def _exit_behind(layer: LayerCost) -> int:
 def record_exits(model: nn.Module) -> Iterator[ExitLog]:
     """Record the exit of each frame within this context; the log of a network without early exit stays empty."""
     log = ExitLog()
-    if not isinstance(model, LeavingNetwork):
+    if not isinstance(model, EarlyExitNetwork):
         yield log
         return
     before, model.log = model.log, log

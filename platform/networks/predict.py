@@ -13,7 +13,7 @@ from torch import nn
 from driftlab.errors import RequestError, RunError
 from driftlab.platform.core.records import Weights
 from driftlab.platform.networks.digest import digest as digest
-from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answers, Task
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabels
 
 
 def to_input(images: npt.NDArray[np.uint8]) -> torch.Tensor:
@@ -32,7 +32,7 @@ def predict(
     task: Task = SEGMENTATION,
     batch: int = 32,
     device: str = "cpu",
-) -> Answers:
+) -> TaskLabels:
     """Return the predictions of all frames, at most `batch` at a time; the model moves to the device."""
     model.to(torch_device(device))
     count, height, width = images.shape[:3]
@@ -40,7 +40,7 @@ def predict(
     with evaluating(model), torch.inference_mode():
         for start in range(0, count, batch):
             part = to_input(images[start : start + batch]).to(device)
-            predictions[start : start + batch] = task.answers(model(part), height, width)
+            predictions[start : start + batch] = task.predictions(model(part), height, width)
     return predictions
 
 

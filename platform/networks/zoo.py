@@ -39,7 +39,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class UsualTraining:
+class PretrainingDefaults:
     """The default pre-training of a network, for experiments that set none."""
 
     steps: int
@@ -56,14 +56,14 @@ class ZooEntry:
     blocks: tuple[str, ...]  # in running order, without the head
     head: str = "head"  # last layer
     input: Input = Input()
-    course: UsualTraining | None = None  # None: the experiment's settings for students
+    course: PretrainingDefaults | None = None  # None: the experiment's settings for students
 
 
 TRUNK = ("first", "deep")
 FOUR_STAGES = ("stem", *(f"stages.{stage}" for stage in range(4)))
 IMAGENET = Input((224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SMALL_PICTURES = Input((32, 32))
-LARGE = UsualTraining(steps=20_000, rate=0.001, batch=16)
+LARGE = PretrainingDefaults(steps=20_000, rate=0.001, batch=16)
 STAGED = ("stem", "stages.0", "stages.1", "stages.2")
 MOBILE = tuple(f"trunk.{part}" for part in (0, *range(2, 7)))
 SHUFFLED = ("conv1", "stage2", "stage3", "stage4", "conv5")

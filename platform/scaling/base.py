@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import ModelCost, Passes, Reading, Variant, Weights
+from driftlab.platform.core.records import LoadReading, ModelCost, Passes, Variant, Weights
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
@@ -20,7 +20,7 @@ from driftlab.platform.world.load import slowdown
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 MIN_CHANNELS = 2  # per group, if it has as many
 Size = tuple[int, int]  # height and width of a frame
@@ -37,9 +37,9 @@ class Budget:
     energy_j: float | None = None  # per frame
     accuracy: float | None = None  # minimum, a fraction
     share: float = 1.0  # of the processor
-    load: tuple[Reading, ...] = ()  # readings so far, in order of time; empty: the device has none
+    load: tuple[LoadReading, ...] = ()  # readings so far, in order of time; empty: the device has none
     now_s: float = 0.0  # time of the selection
-    coming: Reading | None = None  # true load until the next reading, for members with `foresees` (bounds)
+    coming: LoadReading | None = None  # true load until the next reading, for members with `foresees` (bounds)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Profile:
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class ChannelMask:
     """The channels selected for samples, and the gates that multiply them."""
 
     kept: Mapping[str, npt.NDArray[np.int64]]  # by group of channels, ascending
@@ -77,7 +77,7 @@ class Scaling(ABC):
     drafts: ClassVar[bool] = False  # True: networks are cut for samples, in each training phase
 
     @abstractmethod
-    def build(self, model: nn.Module, data: Data | None) -> Any:
+    def build(self, model: nn.Module, data: DataSplits | None) -> Any:
         """Build the family of networks from a model and measure them; the model stays unchanged."""
 
     @abstractmethod
@@ -122,11 +122,11 @@ class Scaling(ABC):
     def absorb(self, family: Any, variant: nn.Module) -> Any:
         """Return the family with the weights of one of its networks, after training."""
 
-    def draft(self, family: Any, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> Draft | None:
+    def draft(self, family: Any, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask | None:
         """Select the channels to keep for samples; None if networks do not depend on samples."""
         return None
 
-    def redraft(self, family: Any, budget: Budget, draft: Draft) -> Any:
+    def redraft(self, family: Any, budget: Budget, draft: ChannelMask) -> Any:
         """Return the family with the network of this budget cut to the channels of a draft; missing gates are 1."""
         raise RequestError(f"{type(self).__name__} has no networks that are cut for samples")
 

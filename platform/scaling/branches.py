@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.branched import Branched
     from driftlab.platform.networks.chain import Block, Chain
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.scaling.probing import StagePlan
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class PathScaling(Scaling):
     nested = False
     built_as: ClassVar[str] = "branches"
 
-    def build(self, model: nn.Module, data: Data | None) -> PathFamily:
+    def build(self, model: nn.Module, data: DataSplits | None) -> PathFamily:
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
         from driftlab.platform.scaling import staged
         from driftlab.platform.scaling.conditional import train_conditionally
@@ -106,7 +106,7 @@ class PathScaling(Scaling):
         logger.info("Measured %d paths: %.3f to %.3f", len(val), min(val), max(val))
         return PathFamily(branched, val, test, plan)
 
-    def _plan(self, model: nn.Module, data: Data) -> StagePlan:
+    def _plan(self, model: nn.Module, data: DataSplits) -> StagePlan:
         """Plan the stages by probing every block."""
         from driftlab.platform.networks.chain import chain_of
         from driftlab.platform.networks.training.training_loop import TrainingSchedule

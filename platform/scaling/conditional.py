@@ -22,7 +22,7 @@ from torch import nn
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.training.training_loop import Data, TrainingSchedule, epochs
+from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule, epochs
 from driftlab.platform.scaling.staged import Prefix, Rows, grade_features, run, train_exit
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Pair:
         return grade_features(data, data.val, run(self.bodies[0], self.prefix.val), self.heads[0])
 
 
-def train_conditionally(branched: Branched, data: Data, schedule: TrainingSchedule) -> list[float]:
+def train_conditionally(branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> list[float]:
     """Train the stages in place, each together with the previous one, and return the accuracy of each exit."""
     bodies = [nn.Sequential(branched.stem, branched.stages[0][-1]), *(modules[-1] for modules in branched.stages[1:])]
     prefix = Prefix(data, branched)
@@ -79,7 +79,7 @@ def train_conditionally(branched: Branched, data: Data, schedule: TrainingSchedu
     return scores
 
 
-def commits(pair: Pair, data: Data, schedule: TrainingSchedule, best: float, which: int) -> Iterator[float]:
+def commits(pair: Pair, data: DataSplits, schedule: TrainingSchedule, best: float, which: int) -> Iterator[float]:
     """Train two stages, starting from Acc_{i-1} = `best`; yield it after every epoch."""
     saved: dict[str, Any] = copy.deepcopy(pair.previous.state_dict())
     both = nn.ModuleList([*pair.bodies, *pair.heads])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.branched import Branched, MixedNetwork
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.networks.training.training_loop import Data, Lessons, Rows, TrainingSchedule
+    from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, Rows, TrainingSchedule
 
     Loss = Callable[[], Tensor]
 
@@ -44,7 +44,7 @@ class Darts(PathSearchScaling):
     ] = "first"
     architecture_learning_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the architecture")] = 0.01
 
-    def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
+    def find_path(self, branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> Path:
         import torch
 
         from driftlab.platform.networks.branched import MixedNetwork
@@ -56,7 +56,7 @@ class Darts(PathSearchScaling):
         architecture = [torch.zeros(len(modules), requires_grad=True) for modules in branched.stages]
         optimiser = torch.optim.Adam(architecture, lr=self.architecture_learning_rate, betas=BETAS, weight_decay=DECAY)
 
-        def loss_on(frames: Lessons, rows: Rows) -> Tensor:
+        def loss_on(frames: LabelledFrames, rows: Rows) -> Tensor:
             shares = [one.softmax(dim=0) for one in architecture]
             return _loss(data, mixed, frames, rows, shares)
 
@@ -118,13 +118,15 @@ def moved(weights: Sequence[Tensor], along: Sequence[Tensor], step: float) -> It
                 one.copy_(old)
 
 
-def halves(frames: Lessons, rng: np.random.Generator) -> tuple[Lessons, Lessons]:
+def halves(frames: LabelledFrames, rng: np.random.Generator) -> tuple[LabelledFrames, LabelledFrames]:
     """Split frames into two random halves."""
     order = rng.permutation(len(frames))
     return frames.part(order[: len(order) // 2]), frames.part(order[len(order) // 2 :])
 
 
-def _loss(data: Data, mixed: MixedNetwork, frames: Lessons, rows: Rows, shares: Sequence[Tensor]) -> Tensor:
+def _loss(
+    data: DataSplits, mixed: MixedNetwork, frames: LabelledFrames, rows: Rows, shares: Sequence[Tensor]
+) -> Tensor:
     """Return the task's loss of the mixed network; 0 if no frame has a usable label."""
     from driftlab.platform.networks.predict import to_input
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.branched import Branched
-    from driftlab.platform.networks.early_exit import LeavingNetwork
-    from driftlab.platform.networks.training.training_loop import Data, Lessons
+    from driftlab.platform.networks.early_exit import EarlyExitNetwork
+    from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class EarlyExitFamily:
     """One network; per series the thresholds, the shares of frames that exit at each exit, and the accuracies."""
 
-    network: LeavingNetwork
+    network: EarlyExitNetwork
     thresholds: npt.NDArray[np.float64]
     leaving: npt.NDArray[np.float64]
     val_accuracies: tuple[float, ...]
@@ -70,7 +70,7 @@ class EarlyExit(Scaling):
         valid = names and len(set(names)) == len(names)
         return [] if valid else [f"'ratios' is {self.ratios}, must be one or more that differ"]
 
-    def build(self, model: nn.Module, data: Data | None) -> EarlyExitFamily:
+    def build(self, model: nn.Module, data: DataSplits | None) -> EarlyExitFamily:
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
         from driftlab.platform.scaling import staged
 
@@ -80,7 +80,7 @@ class EarlyExit(Scaling):
             staged.train_stages(branched, data, TrainingSchedule(self.stage_epochs, self.learning_rate, self.batch))
             return self._place_thresholds(_exit_network(branched), data)
 
-    def _place_thresholds(self, network: LeavingNetwork, data: Data) -> EarlyExitFamily:
+    def _place_thresholds(self, network: EarlyExitNetwork, data: DataSplits) -> EarlyExitFamily:
         """Set thresholds for each ratio, and measure the accuracy of the network with them."""
         import numpy as np
 
@@ -110,9 +110,9 @@ class EarlyExit(Scaling):
     def absorb(self, family: EarlyExitFamily, variant: nn.Module) -> EarlyExitFamily:
         import copy
 
-        from driftlab.platform.networks.early_exit import LeavingNetwork
+        from driftlab.platform.networks.early_exit import EarlyExitNetwork
 
-        if not isinstance(variant, LeavingNetwork):
+        if not isinstance(variant, EarlyExitNetwork):
             raise RequestError(f"This {type(variant).__name__} is no early-exit network of this family.")
         return replace(family, network=copy.deepcopy(variant))
 
@@ -155,14 +155,14 @@ def _series_name(ratio: float) -> str:
     return f"x{ratio:g}"
 
 
-def _exit_network(branched: Branched) -> LeavingNetwork:
-    from driftlab.platform.networks.early_exit import LeavingNetwork
+def _exit_network(branched: Branched) -> EarlyExitNetwork:
+    from driftlab.platform.networks.early_exit import EarlyExitNetwork
 
     stages = [modules[-1] for modules in branched.stages]
-    return LeavingNetwork(branched.expects, branched.stem, stages, branched.heads).eval()
+    return EarlyExitNetwork(branched.expects, branched.stem, stages, branched.heads).eval()
 
 
-def _confidences(network: LeavingNetwork, frames: Lessons) -> npt.NDArray[np.float64]:
+def _confidences(network: EarlyExitNetwork, frames: LabelledFrames) -> npt.NDArray[np.float64]:
     """Return the confidence of each exit on each frame, [frames, exits]."""
     import numpy as np
     import torch

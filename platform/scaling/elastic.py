@@ -28,8 +28,8 @@ from driftlab.platform.networks.pruning.knowledge import LayerLink, layers_with_
 from driftlab.platform.networks.pruning.surgery import Groups, cut, groups, lift
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import Task
-from driftlab.platform.networks.training.training_loop import Data, grade
-from driftlab.platform.scaling.base import Draft
+from driftlab.platform.networks.training.training_loop import DataSplits, grade
+from driftlab.platform.scaling.base import ChannelMask
 from driftlab.platform.scaling.growing import PruningContext
 from driftlab.platform.scaling.master_training import MasterInTraining, measure_statistics, statistic_names
 
@@ -96,7 +96,7 @@ def first_master(trained: MasterInTraining, context: PruningContext, keep: Seque
     return Master(gated.eval(), context.groups, trained.links, ratios, statistics, tuple(Cut({}, {}) for _ in ratios))
 
 
-def measure_accuracies(master: Master, data: Data) -> Master:
+def measure_accuracies(master: Master, data: DataSplits) -> Master:
     """Return the master with the validation and test accuracy of each surrogate."""
     networks = [surrogate_of(master, which) for which in range(len(master))]
     val_accuracies, test_accuracies = (
@@ -110,7 +110,7 @@ def measure_accuracies(master: Master, data: Data) -> Master:
 
 def draft_for(
     master: Master, which: int, images: npt.NDArray[np.uint8], task: Task, *, sample: str, filters: str
-) -> Draft:
+) -> ChannelMask:
     """Select the channels of a keep ratio for samples of a domain; all samples pass the master once."""
     gated = master.at_ratio(which)
     passes, device = [], device_of(gated)
@@ -135,7 +135,7 @@ def draft_for(
             channels = torch.from_numpy(np.sort(drawn))
         kept[site.group] = channels.cpu().numpy()
         gates[site.group] = relevance[gating.kept_places(site, channels).to(device)].cpu().numpy()
-    return Draft(kept, gates, _selection_passes(master, kept, images))
+    return ChannelMask(kept, gates, _selection_passes(master, kept, images))
 
 
 def entropies(outputs: Tensor, task: Task) -> Tensor:
@@ -161,7 +161,7 @@ def _selection_passes(
     return Passes(forward=(frames,) if frames else (), kept_bytes=whole.weight_bytes)
 
 
-def cut_by(master: Master, which: int, draft: Draft) -> Master:
+def cut_by(master: Master, which: int, draft: ChannelMask) -> Master:
     """Return the master with the surrogate of a keep ratio reassembled from the selected channels."""
     if draft.kept.keys() != {site.group for site in master.gated.sites}:
         raise RequestError(f"the draft is of other groups than {', '.join(site.group for site in master.gated.sites)}")

@@ -20,7 +20,7 @@ from driftlab.platform.scaling.searched import PathSearchScaling
 if TYPE_CHECKING:
     from driftlab.platform.networks.branched import Branched
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.networks.training.training_loop import Data, Rows, TrainingSchedule
+    from driftlab.platform.networks.training.training_loop import DataSplits, Rows, TrainingSchedule
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Enas(PathSearchScaling):
     controller_learning_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the controller")] = 0.02
     candidates: Annotated[int, Ge(1), Means("paths drawn and compared at the end")] = 10
 
-    def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
+    def find_path(self, branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> Path:
         import torch
         from torch import nn
 

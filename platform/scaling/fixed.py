@@ -11,7 +11,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Fixed(Scaling):
     needs_data = False
     nested = False
 
-    def build(self, model: nn.Module, data: Data | None) -> nn.Module:
+    def build(self, model: nn.Module, data: DataSplits | None) -> nn.Module:
         return model
 
     def select(self, family: nn.Module, budget: Budget) -> nn.Module:

@@ -19,7 +19,7 @@ from driftlab.platform.networks.pruning.family import Family, Widths, merge_netw
 from driftlab.platform.networks.pruning.ranking import Scores, rank
 from driftlab.platform.networks.pruning.rankings import Ranking
 from driftlab.platform.networks.pruning.surgery import Groups, cut, expand, lift, mask, permute, restrict, silence
-from driftlab.platform.networks.training.training_loop import Data, grade
+from driftlab.platform.networks.training.training_loop import DataSplits, grade
 from driftlab.platform.networks.vector import layout_of
 from driftlab.platform.scaling.base import width_of
 
@@ -36,7 +36,7 @@ class PruningContext:
 
     model: nn.Module
     groups: Groups
-    data: Data
+    data: DataSplits
 
     def __post_init__(self) -> None:
         """Refuse a network without prunable channels: all its sizes would be equal."""

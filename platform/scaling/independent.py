@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.pruning.family import Family
-    from driftlab.platform.networks.training.training_loop import Data, TrainingSchedule
+    from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule
     from driftlab.platform.scaling.growing import PruningContext
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Independent(WidthScaling):
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, train_best
         from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured, tensor_names
 
-        shares = drop_equal_shares(context, self.keep[::-1])
+        shares = drop_equal_shares(context, self.keep_ratios[::-1])
         networks = [self._begin(context, share) for share in shares]
         for which, (share, network) in enumerate(zip(shares, networks, strict=True)):
             if self.pretrain_set_epochs:
@@ -81,7 +81,7 @@ class Independent(WidthScaling):
         return prune(context, start_footprint(context), shares, self.ranking, self.ranked_on).network
 
 
-def learn_elsewhere(network: nn.Module, data: Data, schedule: TrainingSchedule, rng: np.random.Generator) -> None:
+def learn_elsewhere(network: nn.Module, data: DataSplits, schedule: TrainingSchedule, rng: np.random.Generator) -> None:
     """Train on the student's pre-training set, with a head for its classes; the network's own head stays unchanged."""
     from torch import nn
 

@@ -21,7 +21,7 @@ from driftlab.platform.scaling.single import SingleFamily, SingleNetworkScaling
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
 
 logger = logging.getLogger(__name__)
 LightKind = Literal["mobilenet_v3_small", "mobilenet_v3_large", "shufflenet", "squeezenet", "resnet18", "transformer"]
@@ -36,7 +36,7 @@ class Substitute(SingleNetworkScaling):
     learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate")] = 0.05
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
-    def build(self, model: nn.Module, data: Data | None) -> SingleFamily:
+    def build(self, model: nn.Module, data: DataSplits | None) -> SingleFamily:
         from driftlab.platform.networks.light import build_like
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
 

@@ -24,22 +24,22 @@ StageOperator = Literal["dwsep", "fire", "svd", "base"]
 class Nas(PathScaling):
     """NAS baseline: run a given operator per stage; `driftlab tune nas` searches them."""
 
-    first: Annotated[StageOperator, Means("operator of the first stage")] = field(
+    stage1: Annotated[StageOperator, Means("operator of the first stage")] = field(
         default="base", metadata={CHOOSING: True}
     )
-    second: Annotated[StageOperator, Means("operator of the second stage")] = field(
+    stage2: Annotated[StageOperator, Means("operator of the second stage")] = field(
         default="base", metadata={CHOOSING: True}
     )
-    third: Annotated[StageOperator, Means("operator of the third stage")] = field(
+    stage3: Annotated[StageOperator, Means("operator of the third stage")] = field(
         default="base", metadata={CHOOSING: True}
     )
-    fourth: Annotated[StageOperator, Means("operator of the fourth stage")] = field(
+    stage4: Annotated[StageOperator, Means("operator of the fourth stage")] = field(
         default="base", metadata={CHOOSING: True}
     )
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the path, for every budget; a stage without the given operator keeps its own blocks."""
         paths, options = deep_paths(variants)
-        operators = (self.first, self.second, self.third, self.fourth)
+        operators = (self.stage1, self.stage2, self.stage3, self.stage4)
         path = tuple(name if name in names else names[-1] for name, names in zip(operators, options, strict=False))
         return paths[path], state

@@ -88,7 +88,7 @@ class Nested(WidthScaling):
         schedule = TrainingSchedule(self.prune_epochs, self.prune_learning_rate, self.batch)
         shares_of = self._layer_shares(context)
         roadmap: list[Footprint] = []
-        for step, share in enumerate(self.keep):
+        for step, share in enumerate(self.keep_ratios):
             before = roadmap[-1] if roadmap else start_footprint(context)
             footprint = prune(context, before, shares_of(share), self.ranking, self.ranked_on)
             if roadmap and footprint.widths == before.widths:  # rounding left every width as it was
@@ -100,8 +100,8 @@ class Nested(WidthScaling):
             roadmap.append(footprint)
         if not roadmap:
             raise RequestError(
-                f"The network pruned to {self.keep[0]:.0%} scores {score:.3f}, below the accuracy goal {goal:.3f}: no "
-                "seed model. Raise accuracy_loss or prune_epochs, or start 'keep' with a larger share."
+                f"The network pruned to {self.keep_ratios[0]:.0%} scores {score:.3f}, below the goal {goal:.3f}: no "
+                "seed model. Raise accuracy_loss or prune_epochs, or start 'keep_ratios' with a larger share."
             )
         return roadmap
 

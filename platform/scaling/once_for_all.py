@@ -68,7 +68,7 @@ class OnceForAll(WidthScaling):
         schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
         whole = self._train(context, schedule)
         chosen: list[Shares] = []
-        for number, share in enumerate(drop_equal_shares(context, self.keep)):
+        for number, share in enumerate(drop_equal_shares(context, self.keep_ratios)):
             even = {**dict.fromkeys(context.groups.sizes, share), **dict.fromkeys(self._blocks(context), 1.0)}
             chosen.append(self._search(context, whole, even, chosen[-1], number) if chosen else even)
         chosen.reverse()
@@ -101,12 +101,12 @@ class OnceForAll(WidthScaling):
 
     def _whole_only(self, rng: np.random.Generator) -> Iterator[Share]:
         """Yield the full network only."""
-        yield self.keep[0]
+        yield self.keep_ratios[0]
 
     def _draw_depths(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
         """Yield networks of full width: the deepest first, the shallowest, random ones between."""
-        groups, blocks = dict.fromkeys(context.groups.sizes, self.keep[0]), self._blocks(context)
-        yield self.keep[0]
+        groups, blocks = dict.fromkeys(context.groups.sizes, self.keep_ratios[0]), self._blocks(context)
+        yield self.keep_ratios[0]
         yield {**groups, **dict.fromkeys(blocks, 0.0)}
         for _ in range(self.widths - 2):
             yield {**groups, **{name: float(rng.random() < KEEP_PROB) for name in blocks}}
@@ -114,12 +114,12 @@ class OnceForAll(WidthScaling):
     @property
     def narrowest(self) -> float:
         """Return the smallest width of a group, below that of the smallest uniform network: other groups are wider."""
-        return MIN_WIDTH_FACTOR * self.keep[-1]
+        return MIN_WIDTH_FACTOR * self.keep_ratios[-1]
 
     def _draw_step(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
         """Yield the networks of a step: the widest first, the narrowest, random ones with a width per group."""
-        groups, blocks = dict.fromkeys(context.groups.sizes, self.keep[0]), self._blocks(context)
-        yield self.keep[0]
+        groups, blocks = dict.fromkeys(context.groups.sizes, self.keep_ratios[0]), self._blocks(context)
+        yield self.keep_ratios[0]
         yield {**dict.fromkeys(groups, self.narrowest), **dict.fromkeys(blocks, 0.0)}
         for _ in range(self.widths - 2):
             yield self._draw_within(context, {**groups, **dict.fromkeys(blocks, 1.0)}, rng)

@@ -22,7 +22,7 @@ from driftlab.platform.networks.chain import Block, Chain
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.paths import CRITICAL, Operators
 from driftlab.platform.networks.resizing import resize
-from driftlab.platform.networks.training.training_loop import Data, TrainingSchedule
+from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule
 from driftlab.platform.scaling.staged import Prefix, train_exit
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class LightExit(nn.Module):
         return logits
 
 
-def plan_stages(chain: Chain, data: Data, exits: int, schedule: TrainingSchedule) -> StagePlan:
+def plan_stages(chain: Chain, data: DataSplits, exits: int, schedule: TrainingSchedule) -> StagePlan:
     """Probe the blocks of a chain and plan its stages; its present stages do not matter."""
     blocks = [block for stage in chain.stages for block in stage]
     scores = probe_blocks(chain, blocks, data, schedule)
@@ -70,7 +70,7 @@ def plan_stages(chain: Chain, data: Data, exits: int, schedule: TrainingSchedule
     return StagePlan(ends, critical_stages(scores, ends))
 
 
-def probe_blocks(chain: Chain, blocks: Sequence[Block], data: Data, schedule: TrainingSchedule) -> list[float]:
+def probe_blocks(chain: Chain, blocks: Sequence[Block], data: DataSplits, schedule: TrainingSchedule) -> list[float]:
     """Return the validation accuracy of a light exit behind each block."""
     prefix, scores = Prefix(data, chain), list[float]()
     prefix.pass_through(chain.stem)

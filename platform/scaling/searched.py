@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.networks.branched import Branched, PathNetwork
     from driftlab.platform.networks.paths import Path
-    from driftlab.platform.networks.training.training_loop import Data, TrainingSchedule
+    from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +46,10 @@ class PathSearchScaling(SingleNetworkScaling):
     version = 2
 
     @abstractmethod
-    def find_path(self, branched: Branched, data: Data, schedule: TrainingSchedule) -> Path:
+    def find_path(self, branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> Path:
         """Return the best path to the last exit; the modules of the supernet may be trained in place."""
 
-    def build(self, model: nn.Module, data: Data | None) -> SingleFamily:
+    def build(self, model: nn.Module, data: DataSplits | None) -> SingleFamily:
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
 
         assert data is not None

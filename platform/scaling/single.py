@@ -13,7 +13,7 @@ from driftlab.platform.scaling.base import Budget, Profile, Scaling, Size, check
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.training_loop import Data, TrainingSchedule
+    from driftlab.platform.networks.training.training_loop import DataSplits, TrainingSchedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class SingleNetworkScaling(Scaling):
         """Return the arrays that `empty` requires in addition to the weights."""
         return {}
 
-    def train(self, network: nn.Module, data: Data, schedule: TrainingSchedule, stream: str) -> SingleFamily:
+    def train(self, network: nn.Module, data: DataSplits, schedule: TrainingSchedule, stream: str) -> SingleFamily:
         """Train a network in place, keep its best epoch and measure it; `stream` names the random numbers."""
         from driftlab.platform.core.seeding import rng_for
         from driftlab.platform.networks.training.training_loop import grade, train_best

@@ -18,7 +18,7 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.branched import Branched
 from driftlab.platform.networks.chain import Chain
 from driftlab.platform.networks.predict import to_input
-from driftlab.platform.networks.training.training_loop import Data, Lessons, TrainingSchedule, epochs
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, TrainingSchedule, epochs
 from driftlab.platform.scaling.slimming import distillation_loss
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class StagedSchedule:
 class Prefix:
     """The input features of a stage: the frozen part before it computes them once per frame."""
 
-    data: Data
+    data: DataSplits
     network: Branched | Chain
     train: Tensor = field(init=False)
     val: Tensor = field(init=False)
@@ -62,7 +62,7 @@ def run(module: nn.Module, x: Tensor) -> Tensor:
         return torch.cat([module(part) for part in torch.split(x, CHUNK)])
 
 
-def train_stages(branched: Branched, data: Data, schedule: TrainingSchedule) -> list[float]:
+def train_stages(branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> list[float]:
     """Train the partitions p_1 ... p_n with their exits, in place, and return the accuracy of each exit.
 
     Algorithm 1 with option (a): earlier partitions are frozen, batch norms included. No gradient flows into them, so
@@ -99,7 +99,7 @@ def train_exit(
 
 def keep_best(
     part: nn.Module,
-    data: Data,
+    data: DataSplits,
     schedule: TrainingSchedule,
     rng: np.random.Generator,
     learn: Callable[[Rows], None],
@@ -116,13 +116,15 @@ def keep_best(
     return best
 
 
-def grade_features(data: Data, frames: Lessons, features: Tensor, head: nn.Module) -> float:
+def grade_features(data: DataSplits, frames: LabelledFrames, features: Tensor, head: nn.Module) -> float:
     """Return the score of an exit on its input features."""
     counts = count_features(data, frames, features, head)
     return float(np.nan_to_num(data.task.score(counts.sum(axis=0))))
 
 
-def count_features(data: Data, frames: Lessons, features: Tensor, head: nn.Module) -> npt.NDArray[np.int64]:
+def count_features(
+    data: DataSplits, frames: LabelledFrames, features: Tensor, head: nn.Module
+) -> npt.NDArray[np.int64]:
     """Return the task's counts per frame of an exit's predictions on its input features."""
     height, width = data.size
     predictions = data.task.blank(len(frames), height, width)
@@ -131,11 +133,11 @@ def count_features(data: Data, frames: Lessons, features: Tensor, head: nn.Modul
         for start in range(0, len(frames), CHUNK):
             part = slice(start, start + CHUNK)
             output = head(features[part], to_input(frames.images[part]))
-            predictions[part] = data.task.answers(output, height, width)
+            predictions[part] = data.task.predictions(output, height, width)
     return data.task.counts(predictions, frames.labels, data.classes)
 
 
-def train_operators(branched: Branched, data: Data, schedule: StagedSchedule) -> None:
+def train_operators(branched: Branched, data: DataSplits, schedule: StagedSchedule) -> None:
     """Train each operator to reproduce the output of its stage on the same input (block distillation)."""
     prefix = Prefix(data, branched)
     prefix.pass_through(branched.stem)
@@ -175,7 +177,7 @@ def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[Rows]:
     yield from np.array_split(rng.permutation(count), math.ceil(count / size))
 
 
-def train_paths(branched: Branched, data: Data, schedule: StagedSchedule) -> None:
+def train_paths(branched: Branched, data: DataSplits, schedule: StagedSchedule) -> None:
     """Train operators along random paths to random exits, on the labels and by distillation from the full network.
 
     Stages and exits are frozen, so that paths without operators do not change.
@@ -198,7 +200,7 @@ def train_paths(branched: Branched, data: Data, schedule: StagedSchedule) -> Non
         module.eval().zero_grad(set_to_none=True)
 
 
-def _path_loss(branched: Branched, data: Data, path: tuple[int, ...], rows: Rows) -> Tensor | None:
+def _path_loss(branched: Branched, data: DataSplits, path: tuple[int, ...], rows: Rows) -> Tensor | None:
     """Return the loss of a path: the task's, plus the distillation loss from the full network if labels allow it."""
     images, labels = to_input(data.train.images[rows]), data.train.labels[rows]
     x = whole = branched.stem(branched.expects.convert(images)).detach()
@@ -217,7 +219,7 @@ def _path_loss(branched: Branched, data: Data, path: tuple[int, ...], rows: Rows
     return loss + distillation_loss(output, teacher_logits)
 
 
-def grade_paths(branched: Branched, data: Data, frames: Lessons) -> tuple[float, ...]:
+def grade_paths(branched: Branched, data: DataSplits, frames: LabelledFrames) -> tuple[float, ...]:
     """Return the score of every path; the features behind a common prefix are computed once."""
     space = branched.space
     scores = [math.nan] * len(space)

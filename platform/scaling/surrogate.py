@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
-from driftlab.platform.scaling.base import Budget, Draft, Profile, Scaling, Size, check_index, most_accurate
+from driftlab.platform.scaling.base import Budget, ChannelMask, Profile, Scaling, Size, check_index, most_accurate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.tasks.tasks import Task
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.scaling.elastic import Master
 
 SOURCE_SAMPLES = 100  # frames for the first surrogates: as many as a target domain provides
@@ -37,7 +37,7 @@ SOURCE_SAMPLES = 100  # frames for the first surrogates: as many as a target dom
 class Surrogate(Scaling):
     """ElasticDNN (TC 2024): cut a surrogate from a gated master per domain, feed trained filters back."""
 
-    keep: Annotated[
+    keep_ratios: Annotated[
         tuple[float, ...], Gt(0), Le(1), Means("keep ratios of the gated groups, one per network, falling")
     ] = (0.3,)
     sample: Annotated[
@@ -74,14 +74,14 @@ class Surrogate(Scaling):
 
     def faults(self) -> list[str]:
         """Return a fault for each list of ratios that does not fall."""
-        lists = {"keep": self.keep, "stages": self.stages}
+        lists = {"keep": self.keep_ratios, "stages": self.stages}
         return [
             f"'{name}' is {ratios}, must be one or more shares that fall"
             for name, ratios in lists.items()
             if not ratios or any(later >= earlier for earlier, later in itertools.pairwise(ratios))
         ]
 
-    def build(self, model: nn.Module, data: Data | None) -> Master:
+    def build(self, model: nn.Module, data: DataSplits | None) -> Master:
         from driftlab.platform.networks.pruning.gating import find_sites
         from driftlab.platform.networks.pruning.surgery import groups
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, deterministic
@@ -98,7 +98,7 @@ class Surrogate(Scaling):
             schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
             link = self.knowledge, self.mixing == "orthogonal", self.link_penalty
             plan = MasterPlan(self.stages, schedule, self.gate_penalty, *link, self.bottleneck, self.min_keep)
-            master = elastic.first_master(train_master(context, sites, plan), context, self.keep)
+            master = elastic.first_master(train_master(context, sites, plan), context, self.keep_ratios)
             # Surrogate generator: one surrogate per keep ratio for frames of the source.
             images = data.train.images[:SOURCE_SAMPLES]
             for which in range(len(master)):
@@ -112,13 +112,13 @@ class Surrogate(Scaling):
 
         return surrogate_of(family, self._ratio_of(family, budget))
 
-    def draft(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> Draft:
+    def draft(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask:
         from driftlab.platform.scaling.elastic import draft_for
 
         which = self._ratio_of(family, budget)
         return draft_for(family, which, images, task, sample=self.sample, filters=self.filters)
 
-    def redraft(self, family: Master, budget: Budget, draft: Draft) -> Master:
+    def redraft(self, family: Master, budget: Budget, draft: ChannelMask) -> Master:
         from driftlab.platform.scaling.elastic import cut_by
 
         return cut_by(family, self._ratio_of(family, budget), draft)

@@ -43,8 +43,8 @@ class UsNet(WidthScaling):
         from driftlab.platform.scaling.growing import drop_equal_shares, merge_measured
 
         schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
-        whole = slimming.train_widths(context, partial(slimming.draw_widths, self.keep, self.widths), schedule)
-        shares = drop_equal_shares(context, self.keep[::-1])
+        whole = slimming.train_widths(context, partial(slimming.draw_widths, self.keep_ratios, self.widths), schedule)
+        shares = drop_equal_shares(context, self.keep_ratios[::-1])
         networks = [slimming.calibrate(context, whole, share, schedule, self.calibration) for share in shares]
         family = merge_measured(context, shares, networks, own={name for name, _ in context.model.named_buffers()})
         scores = ", ".join(f"{score:.3f}" for score in family.val_accuracies)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from driftlab.platform.networks.pruning.family import Family
-    from driftlab.platform.networks.training.training_loop import Data
+    from driftlab.platform.networks.training.training_loop import DataSplits
     from driftlab.platform.scaling.growing import PruningContext
 
 
@@ -29,20 +29,24 @@ KEEP: Keep = (0.8, 0.6, 0.45, 0.3, 0.2)  # shares of the original width
 class WidthScaling(Scaling):
     """Base of members that build a `pruning.family.Family`; only building differs between them."""
 
-    keep: Annotated[Keep, Gt(0), Le(1), Means("shares of the filters, one per network, falling")] = KEEP
+    keep_ratios: Annotated[Keep, Gt(0), Le(1), Means("shares of the filters, one per network, falling")] = KEEP
 
     needs_data = True
 
     def faults(self) -> list[str]:
         """Return a fault if the shares do not fall."""
-        falls = all(small < large for large, small in itertools.pairwise(self.keep))
-        return [] if self.keep and falls else [f"'keep' is {self.keep}, must be one or more shares that fall"]
+        falls = all(small < large for large, small in itertools.pairwise(self.keep_ratios))
+        return (
+            []
+            if self.keep_ratios and falls
+            else [f"'keep_ratios' is {self.keep_ratios}, must be one or more shares that fall"]
+        )
 
     @abstractmethod
     def grow_family(self, context: PruningContext) -> Family:
         """Train the networks of the family and measure them."""
 
-    def build(self, model: nn.Module, data: Data | None) -> Family:
+    def build(self, model: nn.Module, data: DataSplits | None) -> Family:
         from driftlab.platform.networks.pruning.surgery import groups
         from driftlab.platform.networks.training.training_loop import deterministic
         from driftlab.platform.scaling.growing import PruningContext

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Window
+from driftlab.platform.scheduling.base import Allocation, Demand, Grant, SchedulerInput
 
 
-def admit(window: Window, max_apps: int | None = None) -> tuple[list[int], list[str]]:
+def admit(window: SchedulerInput, max_apps: int | None = None) -> tuple[list[int], list[str]]:
     """Return the applications that fit with their smallest networks, and a note per application.
 
     Applications of lower priority wait first; of equals, the last to arrive.
@@ -31,7 +31,7 @@ def admit(window: Window, max_apps: int | None = None) -> tuple[list[int], list[
 
 
 def allocation(
-    window: Window,
+    window: SchedulerInput,
     chosen: Sequence[tuple[int, int | None, float]],
     notes: Sequence[str] = (),
     state: Any = None,

@@ -31,7 +31,7 @@ class Afs(SharesAmongTrainings):
     slots: Annotated[int, Ge(1), Means("number of equal slots of the training share")] = 10
 
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
-        reserved, training = inference_reserve(apps, self.answer), np.zeros(len(apps))
+        reserved, training = inference_reserve(apps, self.inference_share), np.zeros(len(apps))
         jobs = [(i, k) for i, k in enumerate(chosen) if k is not None]
         if jobs:
             work_s = [apps[i].candidates[k].seconds for i, k in jobs]

@@ -6,37 +6,37 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from driftlab.platform.core.records import Need, Reading, Share, Variant
+from driftlab.platform.core.records import LoadReading, Share, TaskCost, Variant
 
-Reason = Literal["window", "offer", "end", "come", "go", "load", "again"]
+Reason = Literal["window", "offer", "end", "arrival", "departure", "load", "timer"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
-ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "come", "go", "load", "again"})
+ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "arrival", "departure", "load", "timer"})
 USUAL = ALWAYS - {"load"}  # load readings come twice a second, too often for most members
 
 
 @dataclass(frozen=True)
-class Way:
+class TrainingConfig:
     """A training configuration: the cost of its phase, and the expected accuracies."""
 
     name: str
-    need: Need
+    cost: TaskCost
     accuracy: float | None = None  # expected after training, a fraction; None: no trial yet
     before: float | None = None  # accuracy of its network during training; None: that of the running network
     size: float | None = None  # size of the network that it trains, as a share of the full one; None: a single size
-    tried: float = 1.0  # fraction of its steps after which `accuracy` was measured
+    trial_fraction: float = 1.0  # fraction of its steps after which `accuracy` was measured
     variant: int | None = None  # index of the network that it trains and that runs afterwards; None: the running one
 
 
 @dataclass(frozen=True)
-class Learning:
+class TrainingOffer:
     """The training that an application offers or runs."""
 
     state: Literal["offered", "running"]
-    ways: tuple[Way, ...] = ()  # the configurations, while it is offered
-    left: Need = field(default_factory=Need)  # remaining cost of the running phase
-    way: str | None = None  # name of the running configuration; None: none is chosen yet, during labelling or trials
-    now: float | None = None  # current accuracy of the network, a fraction; None: unknown
-    then: float | None = None  # expected accuracy after training
+    configs: tuple[TrainingConfig, ...] = ()  # the configurations, while it is offered
+    left: TaskCost = field(default_factory=TaskCost)  # remaining cost of the running phase
+    config: str | None = None  # name of the running configuration; None: none is chosen yet, during labelling or trials
+    accuracy_before: float | None = None  # current accuracy of the network, a fraction; None: unknown
+    accuracy_after: float | None = None  # expected accuracy after training
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Demand:
     latency_goal_s: float | None = None  # per frame, at most
     priority: float = 1.0  # weight of its cost
     nested: bool = False  # a larger variant contains the smaller ones: a switch pages only the difference
-    learning: Learning | None = None  # training in addition to inference; None: none
+    learning: TrainingOffer | None = None  # training in addition to inference; None: none
     energy_goal_j: float | None = None  # per frame, at most
     observed: float | None = None  # accuracy of its newest predictions, a fraction; None: not observed
     observed_by: ObservedBy | None = None
@@ -59,7 +59,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Window:
+class SchedulerInput:
     """The input of a scheduler at one call."""
 
     start_s: float
@@ -68,19 +68,19 @@ class Window:
     demands: tuple[Demand, ...]  # in order of arrival
     state: Any = None  # of the last allocation on this device
     reason: Reason = "window"  # why the scheduler is called
-    load: tuple[Reading, ...] = ()  # readings so far, in order of time
+    load: tuple[LoadReading, ...] = ()  # readings so far, in order of time
 
 
 @dataclass(frozen=True)
 class Grant:
     """The allocation of one application until the next call."""
 
-    answer: Share  # inference share of the processor; 0: the application waits
-    learn: Share | None = None  # training share; None: a running phase receives half of `answer`
-    way: int | None = 0  # index of the chosen configuration; None: no training now
-    tries: tuple[int, ...] = ()  # configurations to try before the choice; they are offered again with results
+    inference_share: Share  # inference share of the processor; 0: the application waits
+    training_share: Share | None = None  # training share; None: a running phase receives half of `answer`
+    config: int | None = 0  # index of the chosen configuration; None: no training now
+    trials: tuple[int, ...] = ()  # configurations to try before the choice; they are offered again with results
     variant: int | None = None  # index of the network to run; None: the application waits, or scaling chooses
-    beside: str = ""  # name of the group whose tasks interleave on the processor's resources
+    interleave_group: str = ""  # name of the group whose tasks interleave on the processor's resources
     note: str = ""  # for readers of the tables: the reason for waiting, or a goal out of reach
 
 
@@ -99,7 +99,7 @@ class Wants:
 
     reasons: frozenset[Reason] = USUAL
     trials: bool = False  # every offered configuration is tried on a part of the samples
-    choosy: bool = False  # it selects the configurations to try, through `Grant.tries`
+    choosy: bool = False  # it selects the configurations to try, through `Grant.trials`
     part: float = 1.0  # fraction of a configuration's steps in a trial, at least one step
     recall: float | None = None  # drop of accuracy from which a learner scores stored networks and resumes a better one
     observed: bool = False  # the current accuracy of each application, if its device can observe it
@@ -122,5 +122,5 @@ class Scheduling(ABC):
         return self.wants
 
     @abstractmethod
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Allocate the processor to the window's demands."""

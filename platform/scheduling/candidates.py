@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from driftlab.platform.core.records import Need
-from driftlab.platform.scheduling.base import Demand, Learning, Way, Window
+from driftlab.platform.core.records import TaskCost
+from driftlab.platform.scheduling.base import Demand, SchedulerInput, TrainingConfig, TrainingOffer
 
 DEFAULT_ACCURACY = 0.5  # of an application without any estimate
 DEFAULT_FULL_SHARE = 0.25  # share at which every frame is predicted, if the network's latency is unknown
@@ -22,14 +22,14 @@ DEFAULT_FULL_SHARE = 0.25  # share at which every frame is predicted, if the net
 class Candidate:
     """A training configuration: its isolated time, and the accuracies during and after training."""
 
-    way: int | None  # index among the offered configurations; None: the running phase
+    config: int | None  # index among the offered configurations; None: the running phase
     seconds: float
-    before: float
-    after: float | None  # None: unknown
+    accuracy_before: float
+    accuracy_after: float | None  # None: unknown
     size: float = 1.0  # of the network, as a share of the full one
     joules: float = 0.0
-    need: Need = field(default_factory=Need)
-    tried: float = 1.0  # fraction of its steps after which `after` was measured
+    cost: TaskCost = field(default_factory=TaskCost)
+    trial_fraction: float = 1.0  # fraction of its steps after which `after` was measured
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class LearningApp:
     @property
     def lacks_estimates(self) -> bool:
         """Return whether no accuracy estimate exists: labelling, trials, or no data."""
-        return self.learns and self.candidates[0].after is None
+        return self.learns and self.candidates[0].accuracy_after is None
 
 
-def read_apps(window: Window) -> list[LearningApp]:
+def read_apps(window: SchedulerInput) -> list[LearningApp]:
     """Return the applications of a window, in the order of names."""
     order = sorted(range(len(window.demands)), key=lambda i: window.demands[i].app)
     return [_read(i, window.demands[i], window.memory_bytes) for i in order]
@@ -69,38 +69,42 @@ def _read(index: int, demand: Demand, memory_bytes: int) -> LearningApp:
     network = demand.variants[demand.running or 0] if demand.variants else None
     full_share = min(1.0, max(network.latency_s * demand.fps, 1e-6)) if network else DEFAULT_FULL_SHARE
     learning = demand.learning
-    sources = (learning.now if learning else None, demand.observed, network.accuracy if network else None)
+    sources = (learning.accuracy_before if learning else None, demand.observed, network.accuracy if network else None)
     now = next((one for one in map(known, sources) if one is not None), DEFAULT_ACCURACY)
     if learning is None:
         return LearningApp(index, demand.app, now, full_share, state="idle")
     if learning.state == "running":
-        left, then = learning.left, known(learning.then)
-        rest = Candidate(None, left.alone_s, now, then, joules=left.joules, need=left)
+        left, then = learning.left, known(learning.accuracy_after)
+        rest = Candidate(None, left.isolated_s, now, then, joules=left.joules, cost=left)
         return LearningApp(index, demand.app, now, full_share, (rest,), "running", _note(learning))
-    fits = [(i, way) for i, way in enumerate(learning.ways) if way.need.memory_bytes <= memory_bytes]
-    candidates = tuple(_candidate(i, way, now) for i, way in fits if math.isfinite(way.need.alone_s))
+    fits = [(i, way) for i, way in enumerate(learning.configs) if way.cost.memory_bytes <= memory_bytes]
+    candidates = tuple(_candidate(i, way, now) for i, way in fits if math.isfinite(way.cost.isolated_s))
     missing = "" if candidates else f"does not learn: no way fits into {memory_bytes} bytes"
-    estimated = tuple(one for one in candidates if one.after is not None)
+    estimated = tuple(one for one in candidates if one.accuracy_after is not None)
     return LearningApp(index, demand.app, now, full_share, estimated or candidates, note=missing or _note(learning))
 
 
-def _candidate(index: int, way: Way, now: float) -> Candidate:
-    before = known(way.before)
+def _candidate(index: int, config: TrainingConfig, now: float) -> Candidate:
+    before = known(config.before)
     return Candidate(
         index,
-        way.need.alone_s,
+        config.cost.isolated_s,
         now if before is None else before,
-        known(way.accuracy),
-        way.size or 1.0,
-        way.need.joules,
-        way.need,
-        way.tried,
+        known(config.accuracy),
+        config.size or 1.0,
+        config.cost.joules,
+        config.cost,
+        config.trial_fraction,
     )
 
 
-def _note(learning: Learning) -> str:
+def _note(learning: TrainingOffer) -> str:
     """Describe the estimates that are no accuracies."""
-    estimates: Sequence[float | None] = (learning.now, learning.then, *(way.accuracy for way in learning.ways))
+    estimates: Sequence[float | None] = (
+        learning.accuracy_before,
+        learning.accuracy_after,
+        *(way.accuracy for way in learning.configs),
+    )
     outside = [one for one in estimates if one is not None and not 0 <= one <= 1 and not math.isnan(one)]
     lost = sum(one is not None and math.isnan(one) for one in estimates)
     notes = [f"an estimate of {one:g} counts as {min(1.0, max(0.0, one)):g}" for one in outside]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, Wants
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.evaluation import Freed, accuracy_factor, evaluate, trainings_of
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
@@ -57,11 +57,11 @@ class Ekya(Scheduling):
     freed: Annotated[Freed, Means("jobs that receive the share of a training that ends")] = "all"
     horizon_s: HorizonS = None
     patience_s: PatienceS = 200.0
-    most: Annotated[int, Ge(1), Means("maximum number of applications for the thief; more keep equal shares")] = 16
+    max_apps: Annotated[int, Ge(1), Means("maximum number of applications for the thief; more keep equal shares")] = 16
 
     wants = Wants(trials=True, part=TRIAL_EPOCHS / MAX_EPOCHS, together=True)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Compute a new plan; at the end of a training, only split its share if nothing else changed."""
         apps = [profile(app) for app in read_apps(window)]
         if not apps:
@@ -75,13 +75,13 @@ class Ekya(Scheduling):
 
     def plan(self, apps: Sequence[LearningApp], window_s: float) -> SharePlan:
         """Plan for applications with estimates; `to_grants` adds the shares of the others."""
-        if self.start == "fair" or len(apps) > self.most:
+        if self.start == "fair" or len(apps) > self.max_apps:
             thief = share_fairly(apps, window_s, self.freed)
         else:
             thief = run_thief(apps, window_s, self.step, self.iterations, self.freed)
         return SharePlan(np.array(thief.training), np.array(thief.inference), thief.chosen)
 
-    def _split_freed(self, window: Window, apps: Sequence[LearningApp]) -> SharePlan | None:
+    def _split_freed(self, window: SchedulerInput, apps: Sequence[LearningApp]) -> SharePlan | None:
         """Split the shares of finished trainings equally; None if a new plan is required."""
         before = {app: shares for app, *shares in previous_state(window).own or ()}
         if any(app.app not in before or app.state == "offered" for app in apps):
@@ -109,11 +109,11 @@ def profile(app: LearningApp) -> LearningApp:
     longest_s = max((one.seconds for one in app.candidates), default=0.0)
 
     def extrapolated(one: Candidate) -> Candidate:
-        if one.after is None or one.tried >= 1 or not longest_s:
+        if one.accuracy_after is None or one.trial_fraction >= 1 or not longest_s:
             return one
         epochs = MAX_EPOCHS * one.seconds / longest_s
-        (after,) = predict_accuracy(app.now, [(one.tried * epochs, one.after)], [epochs])
-        return replace(one, after=known(float(after)))
+        (after,) = predict_accuracy(app.now, [(one.trial_fraction * epochs, one.accuracy_after)], [epochs])
+        return replace(one, accuracy_after=known(float(after)))
 
     return replace(app, candidates=tuple(map(extrapolated, app.candidates)))
 
@@ -219,16 +219,16 @@ def pick_configs(
 
 
 def _is_promising(app: LearningApp, k: int) -> bool:
-    after = app.candidates[k].after
+    after = app.candidates[k].accuracy_after
     return after is not None and (app.state == "running" or after > app.now)
 
 
 def _estimate_single(app: LearningApp, one: Candidate, training: float, inference: float, window_s: float) -> float:
     """Return the mean accuracy of one application; its inference receives its finished training's share."""
-    assert one.after is not None, "it is promising"
+    assert one.accuracy_after is not None, "it is promising"
     end_s = min(one.seconds / training, window_s) if training else window_s
-    before = one.before * accuracy_factor(app.full_share, inference)
-    after = one.after * accuracy_factor(app.full_share, inference + training if inference else 0.0)
+    before = one.accuracy_before * accuracy_factor(app.full_share, inference)
+    after = one.accuracy_after * accuracy_factor(app.full_share, inference + training if inference else 0.0)
     return (before * end_s + after * (window_s - end_s)) / window_s
 
 

@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, Wants
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import (
     HorizonS,
@@ -92,7 +92,7 @@ class FilterGrained(Scheduling):
 
     wants = Wants(trials=True, together=True)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Choose sizes at every call; a running retraining keeps its size, with its remaining time."""
         apps = read_apps(window)
         learners = [app for app in apps if app.learns and not app.lacks_estimates]
@@ -127,7 +127,7 @@ def tabulate_sizes(learners: Sequence[LearningApp], running: dict[str, float]) -
         table[:, i, 0] = 0.0, app.now, app.now, 0.0
         for k, one in enumerate(app.candidates, 1):
             size = running.get(app.app, one.size) if app.state == "running" else one.size
-            table[:, i, k] = size, one.before, one.after or 0.0, one.seconds
+            table[:, i, k] = size, one.accuracy_before, one.accuracy_after or 0.0, one.seconds
     return Sizes(*table)
 
 

@@ -53,8 +53,8 @@ class AccuracyFactor:
 class Trainings:
     """The accuracy of each application before and after its training, and the cost of the training."""
 
-    now: Sequence[float]
-    then: Sequence[float]
+    accuracy_before: Sequence[float]
+    accuracy_after: Sequence[float]
     seconds: Sequence[float]  # on the whole processor
     full_share: Sequence[float]
 
@@ -70,7 +70,7 @@ def _training(app: LearningApp, i: int | None) -> tuple[float, float, float]:
     if i is None:
         return app.now, app.now, 0.0
     one = app.candidates[i]
-    return one.before, one.before if one.after is None else one.after, one.seconds
+    return one.accuracy_before, one.accuracy_before if one.accuracy_after is None else one.accuracy_after, one.seconds
 
 
 class PlanInterval(NamedTuple):
@@ -87,7 +87,7 @@ def plan_intervals(
     trainings: Trainings, training: Sequence[float], inference: Sequence[float], window_s: float, freed: Freed = "all"
 ) -> Iterator[PlanInterval]:
     """Yield the intervals of a plan; `training` and `inference` are the shares at the start."""
-    accuracy, start_s = trainings.now, 0.0
+    accuracy, start_s = trainings.accuracy_before, 0.0
     left_s = {i: seconds for i, seconds in enumerate(trainings.seconds) if training[i] > 0}
     inferring = [i for i, share in enumerate(inference) if share > 0]
     while True:
@@ -99,7 +99,7 @@ def plan_intervals(
         training, inference, accuracy, freed_share = [*training], [*inference], [*accuracy], 0.0
         for i, end_s in ends_s.items():
             if end_s <= stop_s * (1 + TIES):
-                freed_share, training[i], accuracy[i] = freed_share + training[i], 0.0, trainings.then[i]
+                freed_share, training[i], accuracy[i] = freed_share + training[i], 0.0, trainings.accuracy_after[i]
                 del left_s[i]
             else:
                 left_s[i] -= training[i] * (stop_s - start_s)
@@ -119,4 +119,4 @@ def evaluate(
     for start_s, stop_s, _, shares, accuracies in plan_intervals(trainings, training, inference, window_s, freed):
         rate = sum(map(mul, accuracies, map(accuracy_factor, trainings.full_share, shares)))
         total += (stop_s - start_s) * rate
-    return total / (window_s * max(1, len(trainings.now)))
+    return total / (window_s * max(1, len(trainings.accuracy_before)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from driftlab.errors import RunError
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.costs import (
     Choices,
     Ints,
@@ -39,7 +39,7 @@ class Exact(Scheduling):
 
     wants = EACH_WINDOW
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Solve the window's problem; the state is empty."""
         admitted, notes = admit(window, self.units)
         if not admitted:

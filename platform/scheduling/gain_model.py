@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from driftlab.platform.scheduling.base import Demand, Way, Window
+from driftlab.platform.scheduling.base import Demand, SchedulerInput, TrainingConfig
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known
 
 MAX_ERRORS = 8  # number of errors of offered accuracies that are kept per application
@@ -97,10 +97,10 @@ class GainModel:
 class ExpectedGain:
     """The expectation of a phase at the time of its choice."""
 
-    way: Way
+    config: TrainingConfig
     length: float  # relative to the longest configuration
-    now: float
-    after: float
+    accuracy_before: float
+    accuracy_after: float
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class TrialResult:
 
     seconds: float
     now: float  # accuracy of the network that ran
-    before: float  # accuracy during training
-    after: float
+    accuracy_before: float  # accuracy during training
+    accuracy_after: float
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,12 @@ class AppHistory:
         """Return the mean error, with one additional error of 0."""
         return sum(self.errors) / (len(self.errors) + 1)
 
-    def of(self, way: Way) -> GainModel:
-        return self.networks.get(way.variant, GainModel())
+    def of(self, config: TrainingConfig) -> GainModel:
+        return self.networks.get(config.variant, GainModel())
 
-    def add(self, way: Way, length: float, now: float, after: float) -> AppHistory:
+    def add(self, config: TrainingConfig, length: float, now: float, after: float) -> AppHistory:
         """Return the history with the gain of a configuration."""
-        return replace(self, networks={**self.networks, way.variant: self.of(way).add(length, now, after - now)})
+        return replace(self, networks={**self.networks, config.variant: self.of(config).add(length, now, after - now)})
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def review(demand: Demand, history: AppHistory, now_s: float) -> AppHistory:
     """Compare the expectation of the newest phase with the first accuracy that was observed after it."""
     learning, expected = demand.learning, history.expected
     offered = learning is not None and learning.state == "offered"
-    if learning is not None and not offered and learning.way is not None:
+    if learning is not None and not offered and learning.config is not None:
         return replace(history, begun=expected is not None, ended_s=None)
     if expected is None or not (history.begun or not offered):
         return history
@@ -159,46 +159,48 @@ def review(demand: Demand, history: AppHistory, now_s: float) -> AppHistory:
     observed = _observed_since(demand, ended_s)
     if observed is None:
         return replace(history, begun=True, ended_s=ended_s)
-    measured = known(expected.way.accuracy) is not None
+    measured = known(expected.config.accuracy) is not None
     history = replace(history, expected=None, begun=False, ended_s=None)
     if not measured:
-        return history.add(expected.way, expected.length, expected.now, observed)
-    return replace(history, errors=(*history.errors, observed - expected.after)[-MAX_ERRORS:])
+        return history.add(expected.config, expected.length, expected.accuracy_before, observed)
+    return replace(history, errors=(*history.errors, observed - expected.accuracy_after)[-MAX_ERRORS:])
 
 
 def _observed_since(demand: Demand, since_s: float) -> float | None:
     """Return the accuracy of predictions after a time: that of a new offer, or the observed one."""
-    if demand.learning is not None and known(demand.learning.now) is not None:
-        return known(demand.learning.now)
+    if demand.learning is not None and known(demand.learning.accuracy_before) is not None:
+        return known(demand.learning.accuracy_before)
     return known(demand.observed) if demand.observed_s is not None and demand.observed_s >= since_s else None
 
 
-def estimate(window: Window, app: LearningApp, history: AppHistory) -> tuple[AppEstimate, AppHistory]:
+def estimate(window: SchedulerInput, app: LearningApp, history: AppHistory) -> tuple[AppEstimate, AppHistory]:
     """Fill in the accuracies of an application, and add the results of its trials to its history."""
     demand = window.demands[app.index]
-    ways = () if demand.learning is None else demand.learning.ways
+    ways = () if demand.learning is None else demand.learning.configs
     waited_s = window.start_s - (demand.observed_s or 0.0)
     rows: list[tuple[Candidate, float, ExpectedGain | None]] = []
     for one in app.candidates:
-        if one.way is None:
+        if one.config is None:
             rows.append(_estimate_running(demand, app, history, one, waited_s))
             continue
-        way = ways[one.way]
+        way = ways[one.config]
         trial = history.tried.get(way.name)
-        if one.after is None and trial is not None:
-            before = known(app.now + trial.before - trial.now)
-            one = replace(one, seconds=one.seconds or trial.seconds, before=before or 0.0)
+        if one.accuracy_after is None and trial is not None:
+            before = known(app.now + trial.accuracy_before - trial.now)
+            one = replace(one, seconds=one.seconds or trial.seconds, accuracy_before=before or 0.0)
         length = length_of(app, one)
-        if one.after is None:
+        if one.accuracy_after is None:
             gain, deviation = history.of(way).expect(length, app.now)
             expected = ExpectedGain(way, length, app.now, known(app.now + gain) or 0.0)
-            rows.append((replace(one, after=expected.after), deviation, expected))
+            rows.append((replace(one, accuracy_after=expected.accuracy_after), deviation, expected))
             continue
-        result = TrialResult(one.seconds, app.now, one.before, one.after)
+        result = TrialResult(one.seconds, app.now, one.accuracy_before, one.accuracy_after)
         if result != trial:  # not a repetition of the same offer
-            history = replace(history.add(way, length, app.now, one.after), tried={**history.tried, way.name: result})
-        expected = ExpectedGain(way, length, app.now, one.after)
-        rows.append((replace(one, after=known(one.after + history.correction)), 0.0, expected))
+            history = replace(
+                history.add(way, length, app.now, one.accuracy_after), tried={**history.tried, way.name: result}
+            )
+        expected = ExpectedGain(way, length, app.now, one.accuracy_after)
+        rows.append((replace(one, accuracy_after=known(one.accuracy_after + history.correction)), 0.0, expected))
     candidates, deviations, gains = zip(*rows, strict=True) if rows else ((), (), ())
     return AppEstimate(replace(app, candidates=candidates), deviations, gains), history
 
@@ -210,17 +212,17 @@ def _estimate_running(
 
     The longer a network was not observed, the larger is the deviation: it may have lost more, so a phase may gain more.
     """
-    if one.after is not None:
-        return replace(one, after=known(one.after + history.correction)), 0.0, None
-    trains = demand.learning is not None and demand.learning.way is not None
+    if one.accuracy_after is not None:
+        return replace(one, accuracy_after=known(one.accuracy_after + history.correction)), 0.0, None
+    trains = demand.learning is not None and demand.learning.config is not None
     if trains and history.expected is not None:
-        return replace(one, after=history.expected.after), 0.0, None
+        return replace(one, accuracy_after=history.expected.accuracy_after), 0.0, None
     newest = next(reversed([*history.networks.values()]), GainModel())
     mean, deviation = newest.expect(1.0, app.now)
     deviation = math.hypot(deviation, DRIFT_PER_SQRT_MIN * math.sqrt(waited_s / 60))
     seconds = one.seconds + (history.usual_s or one.seconds)
     gain = max(MIN_GAIN, positive_part(mean, deviation))  # the sum may exceed 1: a perfect network can only have lost
-    return replace(one, seconds=seconds, after=app.now + gain), 0.0, None
+    return replace(one, seconds=seconds, accuracy_after=app.now + gain), 0.0, None
 
 
 def length_of(app: LearningApp, one: Candidate) -> float:

@@ -19,14 +19,14 @@ from driftlab.platform.scheduling.programming import divide
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Skipped = Literal["lost", "held"]
+Skipped = Literal["wrong", "stale"]
 MIN_UNITS = 100  # of the processor
 MIN_UNITS_PER_APP = 4
 EXACT = 16  # maximum number of applications that are divided exactly
 ROUNDING = 1e-9
 
 
-def split_inference_share(apps: Sequence[LearningApp], share: float, skipped: Skipped = "held") -> Floats:
+def split_inference_share(apps: Sequence[LearningApp], share: float, skipped: Skipped = "stale") -> Floats:
     """Divide a share among the inferences so that their total accuracy is highest."""
     if not apps:
         return np.zeros(0)
@@ -41,7 +41,7 @@ def split_inference_share(apps: Sequence[LearningApp], share: float, skipped: Sk
     return shares
 
 
-def lost_accuracy(apps: Sequence[LearningApp], skipped: Skipped = "held") -> Floats:
+def lost_accuracy(apps: Sequence[LearningApp], skipped: Skipped = "stale") -> Floats:
     """Return the total accuracy lost to training with each number of units, compared with inference only."""
     now, full, units = _table_key(apps)
     values = _values(now, full, units, skipped)
@@ -91,7 +91,7 @@ def _factors(full_share: float, units: int, skipped: Skipped) -> Floats:
     A busy network skips whole frames, which count as wrong (`lost`) or are scored with the last prediction (`held`).
     """
     shares = np.arange(units + 1) / units
-    if skipped == "held":
+    if skipped == "stale":
         stale: Floats = AccuracyFactor(np.array(full_share))(shares)
         return stale
     predicted: Floats = 1 / np.ceil(full_share / np.maximum(shares, ROUNDING) - ROUNDING)

@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Learning, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer, Wants
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.gain_model import AppEstimate, AppHistory, estimate, review, trial_value
 from driftlab.platform.scheduling.inference_shares import Skipped, split_inference_share
@@ -38,16 +38,16 @@ class Joint(Scheduling):
     """Choose training configurations, their order and shares jointly; run one training at a time."""
 
     joule_price: Annotated[float, Ge(0), Means("accuracy × seconds that one joule of training must gain")] = 0.0
-    skipped: Annotated[
-        Skipped, Means("score of skipped frames: wrong (lost), or the last prediction as in Ekya's table (held)")
-    ] = "lost"
+    skipped_frames: Annotated[
+        Skipped, Means("score of skipped frames: wrong, or that of the last prediction as in Ekya's table (stale)")
+    ] = "wrong"
     horizon_s: HorizonS = None
     patience_s: PatienceS = 600.0
 
     version = 2
     wants = Wants(choosy=True, recall=0.1, observed=True, server=True)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Compute a new plan, and grant its first phase, a trial, or labelling."""
         own = previous_state(window).own
         state = own if isinstance(own, JointState) else JointState()
@@ -67,71 +67,71 @@ class Joint(Scheduling):
         training = np.zeros(len(apps))
         if steps.first is not None:
             training[steps.first] = steps.share
-        inference = split_inference_share(apps, 1 - float(training.sum()), self.skipped)
+        inference = split_inference_share(apps, 1 - float(training.sum()), self.skipped_frames)
         pairs = zip(estimates, steps.chosen, strict=True)
         after = {one.app.app: _with_expected(histories[one.app.app], one, k) for one, k in pairs}
         plan = SharePlan(training, inference, steps.chosen)
         allocation = to_grants(window, apps, plan, self.patience_s, JointState(longest_s, after))
         grants = list(allocation.grants)
         for index, ways in trials.items():
-            grants[index] = replace(grants[index], tries=ways)
+            grants[index] = replace(grants[index], trials=ways)
         return replace(allocation, grants=tuple(grants))
 
-    def _plan_started(self, window: Window, apps: Sequence[LearningApp], horizon_s: float) -> PlannedSteps:
+    def _plan_started(self, window: SchedulerInput, apps: Sequence[LearningApp], horizon_s: float) -> PlannedSteps:
         """Plan the started trainings, or labelling where the expected gain per second is highest.
 
         Labels age: an application with labelled samples trains at once or not at all.
         """
         begun = [_has_begun(window.demands[app.index].learning) for app in apps]
         first = [app if started else replace(app, candidates=()) for app, started in zip(apps, begun, strict=True)]
-        steps = plan_steps(first, horizon_s, self.joule_price, self.skipped)
+        steps = plan_steps(first, horizon_s, self.joule_price, self.skipped_frames)
         if steps.first is not None:
             return steps
         best = max((app for app in apps if app.state == "running" and app.learns), key=_speed, default=None)
         rest = [app if app is best else replace(app, candidates=()) for app in apps]
-        return plan_steps(rest, ENDLESS_S, skipped=self.skipped)
+        return plan_steps(rest, ENDLESS_S, skipped=self.skipped_frames)
 
     def _plan_trial(self, apps: Sequence[LearningApp], index: int, steps: PlannedSteps) -> PlannedSteps:
         """Plan the share of a trial in advance: the scheduler is not called when the trial starts."""
         one = Candidate(None, 1.0, 0.0, 1.0)
         single = [replace(app, candidates=(one,) if app.index == index else ()) for app in apps]
-        trial = plan_steps(single, ENDLESS_S, skipped=self.skipped)
+        trial = plan_steps(single, ENDLESS_S, skipped=self.skipped_frames)
         return replace(steps, first=trial.first, share=trial.share)
 
     def _trials(
-        self, window: Window, apps: Sequence[LearningApp], estimates: Sequence[AppEstimate], horizon_s: float
+        self, window: SchedulerInput, apps: Sequence[LearningApp], estimates: Sequence[AppEstimate], horizon_s: float
     ) -> list[tuple[int, tuple[int, ...]]]:
         """Return the configurations to try: those of unknown cost, or the best if its trial is worth it."""
-        coming = sum(max(0.0, *((one.after or 0.0) - app.now for one in app.candidates), 0.0) for app in apps)
+        coming = sum(max(0.0, *((one.accuracy_after or 0.0) - app.now for one in app.candidates), 0.0) for app in apps)
         trials = []
         for app, estimated in zip(apps, estimates, strict=True):
             learning = window.demands[app.index].learning
             if app.state != "offered" or not app.learns or learning is None:
                 continue
-            if any(known(way.accuracy) is not None for way in learning.ways):
+            if any(known(way.accuracy) is not None for way in learning.configs):
                 continue
-            unpriced = tuple(one.way for one in app.candidates if one.way is not None and not one.seconds)
+            unpriced = tuple(one.config for one in app.candidates if one.config is not None and not one.seconds)
             pairs = zip(estimated.app.candidates, estimated.deviations, strict=True)
-            best, deviation = max(pairs, key=lambda pair: pair[0].after or 0.0)
+            best, deviation = max(pairs, key=lambda pair: pair[0].accuracy_after or 0.0)
             lasts_s = max(0.0, horizon_s - best.seconds)
-            value = trial_value((best.after or 0.0) - app.now, deviation, lasts_s)
+            value = trial_value((best.accuracy_after or 0.0) - app.now, deviation, lasts_s)
             if unpriced:
                 trials.append((app.index, unpriced))
-            elif best.way is not None and value > best.seconds * coming:
-                trials.append((app.index, (best.way,)))
+            elif best.config is not None and value > best.seconds * coming:
+                trials.append((app.index, (best.config,)))
         return trials
 
 
 def _speed(app: LearningApp) -> float:
     """Return the expected gain per second of the only candidate."""
     (one,) = app.candidates
-    return ((one.after or 0.0) - app.now) / max(one.seconds, MIN_DURATION_S)
+    return ((one.accuracy_after or 0.0) - app.now) / max(one.seconds, MIN_DURATION_S)
 
 
-def _has_begun(learning: Learning | None) -> bool:
+def _has_begun(learning: TrainingOffer | None) -> bool:
     """Return whether labelling of the newest samples, or training on them, has begun."""
     return learning is not None and (
-        learning.state == "offered" or learning.way is not None or learning.left.alone_s > 0
+        learning.state == "offered" or learning.config is not None or learning.left.isolated_s > 0
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, SchedulerInput, Scheduling
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Mcdnn(Scheduling):
 
     wants = EACH_WINDOW
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Upgrade from the smallest variants one at a time; divide the processor by required shares.
 
         A required share counts as at most 1, so that an unreachable goal, such as 0 s, leaves shares for the others.
@@ -39,7 +39,7 @@ def required_share(demand: Demand, network: int) -> float:
     return demand.variants[network].latency_s / max(period_s, 1e-9)
 
 
-def _best_upgrade(window: Window, chosen: dict[int, int]) -> tuple[int, int] | None:
+def _best_upgrade(window: SchedulerInput, chosen: dict[int, int]) -> tuple[int, int] | None:
     """Return the feasible upgrade with the most accuracy per added compute, weighted by priority."""
     best, highest = None, 0.0
     for i, network in _feasible_upgrades(window, chosen):
@@ -52,7 +52,7 @@ def _best_upgrade(window: Window, chosen: dict[int, int]) -> tuple[int, int] | N
     return best
 
 
-def _feasible_upgrades(window: Window, chosen: dict[int, int]) -> Iterator[tuple[int, int]]:
+def _feasible_upgrades(window: SchedulerInput, chosen: dict[int, int]) -> Iterator[tuple[int, int]]:
     """Yield the changes to a more accurate variant that fit into all budgets."""
     for i, now in chosen.items():
         for network in _variants(window, i):
@@ -61,14 +61,14 @@ def _feasible_upgrades(window: Window, chosen: dict[int, int]) -> Iterator[tuple
                 yield i, network
 
 
-def _fits(window: Window, chosen: dict[int, int]) -> bool:
+def _fits(window: SchedulerInput, chosen: dict[int, int]) -> bool:
     """Return whether the variants fit into the memory and the compute of the device."""
     pairs = [(window.demands[i], network) for i, network in chosen.items()]
     memory_bytes, shares = sum(_size(*pair) for pair in pairs), sum(required_share(*pair) for pair in pairs)
     return memory_bytes <= window.memory_bytes and shares <= 1
 
 
-def _variants(window: Window, i: int) -> range:
+def _variants(window: SchedulerInput, i: int) -> range:
     return range(len(window.demands[i].variants))
 
 

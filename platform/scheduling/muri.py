@@ -22,14 +22,14 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.core.records import Engine
+from driftlab.platform.core.records import Resource
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
 from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 Group = tuple[int, ...]
-STAGES: tuple[Engine, ...] = ("storage", "cpu", "accelerator", "link")
+STAGES: tuple[Resource, ...] = ("storage", "cpu", "accelerator", "link")
 MAX_GROUP = 4  # trainings
 ROUNDS = 4  # of matching
 
@@ -43,7 +43,7 @@ class Muri(SharesAmongTrainings):
 
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         """Group the trainings, shortest first, and give the training share to the group of the shortest one."""
-        reserved, training = inference_reserve(apps, self.answer), np.zeros(len(apps))
+        reserved, training = inference_reserve(apps, self.inference_share), np.zeros(len(apps))
         jobs = sorted(
             ((i, apps[i].candidates[k]) for i, k in enumerate(chosen) if k is not None), key=lambda job: job[1].seconds
         )
@@ -63,7 +63,7 @@ class Muri(SharesAmongTrainings):
 
 def stages_of(job: Candidate) -> list[float]:
     """Return the part of a training's time on each resource; 1 on the accelerator if no time is known."""
-    seconds = [job.need.seconds.get(name, 0.0) for name in STAGES]
+    seconds = [job.cost.seconds.get(name, 0.0) for name in STAGES]
     total = sum(seconds)
     return [each / total for each in seconds] if total else [float(name == "accelerator") for name in STAGES]
 

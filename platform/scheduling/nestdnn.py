@@ -20,7 +20,7 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.costs import Choices, LatenessWeight, LoweredCost, MachineUnits, UnitPlan, tabulate
 from driftlab.platform.scheduling.greedy import allocate_surplus, allocate_units, exchange, smallest_plan
 from driftlab.platform.scheduling.programming import exchange_alike, levelled, priced
@@ -50,13 +50,19 @@ class NestDnn(Scheduling):
     alpha: LatenessWeight = 0.1
     units: MachineUnits = 100
     cached: Annotated[bool, Means("whether the next window resumes an unfinished plan")] = True
-    kept: Annotated[float, Ge(0), Le(1), Means("share of the units that an unfinished plan has allocated")] = 0.7
-    renew: Annotated[int, Ge(1), Means("number of windows that one plan serves before a plan from scratch")] = 10
-    names: Annotated[bool, Means("whether networks are chosen here; else scaling chooses within the shares")] = True
+    cached_share: Annotated[float, Ge(0), Le(1), Means("share of the units that an unfinished plan has allocated")] = (
+        0.7
+    )
+    replan_windows: Annotated[
+        int, Ge(1), Means("number of windows that one plan serves before a plan from scratch")
+    ] = 10
+    selects_variant: Annotated[
+        bool, Means("whether networks are chosen here; else scaling chooses within the shares")
+    ] = True
 
     wants = EACH_WINDOW
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Allocate all units and choose the networks; the state is the unfinished plan for the next window."""
         admitted, notes = admit(window, self.units)
         if not admitted:
@@ -73,7 +79,7 @@ class NestDnn(Scheduling):
             if self.cached:
                 state = self._cache(window, demands, unfinished, times=1 if cached is None else cached.times + 1)
         plan = allocate_surplus(choices, plan)
-        networks = plan.networks.tolist() if self.names else [None] * len(admitted)
+        networks = plan.networks.tolist() if self.selects_variant else [None] * len(admitted)
         shares = (plan.units / self.units).tolist()
         return allocation(window, list(zip(admitted, networks, shares, strict=True)), notes, state)
 
@@ -81,7 +87,7 @@ class NestDnn(Scheduling):
         """Allocate the units by the objective's rule; also return the plan at the `kept` share of units."""
         unfinished = start
         for walk in allocate_units(choices, "highest" if self.objective == "max" else self.method, start):
-            if self.units - walk.left <= self.kept * self.units:
+            if self.units - walk.left <= self.cached_share * self.units:
                 unfinished = walk.plan
         if self.objective == "max":  # MinMaxCost, Eq. 4
             return levelled(choices, walk.plan), unfinished
@@ -89,10 +95,10 @@ class NestDnn(Scheduling):
             return exchange_alike(choices, exchange(choices, walk.plan)), unfinished
         return walk.plan, unfinished
 
-    def _valid_cache(self, window: Window, demands: Sequence[Demand], choices: Choices) -> CachedPlan | None:
+    def _valid_cache(self, window: SchedulerInput, demands: Sequence[Demand], choices: Choices) -> CachedPlan | None:
         """Return the cached plan if it is valid for these applications, this memory and these parameters."""
         cached = window.state
-        if not self.cached or not isinstance(cached, CachedPlan) or cached.times >= self.renew:
+        if not self.cached or not isinstance(cached, CachedPlan) or cached.times >= self.replan_windows:
             return None
         conditions = (_apps(demands), window.memory_bytes, self.alpha)
         if (cached.apps, cached.memory_bytes, cached.alpha) != conditions or sum(cached.units) > self.units:
@@ -100,7 +106,7 @@ class NestDnn(Scheduling):
         used_bytes = choices.memory_bytes[np.arange(len(cached.networks)), list(cached.networks)].sum()
         return cached if used_bytes <= choices.limit_bytes else None
 
-    def _cache(self, window: Window, demands: Sequence[Demand], plan: UnitPlan, times: int) -> CachedPlan:
+    def _cache(self, window: SchedulerInput, demands: Sequence[Demand], plan: UnitPlan, times: int) -> CachedPlan:
         networks, units = tuple(plan.networks.tolist()), tuple(plan.units.tolist())
         return CachedPlan(_apps(demands), window.memory_bytes, self.alpha, networks, units, times)
 

@@ -16,7 +16,7 @@ from annotated_types import Gt
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Share
-from driftlab.platform.scheduling.base import Allocation, Grant, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput
 from driftlab.platform.scheduling.candidates import LearningApp
 
 Floats = npt.NDArray[np.float64]
@@ -45,7 +45,7 @@ class SchedulerState:
     own: Any = None
 
 
-def previous_state(window: Window) -> SchedulerState:
+def previous_state(window: SchedulerInput) -> SchedulerState:
     """Return the state of the last call; an empty one if another member left its state."""
     return window.state if isinstance(window.state, SchedulerState) else SchedulerState()
 
@@ -67,7 +67,7 @@ def equal_inference(apps: Sequence[LearningApp], share: float) -> Floats:
 
 
 def to_grants(
-    window: Window, apps: Sequence[LearningApp], plan: SharePlan, patience_s: float, own: Any = None
+    window: SchedulerInput, apps: Sequence[LearningApp], plan: SharePlan, patience_s: float, own: Any = None
 ) -> Allocation:
     """Convert a plan into grants, in the order of the demands; `own` is kept for the member's next call."""
     waits = _waits(window, apps, plan)
@@ -81,11 +81,13 @@ def to_grants(
         share: Share | None = None if app.state == "idle" else float(training[i])
         if i in plan.resources and training[i]:
             share = {name: divided * part for name, part in plan.resources[i].items()}  # type: ignore[misc]
-        grants[app.index] = Grant(float(inference[i]), share, config, beside=plan.groups.get(i, ""), note=note)
+        grants[app.index] = Grant(
+            float(inference[i]), share, config, interleave_group=plan.groups.get(i, ""), note=note
+        )
     return Allocation(tuple(grants), SchedulerState(tuple(sorted(waits.items())), own))
 
 
-def _waits(window: Window, apps: Sequence[LearningApp], plan: SharePlan) -> dict[str, float]:
+def _waits(window: SchedulerInput, apps: Sequence[LearningApp], plan: SharePlan) -> dict[str, float]:
     """Return since when each job has no share; a job that already waited keeps its time."""
     before = dict(previous_state(window).waits)
     waiting = []
@@ -116,7 +118,7 @@ def _config(app: LearningApp, chosen: int | None) -> int | None:
     if app.state != "offered":
         return 0
     chosen = 0 if app.lacks_estimates else chosen
-    return app.candidates[chosen].way if app.learns and chosen is not None else None
+    return app.candidates[chosen].config if app.learns and chosen is not None else None
 
 
 def _note(app: LearningApp, chosen: int | None, config: int | None) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from annotated_types import Gt
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Demand, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, Demand, SchedulerInput, Wants
 from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
 from driftlab.platform.scheduling.plans import (
     SharePlan,
@@ -63,10 +63,10 @@ class Recl(SharesAmongTrainings):
     version: ClassVar[int] = 2
     wants = Wants(observed=True, recall=-1.0)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Give the training share to the training of the open micro-window; the next call is due at its end."""
         apps = read_apps(window)
-        plan = plan_configs(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen))
+        plan = plan_configs(apps, self.config_choice, window.window_s, lambda chosen: self.plan(apps, chosen))
         state = self._next_state(window, [app.app for app in apps if app.learns])
         trains = np.array([app.app == state.learner for app in apps], bool)
         single = replace(plan, training=np.where(trains, plan.training.sum(), 0.0))
@@ -77,11 +77,11 @@ class Recl(SharesAmongTrainings):
 
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         """Give all trainings equal shares, the mean of micro-windows, for the choice of configurations."""
-        reserved = inference_reserve(apps, self.answer)
+        reserved = inference_reserve(apps, self.inference_share)
         trained = np.array([one is not None for one in chosen], np.float64)
         return SharePlan((1 - reserved) * trained / (trained.sum() or 1.0), equal_inference(apps, reserved), chosen)
 
-    def _next_state(self, window: Window, learning: Sequence[str]) -> MicroWindows:
+    def _next_state(self, window: SchedulerInput, learning: Sequence[str]) -> MicroWindows:
         """Update the gains by new accuracies, and open the next micro-window if the last one is over."""
         now_s, own = window.start_s, previous_state(window).own
         before = own if isinstance(own, MicroWindows) else MicroWindows(now_s, now_s)

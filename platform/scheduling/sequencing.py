@@ -71,7 +71,7 @@ class BestSequence:
 
 
 def plan_steps(
-    apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "held"
+    apps: Sequence[LearningApp], window_s: float, joule_price: float = 0.0, skipped: Skipped = "stale"
 ) -> PlannedSteps:
     """Return the first phase of the sequence with the highest accuracy over the window."""
     offers = _tabulate(apps, joule_price)
@@ -98,9 +98,9 @@ def _tabulate(apps: Sequence[LearningApp], joule_price: float) -> Offers:
     seconds[:, -1] = 0.0
     for i, app in enumerate(apps):
         for k, one in enumerate(app.candidates):
-            if one.after is not None:
-                seconds[i, k], gain[i, k] = one.seconds, one.after - app.now
-                drop[i, k], fee[i, k] = app.now - one.before, joule_price * one.joules
+            if one.accuracy_after is not None:
+                seconds[i, k], gain[i, k] = one.seconds, one.accuracy_after - app.now
+                drop[i, k], fee[i, k] = app.now - one.accuracy_before, joule_price * one.joules
     return Offers(gain, drop, seconds, fee)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, Wants
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import PatienceS, SharePlan, to_grants
 
@@ -30,8 +30,10 @@ Planner = Callable[[Chosen], SharePlan]
 class SharesAmongTrainings(Scheduling):
     """Base of schedulers that do not use accuracies: a member plans shares for the chosen configurations."""
 
-    answer: Annotated[float, Gt(0), Le(1), Means("inference share per application, at most half in total")] = 0.1
-    ways: Annotated[
+    inference_share: Annotated[float, Gt(0), Le(1), Means("inference share per application, at most half in total")] = (
+        0.1
+    )
+    config_choice: Annotated[
         ConfigChoice, Means("training configuration: the first one, or the best for the share (Eq. 8 of ElasticDNN)")
     ] = "first"
     patience_s: PatienceS = 200.0
@@ -39,16 +41,16 @@ class SharesAmongTrainings(Scheduling):
     @property
     def asks(self) -> Wants:
         """Return the requirements: the choice of the best configuration needs trials of all."""
-        return replace(self.wants, trials=True, together=True) if self.ways == "best" else self.wants
+        return replace(self.wants, trials=True, together=True) if self.config_choice == "best" else self.wants
 
     @abstractmethod
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         """Divide the processor among the trainings of the chosen candidates."""
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Compute a new plan at every call."""
         apps = read_apps(window)
-        plan = plan_configs(apps, self.ways, window.window_s, lambda chosen: self.plan(apps, chosen))
+        plan = plan_configs(apps, self.config_choice, window.window_s, lambda chosen: self.plan(apps, chosen))
         return to_grants(window, apps, plan, self.patience_s)
 
 
@@ -70,7 +72,9 @@ def best_config(app: LearningApp, share: float, window_s: float) -> int | None:
         return 0 if app.learns else None
     before, after, seconds = (
         np.array(column)
-        for column in zip(*((one.before, one.after, one.seconds) for one in app.candidates), strict=True)
+        for column in zip(
+            *((one.accuracy_before, one.accuracy_after, one.seconds) for one in app.candidates), strict=True
+        )
     )
     ends_s: npt.NDArray[np.float64] = np.minimum(seconds / share, window_s)
     return int((before * ends_s + after * (window_s - ends_s)).argmax())

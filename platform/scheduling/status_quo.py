@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, SchedulerInput, Scheduling
 from driftlab.platform.world.measured import knee
 
 
@@ -15,7 +15,7 @@ class StatusQuo(Scheduling):
 
     wants = EACH_WINDOW
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         """Admit every application; a note reports networks that exceed the memory."""
         admitted = [i for i, demand in enumerate(window.demands) if demand.variants]
         chosen = [(i, knee(window.demands[i].variants), 1 / len(admitted)) for i in admitted]

@@ -16,13 +16,13 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.core.records import Engine
+from driftlab.platform.core.records import Resource
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
 from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
-RESOURCES: tuple[Engine, ...] = get_args(Engine)  # the accelerator comes first
+RESOURCES: tuple[Resource, ...] = get_args(Resource)  # the accelerator comes first
 ROUNDING = 1e-9
 
 
@@ -32,7 +32,7 @@ class Synergy(SharesAmongTrainings):
 
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
         """Place the jobs by their demands, shortest first, and divide the rest of each resource."""
-        reserved, training = inference_reserve(apps, self.answer), np.zeros(len(apps))
+        reserved, training = inference_reserve(apps, self.inference_share), np.zeros(len(apps))
         jobs = sorted(
             ((i, apps[i].candidates[k]) for i, k in enumerate(chosen) if k is not None), key=lambda job: job[1].seconds
         )
@@ -51,7 +51,7 @@ class Synergy(SharesAmongTrainings):
 
 def best_case_demand(job: Candidate, share: float) -> list[float]:
     """Return the least of each resource at which a training is limited by its accelerator share."""
-    seconds = job.need.seconds
+    seconds = job.cost.seconds
     main_s = seconds.get("accelerator", 0.0)
     others = [min(1.0, share * seconds.get(name, 0.0) / main_s) if main_s else share for name in RESOURCES[1:]]
     return [share, *others]

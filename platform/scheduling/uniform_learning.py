@@ -19,5 +19,8 @@ class UniformLearning(SharesAmongTrainings):
     patience_s: float = field(default=1e9, init=False)  # no training ever waits
 
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
-        reserved, learns = inference_reserve(apps, self.answer), np.array([app.learns for app in apps], np.float64)
+        reserved, learns = (
+            inference_reserve(apps, self.inference_share),
+            np.array([app.learns for app in apps], np.float64),
+        )
         return SharePlan((1 - reserved) * learns / max(1.0, learns.sum()), equal_inference(apps, reserved), chosen)

@@ -48,8 +48,8 @@ class SeenAccuracy:
 class Links:
     """The links of an application, which the applications of a device share, and the damage on its own messages."""
 
-    up: Link
-    down: Link
+    uplink: Link
+    downlink: Link
     radio: RadioMeter
     faults: Mapping[Direction, np.random.Generator]  # they decide which messages arrive damaged
     damage_prob: float  # per message

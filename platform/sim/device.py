@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Need, Share, Variant
+from driftlab.platform.core.records import Share, TaskCost, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, Window
+from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput
 from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.sim.load_sensor import LoadSensor
@@ -23,7 +23,7 @@ from driftlab.platform.sim.stream_runner import StreamRunner
 from driftlab.platform.world.apps import AppGoals
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import LINKS, RadioMeter
-from driftlab.platform.world.machine import Machine, accelerator_share
+from driftlab.platform.world.machine import Processor, accelerator_share
 from driftlab.platform.world.measured import paged_bytes
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class AppShare:
     start_s: float
     window_s: float
     variant: int | None  # None: it waits, or there is no choice
-    answer: Share  # of the machine's compute, in force; 0: it waits
-    learn: Share  # the same for training on the device
+    inference_share: Share  # of the machine's compute, in force; 0: it waits
+    training_share: Share  # the same for training on the device
     moved_bytes: tuple[int, int]  # paged in and out to run it after the previous one
     host_seconds: float  # processor time of the decision on this host
 
@@ -51,7 +51,7 @@ class AppShare:
         variants = self.demand.variants
         if self.variant is not None:
             return variants[self.variant]
-        return variants[0] if accelerator_share(self.grant.answer) and len(variants) == 1 else None
+        return variants[0] if accelerator_share(self.grant.inference_share) and len(variants) == 1 else None
 
 
 class DeviceSim:
@@ -69,7 +69,7 @@ class DeviceSim:
         # The networks that each application could run here, from the smallest on
         self.variants = {name: app.networks.variants(spec.hardware) for name, app in self.apps.items()}
         self.beside = runner.learns_on_stream and runner.adaptation.training_runs == "concurrent"
-        self.machine = Machine(runner.clock, self.shares)
+        self.machine = Processor(runner.clock, self.shares)
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
         self.offers = OfferQueue(self)
         self.stream = StreamRunner(self)
@@ -117,7 +117,7 @@ class DeviceSim:
         """Share the machine out after a new reading of the load, where the scheduler or else scaling responds to it."""
         if self.sensor.empty:
             if self.present:
-                self.on_presence_change("go")
+                self.on_presence_change("departure")
         elif "load" in self.runner.scheduling.asks.reasons or self._choose_again():
             self.machine.share_out("load")
 
@@ -135,11 +135,11 @@ class DeviceSim:
             self.machine.leave(self.machine.works[name], None)
         for name, task_bytes in tasks.items():
             if name not in self.machine.works:
-                self.machine.enter(name, None, Need({}, task_bytes))
+                self.machine.enter(name, None, TaskCost({}, task_bytes))
 
     # Shares -----------------------------------------------------------------------------------------------------------
 
-    def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
+    def shares(self, machine: Processor, reason: str) -> Mapping[str, Share]:
         """Return shares for the machine: call the scheduling member where it requires that, and split its grants."""
         now_s = machine.clock.now
         took_s = 0.0
@@ -173,25 +173,28 @@ class DeviceSim:
         """Split an application's share between inference and training on the device."""
         in_phase = f"{app}/learn" in self.machine.works and app not in self.offers.waiting
         if not in_phase and not self.beside:
-            return grant.answer, 0.0
+            return grant.inference_share, 0.0
         if in_phase and self.runner.streaming.training_runs == "exclusive":
-            return 0.0, accelerator_share(grant.answer) + accelerator_share(grant.learn or 0.0)
-        if grant.learn is None:
-            return accelerator_share(grant.answer) / 2, accelerator_share(grant.answer) / 2
-        return grant.answer, grant.learn
+            return 0.0, accelerator_share(grant.inference_share) + accelerator_share(grant.training_share or 0.0)
+        if grant.training_share is None:
+            return accelerator_share(grant.inference_share) / 2, accelerator_share(grant.inference_share) / 2
+        return grant.inference_share, grant.training_share
 
     def _works(self) -> Iterator[tuple[str, Share]]:
         groups = interleaved(self.current)
         for one in self.current:
-            yield f"{one.demand.app}/answer", one.answer
-            yield f"{one.demand.app}/{'beside' if self.beside else 'learn'}", groups.get(one.demand.app, one.learn)
+            yield f"{one.demand.app}/answer", one.inference_share
+            yield (
+                f"{one.demand.app}/{'beside' if self.beside else 'learn'}",
+                groups.get(one.demand.app, one.training_share),
+            )
 
     # The scheduler ----------------------------------------------------------------------------------------------------
 
     def _call_scheduler(self, now_s: float, reason: str) -> float:
         """Call the scheduler, load the chosen networks, and return the host time of the decision."""
         demands = tuple(map(self._demand, self.present))
-        window = Window(
+        window = SchedulerInput(
             now_s,
             self.until_s - now_s,
             self.sensor.free_bytes,
@@ -213,7 +216,7 @@ class DeviceSim:
         for demand in demands:
             grant, learner = self.grants[demand.app], self.apps[demand.app].learner
             self._keep_in_memory(demand, grant)
-            learner.way, learner.tries = grant.way, grant.tries
+            learner.way, learner.tries = grant.config, grant.trials
         self.offers.release()
         return took_s
 
@@ -249,11 +252,11 @@ class DeviceSim:
                 f"end (device={self.spec.name}, time={now_s:g} s)"
             )
         self.again = due = self.machine.clock.timeout(after_s)
-        due.callbacks.append(lambda _: self.machine.share_out("again") if self.again is due else None)
+        due.callbacks.append(lambda _: self.machine.share_out("timer") if self.again is due else None)
 
     def _keep_in_memory(self, demand: Demand, grant: Grant) -> None:
         """Keep the network of a grant in memory from now on."""
-        keeps = grant.variant is None and accelerator_share(grant.answer) > 0
+        keeps = grant.variant is None and accelerator_share(grant.inference_share) > 0
         before = self.in_memory[demand.app]
         after = before if keeps else grant.variant  # a waiting application frees its memory
         self.moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.runner.scaling.nested)
@@ -265,7 +268,7 @@ class DeviceSim:
         """Complete the grants with the networks that the scheduler leaves open to scaling."""
         grants, self.left_open = {}, {}
         for demand, granted in zip(demands, allocation.grants, strict=True):
-            grant, share = self._size(demand, granted), accelerator_share(granted.answer)
+            grant, share = self._size(demand, granted), accelerator_share(granted.inference_share)
             if grant.variant is None and share and len(demand.variants) > 1:
                 self.left_open[demand.app] = grant
                 grant = self._choose_network(demand, grant)
@@ -274,7 +277,11 @@ class DeviceSim:
 
     def _choose_network(self, demand: Demand, grant: Grant) -> Grant:
         """Choose a network by scaling, within the application's goals and its share of the machine."""
-        choice, share, slowest_s = self.apps[demand.app].choice, accelerator_share(grant.answer), 1 / demand.fps
+        choice, share, slowest_s = (
+            self.apps[demand.app].choice,
+            accelerator_share(grant.inference_share),
+            1 / demand.fps,
+        )
         goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
         energy_j, accuracy, now_s = demand.energy_goal_j, demand.accuracy_goal, self.machine.clock.now
         budget = Budget(latency_s=goal_s, energy_j=energy_j, accuracy=accuracy, share=share, now_s=now_s)
@@ -307,8 +314,8 @@ class DeviceSim:
         learning = demand.learning
         if grant.variant is not None:
             return grant
-        if learning is not None and learning.state == "offered" and grant.way is not None:
-            chosen = learning.ways[grant.way].variant if 0 <= grant.way < len(learning.ways) else None
+        if learning is not None and learning.state == "offered" and grant.config is not None:
+            chosen = learning.configs[grant.config].variant if 0 <= grant.config < len(learning.configs) else None
             if chosen is not None:
                 self.sizes[demand.app] = chosen
-        return replace(grant, variant=self.sizes.get(demand.app)) if accelerator_share(grant.answer) else grant
+        return replace(grant, variant=self.sizes.get(demand.app)) if accelerator_share(grant.inference_share) else grant

@@ -11,40 +11,40 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.core.records import Engine, Need
+from driftlab.platform.core.records import Resource, TaskCost
 from driftlab.platform.scheduling.muri import STAGES, period
-from driftlab.platform.world.machine import Pipelined
+from driftlab.platform.world.machine import InterleavedShare
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.device import AppShare
 
 
-def interleaved(allocations: Iterable[AppShare]) -> dict[str, Pipelined]:
+def interleaved(allocations: Iterable[AppShare]) -> dict[str, InterleavedShare]:
     """Return the shares for learning of all members of groups, by application."""
-    groups: dict[str, list[tuple[AppShare, Mapping[Engine, float]]]] = {}
+    groups: dict[str, list[tuple[AppShare, Mapping[Resource, float]]]] = {}
     for one in allocations:
-        if one.grant.beside and isinstance(one.learn, Mapping):
-            groups.setdefault(one.grant.beside, []).append((one, one.learn))
+        if one.grant.interleave_group and isinstance(one.training_share, Mapping):
+            groups.setdefault(one.grant.interleave_group, []).append((one, one.training_share))
     shares = {}
     for members in groups.values():
         stages = np.array([_parts(_need(one)) for one, _ in members])
         taken = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
         used = stages * max(taken) / period(stages)
         for (one, _), row in zip(members, used.tolist(), strict=True):
-            shares[one.demand.app] = Pipelined({e: part for e, part in zip(STAGES, row, strict=True) if part})
+            shares[one.demand.app] = InterleavedShare({e: part for e, part in zip(STAGES, row, strict=True) if part})
     return shares
 
 
-def _need(one: AppShare) -> Need:
+def _need(one: AppShare) -> TaskCost:
     """Return the need of the chosen way, or of what is left of the running phase."""
-    learning, way = one.demand.learning, one.grant.way
+    learning, way = one.demand.learning, one.grant.config
     if learning is None:
-        return Need()
-    if learning.state == "offered" and way is not None and way < len(learning.ways):
-        return learning.ways[way].need
+        return TaskCost()
+    if learning.state == "offered" and way is not None and way < len(learning.configs):
+        return learning.configs[way].cost
     return learning.left
 
 
-def _parts(need: Need) -> list[float]:
-    whole = need.alone_s
-    return [need.seconds.get(engine, 0.0) / whole if whole else float(engine == "accelerator") for engine in STAGES]
+def _parts(cost: TaskCost) -> list[float]:
+    whole = cost.isolated_s
+    return [cost.seconds.get(engine, 0.0) / whole if whole else float(engine == "accelerator") for engine in STAGES]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from driftlab.platform.core.records import Columns, Rows, Watched
+from driftlab.platform.core.records import Columns, InferenceReport, Rows
 from driftlab.platform.world.link import Transfer
 
 PURPOSES = ("inference", "training", "labelling", "tracking", "coding", "patching", "paging", "radio")
@@ -31,7 +31,7 @@ class Account:
     counts: Any = None  # of the task, which can score their sum; None where no frame was scored
     by_class: Any = None  # truth, predictions and hits of each class, where the task's answers are classes
 
-    def watched(self, seen: Watched) -> None:
+    def watched(self, seen: InferenceReport) -> None:
         """Add one window."""
         self.frames += seen.frames
         self.processed += seen.processed

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from driftlab.platform.core.records import Reading
+from driftlab.platform.core.records import LoadReading
 from driftlab.platform.world.load import EDGE_S, Load
 
 MAX_READINGS = 240  # that members are given: two minutes at 2 Hz
@@ -18,7 +18,7 @@ class LoadSensor:
 
     load: Load | None
     memory_bytes: int  # of the device
-    taken: deque[Reading] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
+    taken: deque[LoadReading] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
     due: int = 0  # number of the next reading
 
     def sense(self, now_s: float, spent_j: float) -> bool:
@@ -29,18 +29,18 @@ class LoadSensor:
         self.taken.append(self.load.sense(now_s, self.memory_bytes, spent_j))
         return True
 
-    def foresee(self, now_s: float) -> Reading:
+    def foresee(self, now_s: float) -> LoadReading:
         """Return the true load until the next reading, for bounds."""
         assert self.load is not None, "a device without load takes no readings"
         step, until_s = self.load.at(now_s), now_s + 1 / self.load.sense_hz
         free_bytes = int(self.memory_bytes * (1 - step.memory))
         cpu = self.load.mean_cpu(now_s, until_s)
-        return Reading(
+        return LoadReading(
             now_s, cpu, free_bytes, step.clock, step.temperature_c, step.battery, step.law, step.memory, step.gpu
         )  # fmt: skip
 
     @property
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[LoadReading, ...]:
         """Return the newest readings, in order of time."""
         return tuple(self.taken)
 

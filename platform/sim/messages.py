@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from driftlab.platform.core.records import Receipt, Uploaded
+from driftlab.platform.core.records import Applied, Uploaded
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import PLAN_BYTES, Sampling
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.link import Damage, Transfer
+from driftlab.platform.world.link import MessageDamage, Transfer
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -34,7 +34,7 @@ class Message:
     app: AppSim
     direction: Direction
     kind: str
-    damage: Damage | None
+    damage: MessageDamage | None
     refused: str  # why its receiver refuses it
     sequence: int = 0
     transfer: Transfer | None = None
@@ -47,7 +47,7 @@ class Message:
         if not app.learner.local:
             links.messages[self.direction] += 1
             self.sequence = links.messages[self.direction]
-            link = links.up if self.direction == "up" else links.down
+            link = links.uplink if self.direction == "up" else links.downlink
             self.transfer = yield from link.send(size)
             self.arrive_s = self.transfer.arrive_s
             app.account.sent(self.direction, self.transfer)
@@ -99,7 +99,7 @@ class Delivery(ABC):
         return None
 
     @abstractmethod
-    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any] | None:
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any] | None:
         """Process its outcome; return its row of the updates table, if it has one."""
 
 
@@ -122,7 +122,7 @@ class LabelDelivery(Delivery):
         node, session = self.app.node("application"), self.app.runner.session
         return session.call(node, "track", self.packed, *times_s, message.damage)
 
-    def settle(self, message: Message, applied: Receipt | None) -> None:
+    def settle(self, message: Message, applied: Applied | None) -> None:
         return None
 
 
@@ -138,7 +138,7 @@ class PlanDelivery(Delivery):
     def bytes(self) -> int:
         return PLAN_BYTES
 
-    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
         if not message.refused:
             self.app.learner.device_state = self.done.state
         return {"done": self.done, "reason": self.done.idle}
@@ -162,7 +162,7 @@ class UpdateDelivery(Delivery):
         node, session = self.app.node("application"), self.app.runner.session
         return session.call(node, "apply", self.packing, message.arrive_s, message.damage)
 
-    def settle(self, message: Message, applied: Receipt | None) -> Mapping[str, Any]:
+    def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
         if applied is None:
             return {"done": self.done, "reason": message.refused}
         self.app.account.updates += applied.accepted

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Estimated, Need, Passes, Recalled, Tried
-from driftlab.platform.scheduling.base import Learning, Way
+from driftlab.platform.core.records import AccuracyEstimates, Passes, RecallResult, TaskCost, TrialScores
+from driftlab.platform.scheduling.base import TrainingConfig, TrainingOffer
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.cost import add_needs, need_of
+from driftlab.platform.world.cost import add_costs, task_cost
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Offer:
     """Ways to learn, for a scheduler to choose from; the round is sent the time, and reads `learner.way`."""
 
-    learning: Learning
+    learning: TrainingOffer
 
 
 @dataclass
@@ -61,16 +61,16 @@ class OfferQueue:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenConfig:
     """The way to learn that a scheduler chose, and its expected accuracies."""
 
     phase: Phase
-    way: str
-    now: float | None
-    then: float | None
+    config: str
+    accuracy_before: float | None
+    accuracy_after: float | None
 
 
-class WayOffer:
+class TrainingChoice:
     """The ways in which one round could learn on its device, and what is known of each."""
 
     def __init__(self, done: WeightRound, plan: DownlinkPlan, frames: int) -> None:
@@ -82,16 +82,16 @@ class WayOffer:
         self.scores = runner.observes == "teacher"  # whether the learner scores its network, for the scheduler
         self.profile = done.app.networks.student.profile
         self.phases: Sequence[Phase] = ()
-        self.ways: list[Way] = []
+        self.ways: list[TrainingConfig] = []
         self.now: float | None = None  # accuracy before the round
 
-    def choose(self) -> Generator[Any, float, Chosen | None]:
+    def choose(self) -> Generator[Any, float, ChosenConfig | None]:
         """Offer the ways to the device's scheduler, tried out where it requires that; return its choice."""
         learner = self.app.learner
         yield from self._prepare()
         yield from self._submit()
         while wanted := [i for i in learner.tries if 0 <= i < len(self.ways) and self.ways[i].accuracy is None]:
-            yield from self._try_out(wanted)
+            yield from self._run_trials(wanted)
             yield from self._submit()
         learner.follow()  # the choice may have been of another network
         if learner.way is None or not 0 <= learner.way < len(self.phases):
@@ -99,10 +99,12 @@ class WayOffer:
         way = self.ways[learner.way]
         names = (self.round.way, way.name if len(self.ways) > 1 else "")
         self.round.way = "; ".join(filter(None, names)) or None
-        return Chosen(self.phases[learner.way], way.name, self.now if way.before is None else way.before, way.accuracy)
+        return ChosenConfig(
+            self.phases[learner.way], way.name, self.now if way.before is None else way.before, way.accuracy
+        )
 
     def _submit(self) -> Steps:
-        self.round.now_s = yield Offer(Learning("offered", tuple(self.ways), now=self.now))
+        self.round.now_s = yield Offer(TrainingOffer("offered", tuple(self.ways), accuracy_before=self.now))
 
     def _prepare(self) -> Steps:
         """List the ways, and the accuracy before them: as estimated, else as tried out."""
@@ -113,7 +115,7 @@ class WayOffer:
         every = range(len(self.ways)) if self.asks.trials else ()
         self.now = (yield from self._recall()) if self.recalls else None
         if every or self.now is None:
-            self.now = yield from self._try_out(every)
+            self.now = yield from self._run_trials(every)
 
     @property
     def recalls(self) -> bool:
@@ -124,12 +126,12 @@ class WayOffer:
         """Continue from a stored network where that is better; return the accuracy now."""
         app, done = self.app, self.round
         last = None if app.observed is None else app.observed.accuracy
-        recalled: Recalled = yield from done.facts_of(done.call("recall", last, self.asks.recall))
-        yield from done.do("training", need_of(app.cost_of(), self.site.hardware, recalled.work))
+        recalled: RecallResult = yield from done.facts_of(done.call("recall_expert", last, self.asks.recall))
+        yield from done.do("training", task_cost(app.cost_of(), self.site.hardware, recalled.passes))
         if recalled.accuracy is not None:
             app.observe(recalled.accuracy, "teacher", done.now_s)
-        if recalled.begins is not None:
-            done.begins, done.way = recalled.begins, f"stored network {recalled.begins}"
+        if recalled.resumed_network is not None:
+            done.begins, done.way = recalled.resumed_network, f"stored network {recalled.resumed_network}"
         return recalled.accuracy
 
     def _estimate(self) -> Steps:
@@ -140,73 +142,77 @@ class WayOffer:
         app, done, offered = self.app, self.round, self.asks.trials or self.asks.choosy
         if not offered and (self.drafts or len(self.profile) < 2):
             return False
-        estimated: Estimated | None = yield from done.facts_of(done.call("estimate", self.planned))
+        estimated: AccuracyEstimates | None = yield from done.facts_of(done.call("estimate", self.planned))
         if estimated is None:
             return False
-        yield from done.do("training", need_of(app.networks.student.cost, self.site.hardware, estimated.work))
+        yield from done.do("training", task_cost(app.networks.student.cost, self.site.hardware, estimated.passes))
         app.choice.estimated = estimated.after
         if not offered:
             return False
         runs = app.networks.student.first if app.choice.runs is None else app.choice.runs
         columns = zip(self.profile, estimated.after, estimated.before, estimated.sizes, strict=True)
         self.ways = [
-            Way(one.name, self.site.learn(one.cost, estimated.phase), after, before, size, variant=which)
+            TrainingConfig(
+                one.name, self.site.learn(one.cost, estimated.phase_passes), after, before, size, variant=which
+            )
             for which, (one, after, before, size) in enumerate(columns)
         ]
         self.phases = [replace(self.planned, variant=way.variant) for way in self.ways]
         self.now = estimated.before[runs]
         return True
 
-    def _try_out(self, which: Sequence[int]) -> Steps:
+    def _run_trials(self, which: Sequence[int]) -> Steps:
         """Try some ways out and score the network, as the scheduler requires; return the accuracy before them."""
         app, done, hardware = self.app, self.round, self.site.hardware
         if not (which or self.scores):
             return None
         tries = tuple(shortened(self.phases[i], self.asks.part)[0] for i in which)
-        tried: Tried = yield from done.facts_of(done.call("try_out", self.plan, tries))
-        works = ((None, tried.looks), *zip((phase.variant for phase in tries), tried.work, strict=True))
-        needs = [need_of(app.cost_of(variant), hardware, work) for variant, work in works]
-        yield from done.do("training", add_needs(needs))
+        tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, tries))
+        works = ((None, tried.scoring_passes), *zip((phase.variant for phase in tries), tried.passes, strict=True))
+        needs = [task_cost(app.cost_of(variant), hardware, work) for variant, work in works]
+        yield from done.do("training", add_costs(needs))
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
-        begins = tried.begins or (None,) * len(which)
-        beside = zip(tries, tried.beside or (Passes(),) * len(which), strict=True)
-        fixed = [need_of(app.cost_of(phase.variant), hardware, passes) for phase, passes in beside]
+        begins = tried.initial_scores or (None,) * len(which)
+        beside = zip(tries, tried.fixed_passes or (Passes(),) * len(which), strict=True)
+        fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in beside]
         for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
             self.ways[i] = measured(replace(self.ways[i], accuracy=after), begin, *trial)
         return tried.before
 
     def _phases(self) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
-        phases, sizes = self.adaptation.ways(self.planned), range(len(self.profile))
+        phases, sizes = self.adaptation.training_configs(self.planned), range(len(self.profile))
         if not self.drafts or len(sizes) < 2:
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
-    def _way(self, phase: Phase) -> Way:
+    def _way(self, phase: Phase) -> TrainingConfig:
         """Describe a phase with its need, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
             size = self.profile[phase.variant].cost.macs / self.profile[-1].cost.macs
             name = f"{self.profile[phase.variant].name}, {name}"
-        passes = self.adaptation.work_of(phase, self.frames) or Passes()
+        passes = self.adaptation.passes_of(phase, self.frames) or Passes()
         need = self.site.learn(self.app.cost_of(phase.variant), passes)
-        return Way(name, need, size=size, tried=shortened(phase, self.asks.part)[1], variant=phase.variant)
+        return TrainingConfig(
+            name, need, size=size, trial_fraction=shortened(phase, self.asks.part)[1], variant=phase.variant
+        )
 
 
-def measured(way: Way, before: float | None, trial: Need, fixed: Need) -> Way:
+def measured(config: TrainingConfig, before: float | None, trial: TaskCost, fixed: TaskCost) -> TrainingConfig:
     """Add what a trial showed: the accuracy that its network begins with, and its need where none was known.
 
     A part of the trial's need is the same for any number of steps.
     """
-    if way.need.alone_s:
-        return replace(way, before=before)
+    if config.cost.isolated_s:
+        return replace(config, before=before)
 
     def whole(trial: float, fixed: float) -> float:
-        return fixed + (trial - fixed) / way.tried
+        return fixed + (trial - fixed) / config.trial_fraction
 
     seconds = {engine: whole(each, fixed.seconds.get(engine, 0.0)) for engine, each in trial.seconds.items()}
-    return replace(way, before=before, need=Need(seconds, trial.memory_bytes, whole(trial.joules, fixed.joules)))
+    return replace(config, before=before, cost=TaskCost(seconds, trial.memory_bytes, whole(trial.joules, fixed.joules)))
 
 
 def shortened(phase: Phase, part: float) -> tuple[Phase, float]:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Need, Packed, Stored, Trained, Tried
-from driftlab.platform.scheduling.base import Learning
+from driftlab.platform.core.records import Packed, Stored, TaskCost, Trained, TrialScores
+from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
-from driftlab.platform.sim.offers import Chosen, Offer, WayOffer
+from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.world.cost import add_needs, need_of
+from driftlab.platform.world.cost import add_costs, task_cost
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -38,8 +38,8 @@ class Step:
     """Something that takes time on the learner's machine."""
 
     purpose: str  # as in the energy account
-    need: Need
-    learning: Learning | None = None  # for the scheduler; None: only the need
+    cost: TaskCost
+    learning: TrainingOffer | None = None  # for the scheduler; None: only the need
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,17 +125,17 @@ class WeightRound(Round):
     plan: DownlinkPlan | None = None
     way: str | None = None  # the one of several that the scheduler chose
     begins: int | None = None  # number of the stored network from which it goes on
-    needs: list[Need] = field(default_factory=list)  # of every step
+    needs: list[TaskCost] = field(default_factory=list)  # of every step
     idle: str = ""  # why nothing was trained
 
     @property
-    def need(self) -> Need:
-        return add_needs(self.needs)
+    def need(self) -> TaskCost:
+        return add_costs(self.needs)
 
     def steps(self) -> Steps:
         app, open_rounds = self.app, self.app.runner.open_rounds
         open_rounds[app.name] = self
-        plan = yield from self._teach()
+        plan = yield from self._label_and_store()
         training = yield from self._train(plan)
         del open_rounds[app.name]
         state = plan.state if self.trained is None else app.runner.streaming.learn(plan.state, self.trained)
@@ -144,12 +144,12 @@ class WeightRound(Round):
             return [PlanDelivery(app, self)]
         return [UpdateDelivery(app, self, training)]
 
-    def do(self, purpose: str, need: Need, learning: Learning | None = None) -> Steps:
+    def do(self, purpose: str, cost: TaskCost, learning: TrainingOffer | None = None) -> Steps:
         """Take the time of a step on the machine."""
-        self.now_s = yield Step(purpose, need, learning)
-        self.needs.append(need)
+        self.now_s = yield Step(purpose, cost, learning)
+        self.needs.append(cost)
 
-    def _teach(self) -> Steps:
+    def _label_and_store(self) -> Steps:
         """Label the arrived samples, if the adaptation uses labels, and store them in the learner's buffer."""
         app, learner, runner = self.app, self.app.learner, self.app.runner
         self.label_start_s = self.now_s
@@ -159,7 +159,7 @@ class WeightRound(Round):
             labels = self._label(upload) if taught else None
             detected = () if learner.domain is None else (learner.domain,)
             storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *detected))
-        yield from self.do("labelling", app.networks.label(learner.site, self.frames) if taught else Need())
+        yield from self.do("labelling", app.networks.label(learner.site, self.frames) if taught else TaskCost())
         stored = []
         for job in storing:
             stored.append((yield from self.facts_of(job)))
@@ -178,38 +178,45 @@ class WeightRound(Round):
             return None
         app, runner = self.app, self.app.runner
         plan, running = replace(plan, state=None), None
-        frames: int = yield from self.facts_of(self.call("forget", plan.oldest_s))
-        offer = WayOffer(self, plan, frames) if app.learner.local else None
+        frames: int = yield from self.facts_of(self.call("drop_samples_before", plan.oldest_s))
+        offer = TrainingChoice(self, plan, frames) if app.learner.local else None
         if offer is not None:
-            chosen: Chosen | None = yield from offer.choose()
+            chosen: ChosenConfig | None = yield from offer.choose()
             if chosen is None and self.begins is None:
                 self.idle = DECLINED
                 return None
             plan = replace(plan, phase=NO_STEPS if chosen is None else chosen.phase)
             if chosen is not None:
-                running = Learning("running", way=chosen.way, now=chosen.now, then=chosen.then)
+                running = TrainingOffer(
+                    "running",
+                    config=chosen.config,
+                    accuracy_before=chosen.accuracy_before,
+                    accuracy_after=chosen.accuracy_after,
+                )
         assert plan.phase is not None
         self.train_start_s = self.now_s
         before = (yield from self._score(plan)) if runner.weighs else None
         training = self.call("train", plan)
-        work = None if runner.scaling.drafts else runner.adaptation.work_of(plan.phase, frames)
+        work = None if runner.scaling.drafts else runner.adaptation.passes_of(plan.phase, frames)
         if work is None:
             counted: Trained = yield from self.facts_of(training)
-            work = counted.work
+            work = counted.passes
         need = app.learner.site.learn(app.cost_of(plan.phase.variant), work)
         yield from self.do("training", need, running and replace(running, left=need))
         trained: Trained = yield from self.facts_of(training)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
-            yield from self.facts_of(self.call("remember"))
+            yield from self.facts_of(self.call("store_expert"))
         if before is not None:
             yield from self._weigh(plan, before)
         return training
 
     def _score(self, plan: DownlinkPlan) -> Steps:
         """Score the learner's network on its labelled samples; None without any."""
-        tried: Tried = yield from self.facts_of(self.call("try_out", plan, (), False))
-        yield from self.do("training", need_of(self.app.cost_of(), self.app.learner.site.hardware, tried.looks))
+        tried: TrialScores = yield from self.facts_of(self.call("run_trials", plan, (), False))
+        yield from self.do(
+            "training", task_cost(self.app.cost_of(), self.app.learner.site.hardware, tried.scoring_passes)
+        )
         return tried.before
 
     def _weigh(self, plan: DownlinkPlan, before: float) -> Steps:
@@ -217,7 +224,7 @@ class WeightRound(Round):
         learner = self.app.learner
         after: float | None = yield from self._score(plan)
         last_s = 0.0 if learner.gained is None else learner.gained.ended_s
-        work_s = sum(need.alone_s for need in self.needs)
+        work_s = sum(need.isolated_s for need in self.needs)
         if after is not None and self.now_s > last_s:
             gain = max(0.0, after - before)
             learner.gained = RoundGain(self.now_s, self.now_s - last_s, work_s, after, gain)

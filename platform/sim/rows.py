@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.datasets.catalogue import Scenery, scenery_of
+from driftlab.datasets.catalogue import SceneProperties, scene_properties
 from driftlab.platform.core.metrics import kbps
-from driftlab.platform.core.records import Receipt, Rows, Uploaded
+from driftlab.platform.core.records import Applied, Rows, Uploaded
 from driftlab.platform.sim.ledger import PURPOSES, Account, total
 from driftlab.platform.sim.setting import AppNetworks, Cell, WorkloadSetup
 from driftlab.platform.streaming.base import Sampling
@@ -127,7 +127,7 @@ def class_columns(app: AppSim) -> Mapping[str, Any] | None:
 def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
     """Return the row of an allocation, with its consequences on this machine."""
     app, demand, network = share.app, share.demand, share.network
-    answer, learn = accelerator_share(share.answer), accelerator_share(share.learn)
+    answer, learn = accelerator_share(share.inference_share), accelerator_share(share.training_share)
     speed = _speed(share, length_s)
     running = network is not None and answer > 0
     latency_s = network.latency_s / (answer * speed) if network is not None and answer > 0 else None
@@ -264,9 +264,9 @@ def motion_columns(device: DeviceSim) -> Mapping[str, Any] | None:
     return {"device": device.spec.name, **dict(zip(names, stretches.T, strict=True))}
 
 
-def _scenery(device: DeviceSim) -> Scenery | None:
+def _scenery(device: DeviceSim) -> SceneProperties | None:
     stream = device.spec.apps[0].stream
-    return scenery_of(stream.workload, stream.seed)
+    return scene_properties(stream.workload, stream.seed)
 
 
 def transfer_row(message: Message) -> Mapping[str, Any]:
@@ -293,7 +293,7 @@ def sample_columns(sent: Uploaded, sampling: Sampling) -> Mapping[str, Any]:
 
 
 def update_row(
-    done: WeightRound, reason: str, applied: Receipt | None = None, arrive_s: float | None = None
+    done: WeightRound, reason: str, applied: Applied | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
     stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
@@ -321,7 +321,7 @@ def update_row(
         "label_end_s": done.label_end_s,
         "train_start_s": done.train_start_s,
         "train_end_s": done.train_end_s,
-        "isolated_s": need.alone_s,
+        "isolated_s": need.isolated_s,
         "energy_j": need.joules,
         "memory_bytes": need.memory_bytes,
         "arrive_s": arrive_s,

@@ -33,7 +33,7 @@ from driftlab.platform.sim.rows import (
 )
 from driftlab.platform.sim.server import ServerSim
 from driftlab.platform.sim.session import Job, NodeId, Session
-from driftlab.platform.sim.setting import AppNodeSpec, Cell, StudentSpec, WorkloadSetup
+from driftlab.platform.sim.setting import AppNodeConfig, Cell, StudentSpec, WorkloadSetup
 from driftlab.platform.streaming.base import Streaming
 from driftlab.platform.world.clock import Process, make_clock
 
@@ -166,7 +166,7 @@ class Runner:
         """Place a camera and its application."""
         learns = self.learns_on_stream
         self.session.place(app.node("device"), app.spec.stream)
-        spec = AppNodeSpec(
+        spec = AppNodeConfig(
             device=app.device.spec.name,
             app=app.spec.name,
             student=self._student(app, self.cell.system.adaptation if learns else FROZEN),
@@ -175,7 +175,7 @@ class Runner:
             tracks=self.streaming.returns == "labels",
             chained=self.streaming.chained,
             snapshot_times_s=self._snapshot_times(app),
-            notices=self.streaming.notices,
+            uses_statistics=self.streaming.uses_statistics,
             tells_confidence=self.observes == "confidence",
             domain_oracle=self.setup.domain_oracle,
             detects=self.setup.domains_detected,

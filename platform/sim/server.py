@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from driftlab.platform.core.records import Need, Share, Variant
-from driftlab.platform.scheduling.base import Demand, Learning, Reason, Window
+from driftlab.platform.core.records import Share, TaskCost, Variant
+from driftlab.platform.scheduling.base import Demand, Reason, SchedulerInput, TrainingOffer
 from driftlab.platform.scheduling.gain_model import positive_part
 from driftlab.platform.sim.app import AppSim
-from driftlab.platform.world.machine import Machine, MachineTask, accelerator_share, first_come
+from driftlab.platform.world.machine import Processor, ProcessorTask, accelerator_share, first_come
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.runner import Runner
@@ -30,18 +30,18 @@ class ServerSim:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         policy = self.shares if runner.weighs else first_come(runner.cell.gpus)
-        self.machine = Machine(runner.clock, policy, capacity=runner.cell.gpus)
+        self.machine = Processor(runner.clock, policy, capacity=runner.cell.gpus)
         self.state: Any = None  # returned by the scheduler
 
-    def shares(self, machine: Machine, reason: str) -> Mapping[str, Share]:
+    def shares(self, machine: Processor, reason: str) -> Mapping[str, Share]:
         """Call the scheduling member, and spread the shares for learning over the GPUs."""
         runner = self.runner
         demands = tuple(self._demand(runner.apps[name], work) for name, work in machine.works.items())
         if not demands:
             return {}
-        left_s = sum(one.learning.left.alone_s for one in demands if one.learning is not None)
+        left_s = sum(one.learning.left.isolated_s for one in demands if one.learning is not None)
         why: Reason = "end" if reason == "end" else "offer"
-        window = Window(
+        window = SchedulerInput(
             machine.clock.now,
             runner.setup.window_s + 2 * left_s,  # every round may end within it
             runner.setup.server.hardware.memory_bytes,
@@ -51,15 +51,15 @@ class ServerSim:
         )
         allocation = runner.scheduling.allocate(window)
         self.state = allocation.state
-        wanted = [accelerator_share(grant.learn or 0.0) for grant in allocation.grants]
+        wanted = [accelerator_share(grant.training_share or 0.0) for grant in allocation.grants]
         return dict(zip(machine.works, spread(wanted, runner.cell.gpus), strict=True))
 
-    def _demand(self, app: AppSim, work: MachineTask) -> Demand:
-        left_s, gained = self.machine.left(work).alone_s, app.learner.gained
+    def _demand(self, app: AppSim, work: ProcessorTask) -> Demand:
+        left_s, gained = self.machine.left(work).isolated_s, app.learner.gained
         if gained is not None:
             done = self.runner.open_rounds.get(app.name)
-            before_s = sum(need.alone_s for need in done.needs) if done is not None else 0.0
-            left_s += max(0.0, gained.work_s - before_s - work.need.alone_s)
+            before_s = sum(need.isolated_s for need in done.needs) if done is not None else 0.0
+            left_s += max(0.0, gained.work_s - before_s - work.cost.isolated_s)
         return demand_of(app, self.machine.clock.now, left_s)
 
 
@@ -71,7 +71,9 @@ def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
         gain = positive_part(past.gain * min(MOST_GAINS, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
         now, then = past.after - gain, past.after
     none = Variant("answers elsewhere", now, 0, 0.0)
-    learning = Learning("running", left=Need({"accelerator": left_s}), way="round", now=now, then=then)
+    learning = TrainingOffer(
+        "running", left=TaskCost({"accelerator": left_s}), config="round", accuracy_before=now, accuracy_after=then
+    )
     return Demand(app.name, app.facts.fps, (none,), 0, learning=learning)
 
 

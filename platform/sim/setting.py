@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from driftlab.platform.core.records import Engine, ModelCost, Need, Passes, Variant
+from driftlab.platform.core.records import ModelCost, Passes, Resource, TaskCost, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
 from driftlab.platform.networks.tasks.tasks import Task
@@ -15,7 +15,7 @@ from driftlab.platform.scaling.base import WHOLE, Profile, most_accurate, varian
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.apps import AppGoals, Event, running_apps
 from driftlab.platform.world.clock import ClockKind
-from driftlab.platform.world.cost import inference_j, inference_s, need_of
+from driftlab.platform.world.cost import inference_j, inference_s, task_cost
 from driftlab.platform.world.hardware import Hardware
 from driftlab.platform.world.link import LinkProfile
 from driftlab.platform.world.load import Load
@@ -109,7 +109,7 @@ class StudentSpec:
 
 
 @dataclass(frozen=True)
-class AppNodeSpec:
+class AppNodeConfig:
     """The application node of a device."""
 
     device: str
@@ -120,7 +120,7 @@ class AppNodeSpec:
     tracks: bool = False  # whether labels will come, to be warped along optical flow
     chained: bool = True  # whether to warp frame by frame
     snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
-    notices: bool = False  # whether the simulator reads its observations
+    uses_statistics: bool = False  # whether the simulator reads its observations
     tells_confidence: bool = False  # whether the simulator reads how sure its predictions are
     domain_oracle: bool = False  # whether it gets the true domain of each frame
     detects: bool = False  # whether it finds out by itself where domains begin, and pays for it
@@ -165,25 +165,25 @@ class BuiltNetwork:
 
 
 @dataclass(frozen=True)
-class Site:
+class TrainingSite:
     """The machine that labels and trains: the virtual server, or the device itself."""
 
     hardware: Hardware
     label_s: float | None  # per frame; None: computed from the teacher's cost
     step_s: float | None  # per training step; None: computed from the student's cost
 
-    def label(self, frames: int, label_s: float, label_j: float | None = None) -> Need:
+    def label(self, frames: int, label_s: float, label_j: float | None = None) -> TaskCost:
         """Return the need of labelling; an oracle draws the machine's power above idle."""
         seconds = frames * label_s
         drawn_j = seconds * (self.hardware.busy_w - self.hardware.idle_w) if label_j is None else frames * label_j
-        return Need({"accelerator": seconds}, 0, drawn_j)
+        return TaskCost({"accelerator": seconds}, 0, drawn_j)
 
-    def learn(self, cost: ModelCost, passes: Passes) -> Need:
+    def learn(self, cost: ModelCost, passes: Passes) -> TaskCost:
         """Return the need of counted passes; a step of given length takes that long."""
-        need = need_of(cost, self.hardware, passes)
+        need = task_cost(cost, self.hardware, passes)
         if self.step_s is None:
             frames = sum(passes.backward)
-            feeding: dict[Engine, float] = {
+            feeding: dict[Resource, float] = {
                 "storage": frames * self.hardware.load_s,
                 "cpu": frames * self.hardware.prepare_s,
             }
@@ -215,16 +215,16 @@ class AppNetworks:
     def teacher_name(self) -> str:
         return self.teacher_spec.kind if self.teacher is None else self.teacher.name
 
-    def label(self, site: Site, frames: int) -> Need:
+    def label(self, site: TrainingSite, frames: int) -> TaskCost:
         """Return the need of labelling frames on a machine."""
         teacher_j = None if self.teacher is None else inference_j(self.teacher.cost, site.hardware)
         return site.label(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
 
-    def on_device(self, server: Site, hardware: Hardware) -> Site:
+    def on_device(self, server: TrainingSite, hardware: Hardware) -> TrainingSite:
         """Return a site on a device; an oracle stands for a network that is proportionally slower there."""
         if self.teacher is not None:
-            return Site(hardware, inference_s(self.teacher.cost, hardware), None)
-        return Site(hardware, self.label_s * server.hardware.macs_per_s / hardware.macs_per_s, None)
+            return TrainingSite(hardware, inference_s(self.teacher.cost, hardware), None)
+        return TrainingSite(hardware, self.label_s * server.hardware.macs_per_s / hardware.macs_per_s, None)
 
     def variants(self, hardware: Hardware) -> tuple[Variant, ...]:
         """List the networks that it could run on a machine, from the smallest on."""
@@ -243,7 +243,7 @@ class WorkloadSetup:
     window_s: float
     snapshots: int
     apps: Mapping[str, AppNetworks]
-    server: Site
+    server: TrainingSite
     domain_oracle: bool = False  # whether devices get the true domain of each frame
     domains_detected: bool = False  # whether devices find out by themselves where domains begin
     accuracy_source: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are

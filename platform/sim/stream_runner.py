@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.core.records import Captured, Watched
+from driftlab.platform.core.records import Captured, InferenceReport
 from driftlab.platform.scheduling.base import Reason
 from driftlab.platform.sim.app import AppSim, StreamSegment
 from driftlab.platform.sim.rows import load_rows, share_row
@@ -57,7 +57,7 @@ class StreamRunner:
         """Share the machine out at arrivals and departures between two windows, if the scheduler requires it."""
         clock, window_s = self.runner.clock, self.runner.setup.window_s
         for event in self.device.spec.events or ():
-            reason: Reason = "go" if event.kind == "stop" else "come"
+            reason: Reason = "departure" if event.kind == "stop" else "arrival"
             between = abs(event.time_s / window_s - round(event.time_s / window_s)) > 1e-9
             required = reason in self.runner.scheduling.asks.reasons
             if between and event.time_s < self.device.spec.duration_s and required:
@@ -80,7 +80,7 @@ class StreamRunner:
         self.write_shares()
         if not runner.setup.run_networks or runner.clock.now >= device.until_s:
             return
-        running = {one.demand.app: one for one in device.current if accelerator_share(one.grant.answer)}
+        running = {one.demand.app: one for one in device.current if accelerator_share(one.grant.inference_share)}
         for name, app in device.apps.items():
             if name not in running:
                 self.catch_up(app)
@@ -129,7 +129,7 @@ class StreamRunner:
         if not captured.frames:
             return
         truth = None if captured.has_truth else session.call(app.teacher, "label", segment.capturing)
-        job = session.call(app.node("application"), "watch", segment.capturing, truth, stop_s, *courses)
+        job = session.call(app.node("application"), "run_stream", segment.capturing, truth, stop_s, *courses)
         self.running.append((app, job, segment.start_s))
 
     def _read(self, running: Running) -> Process:
@@ -138,7 +138,7 @@ class StreamRunner:
         for app, job, start_s in running:
             yield from self.runner.ready(job)
             reply = self.runner.session.result(job)
-            seen: Watched = reply.facts
+            seen: InferenceReport = reply.facts
             if by == "oracle" and seen.scored:
                 app.observe(seen.window_score_sum / seen.scored, by, start_s)
             elif by == "confidence" and seen.confidence is not None:

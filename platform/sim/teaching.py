@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Noticed, Received, Uploaded
-from driftlab.platform.scheduling.base import Learning
+from driftlab.platform.core.records import Received, StreamStatistics, Uploaded
+from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import Delivery, Message, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import Offer
 from driftlab.platform.sim.rounds import ROUNDS, Await, Round, RoundGain, Step, Steps, WeightRound
 from driftlab.platform.sim.rows import sample_columns, update_row
 from driftlab.platform.sim.session import Job, NodeId
-from driftlab.platform.sim.setting import Site
+from driftlab.platform.sim.setting import TrainingSite
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import computing_j, moving_j
-from driftlab.platform.world.machine import Machine, MachineTask
+from driftlab.platform.world.machine import Processor, ProcessorTask
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -48,7 +48,7 @@ class LearnerSim:
         self.waiting: list[Upload] = []  # for the next round, which takes all of them
         self.domain: int | None = None  # as the device detected it before its newest samples
         self.in_step = True  # whether the device applied the last update; if not, it can apply none that builds on it
-        self.learning: Learning | None = None  # training that it offers or runs on the device
+        self.learning: TrainingOffer | None = None  # training that it offers or runs on the device
         self.way: int | None = 0  # the way that the scheduler chose; None: none
         self.tries: tuple[int, ...] = ()  # the ways that the scheduler requires a trial of first
         self.gained: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
@@ -60,7 +60,7 @@ class LearnerSim:
         return self.place == "device"
 
     @property
-    def site(self) -> Site:
+    def site(self) -> TrainingSite:
         """Return the machine that it labels and trains on."""
         server = self.runner.setup.server
         return self.app.networks.on_device(server, self.app.device.spec.hardware) if self.local else server
@@ -109,12 +109,12 @@ class LearnerSim:
 
     def _observe(self) -> Generator[simpy.Event, Any, Seen]:
         """Return the device's observations, where the streaming member uses them."""
-        if not self.streaming.notices:
+        if not self.streaming.uses_statistics:
             return Seen()
         self.app.device.stream.catch_up(self.app)
-        noticing = self.session.call(self.app.node("application"), "notice")
+        noticing = self.session.call(self.app.node("application"), "stream_statistics")
         yield from self.runner.ready(noticing)
-        noticed: Noticed = self.session.result(noticing).facts
+        noticed: StreamStatistics = self.session.result(noticing).facts
         self.domain = noticed.domain if self.runner.setup.domains_detected else None
         return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
 
@@ -159,7 +159,7 @@ class LearnerSim:
                 message.refused = received.refused
         truth = frames
         if self.reads_truth:
-            truth = self.session.call(self.app.node("device"), "reveal", sampling.times_s)
+            truth = self.session.call(self.app.node("device"), "sample_with_truth", sampling.times_s)
         return Upload(sent, sampling, frames, truth, message.arrive_s if sampling.stamp == "receipt" else None)
 
     # A round ----------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class LearnerSim:
         if self.local:
             if self.clock.now >= self.app.facts.duration_s:
                 return []
-            self.learning = Learning("running")
+            self.learning = TrainingOffer("running")
             device.offers.preparing.add(name)
         with machine.entered(f"{name}/learn" if self.local else self.app.name) as work:
             yield work.granted
@@ -186,7 +186,7 @@ class LearnerSim:
         return done
 
     def _drive(
-        self, steps: Steps, machine: Machine, work: MachineTask
+        self, steps: Steps, machine: Processor, work: ProcessorTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Run the steps of a round on a machine."""
         try:
@@ -199,9 +199,9 @@ class LearnerSim:
                     yield from self.app.device.offers.submit(self.app)
                 else:
                     if self.local:
-                        self.learning = step.learning or Learning("running", left=step.need)
+                        self.learning = step.learning or TrainingOffer("running", left=step.cost)
                         self._spend(step)
-                    yield from machine.do(work, replace(step.need, seconds={}) if self.streaming.free else step.need)
+                    yield from machine.do(work, replace(step.cost, seconds={}) if self.streaming.free else step.cost)
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value
@@ -210,7 +210,7 @@ class LearnerSim:
     def _spend(self, step: Step) -> None:
         """Count the energy of a step on the device; `settle` subtracts what lies beyond the session."""
         if self.clock.now < self.app.facts.duration_s:
-            self.app.account.spend(step.purpose, step.need.joules)
+            self.app.account.spend(step.purpose, step.cost.joules)
             self.purpose = step.purpose
 
     def settle(self) -> None:

@@ -86,7 +86,7 @@ class Streaming(ABC):
     )
 
     @property
-    def notices(self) -> bool:
+    def uses_statistics(self) -> bool:
         """Return whether its plans use the device's observations."""
         return False
 

@@ -48,7 +48,7 @@ class OnDevice(Streaming):
     place = "device"
 
     @property
-    def notices(self) -> bool:
+    def uses_statistics(self) -> bool:
         return self.trigger != "period"
 
     def start(self, session: StreamFacts) -> Learned:

@@ -20,7 +20,7 @@ from driftlab.platform.core.space import Trial, best_of, key
 from driftlab.platform.lab import paths
 from driftlab.platform.lab.cells import check_files
 from driftlab.platform.lab.seal import provenance
-from driftlab.platform.results.relations.searches import Found, open_search
+from driftlab.platform.results.relations.searches import SearchResults, open_search
 from driftlab.platform.results.tables.read import read_spec
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.results.tables.trials import read_trials, write_trial
@@ -182,7 +182,7 @@ def write_best(directory: Path) -> Path | None:
     return directory / BEST_FILE
 
 
-def _best(found: Found) -> dict[str, Any]:
+def _best(found: SearchResults) -> dict[str, Any]:
     best, spec, budget = found.best, found.spec, found.budget
     assert best is not None
     held_out = {

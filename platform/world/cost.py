@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import LayerCost, ModelCost, Need, Passes
+from driftlab.platform.core.records import LayerCost, ModelCost, Passes, TaskCost
 from driftlab.platform.world.hardware import Hardware
 
 LINEAR = (
@@ -29,13 +29,13 @@ def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: f
     return sum(_layer_s(layer, hardware, batch) for layer in _layers(cost)) / share
 
 
-def need_of(cost: ModelCost, hardware: Hardware, passes: Passes) -> Need:
+def task_cost(cost: ModelCost, hardware: Hardware, passes: Passes) -> TaskCost:
     """Return time, energy, and additional memory of counted passes of a network."""
     back = list(_backward_layers(cost, passes.trained, passes.shares))
     forth: list[tuple[LayerCost, float]] = [(layer, 1.0) for layer in _layers(cost)]
     steps = [*_layer_costs(forth, hardware, passes.forward), *_layer_costs(back, hardware, passes.backward)]
     seconds, joules = (sum(values) for values in zip(*steps, strict=True)) if steps else (0.0, 0.0)
-    return Need({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
+    return TaskCost({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
 
 def _layer_costs(
@@ -51,22 +51,22 @@ def _layer_costs(
     return (layer_cost for frames in batches for layer_cost in by_frames[frames])
 
 
-def add_needs(needs: Sequence[Need]) -> Need:
+def add_costs(needs: Sequence[TaskCost]) -> TaskCost:
     """Return the total cost of consecutive tasks, which use the same memory."""
     seconds = {
         engine: sum(need.seconds.get(engine, 0.0) for need in needs) for need in needs for engine in need.seconds
     }
     memory_bytes = max((need.memory_bytes for need in needs), default=0)
-    return Need(seconds, memory_bytes, sum(need.joules for need in needs))
+    return TaskCost(seconds, memory_bytes, sum(need.joules for need in needs))
 
 
-def flow_need(height: int, width: int, hardware: Hardware) -> Need:
+def flow_cost(height: int, width: int, hardware: Hardware) -> TaskCost:
     """Return the cost of one dense optical flow (Farneback, as in networks/tasks/flow.py)."""
     window = max(9, round(height / 8)) | 1
     macs = int(height * width * FLOW_LEVELS * (FLOW_TAPS + FLOW_ROUNDS * (50 + 10 * window)))
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow
     layer = LayerCost("flow", "Flow", macs, 0, moved // 2, moved // 2, 0)
-    return Need({"accelerator": _layer_s(layer, hardware, 1)}, moved // FLOW_ROUNDS, _layer_j(layer, hardware, 1))
+    return TaskCost({"accelerator": _layer_s(layer, hardware, 1)}, moved // FLOW_ROUNDS, _layer_j(layer, hardware, 1))
 
 
 def moving_j(moved_bytes: float, hardware: Hardware) -> float:

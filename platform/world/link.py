@@ -246,7 +246,7 @@ def from_mapping(given: Mapping[str, Any]) -> LinkProfile:
 
 
 @dataclass(frozen=True)
-class Damage:
+class MessageDamage:
     """Corruption of a message: truncated, or with flipped bits; `seed` determines the positions."""
 
     kind: Literal["cut", "bits"]
@@ -264,13 +264,13 @@ class Damage:
         return np.packbits(bits).tobytes()
 
 
-def draw_damage(rng: np.random.Generator, share: float) -> Damage | None:
+def draw_damage(rng: np.random.Generator, share: float) -> MessageDamage | None:
     """Draw the corruption of the next message, None for none; a share of 0 draws no random number."""
     if share == 0 or rng.random() >= share:
         return None
-    return Damage("cut" if rng.random() < 0.5 else "bits", int(rng.integers(2**32)))
+    return MessageDamage("cut" if rng.random() < 0.5 else "bits", int(rng.integers(2**32)))
 
 
-def damaged(message: bytes, damage: Damage | None) -> bytes:
+def damaged(message: bytes, damage: MessageDamage | None) -> bytes:
     """Return the message as it is received."""
     return message if damage is None else damage.of(message)

@@ -19,7 +19,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core.records import CpuLaw, Reading
+from driftlab.platform.core.records import CpuContention, LoadReading
 from driftlab.platform.world.profile import STRICT, parse
 
 CPU_COST = 0.9  # loss of speed at a CPU load of 1, law `shared`
@@ -92,7 +92,7 @@ class LoadProfile:
     noise_correlation: Annotated[float, Ge(0), Lt(1)] = 0.8  # correlation of the noise between steps
     step_s: Annotated[float, Ge(1e-3), Lt(math.inf)] = 0.5  # duration of constant load
     sense_hz: Annotated[float, Gt(0), Le(1000)] = 2.0  # readings per second
-    law: CpuLaw = "shared"  # how the CPU load slows the device
+    law: CpuContention = "shared"  # how the CPU load slows the device
     heat: Heat | None = None
     battery: Battery | None = None
     file: Annotated[str, MinLen(1)] | None = None  # a CSV file instead of activities, heat and battery
@@ -109,14 +109,14 @@ class LoadProfile:
         return bool(self.activities or self.heat or self.battery or self.file)
 
 
-def speed_of(cpu: float, clock: float = 1.0, law: CpuLaw = "shared") -> float:
+def speed_of(cpu: float, clock: float = 1.0, law: CpuContention = "shared") -> float:
     """Return the speed of a device under load, relative to the idle device."""
     return clock * (1 - (CPU_COST * cpu if law == "shared" else min(cpu, MAX_QUEUED_LOAD)))
 
 
-def slowdown(load: Sequence[Reading]) -> float:
+def slowdown(load: Sequence[LoadReading]) -> float:
     """Return the speed at the newest reading; 1 without readings."""
-    return speed_of(load[-1].cpu, load[-1].clock, load[-1].law) if load else 1.0
+    return speed_of(load[-1].cpu, load[-1].clock, load[-1].contention) if load else 1.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class IndexWeights:
     memory: float = 0.2
 
 
-def load_index(reading: Reading, weights: IndexWeights = IndexWeights()) -> float:
+def load_index(reading: LoadReading, weights: IndexWeights = IndexWeights()) -> float:
     """Return the weighted mean of the use of CPU, GPU and memory; of CPU and memory without a GPU."""
     used = ((weights.cpu, reading.cpu), (weights.gpu, reading.gpu), (weights.memory, reading.memory))
     present = [(weight, share) for weight, share in used if share is not None]
@@ -146,7 +146,7 @@ class LoadStep:
     temperature_c: float | None = None
     battery: float | None = None  # charge, a fraction
     gpu: float | None = None  # share in use by other programs; None: no GPU
-    law: CpuLaw = "shared"
+    law: CpuContention = "shared"
 
     @property
     def speed(self) -> float:
@@ -185,7 +185,7 @@ class Load:
         """Return the mean speed of a span."""
         return self._mean("speed", start_s, stop_s)
 
-    def sense(self, time_s: float, memory_bytes: int, spent_j: float = 0.0) -> Reading:
+    def sense(self, time_s: float, memory_bytes: int, spent_j: float = 0.0) -> LoadReading:
         """Return the reading at a time, on a device with `memory_bytes` that has consumed `spent_j`.
 
         The CPU load is the mean since the last reading; the other values are those until now.
@@ -196,7 +196,7 @@ class Load:
         if battery is not None and self.capacity_j is not None:
             battery = max(0.0, battery - spent_j / self.capacity_j)
         free_bytes = int(memory_bytes * (1 - now.memory))
-        return Reading(
+        return LoadReading(
             time_s, cpu, free_bytes, now.clock, now.temperature_c, battery, now.law, now.memory, now.gpu
         )  # fmt: skip
 

@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Engine, Need, Share
+from driftlab.platform.core.records import Resource, Share, TaskCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from driftlab.platform.world.clock import Clock
 
-Course = tuple[tuple[float, float], ...]  # (from this time on, this share), in order of time
+ShareSchedule = tuple[tuple[float, float], ...]  # (from this time on, this share), in order of time
 Policy = Callable[
-    ["Machine", str], Mapping[str, Share]
+    ["Processor", str], Mapping[str, Share]
 ]  # shares by task; the second argument is the reason of the call
 SHARE_TOLERANCE = 1e-6  # tolerance of the sum of shares
 ROUNDING_S = 1e-9  # a task with less time left has ended: the rest is rounding
 
 
-class Pipelined(dict[Engine, float]):
+class InterleavedShare(dict[Resource, float]):
     """Shares of resources for a task that uses them at the same time, interleaved with other tasks."""
 
 
-def taken_s(start_s: float, alone_s: float, course: Course) -> float:
+def taken_s(start_s: float, alone_s: float, course: ShareSchedule) -> float:
     """Return the duration of a task from its start; the last share of the schedule holds."""
     waited_s, now_s = 0.0, max(start_s, course[0][0])
     stops = (*(time_s for time_s, _ in course[1:]), math.inf)
@@ -52,21 +52,21 @@ def taken_s(start_s: float, alone_s: float, course: Course) -> float:
     return math.inf
 
 
-def done_s(start_s: float, alone_s: float, course: Course) -> float:
+def done_s(start_s: float, alone_s: float, course: ShareSchedule) -> float:
     """Return the end of a task that starts at a time."""
     return start_s + taken_s(start_s, alone_s, course)
 
 
-def rate(need: Need, share: Share) -> float:
+def rate(cost: TaskCost, share: Share) -> float:
     """Return the speed of a task relative to its isolated speed; its parts run in sequence, or pipelined."""
     if not isinstance(share, Mapping):
         return share
-    parts = [(seconds, share.get(engine, 0.0)) for engine, seconds in need.seconds.items() if seconds]
+    parts = [(seconds, share.get(engine, 0.0)) for engine, seconds in cost.seconds.items() if seconds]
     if not parts:
         return float(_is_positive(share))
-    if isinstance(share, Pipelined):
-        return need.alone_s * min(part / seconds for seconds, part in parts)
-    return need.alone_s / sum(seconds / part for seconds, part in parts) if all(part for _, part in parts) else 0.0
+    if isinstance(share, InterleavedShare):
+        return cost.isolated_s * min(part / seconds for seconds, part in parts)
+    return cost.isolated_s / sum(seconds / part for seconds, part in parts) if all(part for _, part in parts) else 0.0
 
 
 def accelerator_share(share: Share) -> float:
@@ -80,7 +80,7 @@ def first_come(count: int) -> Policy:
     Each processor that becomes free starts one waiting task, as with a simpy.Resource, so that ties break the same way.
     """
 
-    def shares(machine: Machine, reason: str) -> Mapping[str, Share]:
+    def shares(machine: Processor, reason: str) -> Mapping[str, Share]:
         busy = [name for name, task in machine.works.items() if task.share]
         waiting = [name for name, task in machine.works.items() if not task.share]
         return dict.fromkeys([*busy, *waiting[:1]][:count], 1.0)
@@ -89,13 +89,13 @@ def first_come(count: int) -> Policy:
 
 
 @dataclass(eq=False)
-class MachineTask:
+class ProcessorTask:
     """A task on a processor, from its entry to its exit."""
 
     name: str
     granted: simpy.Event  # its first share above zero
     share: Share = 0.0
-    need: Need = field(default_factory=Need)  # cost of its current job
+    cost: TaskCost = field(default_factory=TaskCost)  # cost of its current job
     left_s: float = 0.0  # isolated time left of that job when shares last changed
     since_s: float = 0.0  # time of that change
     process: simpy.Process | None = None  # waits for the end of the job
@@ -104,37 +104,37 @@ class MachineTask:
 
     @property
     def pace(self) -> float:
-        return rate(self.need, self.share) * self.speed
+        return rate(self.cost, self.share) * self.speed
 
     def go_on(self, now_s: float) -> None:
         """Update the time left by the progress at the current share."""
         self.left_s, self.since_s = max(0.0, self.left_s - (now_s - self.since_s) * self.pace), now_s
 
 
-class Machine:
+class Processor:
     """The processor of a device or a server, shared by tasks."""
 
     def __init__(self, clock: Clock, policy: Policy, capacity: float = 1.0) -> None:
         self.clock, self.policy, self.capacity = clock, policy, capacity
         self.speed = 1.0  # relative to the idle device: other programs and a slower clock reduce it
-        self.works: dict[str, MachineTask] = {}  # in order of entry
+        self.works: dict[str, ProcessorTask] = {}  # in order of entry
         self.peak_memory_bytes = 0
         self._courses: dict[str, list[tuple[float, float]]] = {}
 
-    def enter(self, name: str, reason: str | None = "offer", need: Need | None = None) -> MachineTask:
+    def enter(self, name: str, reason: str | None = "offer", cost: TaskCost | None = None) -> ProcessorTask:
         """Add a task and redistribute the shares; a task without an end has a `need`, whose memory counts.
 
         Without a reason the shares stay: the caller adds or removes several tasks and then calls `share_out`.
         """
         if name in self.works:
             raise RunError(f"The work '{name}' is on its machine already.")
-        self.works[name] = task = MachineTask(name, self.clock.event(), need=need or Need(), speed=self.speed)
+        self.works[name] = task = ProcessorTask(name, self.clock.event(), cost=cost or TaskCost(), speed=self.speed)
         self._update_peak_memory()
         if reason is not None:
             self.share_out(reason)
         return task
 
-    def leave(self, task: MachineTask, reason: str | None = "end") -> None:
+    def leave(self, task: ProcessorTask, reason: str | None = "end") -> None:
         """Remove a task; its share is redistributed at this instant, after the events that are already due.
 
         The current job of the task is never completed. A second removal has no effect.
@@ -150,7 +150,7 @@ class Machine:
         freed.succeed()
 
     @contextmanager
-    def entered(self, name: str) -> Iterator[MachineTask]:
+    def entered(self, name: str) -> Iterator[ProcessorTask]:
         """Keep a task on the processor during several jobs; wait for its `granted` before the first one."""
         task = self.enter(name)
         try:
@@ -158,16 +158,16 @@ class Machine:
         finally:
             self.leave(task)
 
-    def do(self, task: MachineTask, need: Need) -> Generator[simpy.Event, Any, None]:
+    def do(self, task: ProcessorTask, cost: TaskCost) -> Generator[simpy.Event, Any, None]:
         """Wait for the end of a job at the task's shares.
 
         At a constant pace it waits for a single timeout, so that ties break as with simpy.Resource.
         """
-        if not 0 <= need.alone_s < math.inf:
-            raise RunError(f"The work '{task.name}' needs {need.alone_s} s; it must be finite and at least 0.")
+        if not 0 <= cost.isolated_s < math.inf:
+            raise RunError(f"The work '{task.name}' needs {cost.isolated_s} s; it must be finite and at least 0.")
         if self.works.get(task.name) is not task:
             raise RunError(f"The work '{task.name}' is not on its machine: enter it first.")
-        task.need, task.left_s, task.since_s = need, need.alone_s, self.clock.now
+        task.cost, task.left_s, task.since_s = cost, cost.isolated_s, self.clock.now
         task.process = self.clock.active_process
         self._update_peak_memory()
         try:
@@ -179,19 +179,19 @@ class Machine:
                     if interrupt.cause is not task:
                         raise
                     task.woken = False
-                    if need.alone_s > 0 and task.left_s <= ROUNDING_S:
+                    if cost.isolated_s > 0 and task.left_s <= ROUNDING_S:
                         return  # it ended at the instant of the change
         finally:
-            task.process, task.left_s, task.need = None, 0.0, Need()
+            task.process, task.left_s, task.cost = None, 0.0, TaskCost()
 
-    def left(self, task: MachineTask) -> Need:
+    def left(self, task: ProcessorTask) -> TaskCost:
         """Return the remaining cost of the current job of a task."""
         left_s = max(0.0, task.left_s - (self.clock.now - task.since_s) * task.pace)
-        part = left_s / task.need.alone_s if task.need.alone_s else 0.0
-        seconds = {engine: part * seconds for engine, seconds in task.need.seconds.items()}
-        return Need(seconds, task.need.memory_bytes, part * task.need.joules)
+        part = left_s / task.cost.isolated_s if task.cost.isolated_s else 0.0
+        seconds = {engine: part * seconds for engine, seconds in task.cost.seconds.items()}
+        return TaskCost(seconds, task.cost.memory_bytes, part * task.cost.joules)
 
-    def _end_of(self, task: MachineTask) -> simpy.Event:
+    def _end_of(self, task: ProcessorTask) -> simpy.Event:
         """Return the event of a job's end at the current share; without a share, one that never occurs."""
         if task.left_s and not task.pace:
             return self.clock.event()
@@ -217,7 +217,7 @@ class Machine:
             self._record(task.name, accelerator_share(task.share) * speed)
             self._wake(task, before)
 
-    def course(self, name: str, start_s: float, stop_s: float) -> Course:
+    def course(self, name: str, start_s: float, stop_s: float) -> ShareSchedule:
         """Return the shares of a task in a span of time, times the speed; older shares are dropped."""
         recorded = self._courses.get(name, [])
         before = [share for time_s, share in recorded if time_s <= start_s][-1:] or [0.0]
@@ -225,7 +225,7 @@ class Machine:
         self._courses[name] = [(start_s, before[0]), *later]
         return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
 
-    def _set_share(self, task: MachineTask, share: Share) -> None:
+    def _set_share(self, task: ProcessorTask, share: Share) -> None:
         if share != task.share:
             before = task.pace
             task.share = share
@@ -234,7 +234,7 @@ class Machine:
         if _is_positive(share) and not task.granted.triggered:
             task.granted.succeed()
 
-    def _wake(self, task: MachineTask, before: float) -> None:
+    def _wake(self, task: ProcessorTask, before: float) -> None:
         """Interrupt a waiting task if its pace has changed.
 
         Share and speed may change at one instant: a second interrupt could reach a process whose job has ended.
@@ -251,7 +251,7 @@ class Machine:
         schedule.append((self.clock.now, share))
 
     def _update_peak_memory(self) -> None:
-        used_bytes = sum(task.need.memory_bytes for task in self.works.values())
+        used_bytes = sum(task.cost.memory_bytes for task in self.works.values())
         self.peak_memory_bytes = max(self.peak_memory_bytes, used_bytes)
 
 

@@ -32,7 +32,7 @@ from driftlab.platform.core.registry import FAMILIES, Member, member_class, para
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, Task
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import HARDWARE
 
 NORMLESS = "without_norms"
@@ -71,7 +71,7 @@ class TestEveryMember:
     def test_it_says_what_the_loop_must_know(self, name):
         cls = member_class("adaptation", name)
         assert cls.labels in ("none", "teacher")
-        assert isinstance(cls.packs, bool)
+        assert isinstance(cls.has_source_summary, bool)
 
     def test_batches_of_the_stream_have_a_size(self, name):
         for size in (0, 4097):
@@ -134,7 +134,7 @@ class TestEveryAdaptation:
         first, second = self.phases(member, model, batch), self.phases(member, twin, batch)
         assert state_of(model) == state_of(twin)
         assert [done.losses for done in first] == [done.losses for done in second]
-        assert [done.work for done in first] == [done.work for done in second]
+        assert [done.passes for done in first] == [done.passes for done in second]
 
     def test_it_goes_on_from_a_checkpoint(self, member, model, batch, call):
         state = self.phases(member, model, batch)[-1].state
@@ -150,7 +150,7 @@ class TestEveryAdaptation:
         state = self.phases(member, model, batch)[-1].state
         kept = pickle.dumps(state)
         member.adapt(model, state, batch(5), call)
-        member.answer(model, state, batch(5))
+        member.predict(model, state, batch(5))
         assert pickle.dumps(state) == kept
 
     def test_a_state_owns_its_numbers(self, member, model, batch):
@@ -166,7 +166,7 @@ class TestEveryAdaptation:
         given = batch()
         before = pickle.dumps((given.images, given.labels, given.times_s))  # torch ignores a read-only flag
         state = prepared(member, model)
-        member.answer(model, state, given)
+        member.predict(model, state, given)
         member.adapt(model, state, given, call)
         assert pickle.dumps((given.images, given.labels, given.times_s)) == before
 
@@ -183,7 +183,7 @@ class TestEveryAdaptation:
         assert settings_of(model) == before
         state = member.adapt(model, state, batch(), SHORT).state
         assert settings_of(model) == before
-        state = member.answer(model, state, batch()).state
+        state = member.predict(model, state, batch()).state
         assert settings_of(model) == before
         state = member.adapt(model, state, batch(), call).state
         assert settings_of(model) == before
@@ -213,7 +213,7 @@ class TestEveryAdaptation:
         np.random.seed(5)
         before = torch.random.get_rng_state(), np.random.get_state()[1].tobytes()
         state = self.phases(member, model, batch)[-1].state
-        member.answer(model, state, batch())
+        member.predict(model, state, batch())
         assert torch.equal(before[0], torch.random.get_rng_state())
         assert before[1] == np.random.get_state()[1].tobytes()
 
@@ -243,17 +243,17 @@ class TestEveryAdaptation:
         before = state_of(model)
         calls = self.phases(member, model, batch)
         for done in calls:
-            assert (done.work is not None) or done.skipped
-            if done.work is not None:
-                need = need_of(cost, HARDWARE["jetson-nx"], done.work)
-                assert bool(need.seconds) == bool(done.work.forward)
-                assert len(done.work.backward) <= len(done.work.forward)
-                assert need.memory_bytes >= done.work.kept_bytes
+            assert (done.passes is not None) or done.skipped
+            if done.passes is not None:
+                need = task_cost(cost, HARDWARE["jetson-nx"], done.passes)
+                assert bool(need.seconds) == bool(done.passes.forward)
+                assert len(done.passes.backward) <= len(done.passes.forward)
+                assert need.memory_bytes >= done.passes.kept_bytes
             if done.iterations:
-                assert done.work is not None
-                assert done.work.forward
+                assert done.passes is not None
+                assert done.passes.forward
         learned = state_of(model) != before
-        assert not learned or any(done.work.forward for done in calls)
+        assert not learned or any(done.passes.forward for done in calls)
 
     def test_more_steps_never_cost_less(self, member, model, batch):
         cost, spent = count_cost(model, HEIGHT, WIDTH), []
@@ -261,20 +261,20 @@ class TestEveryAdaptation:
             twin = copy.deepcopy(model)
             done = member.adapt(twin, prepared(member, twin), batch(frames=9), Phase(count))
             if count == 0:
-                assert done.work is not None
-                assert done.work.forward == done.work.backward == ()
+                assert done.passes is not None
+                assert done.passes.forward == done.passes.backward == ()
                 assert done.iterations == 0
                 assert state_of(twin) == state_of(model)
-            spent.append(need_of(cost, HARDWARE["jetson-nx"], done.work).alone_s)
+            spent.append(task_cost(cost, HARDWARE["jetson-nx"], done.passes).isolated_s)
         assert spent == sorted(spent)
         assert spent[0] == 0
 
     def test_what_it_says_before_is_what_it_does(self, member, model, batch, call):
         for phase in (SHORT, call, Phase(0)):
-            said = member.work_of(phase, 7)
+            said = member.passes_of(phase, 7)
             done = member.adapt(model, prepared(member, model), batch(frames=7), phase)
-            if said is not None and (not done.skipped or done.work.forward):
-                assert (said.forward, said.backward) == (done.work.forward, done.work.backward)
+            if said is not None and (not done.skipped or done.passes.forward):
+                assert (said.forward, said.backward) == (done.passes.forward, done.passes.backward)
 
     def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
         if not member.stream_batch:
@@ -282,14 +282,14 @@ class TestEveryAdaptation:
         done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)
         assert done.iterations <= 7 // getattr(member, "every", 7)
         if not done.skipped:
-            assert 7 in done.work.forward
+            assert 7 in done.passes.forward
 
     def test_answers_before_the_update_are_its_answers(self, member, model, batch):
         state = prepared(member, model)
-        expected = member.answer(copy.deepcopy(model), state, batch())
+        expected = member.predict(copy.deepcopy(model), state, batch())
         done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
-        if done.answers is not None:
-            assert pickle.dumps(done.answers) == pickle.dumps(expected.answers)
+        if done.predictions is not None:
+            assert pickle.dumps(done.predictions) == pickle.dumps(expected.predictions)
 
     def test_an_answer_knows_nothing_of_frames_to_come(self, member, model, batch):
         if member.predict_on == "batch":
@@ -297,17 +297,19 @@ class TestEveryAdaptation:
         state = self.phases(member, model, batch)[-1].state
         given = batch(9)
         two = replace(given, images=given.images[:2])
-        whole, part = member.answer(model, state, given), member.answer(model, state, two)
-        assert [np.asarray(a).tolist() for a in whole.answers[:2]] == [np.asarray(a).tolist() for a in part.answers]
+        whole, part = member.predict(model, state, given), member.predict(model, state, two)
+        assert [np.asarray(a).tolist() for a in whole.predictions[:2]] == [
+            np.asarray(a).tolist() for a in part.predictions
+        ]
 
     def test_answering_changes_nothing(self, member, model, batch):
         state = self.phases(member, model, batch)[-1].state
         before = state_of(model)
         for frames in (0, 1, 5):
             given = batch(frames=frames)
-            answered = member.answer(model, state, given)
-            assert len(answered.answers) == frames
-            assert answered.work is None or sum(answered.work.forward) == frames
+            answered = member.predict(model, state, given)
+            assert len(answered.predictions) == frames
+            assert answered.passes is None or sum(answered.passes.forward) == frames
         assert state_of(model) == before
 
     @on_columns(2)
@@ -350,7 +352,7 @@ class TestEveryAdaptation:
             for phase in (call, SHORT):
                 done = member.adapt(model, state, given, phase)
                 assert done.iterations or done.skipped or member.__class__.__name__ == "Frozen"
-                member.answer(model, done.state, given)
+                member.predict(model, done.state, given)
                 state = done.state
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
 
@@ -368,7 +370,7 @@ class TestEveryAdaptation:
             assert "finite" not in done.skipped
             state = done.state
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
-        answers = member.answer(model, state, given).answers
+        answers = member.predict(model, state, given).predictions
         assert given.task is DETECTION or not (np.asarray(answers) == CLASSES - 1).any()
 
 
@@ -380,6 +382,6 @@ def test_without_batch_norms_those_who_need_them_do_nothing(name):
     for phase in (STREAM, SHORT):
         done = member.adapt(model, prepared(member, model), given, phase)
         assert done.skipped == "the network has no batch norm"
-        assert done.work == Passes()
-    assert len(member.answer(model, done.state, given).answers) == 4
+        assert done.passes == Passes()
+    assert len(member.predict(model, done.state, given).predictions) == 4
     assert state_of(model) == before

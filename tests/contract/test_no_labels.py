@@ -17,7 +17,7 @@ from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
-from driftlab.platform.networks.training.training_loop import Data, Lessons
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
@@ -46,13 +46,13 @@ class PoisonedFrames(Frames):
 def pack_of(name: str) -> Weights:
     """Summarise a source that is not the stream."""
     made = member(name).make()
-    if not made.packs:
+    if not made.has_source_summary:
         return EMPTY_PACK
     rng, model = np.random.default_rng(3), build(NETWORK, CLASSES, seed=1)
     load(model, weights(NETWORK))
     images, labels = rng.integers(0, 256, (64, HEIGHT, WIDTH, 3), dtype=np.uint8), np.arange(64) % CLASSES
-    parts = [Lessons(images, labels)] * 3
-    return made.pack(model, Data(CLASSIFICATION, CLASSES, *parts, 0))
+    parts = [LabelledFrames(images, labels)] * 3
+    return made.pack(model, DataSplits(CLASSIFICATION, CLASSES, *parts, 0))
 
 
 def in_fours(name: str) -> Member:

@@ -23,14 +23,14 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
 from driftlab.platform.sim.inline import NODE_CLASSES
 from driftlab.platform.sim.nodes.camera import CameraNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.setting import AppNodeSpec, StreamSpec, StudentSpec, TeacherSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StreamSpec, StudentSpec, TeacherSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling
 from driftlab.platform.world import hardware
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 HEIGHT, WIDTH, CLASSES, FPS = 32, 48, 8, 4.0
 STREAM = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, 20.0)
@@ -38,7 +38,7 @@ STUDENT = StudentSpec(
     "half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "distill"), Member("scaling", "fixed"), seed=5
 )
 TENT = Member("adaptation", "tent", (("stream_batch", 3), ("training_runs", "concurrent")))
-WATCHER = AppNodeSpec(
+WATCHER = AppNodeConfig(
     "device-0",
     "segmentation",
     replace(STUDENT, adaptation=Member("adaptation", "frozen")),
@@ -114,12 +114,12 @@ def stored(start_s: float) -> Step:
 
 
 def watched(start_s: float, truth: Any = None) -> Step:
-    return "watch", (frames(start_s, start_s + 2), truth, start_s + 2, ((start_s, 1.0),))
+    return "run_stream", (frames(start_s, start_s + 2), truth, start_s + 2, ((start_s, 1.0),))
 
 
 def followed(start_s: float) -> Step:
     """Half of the machine answers, half learns beside it."""
-    return "watch", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
+    return "run_stream", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
 
 
 def device_scripts() -> list[Script]:
@@ -128,7 +128,7 @@ def device_scripts() -> list[Script]:
         ("upload", (SAMPLING,)),
         ("sample", (Sampling((1.25,), 1.5),)),
         ("capture", (1.5, 3.0)),
-        ("reveal", ((0.25, 1.0),)),
+        ("sample_with_truth", ((0.25, 1.0),)),
     )
     return [Script("device", (STREAM,), steps)]
 
@@ -156,15 +156,15 @@ def learner_script(sent: bytes) -> Script:
         (STUDENT, weights()),
         (
             ("receive", (sent, SAMPLING, size)),
-            ("receive", (sent, SAMPLING, size, Damage("cut", 1))),
+            ("receive", (sent, SAMPLING, size, MessageDamage("cut", 1))),
             stored(0),
             ("train", (DownlinkPlan(None, Phase(3)),)),
             stored(2),
-            ("try_out", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
+            ("run_trials", (DownlinkPlan(None, Phase(3)), (Phase(1), Phase(2)))),
             ("estimate", (Phase(1),)),
-            ("recall", (None, -1.0)),
-            ("remember", ()),
-            ("forget", (0.5,)),
+            ("recall_expert", (None, -1.0)),
+            ("store_expert", ()),
+            ("drop_samples_before", (0.5,)),
             ("train", (DownlinkPlan(None, Phase(3), oldest_s=1.0),)),
             ("train", (DownlinkPlan(None, Phase(2, stop_score=0.99), dense=True),)),
             ("switch", (0,)),
@@ -189,19 +189,19 @@ def updated_application_script() -> Script:
     first, second = updates()
     return Script(
         "application",
-        (replace(WATCHER, notices=True), weights()),
+        (replace(WATCHER, uses_statistics=True), weights()),
         (
             watched(0),
-            ("notice", ()),
+            ("stream_statistics", ()),
             ("apply", (first, 2.6)),
             watched(2),
             ("apply", (first, 4.1)),
             ("apply", (second, 4.1)),
-            ("answer", (frames(4, 5).images,)),
+            ("predict_images", (frames(4, 5).images,)),
             ("switch", (0,)),
             watched(4, truth=frames(4, 6).labels),
-            ("see", (frames(6, 8), 8, ((6, 1.0),))),
-            ("tell", ()),
+            ("run_frames", (frames(6, 8), 8, ((6, 1.0),))),
+            ("collect_rows", ()),
             ("finish", ()),
         ),
     )
@@ -252,7 +252,7 @@ def adapting_application_scripts() -> list[Script]:
 
 def stateless_scripts(folder: Path) -> list[Script]:
     family = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=0), STUDENT.scaling)
-    pack = PackRecipe(family, Member("adaptation", "tent"))
+    pack = SourceSummaryRecipe(family, Member("adaptation", "tent"))
     writes = (("write", ("a", rows_of_a_cell(0.1))), ("write", ("a", rows_of_a_cell(0.2))))
     return [
         Script("builder", (), (("build", (family,)), ("pack", (pack,)))),

@@ -20,7 +20,7 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.networks.training.training_loop import Data, Lessons, grade
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, grade
 from driftlab.platform.scaling.base import Budget, Profile
 
 CLASSES = 4
@@ -28,16 +28,16 @@ SIZE = (16, 24)
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), dtype=np.uint8)
 
 
-def lessons(count: int, seed: int) -> Lessons:
+def lessons(count: int, seed: int) -> LabelledFrames:
     """Return frames with patches of four colours, a class each."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, (count, 4, 6)).repeat(4, axis=1).repeat(4, axis=2)
     colours = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [200, 200, 60]])
     images = colours[labels] + rng.normal(0, 20, (count, *SIZE, 3))
-    return Lessons(images.clip(0, 255).astype(np.uint8), labels.astype(np.uint8))
+    return LabelledFrames(images.clip(0, 255).astype(np.uint8), labels.astype(np.uint8))
 
 
-DATA = Data(SEGMENTATION, CLASSES, lessons(64, 0), lessons(12, 1), lessons(12, 2))
+DATA = DataSplits(SEGMENTATION, CLASSES, lessons(64, 0), lessons(12, 1), lessons(12, 2))
 
 
 BUILDERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == name)

@@ -13,20 +13,20 @@ import scheduling_factory as factory
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from driftlab.platform.core.records import Engine, Need, Reading, Share, Variant
+from driftlab.platform.core.records import LoadReading, Resource, Share, TaskCost, Variant
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.scheduling.base import (
     ALWAYS,
     Allocation,
     Demand,
-    Learning,
     Reason,
+    SchedulerInput,
+    TrainingConfig,
+    TrainingOffer,
     Wants,
-    Way,
-    Window,
 )
 
-ENGINES: tuple[Engine, ...] = get_args(Engine)
+ENGINES: tuple[Resource, ...] = get_args(Resource)
 ROUNDING = 1e-9
 MEMBERS = {name: Member("scheduling", name).make() for name in sorted(FAMILIES["scheduling"])}
 ACCURACIES = st.none() | st.floats(0, 1) | st.just(math.nan)
@@ -43,14 +43,18 @@ VARIANTS = st.lists(
     max_size=5,
 )
 NEEDS = st.builds(
-    Need,
+    TaskCost,
     seconds=st.dictionaries(st.sampled_from(ENGINES), st.floats(0, 100)),
     memory_bytes=st.integers(0, 10**9),
     joules=st.floats(0, 100),
 )
-CONFIGS = st.lists(st.builds(Way, name=st.sampled_from("xyz"), need=NEEDS, accuracy=ACCURACIES), min_size=1, max_size=3)
-OFFERED = st.builds(Learning, state=st.just("offered"), ways=CONFIGS.map(tuple), now=ACCURACIES)
-RUNNING = st.builds(Learning, state=st.just("running"), left=NEEDS, now=ACCURACIES, then=ACCURACIES)
+CONFIGS = st.lists(
+    st.builds(TrainingConfig, name=st.sampled_from("xyz"), cost=NEEDS, accuracy=ACCURACIES), min_size=1, max_size=3
+)
+OFFERED = st.builds(TrainingOffer, state=st.just("offered"), configs=CONFIGS.map(tuple), accuracy_before=ACCURACIES)
+RUNNING = st.builds(
+    TrainingOffer, state=st.just("running"), left=NEEDS, accuracy_before=ACCURACIES, accuracy_after=ACCURACIES
+)
 
 
 def demand(variants: list[Variant], **asked: Any) -> Demand:
@@ -74,9 +78,9 @@ DEMANDS = st.builds(
     observed=ACCURACIES,
     observed_by=st.none() | st.sampled_from(["teacher", "confidence", "oracle"]),
 )
-READINGS = st.builds(Reading, time_s=st.floats(0, 1e4), cpu=st.floats(0, 1), memory_bytes=st.integers(0, 10**10))
+READINGS = st.builds(LoadReading, time_s=st.floats(0, 1e4), cpu=st.floats(0, 1), memory_bytes=st.integers(0, 10**10))
 WINDOWS = st.builds(
-    Window,
+    SchedulerInput,
     start_s=st.floats(0, 1e4),
     window_s=st.floats(0.1, 100),
     memory_bytes=st.integers(1, 10**10),
@@ -86,32 +90,36 @@ WINDOWS = st.builds(
 )
 
 
-def part(share: Share | None, engine: Engine) -> float:
+def part(share: Share | None, engine: Resource) -> float:
     """Return the share of one resource."""
     if share is None:  # training takes a part of the inference share
         return 0.0
     return share if isinstance(share, float) else share.get(engine, 0.0)
 
 
-def inference_shares(allocation: Allocation, engine: Engine = "accelerator") -> list[float]:
-    return [part(grant.answer, engine) for grant in allocation.grants]
+def inference_shares(allocation: Allocation, engine: Resource = "accelerator") -> list[float]:
+    return [part(grant.inference_share, engine) for grant in allocation.grants]
 
 
-def check(window: Window, allocation: Allocation) -> None:
+def check(window: SchedulerInput, allocation: Allocation) -> None:
     """Check that shares add up to one processor, and that every grant is an option of its application."""
     assert isinstance(allocation, Allocation)
     for engine in ENGINES:
-        parts = [part(share, engine) for grant in allocation.grants for share in (grant.answer, grant.learn)]
+        parts = [
+            part(share, engine)
+            for grant in allocation.grants
+            for share in (grant.inference_share, grant.training_share)
+        ]
         assert all(0 <= each <= 1 for each in parts)
         assert sum(parts) <= 1 + ROUNDING
     networks_chosen = any(grant.variant is not None for grant in allocation.grants)
     for grant, asked in zip(allocation.grants, window.demands, strict=True):
-        runs = any(part(grant.answer, engine) for engine in ENGINES)
+        runs = any(part(grant.inference_share, engine) for engine in ENGINES)
         assert (grant.variant is not None) == (runs and networks_chosen)
         assert grant.variant is None or 0 <= grant.variant < len(asked.variants)
         if asked.learning is not None and asked.learning.state == "offered":
-            assert grant.way is None or 0 <= grant.way < len(asked.learning.ways)
-        assert isinstance(grant.beside, str)
+            assert grant.config is None or 0 <= grant.config < len(asked.learning.configs)
+        assert isinstance(grant.interleave_group, str)
         assert isinstance(grant.note, str)
 
 
@@ -166,7 +174,7 @@ class TestEveryScheduling:
     @pytest.mark.parametrize("apps", [0, 1, 101])
     def test_it_allocates_to_any_number_of_applications(self, name, apps):
         demands = factory.demands(1, apps) if apps else ()
-        window = Window(0.0, 10.0, 10**12, demands)
+        window = SchedulerInput(0.0, 10.0, 10**12, demands)
         allocation = Member("scheduling", name).make().allocate(window)
         check(window, allocation)
         assert sum(inference_shares(allocation)) == pytest.approx(1.0 if apps else 0.0)
@@ -182,8 +190,10 @@ class TestEveryScheduling:
             turned = dataclasses.replace(window, demands=tuple(window.demands[i] for i in order))
             first, second = member.allocate(window).grants, member.allocate(turned).grants
             pairs = [(first[i], grant) for i, grant in zip(order, second, strict=True)]
-            shares = [(before.answer, after.answer) for before, after in pairs]
-            same = all(dataclasses.replace(after, answer=before.answer) == before for before, after in pairs)
+            shares = [(before.inference_share, after.inference_share) for before, after in pairs]
+            same = all(
+                dataclasses.replace(after, inference_share=before.inference_share) == before for before, after in pairs
+            )
             differ += not (same and all(one == pytest.approx(other) for one, other in shares))
         assert differ <= 1
 
@@ -203,5 +213,5 @@ class TestEveryScheduling:
             assert member.allocate(first) == member.allocate(second)
 
     def test_single_application_has_the_whole_processor(self, name):
-        window = Window(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))
+        window = SchedulerInput(0.0, 10.0, 10**9, (Demand("a", 2.0, (Variant("m", 0.9, 10**6, 0.1),)),))
         assert inference_shares(Member("scheduling", name).make().allocate(window)) == [1.0]

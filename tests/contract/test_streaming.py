@@ -93,7 +93,7 @@ class TestEveryStreaming:
         assert member.returns in ("weights", "labels")
         assert member.place in ("server", "device")
         assert member.training_runs in ("exclusive", "concurrent")
-        for flag in (member.needs_labels, member.notices, member.chained):
+        for flag in (member.needs_labels, member.uses_statistics, member.chained):
             assert isinstance(flag, bool)
         assert not member.needs_labels or member.place == "server"  # a device has no teacher for them
 

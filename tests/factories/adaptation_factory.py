@@ -14,8 +14,8 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.module_utils import batch_norms
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks import boxes
-from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Answers, Task
-from driftlab.platform.networks.training.training_loop import Data, Lessons
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task, TaskLabels
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
 
@@ -61,7 +61,7 @@ NETWORKS: Mapping[str, tuple[Task, Callable[[], nn.Module]]] = {
 }
 
 
-def labels_of(task: Task, frames: int, rng: np.random.Generator) -> Answers:
+def labels_of(task: Task, frames: int, rng: np.random.Generator) -> TaskLabels:
     if task is SEGMENTATION:
         return rng.integers(0, CLASSES, (frames, HEIGHT, WIDTH), dtype=np.uint8)
     if task is CLASSIFICATION:
@@ -100,12 +100,12 @@ def prepared(member: Any, model: nn.Module, *, go_on: Any = None) -> Any:
 
 
 def pack_of(member: Any, model: nn.Module) -> Any:
-    if not member.packs:
+    if not member.has_source_summary:
         return {}
     rng = np.random.default_rng(9)
     images = rng.integers(0, 256, (12, HEIGHT, WIDTH, 3), dtype=np.uint8)
     with torch.no_grad():
         outputs = model(to_input(images[:1]))
     task = CLASSIFICATION if outputs.dim() == 2 else SEGMENTATION if outputs.shape[1] == CLASSES else DETECTION
-    lessons = Lessons(images, labels_of(task, 12, rng))
-    return member.pack(model, Data(task, CLASSES, lessons, lessons, lessons))
+    lessons = LabelledFrames(images, labels_of(task, 12, rng))
+    return member.summarise_source(model, DataSplits(task, CLASSES, lessons, lessons, lessons))

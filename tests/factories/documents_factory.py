@@ -24,7 +24,7 @@ TINY: dict[str, Any] = {
 }
 NESTED = {
     "name": "nested",
-    "keep": [1.0, 0.5, 0.25],
+    "keep_ratios": [1.0, 0.5, 0.25],
     "ranking": "l1",
     "accuracy_loss": 1.0,
     "prune_epochs": 0,

@@ -15,8 +15,8 @@ from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.results.tables.schema import TABLES
 
 PHASES = {"name": "on_device", "trigger": "domain"}
-SMALL: dict[str, Any] = {"name": "independent", "keep": [0.5]}
-CUT: dict[str, Any] = {"name": "surrogate", "keep": [0.5], "filters": "relevant", "absorb_alpha": 1.0}
+SMALL: dict[str, Any] = {"name": "independent", "keep_ratios": [0.5]}
+CUT: dict[str, Any] = {"name": "surrogate", "keep_ratios": [0.5], "filters": "relevant", "absorb_alpha": 1.0}
 TRAINS: dict[str, Any] = {"select": "cumulative", "objective": "information"}
 SEEDS = (0, 1, 2)
 WORKLOAD = "domains:set:digits"

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure as Canvas
 from driftlab.platform.results.claims.base import every_claim
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Grid, Panel, Shown, view_of
+from driftlab.platform.results.figures.base import FigureContent, Grid, Panel, view_of
 
 
-def show(figure: Any, tables: Any) -> Shown:
+def show(figure: Any, tables: Any) -> FigureContent:
     shown = figure.FIGURE.show(view_of(tables.run, tables))
     assert shown is not None
     return shown
@@ -28,7 +28,7 @@ def drawn(panel: Panel) -> Any:
     return axis
 
 
-def panel_of(shown: Shown, title: str) -> Any:
+def panel_of(shown: FigureContent, title: str) -> Any:
     (panel,) = (panel for panel in shown.panels if panel.title == title)
     return drawn(panel)
 

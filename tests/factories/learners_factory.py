@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from driftlab.platform.core.records import Need, Variant
-from driftlab.platform.scheduling.base import Demand, Learning, Scheduling, Way, Window
+from driftlab.platform.core.records import TaskCost, Variant
+from driftlab.platform.scheduling.base import Demand, SchedulerInput, Scheduling, TrainingConfig, TrainingOffer
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read_apps
 from driftlab.platform.scheduling.evaluation import AccuracyFactor
 from driftlab.platform.scheduling.inference_shares import split_inference_share
@@ -40,43 +40,48 @@ def apps(seed: int, count: int, configs: int = 3) -> list[LearningApp]:
     return found
 
 
-def config(seconds: float, accuracy: float | None, size: float | None = None, **more: object) -> Way:
-    return Way(f"{seconds:g} s", Need({"accelerator": seconds}), accuracy, size=size, **more)
+def config(seconds: float, accuracy: float | None, size: float | None = None, **more: object) -> TrainingConfig:
+    return TrainingConfig(f"{seconds:g} s", TaskCost({"accelerator": seconds}), accuracy, size=size, **more)
 
 
-def demand(name: str, learning: Learning | None) -> Demand:
+def demand(name: str, learning: TrainingOffer | None) -> Demand:
     return Demand(name, FPS, (NETWORK,), learning=learning)
 
 
-def offered(name: str, now: float | None, *configs: Way) -> Demand:
-    return demand(name, Learning("offered", configs, now=now))
+def offered(name: str, now: float | None, *configs: TrainingConfig) -> Demand:
+    return demand(name, TrainingOffer("offered", configs, accuracy_before=now))
 
 
 def running(name: str, seconds: float, now: float | None = 0.5, then: float | None = 0.7) -> Demand:
-    return demand(name, Learning("running", left=Need({"accelerator": seconds}), now=now, then=then))
+    return demand(
+        name,
+        TrainingOffer("running", left=TaskCost({"accelerator": seconds}), accuracy_before=now, accuracy_after=then),
+    )
 
 
-def window(*demands: Demand, start_s: float = 0.0, window_s: float = 200.0, **more: object) -> Window:
-    return Window(start_s, window_s, 10**9, demands, **more)
+def window(*demands: Demand, start_s: float = 0.0, window_s: float = 200.0, **more: object) -> SchedulerInput:
+    return SchedulerInput(start_s, window_s, 10**9, demands, **more)
 
 
-def drawn(seed: int) -> Window:
+def drawn(seed: int) -> SchedulerInput:
     """Draw a window of one to six applications that offer, run or prepare training, or only infer."""
     rng = np.random.default_rng(seed)
     demands = []
     for i in range(int(rng.integers(1, 7))):
         name, now = f"app{i}", float(rng.uniform(0.2, 0.8))
         kind = rng.choice(["offers", "runs", "prepares", "answers"], p=[0.5, 0.25, 0.15, 0.1])
-        needs = [Need({e: float(rng.uniform(0, 60)) for e in ("accelerator", "cpu", "storage")}) for _ in range(3)]
+        needs = [TaskCost({e: float(rng.uniform(0, 60)) for e in ("accelerator", "cpu", "storage")}) for _ in range(3)]
         if kind == "offers":
             accuracies, sizes = np.sort(rng.uniform(now - 0.1, 1, 3)).tolist(), np.sort(rng.uniform(0.1, 1, 3)).tolist()
-            configs = tuple(Way(str(k), needs[k], accuracies[k], size=sizes[k]) for k in range(3))
+            configs = tuple(TrainingConfig(str(k), needs[k], accuracies[k], size=sizes[k]) for k in range(3))
             demands.append(offered(name, now, *configs))
         elif kind == "answers":
             demands.append(demand(name, None))
         else:
             then = None if kind == "prepares" else min(1.0, now + float(rng.uniform(0, 0.3)))
-            demands.append(demand(name, Learning("running", left=needs[0], now=now, then=then)))
+            demands.append(
+                demand(name, TrainingOffer("running", left=needs[0], accuracy_before=now, accuracy_after=then))
+            )
     return window(*demands, window_s=float(rng.uniform(20, 400)))
 
 
@@ -92,7 +97,10 @@ def played(apps: Sequence[LearningApp], window_s: float) -> float:
         done = apps[steps.first].candidates[steps.chosen[steps.first]]
         passed_s = min(done.seconds / steps.share, window_s - now_s)
         total, now_s = total + rate * passed_s, now_s + passed_s
-        apps = [replace(app, now=done.after, candidates=()) if i == steps.first else app for i, app in enumerate(apps)]
+        apps = [
+            replace(app, now=done.accuracy_after, candidates=()) if i == steps.first else app
+            for i, app in enumerate(apps)
+        ]
     return total / window_s / len(apps)
 
 
@@ -106,20 +114,20 @@ def carried_out(member: Scheduling, demands: tuple[Demand, ...], window_s: float
     allocation = member.allocate(asked)
     accuracy, scale = np.array([app.now for app in apps]), AccuracyFactor(np.array([app.full_share for app in apps]))
     chosen = [
-        one.learning.ways[g.way] if g.way is not None else None
+        one.learning.configs[g.config] if g.config is not None else None
         for one, g in zip(demands, allocation.grants, strict=True)
     ]
-    left = np.array([one.need.alone_s if one else np.inf for one in chosen])
+    left = np.array([one.cost.isolated_s if one else np.inf for one in chosen])
     now_s, total = 0.0, 0.0
     while now_s < window_s - 1e-9:
-        learn = np.array([accelerator_share(grant.learn or 0.0) for grant in allocation.grants])
+        learn = np.array([accelerator_share(grant.training_share or 0.0) for grant in allocation.grants])
         learn = np.where(np.isfinite(left), learn, 0.0)
         ends = np.divide(left, learn, out=np.full(len(left), np.inf), where=learn > 0)
         passed_s = min(
             float(ends.min()), window_s - now_s, np.inf if allocation.again_s is None else allocation.again_s
         )
-        reason = "end" if float(ends.min()) <= passed_s else "again"
-        total += passed_s * float(accuracy @ scale(np.array([grant.answer for grant in allocation.grants])))
+        reason = "end" if float(ends.min()) <= passed_s else "timer"
+        total += passed_s * float(accuracy @ scale(np.array([grant.inference_share for grant in allocation.grants])))
         left, now_s = left - learn * passed_s, now_s + passed_s
         for i in np.flatnonzero(ends <= passed_s * (1 + 1e-12)):
             accuracy[i], left[i] = chosen[i].accuracy, np.inf

@@ -12,20 +12,20 @@ import numpy as np
 from driftlab.datasets.catalogue import open_stream
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import (
+    Applied,
     Captured,
     Finished,
+    InferenceReport,
     Labelled,
     ModelCost,
     Packed,
     Passes,
-    Recalled,
-    Receipt,
+    RecallResult,
     Received,
     Reply,
     Stored,
     Trained,
     Uploaded,
-    Watched,
 )
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
@@ -39,15 +39,15 @@ from driftlab.platform.sim.setting import (
     BuiltNetwork,
     Cell,
     Device,
-    Site,
     StreamSpec,
     TeacherSpec,
+    TrainingSite,
     WorkloadSetup,
 )
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Streaming
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import AppGoals, Event
-from driftlab.platform.world.link import LINKS, Damage, LinkProfile
+from driftlab.platform.world.link import LINKS, LinkProfile, MessageDamage
 
 FPS = 2.0
 WIRE = LinkProfile("test", up_kbps=8, down_kbps=80, rtt_ms=1000)  # 1000 bytes: 1 s up, 0.1 s down, then 0.5 s of flight
@@ -89,7 +89,7 @@ class FakeSession:
     def call(self, node, verb, *args):
         assert node in [placed for _, placed, _ in self.placed], f"{node} was called and never placed"
         facts = self.script[verb](node, *args)
-        rows = {"frames": [{"device": [node.name], "frame": [len(self.notes)]}]} if verb == "watch" else {}
+        rows = {"frames": [{"device": [node.name], "frame": [len(self.notes)]}]} if verb == "run_stream" else {}
         self.notes.append(Note(node, verb, args, self.now_s, facts, rows))
         return self.notes[-1]
 
@@ -108,28 +108,28 @@ def frames_between(start_s: float, stop_s: float) -> int:
     return int(np.ceil(stop_s * FPS) - np.ceil(start_s * FPS))
 
 
-def watched(node, capturing, truth, until_s, *courses) -> Watched:
+def watched(node, capturing, truth, until_s, *courses) -> InferenceReport:
     return shown(capturing.facts.frames)
 
 
-def shown(n: int) -> Watched:
-    return Watched(n, n, 0.01 * n, {"inference": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
+def shown(n: int) -> InferenceReport:
+    return InferenceReport(n, n, 0.01 * n, {"inference": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
 
 
 SCRIPT: dict[str, Callable[..., Any]] = {
     "capture": lambda node, start_s, stop_s: Captured(frames_between(start_s, stop_s), has_truth=True),
     "upload": lambda node, plan: uploaded(len(plan.times_s), plan.times_s[-1]),
     "receive": lambda node, packing, plan, size, damage: received(packing.facts, damage),
-    "reveal": lambda node, times_s: Captured(len(times_s), has_truth=True),
+    "sample_with_truth": lambda node, times_s: Captured(len(times_s), has_truth=True),
     "label": lambda node, frames: Labelled(frames.facts.frames),
     "store": lambda node, frames, labels, stamp_s: stored(frames.facts),
-    "forget": lambda node, oldest_s: 40,
-    "recall": lambda node, last, fall: Recalled(None, None, Passes()),
-    "remember": lambda node: 1,
+    "drop_samples_before": lambda node, oldest_s: 40,
+    "recall_expert": lambda node, last, fall: RecallResult(None, None, Passes()),
+    "store_expert": lambda node: 1,
     "train": lambda node, answer: trained(),
-    "apply": lambda node, update, arrive_s, damage: Receipt(1, accepted=True),
+    "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
     "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
-    "watch": watched,
+    "run_stream": watched,
     "finish": lambda node: Finished(f"weights of {node.name}", shown(0)),
 }
 
@@ -145,7 +145,7 @@ class Decoded(Received):
     newest_s: float = 0.0
 
 
-def received(sent: Uploaded, damage: Damage | None) -> Decoded:
+def received(sent: Uploaded, damage: MessageDamage | None) -> Decoded:
     return Decoded(sent.frames, "torn" if damage else "", sent.newest_s)
 
 
@@ -203,7 +203,7 @@ class Labels(Scripted):
 def tracking() -> FakeSession:
     """Take every label."""
     return FakeSession(
-        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Receipt(0, accepted=True)
+        pack=lambda node, labels: Packed(DOWN_BYTES), track=lambda node, *args: Applied(0, accepted=True)
     )
 
 
@@ -269,7 +269,7 @@ def begin(
         "clock": "virtual",
         "window_s": 10.0,
         "snapshots": 0,
-        "server": Site(hardware.find("server-v100"), LABEL_S, step_s),
+        "server": TrainingSite(hardware.find("server-v100"), LABEL_S, step_s),
     }
     needs = {
         "student": BuiltNetwork("tiny", single_profile(COST), "digest", "the student's weights"),
@@ -321,7 +321,7 @@ def begin_real(
     system = System("real", "", streaming, adaptation, scheduling=scheduling)
     cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)
     context = AppNetworks(student, None, TeacherSpec(task="classification"), 0.002, classes)
-    server = Site(hardware.find("server-v100"), 0.002, None)
+    server = TrainingSite(hardware.find("server-v100"), 0.002, None)
     setting = {"clock": "virtual", "snapshots": 0, **setting}
     return Runner(
         cell,

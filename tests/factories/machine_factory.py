@@ -7,16 +7,16 @@ from typing import Any
 
 import simpy
 
-from driftlab.platform.core.records import Need, Share
-from driftlab.platform.world.machine import Machine
+from driftlab.platform.core.records import Share, TaskCost
+from driftlab.platform.world.machine import Processor
 
 
-def fair(machine: Machine, reason: str) -> Mapping[str, Share]:
+def fair(machine: Processor, reason: str) -> Mapping[str, Share]:
     return dict.fromkeys(machine.works, 1 / len(machine.works)) if machine.works else {}
 
 
-def seconds(alone_s: float, memory_bytes: int = 0) -> Need:
-    return Need({"accelerator": alone_s}, memory_bytes)
+def seconds(alone_s: float, memory_bytes: int = 0) -> TaskCost:
+    return TaskCost({"accelerator": alone_s}, memory_bytes)
 
 
 class FixedPolicy:
@@ -26,22 +26,22 @@ class FixedPolicy:
         self.shares: dict[str, Share] = shares
         self.reasons: list[str] = []
 
-    def __call__(self, machine: Machine, reason: str) -> Mapping[str, Share]:
+    def __call__(self, machine: Processor, reason: str) -> Mapping[str, Share]:
         self.reasons.append(reason)
         return {name: share for name, share in self.shares.items() if name in machine.works}
 
-    def changed(self, machine: Machine, **shares: Share) -> None:
+    def changed(self, machine: Processor, **shares: Share) -> None:
         self.shares.update(shares)
         machine.share_out("window")
 
 
-def told(**shares: Share) -> tuple[simpy.Environment, Machine, FixedPolicy]:
+def told(**shares: Share) -> tuple[simpy.Environment, Processor, FixedPolicy]:
     clock, policy = simpy.Environment(), FixedPolicy(**shares)
-    return clock, Machine(clock, policy), policy
+    return clock, Processor(clock, policy), policy
 
 
 def job(
-    machine: Machine, name: str, needs: Sequence[Need], ends: dict[str, float], start_s: float = 0.0
+    machine: Processor, name: str, needs: Sequence[TaskCost], ends: dict[str, float], start_s: float = 0.0
 ) -> Iterator[Any]:
     """Run jobs in sequence; `ends` receives the end of the last one."""
     yield machine.clock.timeout(start_s)

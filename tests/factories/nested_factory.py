@@ -20,7 +20,7 @@ KEEP, SIZE, networks, numbers, problem = (
 )  # fmt: skip
 
 
-MEMBER = Nested(keep=KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=2, ranked_on=100)
+MEMBER = Nested(keep_ratios=KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=2, ranked_on=100)
 
 
 EXAMPLE = factory.some_images()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from driftlab.datasets.labelled import open_set
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.training.training_loop import Data, convert_set
+from driftlab.platform.networks.training.training_loop import DataSplits, convert_set
 
 CLASSES = 4
 SIZE = (16, 16)
@@ -18,7 +18,7 @@ KEEP = (0.75, 0.5, 0.25)
 
 
 @lru_cache(maxsize=1)
-def problem() -> Data:
+def problem() -> DataSplits:
     counts = (320, 80, 120)
     return convert_set(open_set("signs/vc", counts=counts, size=SIZE[0], classes=CLASSES, difficulty=0.4), seed=3)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from driftlab.platform.core.records import Share, Variant
-from driftlab.platform.scheduling.base import Allocation, Demand, Window
+from driftlab.platform.scheduling.base import Allocation, Demand, SchedulerInput
 from driftlab.platform.scheduling.costs import Choices, tabulate
 from driftlab.platform.world.measured import knee
 
@@ -45,8 +45,8 @@ def memory_bytes(given: tuple[Demand, ...], share: float) -> int:
     return max(least, int(share * most))
 
 
-def window(given: tuple[Demand, ...], share: float = 1.0) -> Window:
-    return Window(0.0, 10.0, memory_bytes(given, share), given)
+def window(given: tuple[Demand, ...], share: float = 1.0) -> SchedulerInput:
+    return SchedulerInput(0.0, 10.0, memory_bytes(given, share), given)
 
 
 def choices(given: tuple[Demand, ...], alpha: float, share: float = 1.0, units: int = 100) -> Choices:
@@ -54,7 +54,7 @@ def choices(given: tuple[Demand, ...], alpha: float, share: float = 1.0, units: 
 
 
 def shares(allocation: Allocation) -> tuple[Share, ...]:
-    return tuple(grant.answer for grant in allocation.grants)
+    return tuple(grant.inference_share for grant in allocation.grants)
 
 
 def variants(allocation: Allocation) -> tuple[int | None, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from driftlab.platform.field.client import Client
-from driftlab.serve_apps.http_server import Door, ServerAddress
+from driftlab.serve_apps.http_server import HttpServer, ServerAddress
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Hub
+from driftlab.serve_apps.sessions import SessionRegistry
 
 TOKEN = "a token of the tests"
 ASKED = {
@@ -25,9 +25,9 @@ class Served:
         self.start()
 
     def start(self):
-        self.hub = Hub(self.folder, TOKEN, self.limits)
+        self.hub = SessionRegistry(self.folder, TOKEN, self.limits)
         self.app = build_app(lambda: self.hub)
-        self.door = Door(self.app, ServerAddress("127.0.0.1", self.port, *map(str, self.tls or ())))
+        self.door = HttpServer(self.app, ServerAddress("127.0.0.1", self.port, *map(str, self.tls or ())))
         self.port = self.door.port
 
     def stop(self):

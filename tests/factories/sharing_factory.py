@@ -16,7 +16,7 @@ from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.platform.world.measured import paged_bytes
 
-NESTED = {"name": "nested", "keep": [0.8, 0.6, 0.3]}
+NESTED = {"name": "nested", "keep_ratios": [0.8, 0.6, 0.3]}
 ALPHAS = (0.01, 0.1, 1.0)
 SYSTEMS: list[dict[str, Any]] = [
     {"name": "status_quo", "scaling": "independent", "scheduling": "status_quo"},

@@ -32,7 +32,7 @@ class OnTheServer(Adaptation):
         with torch.no_grad():
             model(to_input(batch.images))
         model.eval()
-        return Adapted(state, iterations=1, work=Passes((len(batch.images),)))
+        return Adapted(state, iterations=1, passes=Passes((len(batch.images),)))
 
     def reset(self, model: nn.Module, state: Any) -> Any:
         return state

@@ -21,9 +21,9 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import state_of
 from driftlab.platform.sim.nodes.application import AppNode
-from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.world import hardware
-from driftlab.platform.world.machine import Course
+from driftlab.platform.world.machine import ShareSchedule
 
 HEIGHT, WIDTH, CLASSES, FPS = 16, 24, 4, 2.0
 FIXED = Member("scaling", "fixed")
@@ -32,7 +32,7 @@ LAYERS = (
     LayerCost("b", "BatchNorm", macs=1_000_000, parameters=2, input_bytes=200, output_bytes=200, weight_bytes=8),
 )
 ENERGY = hardware.Energy(mac_pj=1e3, cache_pj_per_byte=0.0, dram_pj_per_byte=1e6, cached=0.0)
-WHOLE: Course = ((0.0, 1.0),)
+WHOLE: ShareSchedule = ((0.0, 1.0),)
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Steps(Adaptation):
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         if not self.steps:
-            return Adapted(state, skipped="no steps", work=Passes())
+            return Adapted(state, skipped="no steps", passes=Passes())
         with torch.no_grad():
             next(iter(model.parameters())).view(-1)[0] += self.steps
         frames = (len(batch.images),) * self.steps
         work = Passes(frames, frames, trained=("b",), kept_bytes=1000)
-        return Adapted({**state, "lessons": state["lessons"] + 1}, self.steps, (0.5,) * self.steps, work=work)
+        return Adapted({**state, "lessons": state["lessons"] + 1}, self.steps, (0.5,) * self.steps, passes=work)
 
     def reset(self, model: nn.Module, state: Any) -> Any:
         vector.write(model, state["start"])
@@ -91,7 +91,7 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
     student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
     made_from = spec.pop("weights", None) or weights(network)
     pack = spec.pop("pack", EMPTY_PACK)
-    node_spec = AppNodeSpec("cam", "app", student, machine(macs_per_s), spec.pop("cost", cost()), **spec)
+    node_spec = AppNodeConfig("cam", "app", student, machine(macs_per_s), spec.pop("cost", cost()), **spec)
     return AppNode(node_spec, made_from, pack)
 
 
@@ -120,20 +120,20 @@ def between(frames: Frames, start_s: float, stop_s: float) -> Frames:
     return frames[(frames.times_s >= start_s) & (frames.times_s < stop_s)]
 
 
-def piece(course: Course, start_s: float, stop_s: float) -> Course:
+def piece(course: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule:
     """Cut a course as a machine tells it."""
     before = [share for time_s, share in course if time_s <= start_s][-1:] or [0.0]
     return (start_s, before[0]), *((time_s, share) for time_s, share in course if start_s < time_s < stop_s)
 
 
 def watched(
-    node: AppNode, frames: Frames, cuts: Sequence[float], answer: Course = WHOLE, beside: Course = ()
+    node: AppNode, frames: Frames, cuts: Sequence[float], answer: ShareSchedule = WHOLE, beside: ShareSchedule = ()
 ) -> dict[str, list[Any]]:
     """Let an application see a stream from cut to cut; return the columns of its rows, and what it ended with."""
     replies = []
     for start_s, stop_s in itertools.pairwise(cuts):
         courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]
-        replies.append(node.watch(between(frames, start_s, stop_s), None, stop_s, *courses))
+        replies.append(node.run_stream(between(frames, start_s, stop_s), None, stop_s, *courses))
     ended = node.finish()
     found = columns([*(reply.rows for reply in replies), ended.rows])
     found["facts"] = [*(reply.facts for reply in replies), ended.facts.last]

@@ -25,7 +25,7 @@ WHOLE: Mapping[str, Any] = {
         "no_custom",
         {"name": "slow", "base": "ams", "streaming": {"name": "ams", "interval_s": 5}, "zero_delay_link": True},
         {"name": "wide-{batch}", "base": "one_time", "vary": {"adaptation.batch": [2, 4]}},
-        {"name": "sizes", "scaling": {"name": "nested", "keep": [1.0, 0.5]}, "scheduling": "nestdnn"},
+        {"name": "sizes", "scaling": {"name": "nested", "keep_ratios": [1.0, 0.5]}, "scheduling": "nestdnn"},
     ],
     "workloads": [
         {"name": "streets/running", "duration_s": 4, "fps": 2.0, "height": 32, "width": 48, "params": {"pace": 2.0}},

@@ -10,7 +10,7 @@ from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import table_file
 
-CUT: dict[str, Any] = {"name": "surrogate", "keep": [0.5], "stages": [0.5], "epochs": 1}
+CUT: dict[str, Any] = {"name": "surrogate", "keep_ratios": [0.5], "stages": [0.5], "epochs": 1}
 DOCUMENT: dict[str, Any] = {
     "name": "elasticdnn-tiny",
     "bounds": False,

@@ -23,7 +23,7 @@ from served_factory import TOKEN
 from sockets_factory import listening, on_network
 
 from driftlab.errors import RequestError
-from driftlab.platform.field.client import Client, ServerAway
+from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.platform.results.tables.read import open_run, read_info
 
 START_S = 240  # on a busy machine
@@ -145,7 +145,7 @@ def later_than(before, after):
 def sessions(client):
     try:
         return client.ask_json("GET", "/sessions")
-    except ServerAway:
+    except ServerUnavailable:
         return {}
 
 

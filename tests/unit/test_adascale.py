@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import Reading, Variant
+from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.selecting import PathLimits, PathObjective, PathTable, demand_distance, pick
@@ -143,7 +143,7 @@ def run(
     member = AdaScale(accuracy_loss=1.0, **settings)
     state, chosen, readings = None, [], []
     for step, cpu in enumerate(loads):
-        readings.append(Reading(step / 2, cpu, 1000))
+        readings.append(LoadReading(step / 2, cpu, 1000))
         budget = Budget(latency_s=limit_s, energy_j=energy_j, load=tuple(readings), now_s=step / 2)
         which, state = member.choose(estimates[step] if estimates else networks, budget, state)
         chosen.append(which)
@@ -185,7 +185,7 @@ def test_the_ar_forecast_reacts_to_a_rising_load_before_persistence():
 
 def test_forecast_returns_the_expected_load():
     member = AdaScale()
-    _, state = member.choose(LADDER, Budget(load=(Reading(0.0, 0.3, 1000),)))
+    _, state = member.choose(LADDER, Budget(load=(LoadReading(0.0, 0.3, 1000),)))
     assert member.forecast(state) == 0.3
     assert member.forecast(None) is None
     assert member.forecast(member.choose(LADDER, Budget())[1]) is None
@@ -195,8 +195,8 @@ def test_extreme_loads_and_budgets_have_a_path():
     member = AdaScale(accuracy_loss=1.0)
     for budget in (
         Budget(latency_s=0.045, share=0.0),
-        Budget(latency_s=0.045, load=(Reading(0, 1.5, 0, clock=0.0),)),
-        Budget(latency_s=0.045, load=(Reading(0, 1.0, 0, battery=0.0),), memory_bytes=0),
+        Budget(latency_s=0.045, load=(LoadReading(0, 1.5, 0, clock=0.0),)),
+        Budget(latency_s=0.045, load=(LoadReading(0, 1.0, 0, battery=0.0),), memory_bytes=0),
     ):
         assert member.choose(LADDER, budget)[0] == 0
     assert member.choose(LADDER, Budget())[0] == 4

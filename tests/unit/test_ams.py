@@ -29,14 +29,14 @@ from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.setting import (
     App,
     AppNetworks,
-    AppNodeSpec,
+    AppNodeConfig,
     BuiltNetwork,
     Cell,
     Device,
-    Site,
     StreamSpec,
     StudentSpec,
     TeacherSpec,
+    TrainingSite,
     WorkloadSetup,
 )
 from driftlab.platform.streaming.base import DownlinkPlan, StreamFacts, Wire
@@ -82,7 +82,7 @@ class TestTwoCopies:
     def device(self) -> AppNode:
         student = StudentSpec("half", CLASSES, HEIGHT, WIDTH, Member("adaptation", "frozen"), FIXED, 0)
         model = build("half", CLASSES, seed=0)
-        spec = AppNodeSpec(
+        spec = AppNodeConfig(
             "cam", "segmentation", student, hardware.find("server-h200"), count_cost(model, HEIGHT, WIDTH)
         )
         return AppNode(spec, state_of(model))
@@ -94,7 +94,7 @@ class TestTwoCopies:
 
     def digests(self, server: LearnerNode, device: AppNode, number: int) -> set[str]:
         """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""
-        device.watch(frames(10 * number + 4, 10 * number + 6), None, (10 * number + 6) / FPS, ((0.0, 1.0),))
+        device.run_stream(frames(10 * number + 4, 10 * number + 6), None, (10 * number + 6) / FPS, ((0.0, 1.0),))
         running = hashlib.sha256(vector.read(device._model).tobytes()).hexdigest()[:16]
         training = hashlib.sha256(vector.read(server._model).tobytes()).hexdigest()[:16]
         return {training, device.finish().facts.digest, running}
@@ -178,7 +178,7 @@ def run(
                 classes=CLASSES,
             )
         },
-        server=Site(hardware.find("server-v100"), 0.2, 0.25),
+        server=TrainingSite(hardware.find("server-v100"), 0.2, 0.25),
     )
     session = LosingSession(torn=torn)
     loop = Runner(cell, setting, session)

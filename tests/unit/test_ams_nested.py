@@ -13,7 +13,7 @@ from driftlab.platform.sim.inline import InlineBackend
 pytestmark = pytest.mark.slow  # one run, which all of them read
 
 PERIOD_S = 20  # between two switches
-COURSE = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
+COURSE = {"name": "nested", "keep_ratios": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
 IN_TURN = f"""
 from dataclasses import dataclass
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling

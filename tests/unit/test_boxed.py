@@ -14,7 +14,7 @@ from driftlab.platform.networks.light import TRUNKS, build_like
 from driftlab.platform.networks.paths import SPACES, PathSpace
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import DETECTION
-from driftlab.platform.networks.training.training_loop import Data, Lessons
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.early_exit import EarlyExit
@@ -29,7 +29,7 @@ def branched(name: str, size: tuple[int, int] = SIZE) -> Branched:
     return branch(chain, PathSpace(SPACES["tiny"][:3]))
 
 
-def lessons(count: int, seed: int) -> Lessons:
+def lessons(count: int, seed: int) -> LabelledFrames:
     """Return frames with one white box of a third of the frame's size on a dark background."""
     rng = np.random.default_rng(seed)
     images, truth = np.full((count, *SIZE, 3), 40, dtype=np.uint8), np.empty(count, dtype=object)
@@ -37,12 +37,12 @@ def lessons(count: int, seed: int) -> Lessons:
         left, top = int(rng.integers(0, SIZE[1] - 8)), int(rng.integers(0, SIZE[0] - 6))
         images[row, top : top + 6, left : left + 8] = 230
         truth[row] = np.array([[1, left, top, left + 8, top + 6]], dtype=np.float32)
-    return Lessons(images, truth)
+    return LabelledFrames(images, truth)
 
 
 @pytest.fixture(scope="module")
-def problem() -> Data:
-    return Data(DETECTION, CLASSES, lessons(160, 0), lessons(40, 1), lessons(40, 2), 0)
+def problem() -> DataSplits:
+    return DataSplits(DETECTION, CLASSES, lessons(160, 0), lessons(40, 1), lessons(40, 2), 0)
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -60,7 +60,7 @@ def test_every_path_has_the_output_grid_of_the_network(name: str, size: tuple[in
 def test_untrained_exits_predict_no_boxes(name: str):
     output = branched(name).network((0,))(torch.zeros(1, 3, *SIZE))
     assert float(output[:, :-SIDES].detach().sigmoid().max()) < 0.1
-    assert [len(found) for found in DETECTION.answers(output.detach(), *SIZE)] == [0]
+    assert [len(found) for found in DETECTION.predictions(output.detach(), *SIZE)] == [0]
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -108,7 +108,7 @@ def test_a_map_is_as_sure_as_its_possible_centres():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DETECTORS)
-def test_exits_learn_boxes_and_are_restored(problem: Data, name: str):
+def test_exits_learn_boxes_and_are_restored(problem: DataSplits, name: str):
     member = Branches(exits=2, stage_epochs=8, operator_epochs=1, path_epochs=1, learning_rate=0.05, batch=16)
     family = member.build(build(name, CLASSES, seed=0).eval(), problem)
     exits = [family.test_accuracies[family.branched.space.encode((2,) * count)] for count in (1, 2)]
@@ -120,7 +120,7 @@ def test_exits_learn_boxes_and_are_restored(problem: Data, name: str):
 
 
 @pytest.mark.slow
-def test_frames_leave_where_centres_are_sure(problem: Data):
+def test_frames_leave_where_centres_are_sure(problem: DataSplits):
     member = EarlyExit(exits=2, stage_epochs=8, batch=16)
     family = member.build(build("tiny_detector", CLASSES, seed=0).eval(), problem)
     assert family.leaving[:, 0] == pytest.approx([1 / 1.2, 1 / 1.5, 0.5, 1 / 3, 1 / 6], abs=0.03)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import driftlab
 from driftlab.cli import app as front
-from driftlab.cli.output import lasting
+from driftlab.cli.output import format_duration
 from driftlab.errors import RequestError
 from driftlab.platform.lab.read import names
 
@@ -103,7 +103,7 @@ def test_a_dry_run_prints_the_grid_with_time_and_disk():
     [(0.2, "1 second"), (89, "89 seconds"), (90, "1.5 minutes"), (7200, "2 hours"), (864_000, "10 days")],
 )
 def test_a_duration_is_printed_in_a_suitable_unit(seconds: float, said: str):
-    assert lasting(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def until_it_computes(process: int, seconds: float = 0.2) -> None:

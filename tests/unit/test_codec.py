@@ -9,7 +9,7 @@ from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.wire import CHECKSUM, seal
 from driftlab.platform.streaming.wire import h264
 from driftlab.platform.streaming.wire.samples import CODECS, CODING_MACS, codec_of, coding_macs, pack, unpack
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 
 def clip(frames: int = 6, height: int = 48, width: int = 64) -> np.ndarray:
@@ -63,7 +63,7 @@ class TestEveryCodec:
         images = clip(2)
         body = pack(images, codec).payload[: -CHECKSUM.size]
         for seed in range(60):
-            bent = Damage("bits" if seed % 3 else "cut", seed).of(body)
+            bent = MessageDamage("bits" if seed % 3 else "cut", seed).of(body)
             try:
                 frames = unpack(seal(bent), images.shape, codec)
             except WireError:

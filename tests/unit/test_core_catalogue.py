@@ -103,9 +103,15 @@ def test_a_member_says_what_it_cannot_be():
         ),
         (Member("adaptation", "distill", (("fraction", float("nan")),)), "'fraction' is nan, must be finite"),
         (Member("adaptation", "distill", (("fraction", 1.5),)), "'fraction' is 1.5, must be in (0, 1]"),
-        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "'keep' is (2.0,), must be each in (0, 1]; "),
-        (Member("scaling", "nested", (("keep", [2.0]), ("batch", 1))), "; 'batch' is 1, must be at least 2"),
-        (Member("scaling", "nested", (("keep", [0.5, 0.5]),)), "'keep' is (0.5, 0.5), must be one or more shares"),
+        (
+            Member("scaling", "nested", (("keep_ratios", [2.0]), ("batch", 1))),
+            "'keep_ratios' is (2.0,), must be each in (0, 1]; ",
+        ),
+        (Member("scaling", "nested", (("keep_ratios", [2.0]), ("batch", 1))), "; 'batch' is 1, must be at least 2"),
+        (
+            Member("scaling", "nested", (("keep_ratios", [0.5, 0.5]),)),
+            "'keep_ratios' is (0.5, 0.5), must be one or more shares",
+        ),
         (Member("scaling", "independent", (("epochs", -1),)), "'epochs' is -1, must be at least 0"),
         (Member("scaling", "usnet", (("calibration", 0),)), "'calibration' is 0, must be at least 1"),
         (Member("scheduling", "nestdnn", (("kept", 2.0),)), "'kept' is 2.0, must be in [0, 1]"),

@@ -14,14 +14,14 @@ from driftlab.platform.core.registry import Member, member_class, parameters
 from driftlab.platform.core.spec import SystemPart
 from driftlab.platform.lab.cells import system_of
 from driftlab.platform.lab.sets import expand_system
-from driftlab.platform.scheduling.base import Demand, Grant, Window
+from driftlab.platform.scheduling.base import Demand, Grant, SchedulerInput
 
 GOOD = """
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, SchedulerInput
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class First(Scheduling):
     def faults(self) -> list[str]:
         return [] if 0 < self.share <= 1 else [f"'share' is {self.share}, must be in (0, 1]"]
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         return Allocation((Grant(self.share),) + (Grant(0.0),) * (len(window.demands) - 1))
 """
-WINDOW = Window(0.0, 10.0, 1, (Demand("a", 1.0, ()), Demand("b", 1.0, ())))
+WINDOW = SchedulerInput(0.0, 10.0, 1, (Demand("a", 1.0, ()), Demand("b", 1.0, ())))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from driftlab.platform.streaming.wire import delta
 from driftlab.platform.streaming.wire import masks as mask_codecs
 from driftlab.platform.streaming.wire import values as value_codecs
 from driftlab.platform.streaming.wire.delta import MASKS, VALUES, Change, Format
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 CODECS = [codec for codec in MASKS if codec is not None]
 
@@ -195,7 +195,7 @@ def test_garbage_with_a_valid_checksum_is_refused_or_decodes_to_weights(values, 
     made = change(301, 60)
     body, outcomes = delta.encode(made, layout(301), Format(values, mask)).data[: -delta.CHECKSUM.size], set()
     for seed in range(60):
-        bent = Damage("bits" if seed % 3 else "cut", seed).of(body)
+        bent = MessageDamage("bits" if seed % 3 else "cut", seed).of(body)
         forged = bent + delta.CHECKSUM.pack(zlib.crc32(bent))
         try:
             got = delta.apply(forged, made.before, layout(301), base=0)

@@ -44,14 +44,14 @@ def test_json_is_one_document(monkeypatch):
     result = run(monkeypatch, FINE, WRONG, options=("--json",))
     document = json.loads(result.stdout)
     assert document["ok"] is False
-    assert document["findings"][1] == {"name": "three", "state": "problem", "text": "broken", "cure": "repair it"}
+    assert document["findings"][1] == {"name": "three", "state": "problem", "text": "broken", "fix": "repair it"}
 
 
 def test_every_check_returns_a_finding():
     findings = {finding.name: finding for finding in doctor.examine()}
     assert len(findings) == len(doctor.PROBES)
     assert all(finding.text for finding in findings.values())
-    assert all(finding.cure for finding in findings.values() if finding.state == "problem")
+    assert all(finding.fix for finding in findings.values() if finding.state == "problem")
     assert {findings[name].state for name in ("python", "packages", "torch", "ray", "video", "opencv")} == {"ok"}
 
 
@@ -67,7 +67,7 @@ def test_torchvision_is_never_a_problem(monkeypatch, found: str, state: str):
     monkeypatch.setattr(_torchvision, "state", lambda: found)
     finding = doctor.torchvision()
     assert finding.state == state
-    assert bool(finding.cure) == (found != "works")
+    assert bool(finding.fix) == (found != "works")
 
 
 def test_a_broken_torchvision_gives_the_reason(monkeypatch):
@@ -97,7 +97,7 @@ def test_an_unwritable_folder_is_a_problem(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(blocked / "cache"))
     finding = doctor.cache()
     assert finding.state == "problem"
-    assert "DRIFTLAB_CACHE" in finding.cure
+    assert "DRIFTLAB_CACHE" in finding.fix
 
 
 def test_checking_a_folder_does_not_create_it(monkeypatch, tmp_path: Path):
@@ -123,8 +123,8 @@ def test_a_missing_place_for_rays_files_is_a_problem(monkeypatch, tmp_path: Path
     monkeypatch.setattr(folders, "SHORT", ())
     finding = doctor.temporary()
     assert finding.state == "problem"
-    assert finding.cure.startswith("Set TMPDIR to")
-    assert finding.cure not in finding.text
+    assert finding.fix.startswith("Set TMPDIR to")
+    assert finding.fix not in finding.text
 
 
 def test_a_full_disk_is_noted(monkeypatch, tmp_path: Path):
@@ -156,4 +156,4 @@ def test_a_cpu_without_avx_512_gives_advice_for_other_networks(monkeypatch):
     assert doctor.kernels().state == "note"
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
-    assert "make_safe(model)" in doctor.kernels().cure
+    assert "make_safe(model)" in doctor.kernels().fix

@@ -17,7 +17,7 @@ from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.nodes.networks import Builder
-from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.streaming.wire import draft
 from driftlab.platform.world import hardware
@@ -63,7 +63,7 @@ def student(adaptation: str, **params: object) -> StudentSpec:
 def nodes() -> tuple[AppNode, LearnerNode]:
     machine = hardware.find("laptop")
     cost = built().facts.profile[0].cost
-    application = AppNode(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    application = AppNode(AppNodeConfig("d", "app", student("frozen"), machine, cost), built().payload)
     learner = LearnerNode(student("elasticdnn_teacher", iterations=2, share=0.2, select="topfrac"), built().payload)
     for node in (application, learner):
         node.switch(0)

@@ -24,7 +24,7 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks.tasks import DETECTION
 from driftlab.platform.networks.vector import layout_of
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import Hardware
 
 SCORES = np.array([0.05, 0.4, 0.02, 0.2, 0.01, 0.3, 0.02])
@@ -204,8 +204,8 @@ class TestPhases:
         state = member.prepare(model)
         done = member.adapt(model, state, given, Phase())
         assert "collapsed after" in done.skipped
-        assert 1 < len(done.work.backward) < 60
-        assert done.state is state and done.changed is None and done.work.backward
+        assert 1 < len(done.passes.backward) < 60
+        assert done.state is state and done.changed is None and done.passes.backward
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
     def test_a_phase_that_made_predictions_worse_is_undone(self):
@@ -237,9 +237,9 @@ class TestPhases:
             member, model = ElasticDnn(select=how, share=share, iterations=3), classifier()
             state = member.prepare(model)
             with FlopCounterMode(display=False) as counted:
-                work = member.adapt(model, state, frames(20), Phase()).work
+                work = member.adapt(model, state, frames(20), Phase()).passes
             to_pictures = cost.layers[0].macs * (20 + sum(work.backward))
-            found.append(need_of(cost, machine, work).alone_s - to_pictures)
+            found.append(task_cost(cost, machine, work).isolated_s - to_pictures)
             assert counted.get_total_flops() / 2 == pytest.approx(found[-1], rel=1e-6)
         assert found[0] < 0.9 * found[1]
 
@@ -266,7 +266,7 @@ class TestCua:
             done = member.adapt(model, state, frames(12, seed), Phase())
             state = done.state
             sizes.append((bool(done.skipped), len(state.images)))
-            assert len(done.work.backward) in (0, 4)
+            assert len(done.passes.backward) in (0, 4)
         kept = 5
         for skipped, count in sizes:
             kept += 0 if skipped else 5

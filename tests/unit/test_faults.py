@@ -27,15 +27,15 @@ from driftlab.platform.sim.setting import (
     BuiltNetwork,
     Cell,
     Device,
-    Site,
     StreamSpec,
     TeacherSpec,
+    TrainingSite,
     WorkloadSetup,
 )
 from driftlab.platform.world import hardware
 from driftlab.platform.world import link as damage
 from driftlab.platform.world.apps import AppGoals
-from driftlab.platform.world.link import Damage, LinkProfile
+from driftlab.platform.world.link import LinkProfile, MessageDamage
 
 HEIGHT, WIDTH, CLASSES, FPS, DURATION_S = 32, 48, 8, 2.0, 60.0
 LINK = LinkProfile("test", up_kbps=1000, down_kbps=1000, rtt_ms=100)
@@ -70,7 +70,7 @@ def run(
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
     edge = Device("cam", hardware.find("laptop"), link, (App(AppGoals("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
-    server = Site(hardware.find("server-v100"), 0.01, 0.01)
+    server = TrainingSite(hardware.find("server-v100"), 0.01, 0.01)
     needs = AppNetworks(student, None, TeacherSpec(), 0.01, CLASSES)
     setting = WorkloadSetup("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
     session = Meddling(**hands)
@@ -169,7 +169,7 @@ def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
 
     def alternate(rng, share):
         drawn[rng] += 1
-        return Damage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
+        return MessageDamage(kind, drawn[rng]) if rng == direction and drawn[rng] % 2 else None
 
     monkeypatch.setattr(damage, "draw_damage", alternate)
     monkeypatch.setattr("driftlab.platform.sim.app.rng_for", named_after_their_direction)

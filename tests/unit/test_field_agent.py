@@ -15,11 +15,11 @@ from served_factory import ASKED, TOKEN, served
 from benchmarks.fuzz.foreign import REPLIES, foreign_server, token_of
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.agent import Agent, Ticket, join, keep_ticket, read_ticket
-from driftlab.platform.field.client import Backoff, Client, ServerAway
+from driftlab.platform.field.client import Backoff, Client, ServerUnavailable
 from driftlab.platform.field.lab import LAB
 from driftlab.platform.field.messages import FORMAT
 from driftlab.platform.field.network_cache import CachedNetwork
-from driftlab.platform.field.request import experiment_of, read_asked
+from driftlab.platform.field.request import experiment_of, parse_session_request
 from driftlab.platform.field.sending import Receiver, Sender
 from driftlab.platform.field.tables import write_run, write_update_rows
 from driftlab.platform.lab.cells import cells_of
@@ -36,7 +36,7 @@ def played(tmp_path_factory):
     """Run a stream of 12 s during which the server is stopped and restarted from its folder."""
     folder = tmp_path_factory.mktemp("field")
     with served(folder / "served") as server:
-        agent = Agent(join(server.url, TOKEN, read_asked(ASKED)))
+        agent = Agent(join(server.url, TOKEN, parse_session_request(ASKED)))
 
         def outage():
             time.sleep(OUTAGE_S[0])
@@ -111,7 +111,7 @@ def test_tables_count_the_payloads_of_both_sides(played):
 def test_a_missing_server_gives_the_reason_of_an_empty_table():
     class MissingServer:
         def ask_json(self, method, path):
-            raise ServerAway("no response at /sessions/x")
+            raise ServerUnavailable("no response at /sessions/x")
 
     missing = SimpleNamespace(client=MissingServer(), path="/sessions/x")
     assert "no response" in write_update_rows(missing, {})
@@ -125,7 +125,7 @@ def play(folder, system, source="", **others):
     """Run three seconds of a stream with a new server."""
     short = {**ASKED["workload"], "duration_s": 3, **({"name": "camera"} if source else {})}
     with served(folder / "served") as server:
-        asked = read_asked({**ASKED, "system": system, "workload": short, **others})
+        asked = parse_session_request({**ASKED, "system": system, "workload": short, **others})
         agent = Agent(join(server.url, TOKEN, asked, source))
         with create_run(agent.cell.experiment, folder / "run") as directory:
             agent.begin(directory)
@@ -161,13 +161,13 @@ def test_a_camera_keeps_its_address_from_the_server(tmp_path):
     assert "testsrc" not in json.dumps(agent.ticket.asked)
     assert "samples" in set(run.frame("transfers")["kind"])
     with pytest.raises(RequestError):
-        experiment_of(read_asked(agent.ticket.asked | {"teacher": {"kind": "oracle"}}))
+        experiment_of(parse_session_request(agent.ticket.asked | {"teacher": {"kind": "oracle"}}))
 
 
 @pytest.mark.slow
 def test_a_resumed_device_runs_its_newest_network_during_an_outage(tmp_path):
     with served(tmp_path / "served") as server:
-        first = Agent(join(server.url, TOKEN, read_asked(ASKED)))
+        first = Agent(join(server.url, TOKEN, parse_session_request(ASKED)))
         first.begin(tmp_path)
         thread = threading.Thread(target=first.run, daemon=True)
         thread.start()
@@ -228,13 +228,13 @@ def test_a_server_of_another_version_is_refused_with_one_sentence(monkeypatch, v
     reply = {"id": "a", "token": TOKEN, "weights": "/sessions/a/weights", **version}
     monkeypatch.setattr(Client, "ask_json", lambda *request: reply)
     with pytest.raises(WireError, match="use the same driftlab on the devices and the server"):
-        join("http://127.0.0.1:1", TOKEN, read_asked(ASKED))
+        join("http://127.0.0.1:1", TOKEN, parse_session_request(ASKED))
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))
 def test_a_foreign_server_gives_one_message(number):
     with foreign_server() as port, pytest.raises(DriftlabError) as caught:
-        Agent(join(f"http://127.0.0.1:{port}", token_of(number), read_asked(ASKED)))
+        Agent(join(f"http://127.0.0.1:{port}", token_of(number), parse_session_request(ASKED)))
     assert len(str(caught.value)) < 1000
 
 
@@ -253,18 +253,18 @@ def test_a_client_refuses_invalid_addresses_and_tokens(server, token):
 
 def test_waiting_times_double_with_jitter_up_to_a_limit():
     backoff = Backoff()
-    waits = [backoff.next_s(ServerAway("away")) for _ in range(10)]
+    waits = [backoff.next_s(ServerUnavailable("away")) for _ in range(10)]
     for number, wait_s in enumerate(waits):
         nominal_s = min(15.0, 0.5 * 2**number)
         assert 0.75 * nominal_s <= wait_s <= 1.25 * nominal_s
 
 
 def test_a_waiting_time_follows_the_server():
-    assert Backoff().next_s(ServerAway("full", 8.0)) >= 6.0
+    assert Backoff().next_s(ServerUnavailable("full", 8.0)) >= 6.0
 
 
 def test_a_client_raises_for_an_unreachable_server():
-    with pytest.raises(ServerAway):
+    with pytest.raises(ServerUnavailable):
         Client("http://127.0.0.1:9", "token").ask("GET", "/")
 
 

@@ -14,7 +14,7 @@ from benchmarks.field.fuzz import RequestDrawing
 from benchmarks.field.proxy import Proxy
 from driftlab.platform.field.client import Client
 from driftlab.platform.field.fleet import Fleet
-from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.request import parse_session_request
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def server(tmp_path_factory):
 def test_a_fleet_runs_its_devices_in_parallel(server, tmp_path):
     system = {"name": "quick", "base": "ams", "streaming": {"name": "ams", "interval_s": 1.0}}
     short = {**ASKED["workload"], "duration_s": 3}
-    asked = [read_asked({**ASKED, "system": system, "workload": short, "seed": seed}) for seed in range(2)]
+    asked = [parse_session_request({**ASKED, "system": system, "workload": short, "seed": seed}) for seed in range(2)]
     report = Fleet(server.url, TOKEN, asked, tmp_path / "fleet").run(spread_s=0.5)
     assert (report.devices, report.failed, report.frames) == (2, 0, 24)
     assert report.uploads >= 2

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from driftlab.platform.field.lab import MeasuredTimes, lab_of, measured_times
-from driftlab.platform.field.request import experiment_of, read_asked
+from driftlab.platform.field.request import experiment_of, parse_session_request
 from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.world.hardware import find
 
@@ -53,7 +53,7 @@ def test_measured_times_of_labels_are_network_delay():
 
 
 def test_a_simulation_experiment_has_measured_times_and_a_virtual_clock():
-    field = experiment_of(read_asked({"system": "just_in_time", "workload": {"name": "streets/running"}}))
+    field = experiment_of(parse_session_request({"system": "just_in_time", "workload": {"name": "streets/running"}}))
     lab = lab_of(field, MeasuredTimes(0.05, 0.1, (0.3, 0.4)), find("phone-hi"))
     (cell,) = cells_of(lab)
     (device,) = cell.devices

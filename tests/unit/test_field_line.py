@@ -13,9 +13,9 @@ from websockets.sync.client import connect
 from driftlab.errors import RequestError
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field.agent import join
-from driftlab.platform.field.client import Client, ServerAway
+from driftlab.platform.field.client import Client, ServerUnavailable
 from driftlab.platform.field.messages import SampleMessage, decode_results
-from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
@@ -45,7 +45,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ticket(server):
-    return join(server.url, TOKEN, read_asked(ASKED))
+    return join(server.url, TOKEN, parse_session_request(ASKED))
 
 
 def line_of(server, ticket):
@@ -90,7 +90,7 @@ def test_a_refusal_closes_the_websocket(server, ticket):
 
 @pytest.mark.parametrize(("token", "status"), [("wrong", 401), ("", 401), ("other session", 404)])
 def test_a_websocket_requires_the_token_of_its_session(server, ticket, token, status):
-    other = join(server.url, TOKEN, read_asked(ASKED)) if token == "other session" else None
+    other = join(server.url, TOKEN, parse_session_request(ASKED)) if token == "other session" else None
     head = {"Authorization": f"Bearer {token if other is None else other.token}"}
     address = f"{server.url.replace('https', 'wss')}/sessions/{ticket.id}/live"
     with pytest.raises(InvalidStatus) as refused:
@@ -100,8 +100,8 @@ def test_a_websocket_requires_the_token_of_its_session(server, ticket, token, st
 
 def test_an_untrusted_certificate_prevents_connections(server, ticket, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE")
-    with pytest.raises(ServerAway):
+    with pytest.raises(ServerUnavailable):
         server.client().ask("GET", "/sessions")
     assert not line_of(server, ticket).open(0)
-    with pytest.raises((ServerAway, RequestError)):
+    with pytest.raises((ServerUnavailable, RequestError)):
         Client(server.url.replace("https", "http"), TOKEN).ask("GET", "/healthz")

@@ -19,7 +19,7 @@ from driftlab.platform.field.messages import (
     dump_state,
     load_state,
 )
-from driftlab.platform.field.request import experiment_of, read_asked
+from driftlab.platform.field.request import experiment_of, parse_session_request
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.rates import Rates
 
@@ -112,7 +112,7 @@ def test_a_state_of_another_member_is_refused():
 )
 def test_a_request_over_the_network_cannot_name_a_file(asked):
     with pytest.raises(RequestError):
-        experiment_of(read_asked(asked))
+        experiment_of(parse_session_request(asked))
 
 
 def test_a_member_in_a_file_is_not_loaded(tmp_path):
@@ -120,5 +120,5 @@ def test_a_member_in_a_file_is_not_loaded(tmp_path):
     code.write_text(f"open({str(mark)!r}, 'w')")
     system = {"name": "mine", "streaming": {"name": f"{code}:Mine"}}
     with pytest.raises(RequestError):
-        experiment_of(read_asked({"workload": WORKLOAD, "system": system}))
+        experiment_of(parse_session_request({"workload": WORKLOAD, "system": system}))
     assert not mark.exists()

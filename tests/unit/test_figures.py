@@ -28,7 +28,7 @@ from driftlab.platform.results.figures import (
     strategies,
     training_horizon,
 )
-from driftlab.platform.results.figures.base import Panel, Shown, View, view_of
+from driftlab.platform.results.figures.base import FigureContent, Panel, View, view_of
 from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
 from driftlab.platform.results.stats import means
 
@@ -99,7 +99,7 @@ def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
     }
 
 
-def show(figure: Any, tables: Made) -> Shown:
+def show(figure: Any, tables: Made) -> FigureContent:
     shown = figure.FIGURE.show(view(tables))
     assert shown is not None
     return shown

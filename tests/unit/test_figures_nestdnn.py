@@ -141,7 +141,7 @@ def test_one_network_each_is_no_choice():
 
 def pruned() -> Any:
     """Prune two layers to a half and a tenth by two rankings."""
-    untrained = {"name": "nested", "prune_epochs": 0, "grow_epochs": 0, "keep": [1.0, 0.5, 0.1]}
+    untrained = {"name": "nested", "prune_epochs": 0, "grow_epochs": 0, "keep_ratios": [1.0, 0.5, 0.1]}
     systems = [
         {"name": f"{ranking}-{layer}", "scaling": {**untrained, "only": layer, "ranking": ranking}}
         for ranking in ("trr", "l1")

@@ -12,7 +12,7 @@ from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
 from driftlab.platform.lab import forecast as forecasts
 from driftlab.platform.lab.cells import cells_of
-from driftlab.platform.lab.forecast import Meter, WorkEstimates, forecast, meters_of
+from driftlab.platform.lab.forecast import ComputeEstimates, Meter, forecast, meters_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.size import STEP_PX_S, frame_seconds
@@ -33,7 +33,7 @@ DOCUMENT = {
 
 
 def course(system: System):
-    (found,) = WorkEstimates(10.0).of(system, [STREAM], run_networks=True)
+    (found,) = ComputeEstimates(10.0).of(system, [STREAM], run_networks=True)
     return found
 
 
@@ -48,7 +48,7 @@ def test_answering_takes_as_long_as_there_are_frames():
 
 def test_large_pictures_take_longer_to_answer():
     large = dataclasses.replace(STREAM, height=64, width=96)
-    (found,) = WorkEstimates(10.0).of(SYSTEMS["no_custom"], [large], run_networks=True)
+    (found,) = ComputeEstimates(10.0).of(SYSTEMS["no_custom"], [large], run_networks=True)
     assert found.until(60.0) == pytest.approx(120 * frame_seconds(1, 4 * PIXELS))
     assert found.until(60.0) > 2 * 120 * FRAME_S
 
@@ -93,7 +93,7 @@ def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
     told = []
     meter = Meter(
-        cell, WorkEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True), told.append
+        cell, ComputeEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True), told.append
     )
     meter(3 * 30.0)
     meter(3 * 30.0)
@@ -115,7 +115,7 @@ def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
     (tmp_path / f"tiny-{recipe.network.key()}.safetensors").touch()
     assert (forecast(experiment).to_build, forecast(experiment).kept) == (0, 1)
     monkeypatch.setattr(forecasts, "slowness", lambda: 1.0)
-    one, two = (found.on_this_machine_s(cores, 4) - forecasts.START_S - found.building_s for cores in (1, 2))
+    one, two = (found.on_this_host_s(cores, 4) - forecasts.START_S - found.building_s for cores in (1, 2))
     assert one == pytest.approx(2 * two)
 
 

@@ -14,11 +14,11 @@ from tta_factory import STREAM, frames, state_of
 
 from driftlab.platform.adaptation import run
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.distill import DistillMemory
-from driftlab.platform.adaptation.estimating import DomainHistory, EstimatingMemory
+from driftlab.platform.adaptation.distill import DistillState
+from driftlab.platform.adaptation.estimating import DomainHistory, EstimatorState
 from driftlab.platform.adaptation.learn import LearningAdaptation, NormAffine, StreamAdaptation
-from driftlab.platform.adaptation.memory import ElasticMemory, MethodMemory, StreamMemory
-from driftlab.platform.adaptation.wrapper import PolicyMemory
+from driftlab.platform.adaptation.memory import ElasticState, MethodState, StreamState
+from driftlab.platform.adaptation.wrapper import WrapperState
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.state import canonical_bytes
@@ -27,12 +27,12 @@ ONE = {"a": np.arange(3, dtype=np.float32)}
 VECTOR = ONE["a"]
 # Tables hold these: another class name, field name or order of the fields changes the digest of every run.
 DIGESTS = {
-    "7420af2de2bd112e": StreamMemory(ONE, (ONE,), 2, "head"),
-    "8608f2e54fc98e09": MethodMemory(ONE, (ONE,), 2, None, ONE, ONE),
-    "fc14c22e2cad4c42": DistillMemory((VECTOR,), 3, VECTOR, VECTOR, VECTOR > 0),
-    "8872f5d3789a4baf": PolicyMemory(StreamMemory(ONE), ONE),
-    "63b02f81a84318b0": ElasticMemory(ONE),
-    "f2dad09260b43ffc": EstimatingMemory(ONE, pack=ONE),
+    "7420af2de2bd112e": StreamState(ONE, (ONE,), 2, "head"),
+    "8608f2e54fc98e09": MethodState(ONE, (ONE,), 2, None, ONE, ONE),
+    "fc14c22e2cad4c42": DistillState((VECTOR,), 3, VECTOR, VECTOR, VECTOR > 0),
+    "8872f5d3789a4baf": WrapperState(StreamState(ONE), ONE),
+    "63b02f81a84318b0": ElasticState(ONE),
+    "f2dad09260b43ffc": EstimatorState(ONE, pack=ONE),
 }
 
 
@@ -72,12 +72,12 @@ def adapted(*losses: str, phase: Phase = STREAM) -> tuple[Any, Any, dict[str, by
 
 
 def test_passes_are_counted_and_gradients_where_they_went_back():
-    assert adapted("usual")[1].work.forward == (6, 2)
-    assert adapted("usual")[1].work.backward == (6,)
-    assert adapted("twice")[1].work.backward == (6, 1)
-    skipped = adapted("none")[1].work
+    assert adapted("usual")[1].passes.forward == (6, 2)
+    assert adapted("usual")[1].passes.backward == (6,)
+    assert adapted("twice")[1].passes.backward == (6, 1)
+    skipped = adapted("none")[1].passes
     assert (skipped.forward, skipped.backward) == ((6, 2), ())
-    phase = adapted("usual", phase=Phase(3))[1].work
+    phase = adapted("usual", phase=Phase(3))[1].passes
     assert (phase.forward, phase.backward) == ((5, 2) * 3, (5,) * 3)
 
 
@@ -91,7 +91,7 @@ def test_a_call_without_a_step_or_with_a_loss_that_is_no_number_is_undone(losses
 def test_a_phase_is_undone_as_a_whole():
     state, done, before, after = adapted("usual", "usual", "nan", phase=Phase(4))
     assert "not finite after 3 iterations" in done.skipped and done.state is state and before == after
-    assert len(done.work.forward) == 6  # what was computed is paid for
+    assert len(done.passes.forward) == 6  # what was computed is paid for
 
 
 def test_only_what_learns_has_gradients_and_moves():

@@ -22,9 +22,9 @@ from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget
 from driftlab.platform.scaling.early_exit import EarlyExit, EarlyExitFamily
 from driftlab.platform.sim.nodes.application import AppNode
-from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.world import hardware
-from driftlab.platform.world.cost import inference_j, inference_s, need_of
+from driftlab.platform.world.cost import inference_j, inference_s, task_cost
 
 FROZEN, PHONE = Member("adaptation", "frozen"), hardware.find("phone-hi")
 RNG = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def node_of(member: EarlyExit, family: EarlyExitFamily, adaptation: Member = FRO
         "tiny_staged", factory.CLASSES, *factory.SIZE, adaptation, Member("scaling", "early_exit", settings), 0
     )
     mean = early_exit.mean_cost(family.network, factory.SIZE, np.array([0.5, 0.0, 0.5]))
-    return AppNode(AppNodeSpec("cam", "frames", student, PHONE, mean, **spec), member.store(family))
+    return AppNode(AppNodeConfig("cam", "frames", student, PHONE, mean, **spec), member.store(family))
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved
     times_s = np.arange(len(images), dtype=np.float64)
     answers = predict(untrained[0].select(family, Budget()), images, task=CLASSIFICATION)
     truth = np.where(np.arange(8) < 4, answers, (answers + 1) % factory.CLASSES)
-    told = node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 9.0, ((0.0, 0.5),))
+    told = node.run_stream(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 9.0, ((0.0, 0.5),))
     assert list(told.rows["frames"][0]["score_frame"]) == [1.0] * 4 + [0.0] * 4
     assert [int(one == 3) for one in answers] == [one // 2 for one in left]
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
@@ -160,7 +160,7 @@ def test_a_training_batch_costs_the_stages_that_its_frames_reach(untrained, halv
         works.append(told.rows["adaptations"][0]["isolated_s"][0])
     norms = [layer.name for layer in costs[0].layers if layer.kind == "BatchNorm2d"]
     work = Passes(backward=(8,), trained=tuple(norms))
-    assert works[0] == pytest.approx(need_of(costs[0], PHONE, work).alone_s)
+    assert works[0] == pytest.approx(task_cost(costs[0], PHONE, work).isolated_s)
     assert works[1] > 1.5 * works[0]
 
 
@@ -175,7 +175,7 @@ def test_copies_of_a_network_write_into_the_log_of_the_original(halved):
 def watch(node: AppNode, images: Any) -> Reply:
     """Run eight frames, one per second, on half of the processor, and return the results."""
     times_s, truth = np.arange(len(images), dtype=np.float64), np.zeros(len(images), np.int64)
-    return node.watch(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 90.0, ((0.0, 0.5),))
+    return node.run_stream(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 90.0, ((0.0, 0.5),))
 
 
 def model() -> torch.nn.Module:

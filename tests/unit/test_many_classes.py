@@ -19,8 +19,8 @@ from driftlab.platform.networks.pruning import ranking
 from driftlab.platform.networks.pruning.surgery import groups
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.networks.training.training_loop import (
-    Data,
-    Lessons,
+    DataSplits,
+    LabelledFrames,
     TrainingSchedule,
     convert_set,
     grade,
@@ -32,13 +32,13 @@ from driftlab.platform.sim.setting import TeacherSpec
 CLASSES = 300
 
 
-def signs(count: int = CLASSES) -> Data:
+def signs(count: int = CLASSES) -> DataSplits:
     return convert_set(open_set("signs/vc", classes=CLASSES, size=16, counts=(count, count, count)))
 
 
-def only(lessons: Lessons, kind: int) -> Lessons:
+def only(lessons: LabelledFrames, kind: int) -> LabelledFrames:
     rows = np.flatnonzero(lessons.labels == kind)
-    return Lessons(lessons.images[rows], lessons.labels[rows])
+    return LabelledFrames(lessons.images[rows], lessons.labels[rows])
 
 
 def test_a_labelled_set_keeps_all_its_classes():
@@ -50,7 +50,7 @@ def test_a_labelled_set_keeps_all_its_classes():
 def test_one_step_teaches_a_class_beyond_a_byte_which_is_predicted_and_scored(kind):
     whole = signs()
     lessons = only(whole.train, kind)
-    data = Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
+    data = DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
     model = build("tiny_classifier", CLASSES, seed=0)
     assert grade(model, data, lessons) == 0.0
     assert train_best(model, data, TrainingSchedule(1, 1.0), np.random.default_rng(0)) == 1.0

@@ -83,14 +83,14 @@ def test_equal_seeds_build_equal_families_and_change_no_other_generator():
 
 @pytest.mark.slow
 def test_a_missed_accuracy_goal_ends_the_roadmap_or_is_refused_at_the_first_step():
-    member = Nested(keep=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
+    member = Nested(keep_ratios=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
     trained = networks()["plain"]
     train_best(trained, problem(), TrainingSchedule(6, 0.05), np.random.default_rng(0))
     with pytest.raises(RequestError, match="no seed model"):
         member.build(trained, problem())
     context = PruningContext(trained, groups(trained, EXAMPLE), problem())
     whole = grade(trained, problem(), problem().val)
-    steps = Nested(keep=(1.0, 0.1), accuracy_loss=0.02, prune_epochs=0)._prune(context)
+    steps = Nested(keep_ratios=(1.0, 0.1), accuracy_loss=0.02, prune_epochs=0)._prune(context)
     assert len(steps) == 1
     assert grade(steps[0].network, problem(), problem().val) == whole
 
@@ -98,7 +98,7 @@ def test_a_missed_accuracy_goal_ends_the_roadmap_or_is_refused_at_the_first_step
 @pytest.mark.slow
 def test_only_prunes_one_group_of_channels():
     model, keep = networks()["plain"], (1.0, 0.5, 0.25)
-    member = Nested(only=2, keep=keep, accuracy_loss=1.0, prune_epochs=0, grow_epochs=0, initial="footprint")
+    member = Nested(only=2, keep_ratios=keep, accuracy_loss=1.0, prune_epochs=0, grow_epochs=0, initial="footprint")
     family = member.build(model, problem())
     sizes = groups(model, EXAMPLE).sizes
     for place, (name, size) in enumerate(sizes.items()):

@@ -22,7 +22,7 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.streaming.wire import delta
 from driftlab.platform.world import hardware
@@ -51,12 +51,12 @@ def weights(seed: int = 0) -> Mapping[str, Any]:
 
 def application(machine: hardware.Hardware = FAST, snapshots: tuple[float, ...] = ()) -> AppNode:
     cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
-    return AppNode(AppNodeSpec("cam", "segmentation", STUDENT, machine, cost, snapshot_times_s=snapshots), weights())
+    return AppNode(AppNodeConfig("cam", "segmentation", STUDENT, machine, cost, snapshot_times_s=snapshots), weights())
 
 
 def watch(node: AppNode, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
     """Let an application see frames at one share of its machine, and wait until every answer is there."""
-    return node.watch(seen, labels, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), share),))
+    return node.run_stream(seen, labels, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), share),))
 
 
 def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:

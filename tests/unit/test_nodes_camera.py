@@ -13,7 +13,7 @@ from driftlab.platform.sim.nodes.camera import CameraNode
 from driftlab.platform.sim.setting import StreamSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import CODECS, receive
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 SPEC = StreamSpec("streets/running", 3, 32, 48, 2.5, 10.0, (("noise", 0.5),))
 SIZE = 32, 48
@@ -70,7 +70,7 @@ def test_samples_that_stay_on_the_device_are_whole_but_for_their_truth():
     assert np.array_equal(reply.payload.images, seen.images)
     assert np.array_equal(reply.payload.scenes, seen.scenes)
     assert reply.payload.labels is None
-    assert np.array_equal(CameraNode(SPEC).reveal(times_s).payload.labels, seen.labels)
+    assert np.array_equal(CameraNode(SPEC).sample_with_truth(times_s).payload.labels, seen.labels)
 
 
 @pytest.mark.parametrize("codec", ["png", "jpeg", "h264"])
@@ -79,7 +79,7 @@ def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
     device, sampling = CameraNode(SPEC), Sampling((0.4, 2.0), 8.0, codec=codec)
     whole = device.upload(sampling)
     for seed in range(8):
-        torn = receive(whole.payload, sampling, SIZE, Damage(kind, seed))
+        torn = receive(whole.payload, sampling, SIZE, MessageDamage(kind, seed))
         assert torn.payload is None
         assert torn.facts.frames == 0
         assert torn.facts.refused.startswith("torn")
@@ -102,7 +102,7 @@ def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the
 
 def test_a_larger_upload_may_be_torn_as_well():
     sampling = Sampling((0.4,), 8.0, codec="jpeg", scale=2)
-    torn = receive(CameraNode(SPEC).upload(sampling).payload, sampling, SIZE, Damage("cut", 1))
+    torn = receive(CameraNode(SPEC).upload(sampling).payload, sampling, SIZE, MessageDamage("cut", 1))
     assert torn.facts.refused.startswith("torn")
 
 

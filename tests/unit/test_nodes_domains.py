@@ -109,10 +109,10 @@ class TestConsequences:
         assert len(ends[1]["adaptations.version"]) == 3  # frames 12 to 15 were pooled for a domain that had ended
 
     def test_what_it_notices_tells_the_detected_domain(self, turns):
-        node, frames = real(FROZEN, answer_s=0.05, notices=True, detects=True), stream(12.0)
+        node, frames = real(FROZEN, answer_s=0.05, uses_statistics=True, detects=True), stream(12.0)
         notes = []
         for start in (0.0, 4.0, 8.0):
             part = frames[(frames.times_s >= start) & (frames.times_s < start + 4)]
-            columns([node.watch(part, None, start + 4, ((start, 1.0),)).rows])
+            columns([node.run_stream(part, None, start + 4, ((start, 1.0),)).rows])
             notes.append(node.notice().facts.domain)
         assert notes == [0, 1, 1]

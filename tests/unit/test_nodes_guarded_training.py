@@ -17,7 +17,7 @@ from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import state
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.sim.nodes.guarded_training import attempt
+from driftlab.platform.sim.nodes.guarded_training import adapt_guarded
 
 
 def endless() -> None:
@@ -143,7 +143,7 @@ class Faulty(Steps):
         answers = np.zeros((1, HEIGHT, WIDTH), np.uint8) if self.wrong == "answers" else None
         work = None if self.wrong in ("work", "skipped") else Passes((4,))
         skipped = "nothing to do" if self.wrong == "skipped" else ""
-        return Adapted("after", 1, losses, skipped=skipped, work=work, answers=answers)
+        return Adapted("after", 1, losses, skipped=skipped, passes=work, predictions=answers)
 
 
 REASONS = {
@@ -162,9 +162,9 @@ def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
     model = build("half", CLASSES, seed=1)
     before = state.read(model)
     batch = Batch(stream(2.0).images, None, np.random.default_rng(0))
-    done = attempt(Faulty(wrong=wrong), model, "before", batch, Phase(on_stream=True), 0.3)
+    done = adapt_guarded(Faulty(wrong=wrong), model, "before", batch, Phase(on_stream=True), 0.3)
     assert REASONS[wrong] in done.skipped
-    assert (done.state, done.work) == ("before", Passes())
+    assert (done.state, done.passes) == ("before", Passes())
     after = state.read(model)
     assert after.vector.tobytes() == before.vector.tobytes()
     assert state.changed_buffers(before.buffers, after.buffers) == ()
@@ -173,7 +173,7 @@ def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
 def test_what_skips_tells_its_own_reason():
     """It needs no work: there was none."""
     batch = Batch(stream(2.0).images, None, np.random.default_rng(0))
-    done = attempt(Faulty(wrong="skipped"), build("half", CLASSES, seed=1), None, batch, Phase(), 10)
+    done = adapt_guarded(Faulty(wrong="skipped"), build("half", CLASSES, seed=1), None, batch, Phase(), 10)
     assert done.skipped == "nothing to do"
 
 

@@ -29,7 +29,7 @@ from stream_factory import (
 )
 
 from driftlab.datasets.frames import Frames
-from driftlab.platform.adaptation.base import Answered
+from driftlab.platform.adaptation.base import Predicted
 from driftlab.platform.networks import state, vector
 from driftlab.platform.sim.nodes.application import AppNode
 
@@ -75,7 +75,7 @@ class TestDigest:
         found = watched(node, between(stream(), 0.0, 7.9), (0.0, 7.9))
         assert max(found["frames.version"]) >= 1
         assert self.digest(node) != digest
-        node.watch(between(stream(), 7.9, 8.6), None, 8.6, ((7.9, 1.0),))
+        node.run_stream(between(stream(), 7.9, 8.6), None, 8.6, ((7.9, 1.0),))
         held = state.read(node._model)
         assert held.vector.tobytes() == source.vector.tobytes()
         assert state.changed_buffers(source.buffers, held.buffers) == ()
@@ -93,9 +93,9 @@ class TestSwitch:
         """Of a lesson of 1.5 s from 1.75 s on, half a machine has done an eighth of a second's work by 2 s."""
         node = application(steps(training_runs="concurrent"), macs_per_s=16e6)
         node._costs[0, node._layout.size] = node._cost  # the other network costs as much
-        node.watch(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
+        node.run_stream(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
         node.switch(0)
-        reply = node.watch(between(stream(), 2.0, 3.0), None, 3.0, ((2.0, 0.5),), ((2.0, 0.5),))
+        reply = node.run_stream(between(stream(), 2.0, 3.0), None, 3.0, ((2.0, 0.5),), ((2.0, 0.5),))
         (row,) = reply.rows["adaptations"]
         assert row["skipped"] == ["broken off: another network runs"]
         assert (row["end_s"], row["isolated_s"]) == ([2.0], [pytest.approx(0.125)])
@@ -190,7 +190,7 @@ class TestOddCases:
             raise ValueError("no idea")
 
         plain = watched(application(steps()), stream(4.0), (0.0, 4.0))
-        monkeypatch.setattr("stream_factory.Steps.answer", fails)
+        monkeypatch.setattr("stream_factory.Steps.predict", fails)
         found = watched(application(steps()), stream(4.0), (0.0, 4.0))
         assert asked == [1]
         assert "ValueError: no idea" in found["adaptations.skipped"][0]
@@ -199,7 +199,7 @@ class TestOddCases:
 
     def test_answers_to_other_frames_are_refused(self, monkeypatch):
         blank = np.zeros((2, HEIGHT, WIDTH), np.uint8)
-        monkeypatch.setattr("stream_factory.Steps.answer", lambda *given: Answered(blank, given[2]))
+        monkeypatch.setattr("stream_factory.Steps.predict", lambda *given: Predicted(blank, given[2]))
         found = watched(application(steps()), stream(2.0), (0.0, 2.0))
         assert "2 answers to 1 frames" in found["adaptations.skipped"][0]
         assert missed(found) == []
@@ -208,7 +208,7 @@ class TestOddCases:
 def test_frames_are_only_told_when_their_answers_are_there():
     node = application(steps())
     replies = [
-        node.watch(between(stream(), start, stop), None, stop, ((start, 1.0),))
+        node.run_stream(between(stream(), start, stop), None, stop, ((start, 1.0),))
         for start, stop in ((0.0, 1.05), (1.05, 1.2))
     ]
     assert [reply.facts.frames for reply in replies] == [2, 1]

@@ -232,7 +232,7 @@ def test_labels_in_frames_reach_no_member_that_learns_without(name):
 
 
 def test_what_a_member_is_given_holds_no_labels(monkeypatch):
-    given, adapt, answer = [], Steps.adapt, Steps.answer
+    given, adapt, answer = [], Steps.adapt, Steps.predict
 
     def noted(call: Any) -> Any:
         return lambda self, model, memory, batch, *rest: (
@@ -240,7 +240,7 @@ def test_what_a_member_is_given_holds_no_labels(monkeypatch):
         )
 
     monkeypatch.setattr(Steps, "adapt", noted(adapt))
-    monkeypatch.setattr(Steps, "answer", noted(answer))
+    monkeypatch.setattr(Steps, "predict", noted(answer))
     watched(application(steps()), stream(4.0), (0.0, 4.0))
     learner = LearnerNode(application(steps())._spec.student, weights())
     learner.store(stream(2.0), stream(2.0).labels)

@@ -26,7 +26,7 @@ from driftlab.platform.scaling.base import variants_on
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.nodes.networks import Builder
-from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world import hardware
 
@@ -51,7 +51,7 @@ def student(adaptation: str) -> StudentSpec:
 def nodes() -> tuple[AppNode, LearnerNode]:
     machine = hardware.find("laptop")
     cost = built().facts.profile[-1].cost
-    application = AppNode(AppNodeSpec("d", "app", student("frozen"), machine, cost), built().payload)
+    application = AppNode(AppNodeConfig("d", "app", student("frozen"), machine, cost), built().payload)
     return application, LearnerNode(student("distill"), built().payload)
 
 
@@ -137,7 +137,9 @@ def test_an_application_runs_the_network_that_it_is_told_to():
     for number, which in enumerate((0, 1, 0)):
         application.switch(which)
         assert application._cost == costs[which]
-        facts: Any = application.watch(frames(10.0 * number), None, 10.0 * number + 5, ((10.0 * number, 1.0),)).facts
+        facts: Any = application.run_stream(
+            frames(10.0 * number), None, 10.0 * number + 5, ((10.0 * number, 1.0),)
+        ).facts
         assert facts.processed == 3
     with pytest.raises(RequestError, match="networks 0 to 1"):
         application.switch(2)

@@ -60,18 +60,18 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
     """Of a lesson that goes on, and of one that has ended already when the answer is asked about."""
     pace, lesson_s, start_s, alone_s = ShareTimeline(), lesson * STEP_S, start * STEP_S, alone * STEP_S
     pace.extend(5.0, answer, beside)
-    pace.begin_lesson(lesson_s, STEP_S * 37)
+    pace.begin_batch(lesson_s, STEP_S * 37)
     end_s = simulated(lesson_s, STEP_S * 37, lambda now_s: at(beside, now_s))
-    assert pace.lesson_end_s() == pytest.approx(end_s, abs=1e-9)
+    assert pace.batch_end_s() == pytest.approx(end_s, abs=1e-9)
     if told:
-        pace.end_lesson(pace.lesson_end_s())
+        pace.end_batch(pace.batch_end_s())
 
     def share_at(now_s: float) -> float:  # of a step in which the lesson ends, a mean
         part = min(1.0, max(0.0, (end_s - now_s) / STEP_S)) if now_s >= lesson_s else 0.0
         return at(answer, now_s) + (1 - part) * at(beside, now_s)
 
     wanted = simulated(start_s, alone_s, share_at)
-    assert start_s + pace.answer_s(start_s, alone_s) == pytest.approx(wanted, abs=STEP_S)
+    assert start_s + pace.inference_duration_s(start_s, alone_s) == pytest.approx(wanted, abs=STEP_S)
 
 
 @pytest.mark.slow
@@ -80,9 +80,9 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
 def test_the_part_of_a_lesson_that_is_learned(course, start, later):
     pace, start_s, now_s = ShareTimeline(), start * STEP_S, (start + later) * STEP_S
     pace.extend(5.0, course)
-    pace.begin_lesson(start_s, 0.7)
+    pace.begin_batch(start_s, 0.7)
     worked_s = sum(STEP_S * at(course, (start + step) * STEP_S) for step in range(later))
-    assert pace.lesson_part(now_s) == pytest.approx(min(1.0, worked_s / 0.7))
+    assert pace.batch_fraction(now_s) == pytest.approx(min(1.0, worked_s / 0.7))
 
 
 @pytest.mark.slow
@@ -93,21 +93,21 @@ def test_what_is_forgotten_changes_nothing(course, beside, start, before):
     pace, whole = ShareTimeline(), ShareTimeline()
     for one in (pace, whole):
         one.extend(5.0, course, beside)
-    pace.forget(min(start, before) * STEP_S)
-    assert len(pace.answer) <= len(course)
-    assert pace.answer_s(start * STEP_S, 0.3) == whole.answer_s(start * STEP_S, 0.3)
+    pace.drop_before(min(start, before) * STEP_S)
+    assert len(pace.inference_share) <= len(course)
+    assert pace.inference_duration_s(start * STEP_S, 0.3) == whole.inference_duration_s(start * STEP_S, 0.3)
 
 
 def test_what_a_lesson_depends_on_is_not_forgotten():
     pace = ShareTimeline()
     pace.extend(5.0, ((0.0, 0.5), (1.0, 1.0), (2.0, 0.5)))
-    pace.begin_lesson(0.5, 1.0)
-    end_s = pace.lesson_end_s()
-    pace.forget(4.0)
-    assert pace.lesson_end_s() == end_s == 1.75
-    pace.end_lesson(end_s)
-    pace.forget(4.0)
-    assert pace.answer == ((4.0, 0.5),)
+    pace.begin_batch(0.5, 1.0)
+    end_s = pace.batch_end_s()
+    pace.drop_before(4.0)
+    assert pace.batch_end_s() == end_s == 1.75
+    pace.end_batch(end_s)
+    pace.drop_before(4.0)
+    assert pace.inference_share == ((4.0, 0.5),)
 
 
 def test_a_share_that_never_comes_back():

@@ -22,7 +22,7 @@ from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.nodes.networks import Builder
-from driftlab.platform.sim.setting import AppNodeSpec, StudentSpec
+from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Wire
 from driftlab.platform.world import hardware
 
@@ -36,7 +36,7 @@ BATCH_NORMS = ("private", "shared_frozen")
 
 def application(adaptation: Member = FROZEN, scaling: Member = FIXED, weights: Any = None) -> AppNode:
     cost = count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH)
-    spec = AppNodeSpec("d", "app", replace(STUDENT, adaptation=adaptation, scaling=scaling), MACHINE, cost)
+    spec = AppNodeConfig("d", "app", replace(STUDENT, adaptation=adaptation, scaling=scaling), MACHINE, cost)
     return AppNode(spec, weights or state_of(build("half", CLASSES, seed=0)))
 
 
@@ -47,7 +47,7 @@ def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any =
 
 def watch(node: AppNode, seen: Frames) -> Any:
     """Let an application see frames with the whole machine, and wait until every answer is there."""
-    return node.watch(seen, None, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), 1.0),))
+    return node.run_stream(seen, None, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), 1.0),))
 
 
 def trained(node: LearnerNode, start_s: float, answer: DownlinkPlan = TRAIN) -> bytes:

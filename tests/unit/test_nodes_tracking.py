@@ -74,6 +74,6 @@ def test_flows_that_take_long_cost_the_next_frames():
 def test_torn_labels_are_refused_and_cost_nothing():
     node = application(FROZEN, 40e6, tracks=True)
     assert node.track(LABELS[:-9], 1.0, 1.2).facts.reason.startswith("torn")
-    reply = node.watch(stream(4.0), None, 4.0, piece(((0.0, 1.0),), 0.0, 4.0))
+    reply = node.run_stream(stream(4.0), None, 4.0, piece(((0.0, 1.0),), 0.0, 4.0))
     assert reply.facts.joules["tracking"] == 0.0
     assert columns([reply.rows])["frames.processed"] == [True] * 8

@@ -10,7 +10,7 @@ from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream,
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
-from driftlab.platform.core.records import Noticed, Stored
+from driftlab.platform.core.records import Stored, StreamStatistics
 from driftlab.platform.core.registry import Member, parameter_faults
 from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
@@ -19,7 +19,7 @@ from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Seen, StreamFacts
 from driftlab.platform.streaming.on_device import Learned, OnDevice
 from driftlab.platform.streaming.wire.samples import CODECS, pack
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 SESSION = StreamFacts(fps=2.0, duration_s=60.0)
 TIMES_S = (10.5, 11.5, 12.5, 13.5)  # one frame per second, of two
@@ -36,7 +36,7 @@ class TestTriggers:
     def test_the_period_asks_whatever_is_seen(self, seen):
         found = plan(seen)
         assert (found.times_s, found.send_s, found.next_s) == (TIMES_S, 14.0, None)
-        assert not OnDevice().notices
+        assert not OnDevice().uses_statistics
 
     @pytest.mark.parametrize("trigger", ["entropy", "distance"])
     @pytest.mark.parametrize(("value", "asks"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
@@ -44,7 +44,7 @@ class TestTriggers:
         found = plan(Seen(4, **{trigger: value}), trigger=trigger, threshold=0.3)
         assert found.times_s == (TIMES_S if asks else ())
         assert found.send_s == 14.0
-        assert OnDevice(trigger=trigger).notices
+        assert OnDevice(trigger=trigger).uses_statistics
 
     def test_the_other_measure_does_not_ask(self):
         assert plan(Seen(4, entropy=1.0), trigger="distance").times_s == ()
@@ -87,11 +87,14 @@ class TestNoticing:
         from driftlab.platform.networks.features import features
         from driftlab.platform.networks.predict import to_input
 
-        node, seen = real(Member("adaptation", "frozen"), notices=True, domain_oracle=True, answer_s=0.1), stream(16.0)
+        node, seen = (
+            real(Member("adaptation", "frozen"), uses_statistics=True, domain_oracle=True, answer_s=0.1),
+            stream(16.0),
+        )
         notes = []
         for start in (0.0, 4.0, 12.0):
-            node.watch(between(seen, start, start + 4), None, start + 4, ((start, 1.0),))
-            notes.append(node.notice().facts)
+            node.run_stream(between(seen, start, start + 4), None, start + 4, ((start, 1.0),))
+            notes.append(node.stream_statistics().facts)
         with torch.inference_mode():
             looked = [
                 features(node._model, to_input(between(seen, start, start + 4).images)) for start in (0.0, 4.0, 12.0)
@@ -106,8 +109,8 @@ class TestNoticing:
         assert [(note.frames, note.domain) for note in notes] == [(8, 0), (8, 0), (8, 1)]
 
     def test_nothing_seen_is_nothing_noticed(self):
-        node = real(Member("adaptation", "frozen"), notices=True)
-        assert node.notice().facts == Noticed(0, None, None, None)
+        node = real(Member("adaptation", "frozen"), uses_statistics=True)
+        assert node.stream_statistics().facts == StreamStatistics(0, None, None, None)
 
 
 def learner(adaptation: Member = Member("adaptation", "adabn"), **params: Any) -> LearnerNode:
@@ -123,7 +126,7 @@ class TestLearner:
         whole = learner().receive(payload, sampling, (HEIGHT, WIDTH))
         assert (whole.facts.frames, whole.facts.refused, len(whole.payload)) == (2, "", 2)
         for kind in ("cut", "bits"):
-            torn = learner().receive(payload, sampling, (HEIGHT, WIDTH), Damage(kind, 1))
+            torn = learner().receive(payload, sampling, (HEIGHT, WIDTH), MessageDamage(kind, 1))
             assert torn.facts.frames == 0
             assert torn.facts.refused.startswith("torn")
             assert torn.payload is None
@@ -133,7 +136,7 @@ class TestLearner:
         stored = node.store(seen, None).facts
         assert (stored.frames, stored.usable_s, stored.phis, stored.unlisted_labels) == (8, 3.5, (), 0)
         done = node.train(DownlinkPlan(None, Phase()))
-        assert (done.facts.skipped, done.facts.work.forward) == ("", (8,))
+        assert (done.facts.skipped, done.facts.passes.forward) == ("", (8,))
         assert done.payload is not None
 
     def test_labels_never_reach_a_member_that_learns_without(self):
@@ -148,7 +151,7 @@ class TestLearner:
     def test_what_is_older_is_forgotten(self):
         node = learner()
         node.store(stream(4.0), None)
-        assert node.forget(2.9).facts == 2
+        assert node.drop_samples_before(2.9).facts == 2
         assert node.store(stream(4.0)[:1], None).facts.buffered == 3
 
     def test_domains_are_told_to_a_learner_on_the_device_alone(self):
@@ -199,22 +202,22 @@ class TestTryOut:
         node = learner(Member("adaptation", "distill", (("learning_rate", 0.01),)))
         node.store(seen, seen.labels)
         before = node.finish().facts
-        tried = node.try_out(DownlinkPlan(None, None), (Phase(1), Phase(9))).facts
+        tried = node.run_trials(DownlinkPlan(None, None), (Phase(1), Phase(9))).facts
         assert node.finish().facts == before
         answers = predict(node._model, seen.images[1::2])
         counts = node._task.counts(answers, seen.labels[1::2], CLASSES)
         assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
         assert len(tried.after) == 2 and tried.after[0] != tried.after[1]
-        assert [len(work.backward) for work in tried.work] == [1, 9]
-        assert [work.forward[-1] for work in tried.work] == [4, 4]
-        assert tried.looks.forward == (4,)
+        assert [len(work.backward) for work in tried.passes] == [1, 9]
+        assert [work.forward[-1] for work in tried.passes] == [4, 4]
+        assert tried.scoring_passes.forward == (4,)
         assert given == [[0.0, 1.0, 2.0, 3.0]] * 2
 
     def test_without_labels_nothing_is_known(self):
         node = learner()
         node.store(stream(4.0), None)
-        tried = node.try_out(DownlinkPlan(None, None), (Phase(),)).facts
-        assert (tried.before, tried.after, tried.looks.forward) == (None, (None,), ())
+        tried = node.run_trials(DownlinkPlan(None, None), (Phase(),)).facts
+        assert (tried.before, tried.after, tried.scoring_passes.forward) == (None, (None,), ())
 
     def test_only_samples_that_no_phase_was_trained_on_count_for_scores(self):
         seen = stream(8.0)
@@ -222,10 +225,10 @@ class TestTryOut:
         node.store(seen[:8], seen.labels[:8])
         node.train(DownlinkPlan(None, Phase(2)))
         node.store(seen[8:], seen.labels[8:])
-        tried = node.try_out(DownlinkPlan(None, None), (Phase(1),)).facts
+        tried = node.run_trials(DownlinkPlan(None, None), (Phase(1),)).facts
         counts = node._task.counts(predict(node._model, seen.images[9::2]), seen.labels[9::2], CLASSES)
         assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
-        assert tried.looks.forward == (4,)
+        assert tried.scoring_passes.forward == (4,)
 
 
 class TestRecall:
@@ -235,20 +238,20 @@ class TestRecall:
         seen = stream(4.0)
         node = learner(Member("adaptation", "distill", (("fraction", 1.0), ("learning_rate", 0.01))))
         node.store(seen, seen.labels)
-        assert node.recall(None, -1.0).facts.begins is None  # nothing was learned yet
+        assert node.recall_expert(None, -1.0).facts.resumed_network is None  # nothing was learned yet
         node.train(DownlinkPlan(None, Phase(steps)))
-        node.remember()
+        node.store_expert()
         return node, seen
 
     @pytest.mark.slow
     def test_a_stored_network_of_the_same_samples_is_taken_and_sent_without_a_step(self):
         node, seen = self.trained()
-        node.forget(99.0)
+        node.drop_samples_before(99.0)
         node.store(seen, np.zeros_like(seen.labels))
         node.train(DownlinkPlan(None, Phase(60)))
-        node.forget(99.0)
+        node.drop_samples_before(99.0)
         node.store(seen, seen.labels)
-        found = node.recall(None, -1.0).facts
+        found = node.recall_expert(None, -1.0).facts
         assert found.begins == 1
         assert len(found.work.forward) == 4  # its own network, the source's features, and two stored ones
         sent = node.train(DownlinkPlan(None, Phase(0)))
@@ -259,11 +262,11 @@ class TestRecall:
     def test_without_a_fall_nothing_stored_is_scored(self):
         node, seen = self.trained()
         node.store(seen, seen.labels)
-        now = node.recall(None, -1.0).facts.accuracy
-        assert len(node.recall(now + 0.05, 0.1).facts.work.forward) == 2
-        assert len(node.recall(now + 0.15, 0.1).facts.work.forward) == 4
+        now = node.recall_expert(None, -1.0).facts.accuracy
+        assert len(node.recall_expert(now + 0.05, 0.1).facts.passes.forward) == 2
+        assert len(node.recall_expert(now + 0.15, 0.1).facts.passes.forward) == 4
 
     def test_without_labels_no_network_is_compared(self):
         node = learner()
         node.store(stream(4.0), None)
-        assert node.recall(None, -1.0).facts.accuracy is None
+        assert node.recall_expert(None, -1.0).facts.accuracy is None

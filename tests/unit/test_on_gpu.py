@@ -101,7 +101,7 @@ def test_pre_training(precision):
 @pytest.mark.parametrize("name", ["plain", "residual"])
 def test_a_nested_family(name):
     """What is cut, ordered and put back without training is the processor's, to the bit."""
-    member = Nested(keep=factory.KEEP, ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
+    member = Nested(keep_ratios=factory.KEEP, ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
     there, here = (member.build(factory.networks()[name].to(device), factory.problem()) for device in ("cpu", GPU))
     assert here.widths == there.widths
     assert here.shared.tobytes() == there.shared.tobytes()
@@ -117,7 +117,7 @@ def test_what_is_finished_of_a_nested_family_stays_as_it_was(name, monkeypatch):
         return store(*given)
 
     monkeypatch.setattr(growing, "store_descendants", noted)
-    member = Nested(keep=factory.KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=1)
+    member = Nested(keep_ratios=factory.KEEP, accuracy_loss=1.0, prune_epochs=1, grow_epochs=1)
     family = member.build(factory.networks()[name].to(GPU), factory.problem())
     assert len(descendants) == len(family) == len(factory.KEEP)
     for which, finished in enumerate(descendants):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from driftlab.platform.core.records import Reading, Variant
+from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.core.registry import FAMILIES, Member, builder_of, member_class, parameter_faults
 from driftlab.platform.scaling.adadeep import AdaDeep
 from driftlab.platform.scaling.adaptivenet import AdaptiveNet, latency_front
@@ -47,7 +47,7 @@ def paths(seed: int = 0, stages: int = 3, noise: float = 0.005) -> tuple[Variant
 
 
 def under(cpu: float, limit_s: float = 0.02, **more: float) -> Budget:
-    return Budget(latency_s=limit_s, load=(Reading(0.0, cpu, 10**9, **more),))
+    return Budget(latency_s=limit_s, load=(LoadReading(0.0, cpu, 10**9, **more),))
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
@@ -100,7 +100,7 @@ def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
     for sensed, true in ((0.0, 0.6), (0.9, 0.2)):
         limit_s = 0.02 * (1 - 0.9 * true)
         good = [one.accuracy for one in variants if one.latency_s <= limit_s]
-        budget = replace(under(sensed), coming=Reading(0.0, true, 10**9))
+        budget = replace(under(sensed), coming=LoadReading(0.0, true, 10**9))
         assert variants[member.choose(variants, budget)[0]].accuracy == max(good)
 
 
@@ -201,10 +201,10 @@ class TestAdaptiveNet:
 def test_nas_runs_the_given_operators_for_every_budget():
     variants = paths()
     for cpu in (0.0, 1.0):
-        which, _ = Nas(first="svd", second="fire", third="dwsep", fourth="svd").choose(variants, under(cpu))
+        which, _ = Nas(stage1="svd", stage2="fire", stage3="dwsep", stage4="svd").choose(variants, under(cpu))
         assert variants[which].name == "svd.fire.dwsep"
     few = tuple(one for one in variants if "fire" not in one.name)
-    assert few[Nas(first="fire").choose(few, Budget())[0]].name == "base.base.base"
+    assert few[Nas(stage1="fire").choose(few, Budget())[0]].name == "base.base.base"
 
 
 class TestAdaSpring:
@@ -230,7 +230,7 @@ class TestAdaSpring:
 
 
 def member_energy(variants: tuple[Variant, ...], battery: float) -> float:
-    budget = Budget(latency_s=0.1, energy_j=1.0, load=(Reading(0.0, 0.0, 10**9, battery=battery),))
+    budget = Budget(latency_s=0.1, energy_j=1.0, load=(LoadReading(0.0, 0.0, 10**9, battery=battery),))
     return variants[AdaSpring(energy_weight=0.01).choose(variants, budget)[0]].energy_j
 
 

@@ -67,10 +67,10 @@ def test_its_arguments_are_parameters(tmp_path: Path):
 
 def test_it_learns_and_its_passes_are_counted(tmp_path: Path):
     model, done = calls(member(tmp_path))
-    assert done[0].work.forward == done[0].work.backward == (6,)
-    assert done[0].work.trained[0] == "first.0" and done[0].work.trained[-1] == "head"
-    assert done[0].work.kept_bytes > 2 * sum(value.nbytes for value in model.state_dict().values())
-    assert done[0].changed.any() and len(done[0].answers) == 6
+    assert done[0].passes.forward == done[0].passes.backward == (6,)
+    assert done[0].passes.trained[0] == "first.0" and done[0].passes.trained[-1] == "head"
+    assert done[0].passes.kept_bytes > 2 * sum(value.nbytes for value in model.state_dict().values())
+    assert done[0].changed.any() and len(done[0].predictions) == 6
 
 
 def test_its_state_travels_and_moments_and_random_numbers_go_on(tmp_path: Path):
@@ -98,7 +98,7 @@ def test_numbers_that_are_not_finite_are_undone(tmp_path: Path):
 
 
 def test_without_outputs_the_changed_network_predicts(tmp_path: Path):
-    assert calls(member(tmp_path, returned=""), 1)[1][0].answers is None
+    assert calls(member(tmp_path, returned=""), 1)[1][0].predictions is None
 
 
 def test_global_random_numbers_of_others_stay(tmp_path: Path):
@@ -133,7 +133,7 @@ class Bare(Adaptation):
         return None
 
     def adapt(self, model, state, batch, phase):
-        return Adapted(state, 1, work=Passes((len(batch.images),)))
+        return Adapted(state, 1, passes=Passes((len(batch.images),)))
 
     def reset(self, model, state):
         return state

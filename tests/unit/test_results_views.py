@@ -25,7 +25,7 @@ from driftlab.platform.sim.rows import class_columns, system_columns
 SYSTEMS: list[Any] = [
     "no_custom",
     {"name": "mine", "base": "ams", "streaming": {"name": "ams", "interval_s": 3, "patience": 0.6}},
-    {"name": "sizes", "base": "nestdnn", "scaling": {"name": "nested", "keep": [1.0, 0.5]}},
+    {"name": "sizes", "base": "nestdnn", "scaling": {"name": "nested", "keep_ratios": [1.0, 0.5]}},
 ]
 CONFUSIONS = np.array([[[6, 2, 0], [1, 3, 0], [0, 0, 0]]])
 

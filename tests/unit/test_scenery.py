@@ -10,7 +10,7 @@ import pytest
 from loop_factory import Scripted, rows, run, uploads
 from tables_factory import Made
 
-from driftlab.datasets.catalogue import open_stream, scenery_of
+from driftlab.datasets.catalogue import open_stream, scene_properties
 from driftlab.datasets.streets.presets import PRESETS
 from driftlab.datasets.streets.travel import draw_travel
 from driftlab.platform.results.relations.scenery import TRAJECTORY, sceneries, stops, travelled_m
@@ -24,7 +24,7 @@ SEED = 3
 )
 def test_a_street_is_steady_or_drifts_or_neither(name: str, static_scene: bool, appearance_drift: bool):
     for world in ("streets", "city"):
-        found = scenery_of(f"{world}/{name}", SEED)
+        found = scene_properties(f"{world}/{name}", SEED)
         assert found is not None
         assert (found.static_scene, found.appearance_drift) == (static_scene, appearance_drift)
         assert found.stretches(20.0) == draw_travel(PRESETS[name], SEED).stretches(20.0)
@@ -34,14 +34,14 @@ def test_a_street_is_steady_or_drifts_or_neither(name: str, static_scene: bool, 
 def test_of_any_street_it_is_that_of_the_kind_that_is_shown(name: str):
     for seed in range(4):
         stream = open_stream(name, seed=seed, height=32, width=48, fps=1.0, duration_s=10.0)
-        found, kind = scenery_of(name, seed), scenery_of(stream.name, seed)
+        found, kind = scene_properties(name, seed), scene_properties(stream.name, seed)
         assert found is not None and kind is not None
         assert (found.appearance_drift, found.stretches(9.0)) == (kind.appearance_drift, kind.stretches(9.0))
 
 
 @pytest.mark.parametrize("name", ["signs/motorway", "video:a.mp4"])
 def test_other_streams_are_not_known(name: str):
-    assert scenery_of(name, SEED) is None
+    assert scene_properties(name, SEED) is None
 
 
 def test_a_run_writes_down_where_its_camera_is():

@@ -8,8 +8,8 @@ import learners_factory as factory
 import numpy as np
 import pytest
 
-from driftlab.platform.core.records import Need
-from driftlab.platform.scheduling.base import Learning
+from driftlab.platform.core.records import TaskCost
+from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.scheduling.gain_model import (
     GAIN_NOISE,
     PRIOR_GAP_CLOSED,
@@ -96,24 +96,24 @@ class TestJoint:
     def test_trial_is_requested_only_if_it_may_change_the_decision(self):
         """A network far below the reachable accuracy trains at once; one at that accuracy is tried first."""
         low, there = (Joint().allocate(factory.window(offer("a", now))).grants[0] for now in (0.1, PRIOR_REACHED))
-        assert (low.way, low.tries) == (1, ())
-        assert there.tries and there.learn > 0  # at once: the scheduler is not called when a trial starts
+        assert (low.config, low.trials) == (1, ())
+        assert there.trials and there.training_share > 0  # at once: the scheduler is not called when a trial starts
         tried = replace(factory.config(40, 0.4)), factory.config(10, None)
         (again,) = Joint().allocate(factory.window(factory.offered("a", PRIOR_REACHED, *tried))).grants
-        assert again.tries == ()
+        assert again.trials == ()
 
     def test_configurations_of_unknown_cost_are_tried_once(self):
         """The cost of a network that is cut for samples is measured in its trial, and stored."""
-        unknown = [replace(way, need=Need(), size=size) for way, size in zip(CONFIGS, (0.3, 0.8), strict=True)]
+        unknown = [replace(way, cost=TaskCost(), size=size) for way, size in zip(CONFIGS, (0.3, 0.8), strict=True)]
         unknown = [replace(way, name=str(i), variant=i) for i, way in enumerate(unknown)]
         first = Joint().allocate(factory.window(factory.offered("a", 0.3, *unknown)))
-        assert first.grants[0].tries == (0, 1)
-        shown = [replace(way, accuracy=0.6, need=Need({"accelerator": 20.0})) for way in unknown]
+        assert first.grants[0].trials == (0, 1)
+        shown = [replace(way, accuracy=0.6, cost=TaskCost({"accelerator": 20.0})) for way in unknown]
         second = Joint().allocate(factory.window(factory.offered("a", 0.3, *shown), state=first.state))
-        assert second.grants[0].way is not None
+        assert second.grants[0].config is not None
         third = Joint().allocate(factory.window(factory.offered("a", 0.3, *unknown), state=second.state))
-        assert third.grants[0].tries == ()
-        assert third.grants[0].way is not None
+        assert third.grants[0].trials == ()
+        assert third.grants[0].config is not None
 
     def test_gain_of_a_phase_decides_the_next_one(self):
         """No phase changes the accuracy: after some phases, none is worth its time."""
@@ -121,8 +121,10 @@ class TestJoint:
         for step in range(8):
             at = 100.0 * step
             offered = member.allocate(factory.window(offer("a", 0.5), state=state, start_s=at))
-            configs.append(offered.grants[0].way)
-            runs = factory.demand("a", Learning("running", left=Need({"accelerator": 10.0}), way="40 s", now=0.5))
+            configs.append(offered.grants[0].config)
+            runs = factory.demand(
+                "a", TrainingOffer("running", left=TaskCost({"accelerator": 10.0}), config="40 s", accuracy_before=0.5)
+            )
             state = member.allocate(factory.window(runs, state=offered.state, start_s=at + 1)).state
         assert configs[0] == 1
         assert state.own.histories["a"].networks[None].expect(1.0, 0.5)[0] < 0.02
@@ -131,7 +133,12 @@ class TestJoint:
         """A repeated offer, and an accuracy from before the end of the phase, are no observations."""
         member, told = Joint(), factory.offered("a", 0.5, factory.config(40, 0.6))
         before = replace(factory.demand("a", None), observed=0.9, observed_s=5.0)
-        runs = factory.demand("a", Learning("running", left=Need({"accelerator": 20.0}), way="40 s", now=0.5, then=0.6))
+        runs = factory.demand(
+            "a",
+            TrainingOffer(
+                "running", left=TaskCost({"accelerator": 20.0}), config="40 s", accuracy_before=0.5, accuracy_after=0.6
+            ),
+        )
         then = factory.offered("a", 0.52, factory.config(40, 0.55))
         state, known = None, []
         for at, demand in enumerate((told, told, runs, before, before, then)):
@@ -142,42 +149,53 @@ class TestJoint:
 
     def test_started_training_has_priority_over_labelling(self):
         """During a training no other application starts to label, however large its gain."""
-        runs = factory.demand("a", Learning("running", left=Need({"accelerator": 5.0}), way="x", now=0.5, then=0.55))
-        waits = factory.demand("b", Learning("running"))
+        runs = factory.demand(
+            "a",
+            TrainingOffer(
+                "running", left=TaskCost({"accelerator": 5.0}), config="x", accuracy_before=0.5, accuracy_after=0.55
+            ),
+        )
+        waits = factory.demand("b", TrainingOffer("running"))
         first = Joint().allocate(factory.window(runs, waits))
-        assert [bool(grant.learn) for grant in first.grants] == [True, False]
+        assert [bool(grant.training_share) for grant in first.grants] == [True, False]
         ended = Joint().allocate(factory.window(replace(runs, learning=None), waits, state=first.state))
-        assert ended.grants[1].learn > 0
+        assert ended.grants[1].training_share > 0
 
     def test_priority_grows_with_the_time_since_the_last_observation(self):
         waits = [
-            replace(factory.demand(name, Learning("running")), observed=0.6, observed_by="teacher") for name in "ab"
+            replace(factory.demand(name, TrainingOffer("running")), observed=0.6, observed_by="teacher")
+            for name in "ab"
         ]
         for old in (0, 1):
             demands = [replace(one, observed_s=0.0 if i == old else 90.0) for i, one in enumerate(waits)]
             grants = Joint().allocate(factory.window(*demands, start_s=100.0)).grants
-            assert [bool(grant.learn) for grant in grants] == [old == 0, old == 1]
+            assert [bool(grant.training_share) for grant in grants] == [old == 0, old == 1]
 
     def test_perfect_network_is_labelled_again(self):
-        right = replace(factory.demand("a", Learning("running")), observed=1.0, observed_by="teacher", observed_s=0.0)
+        right = replace(
+            factory.demand("a", TrainingOffer("running")), observed=1.0, observed_by="teacher", observed_s=0.0
+        )
         (grant,) = Joint().allocate(factory.window(right, start_s=100.0)).grants
-        assert grant.learn > 0
+        assert grant.training_share > 0
 
     def test_expectation_of_the_last_phase_is_not_used_for_newer_samples(self):
         """A network of accuracy 1 labels again, because new samples may be of another domain."""
-        member, runs = Joint(), Learning("running", left=Need({"accelerator": 10.0}), way="40 s", now=0.5)
+        member, runs = (
+            Joint(),
+            TrainingOffer("running", left=TaskCost({"accelerator": 10.0}), config="40 s", accuracy_before=0.5),
+        )
         first = member.allocate(factory.window(offer("a", 0.5)))
         state = member.allocate(factory.window(factory.demand("a", runs), state=first.state, start_s=1.0)).state
-        labels = factory.demand("a", Learning("running", left=Need({"accelerator": 5.0})))
+        labels = factory.demand("a", TrainingOffer("running", left=TaskCost({"accelerator": 5.0})))
         labels = replace(labels, observed=1.0, observed_by="teacher", observed_s=0.0)
         (grant,) = member.allocate(factory.window(labels, state=state, start_s=100.0)).grants
-        assert first.grants[0].way is not None
-        assert grant.learn > 0
+        assert first.grants[0].config is not None
+        assert grant.training_share > 0
 
-    @pytest.mark.parametrize(("skipped", "least"), [("lost", 0.25), ("held", 0.0)])
+    @pytest.mark.parametrize(("skipped", "least"), [("wrong", 0.25), ("stale", 0.0)])
     def test_inference_keeps_the_share_without_which_frames_are_lost(self, skipped, least):
         """A share of 0.25 predicts every frame."""
         given = factory.window(factory.offered("a", 0.5, factory.config(40, 0.6)))
-        (grant,) = Joint(skipped=skipped).allocate(given).grants
-        assert grant.answer >= least
-        assert (grant.answer < 0.25) == (skipped == "held")
+        (grant,) = Joint(skipped_frames=skipped).allocate(given).grants
+        assert grant.inference_share >= least
+        assert (grant.inference_share < 0.25) == (skipped == "stale")

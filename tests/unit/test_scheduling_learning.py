@@ -10,7 +10,7 @@ import learners_factory as factory
 import numpy as np
 import pytest
 
-from driftlab.platform.core.records import Need
+from driftlab.platform.core.records import TaskCost
 from driftlab.platform.scheduling.afs import divide_slots
 from driftlab.platform.scheduling.base import Demand
 from driftlab.platform.scheduling.candidates import Candidate
@@ -32,14 +32,14 @@ from driftlab.platform.scheduling.zoo import Zoo, start_from
 
 def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
     """Return the mean accuracy of a plan, integrated in short steps."""
-    accuracy, left, learn, answer = list(trainings.now), list(trainings.seconds), list(learn), list(answer)
+    accuracy, left, learn, answer = list(trainings.accuracy_before), list(trainings.seconds), list(learn), list(answer)
     scale = AccuracyFactor(np.array(trainings.full_share))
     total = 0.0
     for _ in range(round(window_s / tick_s)):
         total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
         left = [work - tick_s * share for work, share in zip(left, learn, strict=True)]
         for i in [i for i, work in enumerate(left) if learn[i] and work <= 1e-9]:
-            accuracy[i], freed, learn[i] = trainings.then[i], learn[i], 0.0
+            accuracy[i], freed, learn[i] = trainings.accuracy_after[i], learn[i], 0.0
             remain = [
                 *(j for j, share in enumerate(learn) if share),
                 *(len(learn) + j for j, one in enumerate(answer) if one),
@@ -98,17 +98,20 @@ class TestLearningCurves:
         assert predict_accuracy(0.6, measured, (5, 30)).tolist() == [0.6, 0.6]
 
     def test_only_a_short_trial_is_extended(self):
-        short = Candidate(0, 30.0, 0.4, 0.7, tried=1 / 6)
+        short = Candidate(0, 30.0, 0.4, 0.7, trial_fraction=1 / 6)
         whole = Candidate(1, 30.0, 0.4, 0.7)
         app = factory.app(0, 0.4)
         found = profile(type(app)(0, "a", 0.4, candidates=(short, whole))).candidates
-        assert [one.after for one in found] == pytest.approx([0.844, 0.7], abs=1e-3)
+        assert [one.accuracy_after for one in found] == pytest.approx([0.844, 0.7], abs=1e-3)
 
     def test_the_epochs_of_a_candidate_are_in_proportion_to_its_time(self):
         """Each has an accuracy of 0.7 after 5 epochs; the longest runs 30 epochs, one of half its time 15."""
-        longest, half = Candidate(0, 30.0, 0.4, 0.7, tried=1 / 6), Candidate(1, 15.0, 0.4, 0.7, tried=1 / 3)
+        longest, half = (
+            Candidate(0, 30.0, 0.4, 0.7, trial_fraction=1 / 6),
+            Candidate(1, 15.0, 0.4, 0.7, trial_fraction=1 / 3),
+        )
         app = replace(factory.app(0, 0.4), candidates=(longest, half))
-        assert [one.after for one in profile(app).candidates] == pytest.approx([0.844, 0.807], abs=1e-3)
+        assert [one.accuracy_after for one in profile(app).candidates] == pytest.approx([0.844, 0.807], abs=1e-3)
 
 
 class TestThief:
@@ -156,15 +159,15 @@ class TestThief:
         state = SchedulerState((), (("a", 0.4, 0.1), ("b", 0.2, 0.3)))
         ended = factory.window(factory.demand("a", None), factory.running("b", 40), state=state, reason="end")
         a, b = Ekya(freed=freed).allocate(ended).grants
-        assert (a.learn, b.learn) == (None, pytest.approx(learn))
-        assert (a.answer, b.answer) == pytest.approx(answers)
+        assert (a.training_share, b.training_share) == (None, pytest.approx(learn))
+        assert (a.inference_share, b.inference_share) == pytest.approx(answers)
 
     def test_trials_keep_a_share_when_another_training_ends(self):
         trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.config(20, 0.8))
         first = Ekya().allocate(factory.window(trying, declined, reason="offer"))
-        assert first.grants[1].way is None
+        assert first.grants[1].config is None
         ended = factory.window(trying, factory.demand("b", None), state=first.state, reason="end")
-        assert Ekya().allocate(ended).grants[0].learn > 0
+        assert Ekya().allocate(ended).grants[0].training_share > 0
 
 
 class TestAfs:
@@ -260,12 +263,12 @@ class TestRecl:
         for step in range(steps):
             now_s = step * self.MICRO_S
             demands = [self.demand(app, accuracy[app], now_s) for app in rises]
-            reason = "again" if now_s % window_s else "window"
+            reason = "timer" if now_s % window_s else "window"
             given = factory.window(*demands, start_s=now_s, window_s=window_s, state=state, reason=reason)
             allocation = member.allocate(given)
             state = allocation.state
             (learner,) = [
-                one.app for one, grant in zip(given.demands, allocation.grants, strict=True) if grant.learn > 0
+                one.app for one, grant in zip(given.demands, allocation.grants, strict=True) if grant.training_share > 0
             ]
             assert allocation.again_s == pytest.approx(self.MICRO_S)
             accuracy[learner] += rises[learner]
@@ -290,11 +293,11 @@ class TestRecl:
         first = Recl().allocate(factory.window(factory.running("b", 50), factory.running("c", 50)))
         comes = [factory.offered("a", 0.5, factory.config(20, 0.6)), factory.running("b", 48), factory.running("c", 50)]
         second = Recl().allocate(factory.window(*comes, start_s=2.0, state=first.state, reason="offer"))
-        assert [grant.learn > 0 for grant in second.grants] == [False, True, False]
+        assert [grant.training_share > 0 for grant in second.grants] == [False, True, False]
         assert second.again_s == pytest.approx(3.0)
         ended = [comes[0], factory.demand("b", None), comes[2]]
         third = Recl().allocate(factory.window(*ended, start_s=3.0, state=second.state, reason="end"))
-        assert [bool(grant.learn) for grant in third.grants] == [True, False, False]
+        assert [bool(grant.training_share) for grant in third.grants] == [True, False, False]
         assert third.again_s == pytest.approx(5.0)
 
     def test_gain_is_per_second_since_the_last_observation(self):
@@ -308,7 +311,7 @@ class TestRecl:
     def test_single_training_is_not_interrupted(self):
         allocation = Recl().allocate(factory.window(factory.running("a", 50), factory.demand("b", None)))
         assert allocation.again_s is None
-        assert allocation.grants[0].learn == pytest.approx(0.8)
+        assert allocation.grants[0].training_share == pytest.approx(0.8)
 
 
 class TestZoo:
@@ -338,13 +341,13 @@ class TestZoo:
 
 
 def test_cost_of_several_resources_is_shared_per_resource():
-    from driftlab.platform.scheduling.base import Way
+    from driftlab.platform.scheduling.base import TrainingConfig
     from driftlab.platform.scheduling.muri import Muri
 
-    loads = Way("loads", Need({"storage": 40.0}), None)
-    computes = Way("computes", Need({"accelerator": 40.0}), None)
+    loads = TrainingConfig("loads", TaskCost({"storage": 40.0}), None)
+    computes = TrainingConfig("computes", TaskCost({"accelerator": 40.0}), None)
     grants = (
         Muri().allocate(factory.window(factory.offered("a", 0.5, loads), factory.offered("b", 0.5, computes))).grants
     )
-    assert grants[0].beside == grants[1].beside == "a+b"
-    assert grants[0].learn["storage"] == grants[1].learn["accelerator"] == pytest.approx(0.8)
+    assert grants[0].interleave_group == grants[1].interleave_group == "a+b"
+    assert grants[0].training_share["storage"] == grants[1].training_share["accelerator"] == pytest.approx(0.8)

@@ -16,7 +16,7 @@ from tables_factory import numbers_in
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.registry import Member, parameter_faults
 from driftlab.platform.scheduling import nestdnn
-from driftlab.platform.scheduling.base import Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import Allocation, Demand, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.costs import Choices, UnitPlan, tabulate
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.greedy import GreedyAllocation
@@ -37,11 +37,11 @@ METHODS = [*WALKS, ("total", "priced")]
 MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles measured on real devices
 
 
-def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> Window:
-    return Window(0.0, 10.0, memory_bytes, demands, **others)
+def window(*demands: Demand, memory_bytes: int = 100, **others: object) -> SchedulerInput:
+    return SchedulerInput(0.0, 10.0, memory_bytes, demands, **others)
 
 
-def costs(given: Window, allocation: Allocation, alpha: float = 0.1) -> list[float]:
+def costs(given: SchedulerInput, allocation: Allocation, alpha: float = 0.1) -> list[float]:
     """Return the cost of each application by Eq. 2."""
     found = []
     for demand, network, share in zip(
@@ -52,11 +52,11 @@ def costs(given: Window, allocation: Allocation, alpha: float = 0.1) -> list[flo
     return found
 
 
-def choices(given: Window, alpha: float) -> Choices:
+def choices(given: SchedulerInput, alpha: float) -> Choices:
     return tabulate(given.demands, given.memory_bytes, alpha, 100)
 
 
-def decisions(given: Window, alpha: float) -> Iterator[tuple[str, Scheduling, Allocation]]:
+def decisions(given: SchedulerInput, alpha: float) -> Iterator[tuple[str, Scheduling, Allocation]]:
     """Yield the allocations of every method for Eq. 2: exact, greedy from scratch, and resumed."""
     for objective in OBJECTIVES:
         yield objective, Exact(objective, alpha), Exact(objective, alpha).allocate(given)
@@ -67,7 +67,7 @@ def decisions(given: Window, alpha: float) -> Iterator[tuple[str, Scheduling, Al
         yield objective, member, member.allocate(replace(given, state=first.state))
 
 
-def total(given: Window, allocation) -> float:
+def total(given: SchedulerInput, allocation) -> float:
     return sum(costs(given, allocation))
 
 
@@ -204,7 +204,7 @@ class TestNestDnn:
 
     def test_plan_may_leave_the_variants_to_scaling(self):
         given = factory.window(factory.demands(0), 1.0)
-        named, left = NestDnn().allocate(given), NestDnn(names=False).allocate(given)
+        named, left = NestDnn().allocate(given), NestDnn(selects_variant=False).allocate(given)
         assert factory.shares(left) == factory.shares(named)
         assert {grant.variant for grant in left.grants} == {None}
 
@@ -239,7 +239,7 @@ class TestNestDnn:
         )
         member = NestDnn()
 
-        def begins(state: object, asked: Window = given, by: NestDnn = member) -> int:
+        def begins(state: object, asked: SchedulerInput = given, by: NestDnn = member) -> int:
             by.allocate(replace(asked, state=state))
             return starts[-1]
 
@@ -256,7 +256,7 @@ class TestNestDnn:
     def test_plan_from_scratch_is_made_periodically(self):
         given, times = factory.window(factory.demands(2)), []
         for _ in range(8):
-            allocation = NestDnn(renew=3).allocate(given)
+            allocation = NestDnn(replan_windows=3).allocate(given)
             given = replace(given, state=allocation.state)
             times.append(allocation.state.times)
         assert times == [1, 2, 3, 1, 2, 3, 1, 2]
@@ -279,7 +279,9 @@ class TestNestDnn:
         assert [numbers_in(note) for note in factory.notes(allocation)] == [[], [], [], [3], [3]]
 
     def test_all_wrong_parameters_are_reported(self):
-        assert len(parameter_faults(NestDnn, {"alpha": 2.0, "kept": -1.0, "units": 0, "renew": 0})) == 4
+        assert (
+            len(parameter_faults(NestDnn, {"alpha": 2.0, "cached_share": -1.0, "units": 0, "replan_windows": 0})) == 4
+        )
         assert len(parameter_faults(Exact, {"alpha": -0.1, "units": 0})) == 2
 
     @pytest.mark.parametrize("share", SHARES)
@@ -343,6 +345,6 @@ class TestMeasuredProfiles:
         assert set(apps) >= {"resnet18", "resnet50"}
         self.near_the_exact(window(*(Demand(app, 0.01, trials, None, 0.9, 20.0) for app, trials in apps.items())))
 
-    def near_the_exact(self, given: Window):
+    def near_the_exact(self, given: SchedulerInput):
         best = total(given, Exact().allocate(given))
         assert best - 1e-9 <= total(given, NestDnn().allocate(given)) <= best + 0.01 * len(given.demands)

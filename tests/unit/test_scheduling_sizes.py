@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from driftlab.platform.scheduling import inference_shares
-from driftlab.platform.scheduling.base import Learning
+from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.ekya import run_thief
 from driftlab.platform.scheduling.elasticdnn import (
@@ -134,10 +134,10 @@ class TestSizes:
         member = FilterGrained(horizon_s=600.0)
         a = factory.offered("a", 0.5, factory.config(20, 0.7, 0.2))
         first = member.allocate(factory.window(a, factory.offered("b", 0.5, factory.config(60, 0.9, 0.6))))
-        shares = [grant.learn for grant in first.grants]
+        shares = [grant.training_share for grant in first.grants]
         assert shares == pytest.approx([0.125, 0.375])
         runs = factory.window(factory.running("a", 10), factory.running("b", 30), state=first.state)
-        assert [grant.learn for grant in member.allocate(runs).grants] == pytest.approx(shares)
+        assert [grant.training_share for grant in member.allocate(runs).grants] == pytest.approx(shares)
 
 
 def test_best_configuration_depends_on_the_share():
@@ -158,7 +158,7 @@ def clairvoyant(apps: Sequence[LearningApp], window_s: float) -> float:
         score = rate(now, 1.0) * left_s
         for i in left:
             for one in apps[i].candidates:
-                after = (*now[:i], one.after, *now[i + 1 :])
+                after = (*now[:i], one.accuracy_after, *now[i + 1 :])
                 for learn in np.arange(4, 20, 2) / 20:
                     passed_s = one.seconds / learn
                     if passed_s < left_s:
@@ -223,21 +223,21 @@ class TestJoint:
             apps = [replace(app, full_share=0.001) for app in factory.apps(seed, 8)]
             steps = plan_steps(apps, 500)
             gains = [
-                0.0 if k is None else (app.candidates[k].after - app.now) / app.candidates[k].seconds
+                0.0 if k is None else (app.candidates[k].accuracy_after - app.now) / app.candidates[k].seconds
                 for app, k in zip(apps, steps.chosen, strict=True)
             ]
             assert sum(gain > 0 for gain in gains) > 5
             assert steps.first == int(np.argmax(gains))
 
     def test_network_of_zero_accuracy_keeps_an_inference_share(self):
-        wrong = factory.demand("b", Learning("running", now=0.0, then=0.0))
+        wrong = factory.demand("b", TrainingOffer("running", accuracy_before=0.0, accuracy_after=0.0))
         grants = Joint().allocate(factory.window(factory.offered("a", 0.5, factory.config(20, 0.9)), wrong)).grants
-        assert min(grant.answer for grant in grants) > 0
+        assert min(grant.inference_share for grant in grants) > 0
 
     def test_high_energy_price_stops_training(self):
-        config = replace(factory.config(10, 0.9), need=replace(factory.config(10, 0.9).need, joules=50.0))
+        config = replace(factory.config(10, 0.9), cost=replace(factory.config(10, 0.9).cost, joules=50.0))
         given = factory.window(factory.offered("a", 0.5, config))
-        assert [Joint(joule_price=price).allocate(given).grants[0].way for price in (0.0, 100.0)] == [0, None]
+        assert [Joint(joule_price=price).allocate(given).grants[0].config for price in (0.0, 100.0)] == [0, None]
 
     def test_estimates_are_corrected_by_observations(self):
         """Each phase offers 0.6 and yields 0.4: after some phases no gain is expected, and no training runs."""
@@ -245,7 +245,7 @@ class TestJoint:
         for _ in range(4):
             offer = factory.window(factory.offered("a", 0.5, factory.config(40, 0.6)), state=state)
             allocation = member.allocate(offer)
-            configs.append(allocation.grants[0].way)
+            configs.append(allocation.grants[0].config)
             after = replace(factory.demand("a", None), observed=0.4, observed_by="teacher", observed_s=0.0)
             state = member.allocate(factory.window(after, state=allocation.state, reason="end")).state
         assert configs[0] == 0
@@ -255,10 +255,10 @@ class TestJoint:
         member = Joint()
         names = factory.running("a", 50, 0.5, 0.6), factory.running("b", 10, 0.5, 0.9)
         first = member.allocate(factory.window(*names))
-        assert [bool(grant.learn) for grant in first.grants] == [False, True]
+        assert [bool(grant.training_share) for grant in first.grants] == [False, True]
         ended = replace(names[1], learning=None)
         second = member.allocate(factory.window(names[0], ended, state=first.state, reason="end", start_s=30.0))
-        assert [bool(grant.learn) for grant in second.grants] == [True, False]
+        assert [bool(grant.training_share) for grant in second.grants] == [True, False]
 
     def test_training_beyond_the_patience_runs_in_parallel(self):
         member, state = Joint(patience_s=100.0), None
@@ -266,7 +266,7 @@ class TestJoint:
         for start_s in (0.0, 50.0, 120.0):
             allocation = member.allocate(factory.window(*names, state=state, start_s=start_s))
             state = allocation.state
-            learns = [bool(grant.learn) for grant in allocation.grants]
+            learns = [bool(grant.training_share) for grant in allocation.grants]
             assert learns == [start_s > 100, True] or names[0].learning is None
 
 

@@ -11,20 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from driftlab.platform.core.records import Need, Variant
+from driftlab.platform.core.records import TaskCost, Variant
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scheduling.base import Demand, Learning, Way
+from driftlab.platform.scheduling.base import Demand, TrainingConfig, TrainingOffer
 from driftlab.platform.scheduling.candidates import read_apps
 from driftlab.platform.scheduling.ekya import run_thief
 
 MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles measured on real devices
 PERIOD_S = 200.0
-BEST = (("ways", "best"),)
+BEST = (("config_choice", "best"),)
 MEMBERS = {
     **{name: (name, BEST) for name in ("uniform_learning", "recl", "afs", "synergy", "muri")},
     "fair": ("ekya", (("start", "fair"),)),
     **{name: (name, ()) for name in ("ekya", "elasticdnn")},
-    "joint": ("joint", (("skipped", "held"),)),  # as all predictions are scored here
+    "joint": ("joint", (("skipped_frames", "stale"),)),  # as all predictions are scored here
 }
 
 
@@ -46,11 +46,15 @@ def cameras(seed: int, count: int, configs: int = 4, picture_s: float = 0.025) -
         rows = table.iloc[rng.choice(len(table), configs, replace=False)].sort_values("train_sec")
         now = float(rng.uniform(0.3, 0.6))
         offers = tuple(
-            Way(str(k), Need({"accelerator": float(row.train_sec)}), float(row.test_acc))
+            TrainingConfig(str(k), TaskCost({"accelerator": float(row.train_sec)}), float(row.test_acc))
             for k, row in enumerate(rows.itertuples())
         )
         network = Variant("net", now, 10**6, picture_s)
-        found.append(Demand(f"camera{i:02}", factory.FPS, (network,), learning=Learning("offered", offers, now=now)))
+        found.append(
+            Demand(
+                f"camera{i:02}", factory.FPS, (network,), learning=TrainingOffer("offered", offers, accuracy_before=now)
+            )
+        )
     return tuple(found)
 
 

@@ -14,7 +14,12 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.branched import MixedNetwork
 from driftlab.platform.networks.paths import SPACES
 from driftlab.platform.networks.training import training_loop
-from driftlab.platform.networks.training.training_loop import Data, Lessons, TrainingSchedule, deterministic
+from driftlab.platform.networks.training.training_loop import (
+    DataSplits,
+    LabelledFrames,
+    TrainingSchedule,
+    deterministic,
+)
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scaling.branches import branch_model
 from driftlab.platform.scaling.controller import Controller
@@ -44,9 +49,11 @@ def first_of(module: torch.nn.Module) -> torch.Tensor:
     return next(iter(module.state_dict().values()))
 
 
-def little(count: int = 32) -> Data:
+def little(count: int = 32) -> DataSplits:
     data = factory.problem()
-    return Data(data.task, data.classes, data.train.first(count), data.val.first(16), data.test.first(16), data.seed)
+    return DataSplits(
+        data.task, data.classes, data.train.first(count), data.val.first(16), data.test.first(16), data.seed
+    )
 
 
 def test_the_first_order_gradient_of_a_mixture_is_that_of_finite_differences():
@@ -112,7 +119,7 @@ def test_a_network_that_was_found_is_listed_by_its_operators():
 
 
 def test_halves_share_no_frame():
-    lessons = Lessons(np.arange(9, dtype=np.uint8), np.arange(9))
+    lessons = LabelledFrames(np.arange(9, dtype=np.uint8), np.arange(9))
     one, other = halves(lessons, np.random.default_rng(0))
     assert sorted([*one.labels, *other.labels]) == list(range(9))
     assert (one.images == one.labels).all() and len(other) == 5

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from driftlab.serve_apps import http_server
-from driftlab.serve_apps.http_server import Door, ServerAddress, listener_of
+from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
 
 
 async def app(scope, receive, send):
@@ -20,7 +20,7 @@ async def app(scope, receive, send):
 
 @pytest.fixture
 def port():
-    server = Door(app, ServerAddress("127.0.0.1", 0))
+    server = HttpServer(app, ServerAddress("127.0.0.1", 0))
     yield server.port
     server.close()
 

@@ -15,13 +15,13 @@ from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field import rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
-from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.field.rounds import RoundRequest, RoundsWorker
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
-from driftlab.serve_apps.sessions import Hub, Limits, ServerFull
+from driftlab.serve_apps.sessions import Limits, ServerFull, SessionRegistry
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}
@@ -39,7 +39,7 @@ def payloads(session):
 
 @pytest.fixture
 def session(tmp_path):
-    return HostedSession(tmp_path, read_asked(ASKED))
+    return HostedSession(tmp_path, parse_session_request(ASKED))
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_session_resumes_in_another_process(session, tmp_path):
     session.upload(upload(2))  # acknowledged, but not used yet
     sent = session.results(0)
     copy = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
-    again = HostedSession(copy, read_asked(ASKED))
+    again = HostedSession(copy, parse_session_request(ASKED))
     assert again.results(0) == sent
     assert again.has_work
     again.work()
@@ -154,7 +154,7 @@ def test_mutated_uploads_do_not_fail_a_session(session):
 
 
 def test_remote_tracking_returns_labels(tmp_path):
-    asked = read_asked({**ASKED, "system": {"name": "remote_tracking", "streaming": TRACKING}})
+    asked = parse_session_request({**ASKED, "system": {"name": "remote_tracking", "streaming": TRACKING}})
     session = HostedSession(tmp_path, asked)
     session.upload(upload(1))
     session.work()
@@ -175,33 +175,33 @@ def test_the_oldest_results_are_deleted(session, monkeypatch):
 
 
 def test_a_hub_opens_its_sessions_again(tmp_path):
-    hub = Hub(tmp_path, TOKEN)
-    name, token = hub.open(read_asked(ASKED))
+    hub = SessionRegistry(tmp_path, TOKEN)
+    name, token = hub.open(parse_session_request(ASKED))
     hub.close()
     assert not any(token in file.read_text(errors="replace") for file in tmp_path.rglob("*.json"))
-    again = Hub(tmp_path, TOKEN)
+    again = SessionRegistry(tmp_path, TOKEN)
     assert again.session_of(token) == name
     assert list(again.sessions) == [name]
     again.close()
 
 
 def test_a_damaged_session_does_not_prevent_others_from_opening(tmp_path):
-    hub = Hub(tmp_path, TOKEN)
-    names = [hub.open(read_asked(ASKED))[0] for _ in range(2)]
+    hub = SessionRegistry(tmp_path, TOKEN)
+    names = [hub.open(parse_session_request(ASKED))[0] for _ in range(2)]
     hub.close()
     (tmp_path / names[0] / rounds.NODES).write_bytes(b"damaged")
-    again = Hub(tmp_path, TOKEN)
+    again = SessionRegistry(tmp_path, TOKEN)
     assert list(again.sessions) == names[1:]
     again.close()
 
 
 def test_a_finished_session_is_replaced_by_a_new_one(tmp_path, monkeypatch):
-    hub = Hub(tmp_path, TOKEN, Limits(max_sessions=1))
-    first, _ = hub.open(read_asked(ASKED))
+    hub = SessionRegistry(tmp_path, TOKEN, Limits(max_sessions=1))
+    first, _ = hub.open(parse_session_request(ASKED))
     with pytest.raises(ServerFull):
-        hub.open(read_asked(ASKED))
+        hub.open(parse_session_request(ASKED))
     monkeypatch.setattr(hosting, "IDLE_TIMEOUT_S", -1000.0)
-    second, _ = hub.open(read_asked(ASKED))
+    second, _ = hub.open(parse_session_request(ASKED))
     assert list(hub.sessions) == [second]
     assert not (tmp_path / first).exists()
     hub.close()

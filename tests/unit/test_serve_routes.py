@@ -12,7 +12,7 @@ import pytest
 from served_factory import ASKED, TOKEN, served
 
 from driftlab.errors import RequestError
-from driftlab.platform.field.client import ServerAway
+from driftlab.platform.field.client import ServerUnavailable
 from driftlab.platform.field.messages import SampleMessage, decode_results
 from driftlab.platform.field.opening import load_weights
 from driftlab.platform.streaming.base import Sampling
@@ -71,7 +71,7 @@ def test_the_token_of_another_session_gets_not_found(server, session):
             assert raw(server, method, here, other["token"])[0] == 404, (method, path)
     assert raw(server, "GET", "/sessions", other["token"])[0] == 401
     assert raw(server, "GET", f"/sessions/{other['id']}", other["token"])[0] == 200
-    with pytest.raises(ServerAway) as full:  # two sessions are the limit
+    with pytest.raises(ServerUnavailable) as full:  # two sessions are the limit
         server.client().ask_json("POST", "/sessions", ASKED)
     assert full.value.after_s == 2
     assert raw(server, "DELETE", f"/sessions/{other['id']}", other["token"])[0] == 200

@@ -7,14 +7,16 @@ from collections import Counter
 import pytest
 from served_factory import ASKED
 
-from driftlab.platform.field.request import read_asked
+from driftlab.platform.field.request import parse_session_request
 from driftlab.platform.sim.rounds import RoundGain
 from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import HostedSession
 
 
 def sessions(folder, system):
-    opened = [HostedSession(folder / str(number), read_asked({**ASKED, "system": system})) for number in range(2)]
+    opened = [
+        HostedSession(folder / str(number), parse_session_request({**ASKED, "system": system})) for number in range(2)
+    ]
     for number, session in enumerate(opened):
         session.waiting.append(None)
         session.waits_since_s = float(number)

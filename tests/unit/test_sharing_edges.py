@@ -11,7 +11,7 @@ import scheduling_factory as factory
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.world.measured import knee, paged_bytes
@@ -32,7 +32,7 @@ def plain_costs(demand: Demand, alpha: float = 0.1) -> list[float]:
     return [demand.accuracy_goal - one.accuracy + alpha * s for one, s in zip(demand.variants, late_s, strict=True)]
 
 
-def twice(member: Scheduling, given: Window) -> Iterator[Allocation]:
+def twice(member: Scheduling, given: SchedulerInput) -> Iterator[Allocation]:
     """What a member decides from scratch, and in the next window."""
     first = member.allocate(given)
     yield first
@@ -61,7 +61,7 @@ class TestAlone:
             limits = [one.memory_bytes + more for one in demand.variants for more in (-1, 0)]
             for memory_bytes in limits:
                 wanted = self.wanted(name, demand, memory_bytes)
-                given = Window(0.0, 10.0, memory_bytes, (demand,))
+                given = SchedulerInput(0.0, 10.0, memory_bytes, (demand,))
                 for allocation in twice(Member("scheduling", name).make(), given):
                     assert factory.variants(allocation) == wanted
                     waits = wanted == (None,) and name not in UNCHOOSING
@@ -71,7 +71,7 @@ class TestAlone:
     def test_who_is_alone_and_too_big_waits_and_runs_once_there_is_room(self, name):
         (demand,) = factory.demands(0, apps=1)
         least_bytes = demand.variants[0].memory_bytes
-        member, short = Member("scheduling", name).make(), Window(0.0, 10.0, least_bytes - 1, (demand,))
+        member, short = Member("scheduling", name).make(), SchedulerInput(0.0, 10.0, least_bytes - 1, (demand,))
         waits = member.allocate(short)
         assert (factory.shares(waits), factory.variants(waits)) == ((0.0,), (None,))
         assert f"needs {least_bytes} bytes, {least_bytes - 1} are free" in factory.notes(waits)[0]
@@ -110,16 +110,16 @@ class TestOfTheSameSize:
 class TestBelowZero:
     """Every network is above its goal and in time on a single unit: nothing costs anything."""
 
-    def above(self, seed: int, share: float, apps: int = 3) -> Window:
+    def above(self, seed: int, share: float, apps: int = 3) -> SchedulerInput:
         usual = factory.demands(seed, apps)
         easy = [replace(one, accuracy_goal=0.01 * i, latency_goal_s=100.0) for i, one in enumerate(usual)]
         return factory.window((replace(easy[0], priority=1.5), *easy[1:]), share)
 
-    def costs(self, given: Window, chosen: tuple[int, ...]) -> list[float]:
+    def costs(self, given: SchedulerInput, chosen: tuple[int, ...]) -> list[float]:
         pairs = zip(given.demands, chosen, strict=True)
         return [demand.priority * (1 + plain_costs(demand)[which]) - 1 for demand, which in pairs]
 
-    def fits(self, given: Window, chosen: tuple[int, ...]) -> bool:
+    def fits(self, given: SchedulerInput, chosen: tuple[int, ...]) -> bool:
         pairs = zip(given.demands, chosen, strict=True)
         return sum(demand.variants[which].memory_bytes for demand, which in pairs) <= given.memory_bytes
 

@@ -10,12 +10,12 @@ import pytest
 from loop_factory import COST, Given, rows, run, uploads
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Need, Passes, Recalled, Tried
+from driftlab.platform.core.records import Passes, RecallResult, TaskCost, TrialScores
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Way, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, TrainingConfig, Wants
 from driftlab.platform.sim.offers import measured
 from driftlab.platform.sim.rounds import DECLINED
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 
 DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
 LOOKS, WORK = Passes((5,)), Passes((4,) * 20, (4,) * 20)
@@ -28,23 +28,23 @@ class Choosy(Scheduling):
     tries: tuple[int, ...] = ()
     way: int | None = 0
     wants = Wants(choosy=True, observed=True)
-    asked: list[Window] = field(default_factory=list)
+    asked: list[SchedulerInput] = field(default_factory=list)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, learn=0.4, way=self.way, tries=self.tries),) * len(window.demands))
+        return Allocation((Grant(0.6, training_share=0.4, config=self.way, trials=self.tries),) * len(window.demands))
 
     @property
     def offers(self) -> list[tuple[float | None, ...]]:
         learning = [window.demands[0].learning for window in self.asked if window.demands]
-        return [tuple(way.accuracy for way in one.ways) for one in learning if one and one.state == "offered"]
+        return [tuple(way.accuracy for way in one.configs) for one in learning if one and one.state == "offered"]
 
 
 def ran(scheduler: Choosy, **script: Any) -> tuple[Any, Any]:
-    def tried(node: Any, plan: Any, phases: tuple[Phase, ...]) -> Tried:
-        return Tried(0.5, (0.7,) * len(phases), (WORK,) * len(phases), LOOKS)
+    def tried(node: Any, plan: Any, phases: tuple[Phase, ...]) -> TrialScores:
+        return TrialScores(0.5, (0.7,) * len(phases), (WORK,) * len(phases), LOOKS)
 
-    session = factory.on_device(**{"try_out": tried, **script})
+    session = factory.on_device(**{"run_trials": tried, **script})
     given = {"adaptation": DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
     return run(factory.OnDevice(uploads(5.0)), session=session, **given)
 
@@ -53,7 +53,7 @@ class TestTrials:
     def test_without_a_wish_the_network_is_only_scored(self):
         scheduler = Choosy()
         session, _ = ran(scheduler)
-        assert [note.args[1] for note in session.of("try_out")] == [()]
+        assert [note.args[1] for note in session.of("run_trials")] == [()]
         assert scheduler.offers[-1] == (None, None)
 
     @pytest.mark.parametrize("tries", [(1,), (0, 1), (1, 7)])
@@ -61,12 +61,14 @@ class TestTrials:
         scheduler = Choosy(tries, way=1)
         session, loop = ran(scheduler)
         there = [i for i in tries if i < 2]
-        assert session.of("try_out")[1].args[1] == tuple(Phase((10, 20)[i]) for i in there)
+        assert session.of("run_trials")[1].args[1] == tuple(Phase((10, 20)[i]) for i in there)
         assert scheduler.offers[-1] == tuple(0.7 if i in there else None for i in range(2))
         assert session.of("train")[0].args[0].phase == Phase(20)
         (update,) = rows(loop, "updates")
         plain, trials = rows(ran(Choosy(way=1))[1], "updates")[0], len(there)
-        more_s = need_of(COST, factory.PHONE, LOOKS).alone_s + trials * need_of(COST, factory.PHONE, WORK).alone_s
+        more_s = (
+            task_cost(COST, factory.PHONE, LOOKS).isolated_s + trials * task_cost(COST, factory.PHONE, WORK).isolated_s
+        )
         assert update["isolated_s"] == pytest.approx(plain["isolated_s"] + more_s)
 
 
@@ -81,25 +83,25 @@ class TestStoredNetworks:
                                                         (None, Phase(0), "stored network 3")])  # fmt: skip
     def test_a_round_goes_on_with_it_and_sends_it_even_if_it_learns_nothing(self, way, phase, name):
         scheduler, work = self.recalling(way), Passes((20,) * 4)
-        session, loop = ran(scheduler, recall=lambda node, last, fall: Recalled(0.8, 3, work))
-        assert session.of("recall")[0].args == (None, 0.1)
-        assert not session.of("try_out")
+        session, loop = ran(scheduler, recall_expert=lambda node, last, fall: RecallResult(0.8, 3, work))
+        assert session.of("recall_expert")[0].args == (None, 0.1)
+        assert not session.of("run_trials")
         assert session.of("train")[0].args[0].phase == phase
         (update,) = rows(loop, "updates")
         assert (update["training_config"], update["reason"]) == (name, None)
-        assert update["isolated_s"] > need_of(COST, factory.PHONE, work).alone_s
+        assert update["isolated_s"] > task_cost(COST, factory.PHONE, work).isolated_s
         assert scheduler.asked[-1].demands[0].observed == 0.8
-        assert len(session.of("remember")) == 1
+        assert len(session.of("store_expert")) == 1
 
     def test_one_that_keeps_its_own_may_decline(self):
-        session, loop = ran(self.recalling(None), recall=lambda node, last, fall: Recalled(0.8, None, LOOKS))
+        session, loop = ran(self.recalling(None), recall_expert=lambda node, last, fall: RecallResult(0.8, None, LOOKS))
         assert not session.of("train")
         assert rows(loop, "updates")[0]["reason"] == DECLINED
 
 
 def test_what_a_short_trial_takes_tells_what_the_whole_way_takes():
     """Two of ten steps took 5 of the trial's 7 seconds less those that any number of steps takes."""
-    way = Way("ten steps", Need(), tried=0.2, variant=1)
-    trial, fixed = Need({"accelerator": 7.0}, 10, 14.0), Need({"accelerator": 2.0}, 0, 4.0)
-    assert measured(way, 0.5, trial, fixed).need == Need({"accelerator": 27.0}, 10, pytest.approx(54.0))
-    assert measured(replace(way, need=trial), 0.5, trial, fixed).need == trial
+    way = TrainingConfig("ten steps", TaskCost(), trial_fraction=0.2, variant=1)
+    trial, fixed = TaskCost({"accelerator": 7.0}, 10, 14.0), TaskCost({"accelerator": 2.0}, 0, 4.0)
+    assert measured(way, 0.5, trial, fixed).cost == TaskCost({"accelerator": 27.0}, 10, pytest.approx(54.0))
+    assert measured(replace(way, cost=trial), 0.5, trial, fixed).cost == trial

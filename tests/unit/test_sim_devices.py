@@ -21,7 +21,7 @@ from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, Scheduling, Window
+from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.setting import App, Device, StreamSpec
@@ -43,9 +43,9 @@ class Scripted(Scheduling):
     wants = EACH_WINDOW
 
     def __post_init__(self) -> None:
-        self.asked: list[Window] = []
+        self.asked: list[SchedulerInput] = []
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
         return self.answers[len(self.asked) - 1]
 
@@ -159,7 +159,7 @@ class TestGrants:
 
     def test_how_long_the_scheduler_took_is_measured(self):
         class Slow(Scripted):
-            def allocate(self, window: Window) -> Allocation:
+            def allocate(self, window: SchedulerInput) -> Allocation:
                 until_s = time.thread_time() + 0.02
                 while time.thread_time() < until_s:
                     pass
@@ -192,21 +192,21 @@ class TestLearning:
         clock.run(until=4.0)
         device.machine.leave(work)
         device.close(5.0 if clock.run(until=5.0) is None else 0.0)
-        return [(one.answer, one.learn or None, length_s) for one, length_s in device.closed]
+        return [(one.inference_share, one.training_share or None, length_s) for one, length_s in device.closed]
 
     def test_learning_takes_half_of_what_the_application_has(self):
         assert self.shares(Grant(0.8)) == [(0.8, None, 2.0), (0.4, 0.4, 2.0), (0.8, None, 1.0)]
 
     def test_a_scheduler_may_say_how_much(self):
-        assert self.shares(Grant(0.5, learn=0.3))[1] == (0.5, 0.3, 2.0)
+        assert self.shares(Grant(0.5, training_share=0.3))[1] == (0.5, 0.3, 2.0)
 
     def test_learning_instead_of_answering_takes_all_of_it(self):
-        assert self.shares(Grant(0.5, learn=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
+        assert self.shares(Grant(0.5, training_share=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
 
     def test_one_that_learns_beside_its_stream_has_both_shares_all_the_time(self):
         device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
-        assert (one.answer, one.learn) == (0.4, 0.4)
+        assert (one.inference_share, one.training_share) == (0.4, 0.4)
         assert [device.machine.course(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [((0.0, 0.4),)] * 2
 
 

@@ -13,20 +13,20 @@ from scaling_factory import CLASSES, SIZE, problem
 from driftlab.platform.adaptation import estimating
 from driftlab.platform.adaptation.base import Batch, Phase
 from driftlab.platform.adaptation.elasticdnn import ElasticDnn
-from driftlab.platform.core.records import Estimated, LayerCost, Passes
+from driftlab.platform.core.records import AccuracyEstimates, LayerCost, Passes
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget, Profile
 from driftlab.platform.scaling.surrogate import Surrogate
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
 from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.sim.setting import BuiltNetwork
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 
 ESTIMATING = Member("adaptation", "elasticdnn", (("estimates", 4),))
 COUNTED = {"plain": 10_000_000, "other": 20_000_000}  # operations of the one layer of each path
-FOUND = Estimated((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Passes((20,) * 5, (20,) * 4))
+FOUND = AccuracyEstimates((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Passes((20,) * 5, (20,) * 4))
 
 
 @dataclass
@@ -35,11 +35,11 @@ class Chooser(Scheduling):
 
     way: int | None
     wants = Wants(trials=True)
-    asked: list[Window] = field(default_factory=list)
+    asked: list[SchedulerInput] = field(default_factory=list)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, learn=0.4, way=self.way),) * len(window.demands))
+        return Allocation((Grant(0.6, training_share=0.4, config=self.way),) * len(window.demands))
 
 
 class TestOffers:
@@ -57,15 +57,17 @@ class TestOffers:
 
     def test_each_network_comes_with_its_size_its_estimates_and_what_it_takes(self):
         session, _, scheduler = self.ran(1)
-        assert not session.of("try_out")
+        assert not session.of("run_trials")
         (offered,) = [
-            w.demands[0].learning for w in scheduler.asked if w.reason == "offer" and w.demands[0].learning.ways
+            w.demands[0].learning for w in scheduler.asked if w.reason == "offer" and w.demands[0].learning.configs
         ]
-        found = [(way.name, way.size, way.before, way.accuracy, way.variant) for way in offered.ways]
+        found = [(way.name, way.size, way.before, way.accuracy, way.variant) for way in offered.configs]
         assert found == [("small", 0.3, 0.5, 0.8, 0), ("large", 0.6, 0.6, 0.7, 1)]
-        assert offered.now == 0.5
-        assert offered.ways[0].need.alone_s == pytest.approx(need_of(COST, factory.PHONE, FOUND.phase).alone_s)
-        assert offered.ways[1].need.alone_s > offered.ways[0].need.alone_s
+        assert offered.accuracy_before == 0.5
+        assert offered.configs[0].cost.isolated_s == pytest.approx(
+            task_cost(COST, factory.PHONE, FOUND.phase_passes).isolated_s
+        )
+        assert offered.configs[1].cost.isolated_s > offered.configs[0].cost.isolated_s
 
     def test_the_chosen_network_runs_before_it_is_trained_and_stays(self):
         session, loop, _ = self.ran(1)
@@ -73,7 +75,7 @@ class TestOffers:
         assert switched == [("application", 0), ("learner", 0), ("application", 1), ("learner", 1)]
         assert [row["training_config"] for row in rows(loop, "updates")] == ["large"]
         assert [row["network"] for row in rows(loop, "shares")][-1] == "large"
-        assert sum(note.facts.frames for note in session.of("watch")) == 30 * FPS
+        assert sum(note.facts.frames for note in session.of("run_stream")) == 30 * FPS
 
     def test_a_scheduler_may_decline(self):
         session, loop, _ = self.ran(None)
@@ -91,7 +93,7 @@ def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_th
     session = factory.on_device(
         estimate=lambda node, phase: replace(FOUND, after=(0.8, 0.3)),
         switch=lambda node, variant: variant,
-        train=lambda node, plan: trained(work=work),
+        train=lambda node, plan: trained(passes=work),
     )
     at_once = Member("scaling", "adascale", (("patience", 1), ("dwell_s", 0.0)))
     given = {"adaptation": ESTIMATING, "scaling": at_once, "session": session}
@@ -101,17 +103,18 @@ def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_th
     assert switched == [("application", 1), ("learner", 1), ("application", 0), ("learner", 0)]
     _, second = rows(loop, "updates")
     assert second["isolated_s"] == pytest.approx(
-        need_of(costs[1], factory.PHONE, FOUND.work).alone_s + need_of(costs[0], factory.PHONE, work).alone_s
+        task_cost(costs[1], factory.PHONE, FOUND.passes).isolated_s
+        + task_cost(costs[0], factory.PHONE, work).isolated_s
     )
 
 
 @pytest.fixture(scope="module")
 def built():
     """Return a member, a small master with two sizes, and the member's estimator for it."""
-    scaling, data = Surrogate(keep=(0.6, 0.3), stages=(0.3,), epochs=1), problem()
+    scaling, data = Surrogate(keep_ratios=(0.6, 0.3), stages=(0.3,), epochs=1), problem()
     family = scaling.build(build("tiny_residual", CLASSES, seed=0).eval(), data)
     member = ElasticDnn(iterations=1, estimates=4)
-    return member, scaling, family, member.pack_family(scaling, family, data)
+    return member, scaling, family, member.summarise_source_family(scaling, family, data)
 
 
 class TestEstimator:
@@ -152,5 +155,5 @@ class TestEstimator:
         _, scaling, family, _ = built
         network = scaling.select(family, Budget(variant=0))
         plain = ElasticDnn()
-        assert plain.packs is False and not plain.pack_family(scaling, family, problem())
+        assert plain.has_source_summary is False and not plain.summarise_source_family(scaling, family, problem())
         assert plain.estimate(network, plain.prepare(network), self.batch(), Phase(2))[0] is None

@@ -42,7 +42,7 @@ from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.ledger import PURPOSES, Ledger
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.world.apps import AppGoals, Event
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.link import Radio
 
 FROM_NOTHING = Member("adaptation", "shot", (("iterations", 2), ("batch", 2)))
@@ -118,7 +118,7 @@ class Instead(OnDevice):
 PHASE_S = 50 * 3 * FORWARD_S  # fifty steps: forward, and back by inputs and by weights
 
 
-PHASE_J = need_of(COST, PHONE, Passes((4,) * 50, (4,) * 50)).joules
+PHASE_J = task_cost(COST, PHONE, Passes((4,) * 50, (4,) * 50)).joules
 
 
 def visits() -> tuple[Event, ...]:
@@ -187,7 +187,13 @@ class TestScaling:
         macs = count_cost(build("half", 8, seed=0), 32, 48).macs
         slow = {"name": "slow", "macs_per_s": macs / 0.07, "bytes_per_s": 1e12, "overhead_s": 0, "memory_bytes": 10**9}
         slow |= {"idle_w": 1, "busy_w": 2}
-        course = {"name": "nested", "keep": [0.9, 0.6], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
+        course = {
+            "name": "nested",
+            "keep_ratios": [0.9, 0.6],
+            "accuracy_loss": 1.0,
+            "prune_epochs": 0,
+            "grow_epochs": 0,
+        }
         workload = {"name": "streets/running", "duration_s": 4, "fps": 20, "height": 32, "width": 48}
         document = {
             "name": "scaled",

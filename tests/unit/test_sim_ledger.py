@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftlab.platform.core.records import Watched
+from driftlab.platform.core.records import InferenceReport
 from driftlab.platform.sim.ledger import Account, Ledger, total
 from driftlab.platform.world.link import Transfer
 
 
-def window(frames: int, scored: int, score: float, *, hits: int = 0) -> Watched:
+def window(frames: int, scored: int, score: float, *, hits: int = 0) -> InferenceReport:
     confusion = np.array([[hits, 1], [0, hits]]) if scored else None
-    return Watched(frames, frames - 1, 0.5, {"inference": 2.0}, scored, scored * score, scored * score / 2, confusion)
+    return InferenceReport(
+        frames, frames - 1, 0.5, {"inference": 2.0}, scored, scored * score, scored * score / 2, confusion
+    )
 
 
 def test_scores_are_means_over_the_frames_that_had_a_truth():

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from loop_factory import Given, Scripted, begin, begin_real, rows
 from machine_factory import job, seconds, told
 
-from driftlab.platform.core.records import Reading, Variant
+from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab.seal import run as run_experiment
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, SchedulerInput, Scheduling, Wants
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.load import Load, LoadStep, speed_of
@@ -218,10 +218,10 @@ class Remembering(Scheduling):
     reasons: frozenset[Any]
 
     def __post_init__(self) -> None:
-        self.asked: list[Window] = []
+        self.asked: list[SchedulerInput] = []
         self.wants = Wants(self.reasons)  # type: ignore[misc]
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
         return Allocation(tuple(Grant(1.0, variant=0) for _ in window.demands))
 
@@ -242,8 +242,8 @@ def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees
     many(future, Given(scheduler, "uniform", "scheduling"))
     same = [one for one in scheduler.asked if one.start_s <= 12]
     assert same == seen["wants"][: len(same)]
-    assert seen["wants"][25].load[-1] == Reading(12.5, 0.25, 6_000_000_000, memory=0.25)
-    assert scheduler.asked[25].load[-1] == Reading(12.5, 0.5, 0, 0.5, memory=1.0)
+    assert seen["wants"][25].load[-1] == LoadReading(12.5, 0.25, 6_000_000_000, memory=0.25)
+    assert scheduler.asked[25].load[-1] == LoadReading(12.5, 0.5, 0, 0.5, memory=1.0)
     assert [one.memory_bytes for one in scheduler.asked[24:26]] == [8_000_000_000, 0]
 
 

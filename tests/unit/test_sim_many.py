@@ -9,7 +9,7 @@ import learning_factory as factory
 import pytest
 from loop_factory import FPS, rows, run, uploads
 
-from driftlab.platform.core.records import Passes, Tried
+from driftlab.platform.core.records import Passes, TrialScores
 from driftlab.platform.core.registry import Member
 from driftlab.platform.world.apps import AppGoals, Event
 
@@ -21,7 +21,9 @@ WORK = Passes((4,) * 10, (4,) * 10)
 def ran(name: str, names: tuple[str, ...], after: float = 0.7, work: Passes = WORK, **more: Any) -> tuple[Any, Any]:
     """Let applications learn that all try ways out of the same use."""
     session = factory.on_device(
-        try_out=lambda node, plan, phases: Tried(0.5, (after,) * len(phases), (work,) * len(phases), Passes((5,)))
+        run_trials=lambda node, plan, phases: TrialScores(
+            0.5, (after,) * len(phases), (work,) * len(phases), Passes((5,))
+        )
     )
     given = {"adaptation": DISTILL, "scheduling": Member("scheduling", name), **factory.TEACHER, **more}
     return run(factory.OnDevice(uploads(5.0)), session=session, apps=names, **given)

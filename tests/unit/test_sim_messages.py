@@ -25,7 +25,7 @@ from loop_factory import (
     uploads,
 )
 
-from driftlab.platform.core.records import Receipt
+from driftlab.platform.core.records import Applied
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
@@ -35,7 +35,7 @@ from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.hardware import find
-from driftlab.platform.world.link import LINKS, Damage
+from driftlab.platform.world.link import LINKS, MessageDamage
 
 
 class TestSwitching:
@@ -76,7 +76,7 @@ class TestLeaving:
         shares = [(row["time_s"], row["window_s"]) for row in rows(loop, "shares")]
         assert shares == [(0.0, 10.0), (25.0, 5.0), (30.0, 10.0)]
         assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
-        assert [note.now_s for note in session.of("watch")] == [10, 30, 40]
+        assert [note.now_s for note in session.of("run_stream")] == [10, 30, 40]
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
     def test_a_stop_belongs_to_the_span_that_ends_with_it(self):
@@ -105,7 +105,7 @@ class TestLeaving:
 
     def test_it_asks_for_weights_when_it_is_back_and_not_before(self):
         """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
-        answers = iter([Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True)])
+        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
         _, loop = run(Scripted(uploads(2.0)), session=session, events=away(8.0, 20.0))
         torn, missed, taken = rows(loop, "updates")
@@ -191,13 +191,13 @@ class TestLateServers:
 class TestRefusals:
     """An upload at 2 s makes an update that arrives at 7.2 s and is refused; asking takes 0.516 s on the uplink."""
 
-    def ran(self, *answers: Receipt, send_s: tuple[float, ...] = (2.0,), **script: Any):
+    def ran(self, *answers: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
         given = iter(answers)
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
         return run(Scripted(uploads(*send_s)), session=session)
 
     def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
-        session, loop = self.ran(Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True))
+        session, loop = self.ran(Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True))
         sent = [(row["direction"], row["kind"], row["bytes"], row["refused"]) for row in rows(loop, "transfers")]
         assert sent == [
             ("up", "samples", UP_BYTES, None),
@@ -216,24 +216,24 @@ class TestRefusals:
         assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES
 
     def test_it_asks_again_until_the_weights_have_come(self):
-        torn = Receipt(0, accepted=False, reason="torn")
-        _, loop = self.ran(torn, torn, torn, Receipt(4, accepted=True))
+        torn = Applied(0, accepted=False, reason="torn")
+        _, loop = self.ran(torn, torn, torn, Applied(4, accepted=True))
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert np.diff(asked) == pytest.approx([0.516 + 0.9 + RETRY_S] * 2)
         assert [row["version"] for row in rows(loop, "updates")] == [None, None, None, 4]
 
     def test_it_asks_once_for_two_refusals(self):
         """A second update was on its way when the first was refused."""
-        torn, stale = (Receipt(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
-        session, loop = self.ran(torn, stale, Receipt(3, accepted=True), send_s=(2.0, 3.0))
+        torn, stale = (Applied(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
+        session, loop = self.ran(torn, stale, Applied(3, accepted=True), send_s=(2.0, 3.0))
         kinds = [row["kind"] for row in rows(loop, "transfers")]
         assert kinds.count("resync") == len(session.of("resend")) == 1
 
     def test_every_weight_comes_even_if_the_next_phase_has_nothing_to_learn_from(self):
         usable = iter([3.0, None])
         session, loop = self.ran(
-            Receipt(0, accepted=False, reason="torn"),
-            Receipt(2, accepted=True),
+            Applied(0, accepted=False, reason="torn"),
+            Applied(2, accepted=True),
             send_s=(2.0, 6.2),
             store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=next(usable)),
         )
@@ -242,14 +242,14 @@ class TestRefusals:
 
     def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
         """The state counts 11 per answer; what comes with every weight is what the server has by then."""
-        given = iter([Receipt(0, accepted=False, reason="torn"), *[Receipt(2, accepted=True)] * 3])
+        given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
         streaming = Scripted(uploads(2.0, 7.5, 12.0))
         run(streaming, session=session, duration_s=13.0)
         assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
 
     def test_nothing_is_asked_for_after_the_end(self):
-        torn = Receipt(0, accepted=False, reason="torn")
+        torn = Applied(0, accepted=False, reason="torn")
         _, loop = self.ran(*[torn] * 30)
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert 5 < len(asked) < 20
@@ -262,9 +262,9 @@ class TestDamagedMessages:
     def ran(self, monkeypatch, up: tuple[int, ...] = (), down: tuple[int, ...] = (), **given: Any):
         count, torn = {"up": 0, "down": 0}, {"up": up, "down": down}
 
-        def draw(direction: str, share: float) -> Damage | None:
+        def draw(direction: str, share: float) -> MessageDamage | None:
             count[direction] += 1
-            return Damage("cut", 0) if count[direction] in torn[direction] else None
+            return MessageDamage("cut", 0) if count[direction] in torn[direction] else None
 
         def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
             return way
@@ -285,7 +285,7 @@ class TestDamagedMessages:
         assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
 
     def test_a_request_that_is_torn_is_not_answered_and_made_again(self, monkeypatch):
-        answers = iter([Receipt(0, accepted=False, reason="torn"), Receipt(2, accepted=True)])
+        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
         session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
         asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
@@ -296,7 +296,7 @@ class TestDamagedMessages:
         given = {"streaming": Labels(uploads(5.0)), "adaptation": Member("adaptation", "frozen"), "session": tracking()}
         session, _ = self.ran(monkeypatch, down=(1,), **given)
         (tracked,) = session.of("track")
-        assert tracked.args[-1] == Damage("cut", 0)
+        assert tracked.args[-1] == MessageDamage("cut", 0)
 
 
 class TestLabels:

@@ -53,7 +53,7 @@ def test_what_crosses_the_line_is_what_the_tables_count(ran):
 
 def test_no_frame_crosses_the_line_but_for_the_oracle(ran):
     _, backend = ran
-    assert set(backend.crossed) <= {"upload", "train", "reveal", "build"}
+    assert set(backend.crossed) <= {"upload", "train", "sample_with_truth", "build"}
 
 
 def test_the_child_has_ended(ran):

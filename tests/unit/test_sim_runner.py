@@ -39,9 +39,9 @@ from driftlab.platform.sim.setting import (
     BuiltNetwork,
     Cell,
     Device,
-    Site,
     StreamSpec,
     TeacherSpec,
+    TrainingSite,
     WorkloadSetup,
 )
 from driftlab.platform.streaming.base import PLAN_BYTES, DownlinkPlan, Sampling
@@ -94,8 +94,8 @@ class TestOneUpload:
     def test_calls_come_in_the_order_of_virtual_time(self, ran):
         notes = [(note.now_s, note.verb) for note in ran[0].notes if note.verb not in ("capture", "finish")]
         assert notes == sorted(notes, key=lambda note: note[0])
-        learning = ["receive", "reveal", "label", "store", "forget", "train"]
-        assert [verb for _, verb in notes] == ["upload", *learning, "watch", "apply", "watch", "watch"]
+        learning = ["receive", "sample_with_truth", "label", "store", "drop_samples_before", "train"]
+        assert [verb for _, verb in notes] == ["upload", *learning, "run_stream", "apply", "run_stream", "run_stream"]
         assert [now_s for now_s, _ in notes] == pytest.approx([0, *[6.5] * 4, 8.5, 8.5, 10, 10.2, 20, 30])
 
     def test_work_starts_when_its_virtual_start_comes_and_is_waited_for_at_its_end(self, ran):
@@ -104,14 +104,14 @@ class TestOneUpload:
         assert (train.now_s, train.asked_s) == (pytest.approx(8.5), pytest.approx([9.5]))
 
     def test_payloads_go_from_job_to_job(self, ran):
-        verbs = ("upload", "receive", "reveal", "label", "store")
+        verbs = ("upload", "receive", "sample_with_truth", "label", "store")
         (upload,), (receive,), (reveal,), (label,), (store,) = (ran[0].of(verb) for verb in verbs)
         (sampling,) = upload.args
         assert receive.args == (upload, sampling, (32, 48), None)
         assert (reveal.node.kind, reveal.args) == ("device", (sampling.times_s,))
         assert label.args == (reveal,)
         assert store.args == (receive, label, None)
-        assert [note.args[0] for note in ran[0].of("watch")] == ran[0].of("capture")
+        assert [note.args[0] for note in ran[0].of("run_stream")] == ran[0].of("capture")
 
     def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
         placed = {node.kind: now_s for now_s, node, _ in ran[0].placed}
@@ -191,7 +191,7 @@ class TestPlans:
 
     def test_a_member_that_sends_nothing_needs_no_server(self):
         session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
-        assert {note.verb for note in session.notes} == {"capture", "watch", "finish"}
+        assert {note.verb for note in session.notes} == {"capture", "run_stream", "finish"}
         assert "learner" not in {node.kind for _, node, _ in session.placed}
         assert rows(loop, "transfers") == rows(loop, "updates") == []
 
@@ -209,14 +209,14 @@ class TestTraining:
         assert [row["arrive_s"] for row in rows(loop, "updates")] == [0, 0, 10, 10]
 
     def test_where_a_score_ends_training_its_length_is_known_only_afterwards(self):
-        session = FakeSession(train=lambda node, answer: trained(iterations=7, work=Passes((5,) * 8, (5,) * 7)))
+        session = FakeSession(train=lambda node, answer: trained(iterations=7, passes=Passes((5,) * 8, (5,) * 7)))
         _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session)
         (update,) = rows(loop, "updates")
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(7 * STEP_S)
 
     def test_where_a_score_ends_training_a_step_takes_all_frames(self):
         work = Passes((5,) * 8, (5,) * 7)  # one look more than steps
-        session = FakeSession(train=lambda node, answer: replace(trained(iterations=7), frames=5, work=work))
+        session = FakeSession(train=lambda node, answer: replace(trained(iterations=7), frames=5, passes=work))
         _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session, step_s=None)
         (update,) = rows(loop, "updates")
         wanted_s = (8 + 7 * 2) * inference_s(COST, hardware.find("server-v100"), batch=5)
@@ -314,7 +314,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             30.0,
         )
         student = BuiltNetwork("tiny", single_profile(COST), "", "w")
-        server = Site(hardware.find("server-v100"), 0.1, 0.1)
+        server = TrainingSite(hardware.find("server-v100"), 0.1, 0.1)
         needs = AppNetworks(student, None, TeacherSpec(), 0.1, 8)
         setting = WorkloadSetup("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
         session.loop = Runner(cell, setting, session)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from loop_factory import FakeSession, Given, Scripted, rows, run, uploads
 
-from driftlab.platform.core.records import Passes, Tried
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.core.records import Passes, TrialScores
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
 from driftlab.platform.sim.server import spread
 
 GAINS = {"device-0": 0.1, "device-1": 0.3}
@@ -20,28 +20,28 @@ class Greedy(Scheduling):
     """Serves the round that is expected to gain most."""
 
     wants = Wants(observed=True, server=True)
-    asked: list[Window] = field(default_factory=list)
+    asked: list[SchedulerInput] = field(default_factory=list)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
         gains = [
-            0.0 if one.learning is None else (one.learning.then or 0) - (one.learning.now or 0)
+            0.0 if one.learning is None else (one.learning.accuracy_after or 0) - (one.learning.accuracy_before or 0)
             for one in window.demands
         ]
         first = gains.index(max(gains))
-        return Allocation(tuple(Grant(0.0, learn=float(place == first)) for place in range(len(gains))))
+        return Allocation(tuple(Grant(0.0, training_share=float(place == first)) for place in range(len(gains))))
 
 
 def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Let two devices send at the same time, twice; one gains more in each round."""
     scores: dict[str, int] = {}
 
-    def tried(node: Any, plan: Any, phases: Any, fresh: bool) -> Tried:
+    def tried(node: Any, plan: Any, phases: Any, fresh: bool) -> TrialScores:
         scores[node.name] = scores.get(node.name, 0) + 1
         after = scores[node.name] % 2 == 0
-        return Tried(0.5 + after * GAINS[node.name], (), (), Passes((5,)))
+        return TrialScores(0.5 + after * GAINS[node.name], (), (), Passes((5,)))
 
-    session = FakeSession(try_out=tried)
+    session = FakeSession(run_trials=tried)
     given = {} if scheduler is None else {"scheduling": Given(scheduler)}
     session, loop = run(Scripted(uploads(5.0, 15.0)), session=session, devices=2, **given)
     return session, sorted(rows(loop, "updates"), key=lambda row: row["train_end_s"])
@@ -53,9 +53,11 @@ class TestSharedServer:
         session, updates = served(scheduler)
         assert [row["device"] for row in updates] == ["device-0", "device-1", "device-1", "device-0"]
         both = [asked for asked in scheduler.asked if len(asked.demands) == 2][-1]
-        told = {one.app: (one.learning.now, one.learning.then) for one in both.demands if one.learning}
+        told = {
+            one.app: (one.learning.accuracy_before, one.learning.accuracy_after) for one in both.demands if one.learning
+        }
         assert told["device-1"][1] == pytest.approx(0.8)
-        assert len(session.of("try_out")) == 8
+        assert len(session.of("run_trials")) == 8
 
     def test_measuring_what_a_round_gains_is_paid(self):
         (plain, *_), (paid, *_) = served(None)[1], served(Greedy())[1]
@@ -64,7 +66,7 @@ class TestSharedServer:
     def test_without_such_a_member_rounds_are_served_in_order_of_arrival_and_nothing_is_measured(self):
         session, updates = served(None)
         assert [row["device"] for row in updates] == ["device-0", "device-1"] * 2
-        assert not session.of("try_out")
+        assert not session.of("run_trials")
 
 
 @pytest.mark.parametrize(

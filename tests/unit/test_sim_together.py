@@ -10,14 +10,23 @@ import learning_factory as factory
 import pytest
 from loop_factory import COST, FPS, Given, rows, run, stored, uploads
 
-from driftlab.platform.core.records import Need, Passes, Tried
+from driftlab.platform.core.records import Passes, TaskCost, TrialScores
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Learning, Scheduling, Wants, Way, Window
+from driftlab.platform.scheduling.base import (
+    Allocation,
+    Demand,
+    Grant,
+    SchedulerInput,
+    Scheduling,
+    TrainingConfig,
+    TrainingOffer,
+    Wants,
+)
 from driftlab.platform.sim.interleaving import interleaved
-from driftlab.platform.sim.setting import Site
+from driftlab.platform.sim.setting import TrainingSite
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.machine import Machine
+from driftlab.platform.world.machine import Processor
 
 DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
 SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
@@ -28,12 +37,12 @@ class Planner(Scheduling):
     """Lets every application learn, and remembers what it was asked."""
 
     wants = Wants(trials=True, together=True)
-    asked: list[Window] = field(default_factory=list)
+    asked: list[SchedulerInput] = field(default_factory=list)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
         part = 0.5 / max(1, len(window.demands))
-        return Allocation((Grant(part, learn=part, way=1),) * len(window.demands))
+        return Allocation((Grant(part, training_share=part, config=1),) * len(window.demands))
 
     @property
     def offers(self) -> list[tuple[float, list[str]]]:
@@ -49,10 +58,10 @@ def ran(names: tuple[str, ...] = ("a", "b"), **more: Any) -> tuple[Any, Any, Pla
     """Run applications with equal periods; the trial of the last one takes longer."""
     scheduler = Planner()
 
-    def tried(node: Any, plan: Any, phases: Any) -> Tried:
-        return Tried(0.5, (0.6, 0.7), (LONG if node.name.endswith(names[-1]) else SHORT,) * 2, Passes((5,)))
+    def tried(node: Any, plan: Any, phases: Any) -> TrialScores:
+        return TrialScores(0.5, (0.6, 0.7), (LONG if node.name.endswith(names[-1]) else SHORT,) * 2, Passes((5,)))
 
-    script = {"try_out": tried, **more.pop("script", {})}
+    script = {"run_trials": tried, **more.pop("script", {})}
     given = {"adaptation": DISTILL, "scheduling": Given(scheduler), **factory.TEACHER, **more}
     session, loop = run(factory.OnDevice(uploads(5.0)), session=factory.on_device(**script), apps=names, **given)
     return session, loop, scheduler
@@ -106,7 +115,7 @@ class TestEngines:
     FED = replace(factory.PHONE, macs_per_s=1e18, bytes_per_s=1e18, overhead_s=0.0, load_s=0.05, prepare_s=0.05)
 
     def lengths(self, name: str) -> list[float]:
-        site = Site(self.FED, None, None)
+        site = TrainingSite(self.FED, None, None)
         need = site.learn(COST, Passes((4,) * 10, (4,) * 10))
         assert dict(need.seconds) == {
             "accelerator": pytest.approx(0, abs=1e-6),
@@ -114,17 +123,17 @@ class TestEngines:
             "cpu": pytest.approx(2.0),
         }
         clock = make_clock("virtual")
-        machine, ended = Machine(clock, lambda machine, reason: shares), []
+        machine, ended = Processor(clock, lambda machine, reason: shares), []
         member = Member("scheduling", name).make()
-        ways = (Way("10 steps", need),)
-        demands = tuple(Demand(app, 1.0, (), learning=Learning("offered", ways)) for app in "ab")
-        grants = member.allocate(Window(0.0, 100.0, 10**9, demands, reason="offer")).grants
+        ways = (TrainingConfig("10 steps", need),)
+        demands = tuple(Demand(app, 1.0, (), learning=TrainingOffer("offered", ways)) for app in "ab")
+        grants = member.allocate(SchedulerInput(0.0, 100.0, 10**9, demands, reason="offer")).grants
         given = [
-            SimpleNamespace(demand=demand, grant=grant, learn=grant.learn)
+            SimpleNamespace(demand=demand, grant=grant, training_share=grant.training_share)
             for demand, grant in zip(demands, grants, strict=True)
         ]
         groups = interleaved(given)
-        shares = {f"{one.demand.app}/learn": groups.get(one.demand.app, one.learn) for one in given}
+        shares = {f"{one.demand.app}/learn": groups.get(one.demand.app, one.training_share) for one in given}
 
         def learn(app: str) -> Any:
             with machine.entered(f"{app}/learn") as work:
@@ -138,15 +147,17 @@ class TestEngines:
         return ended
 
     def test_a_part_that_a_member_has_no_share_of_counts_as_none(self):
-        need = Need({"storage": 2.0, "cpu": 1.0})
-        learning = Learning("running", left=need)
+        need = TaskCost({"storage": 2.0, "cpu": 1.0})
+        learning = TrainingOffer("running", left=need)
         found = []
         for rest in ({}, {"accelerator": 0.0, "link": 0.0}):
             shares = {"a": {"storage": 0.5, **rest}, "b": {"cpu": 0.25, **rest}}
             found.append(
                 interleaved(
                     SimpleNamespace(
-                        demand=Demand(app, 1.0, (), learning=learning), grant=Grant(0.5, beside="both"), learn=learn
+                        demand=Demand(app, 1.0, (), learning=learning),
+                        grant=Grant(0.5, interleave_group="both"),
+                        training_share=learn,
                     )
                     for app, learn in shares.items()
                 )

@@ -26,15 +26,15 @@ from loop_factory import (
 )
 
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
-from driftlab.platform.core.records import Captured, Passes, Tried, Variant
+from driftlab.platform.core.records import Captured, Passes, TrialScores, Variant
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling, Wants, Window
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.rounds import DECLINED
-from driftlab.platform.sim.setting import Site
+from driftlab.platform.sim.setting import TrainingSite
 from driftlab.platform.world import hardware
 from driftlab.platform.world.apps import AppGoals, Event
-from driftlab.platform.world.cost import inference_s, need_of
+from driftlab.platform.world.cost import inference_s, task_cost
 
 # Trials ---------------------------------------------------------------------------------------------------------------
 
@@ -45,11 +45,11 @@ class Chooser(Scheduling):
 
     way: int | None = 0
     wants = Wants(trials=True)
-    asked: list[Window] = field(default_factory=list)
+    asked: list[SchedulerInput] = field(default_factory=list)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, learn=0.4, way=self.way),) * len(window.demands))
+        return Allocation((Grant(0.6, training_share=0.4, config=self.way),) * len(window.demands))
 
 
 class TestTrials:
@@ -59,11 +59,13 @@ class TestTrials:
     LOOKS = Passes((5,))
     WORKS = tuple(Passes((4,) * steps + (5,), (4,) * steps) for steps in (10, 20))
     TRIAL_S = sum(3 * steps * factory.FORWARD_S for steps in (10, 20)) + 3 * inference_s(COST, factory.PHONE, batch=5)
-    TRIAL_J = sum(need_of(COST, factory.PHONE, passes).joules for passes in (LOOKS, *WORKS))
+    TRIAL_J = sum(task_cost(COST, factory.PHONE, passes).joules for passes in (LOOKS, *WORKS))
 
     def ran(self, way: int | None, **more: Any) -> tuple[FakeSession, Any, Chooser]:
         scheduler = Chooser(way)
-        session = factory.on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
+        session = factory.on_device(
+            run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.LOOKS)
+        )
         given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER, **more}
         session, loop = run(factory.OnDevice(uploads(5.0)), session=session, **given)
         return session, loop, scheduler
@@ -73,7 +75,16 @@ class TestTrials:
         events = Event(0.0, "start", a), Event(12.0, "stop", a), Event(25.0, "start", a)
         _, _, scheduler = self.ran(0, events=events)
         asked = [(window.reason, window.start_s) for window in scheduler.asked]
-        assert [reason for reason, _ in asked] == ["window", "offer", "offer", "end", "window", "go", "window", "come"]
+        assert [reason for reason, _ in asked] == [
+            "window",
+            "offer",
+            "offer",
+            "end",
+            "window",
+            "departure",
+            "window",
+            "arrival",
+        ]
         assert [at for reason, at in asked if reason != "end"] == pytest.approx(
             [0, 5, 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4, 10, 12, 20, 25]
         )
@@ -82,23 +93,25 @@ class TestTrials:
         session, _, scheduler = self.ran(1)
         offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
         assert offered.state == "offered"
-        assert offered.now == 0.5
-        assert [way.accuracy for way in offered.ways] == [0.6, 0.7]
-        assert [way.need.alone_s for way in offered.ways] == pytest.approx(
+        assert offered.accuracy_before == 0.5
+        assert [way.accuracy for way in offered.configs] == [0.6, 0.7]
+        assert [way.cost.isolated_s for way in offered.configs] == pytest.approx(
             [3 * n * factory.FORWARD_S for n in (10, 20)]
         )
-        (tried,) = session.of("try_out")
+        (tried,) = session.of("run_trials")
         assert tried.args[1] == (Phase(10), Phase(20))
 
     def test_a_part_of_each_way_may_be_tried_out_and_the_whole_one_is_learned(self):
         scheduler = Chooser(1)
         scheduler.wants = Wants(trials=True, part=0.15)
-        session = factory.on_device(try_out=lambda node, plan, phases: Tried(0.5, (0.6, 0.7), self.WORKS, self.LOOKS))
+        session = factory.on_device(
+            run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.LOOKS)
+        )
         given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
         run(factory.OnDevice(uploads(5.0)), session=session, **given)
         offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
-        assert session.of("try_out")[0].args[1] == (Phase(2), Phase(3))
-        assert [way.tried for way in offered.ways] == [0.2, 0.15]
+        assert session.of("run_trials")[0].args[1] == (Phase(2), Phase(3))
+        assert [way.trial_fraction for way in offered.configs] == [0.2, 0.15]
         assert session.of("train")[0].args[0].phase == Phase(20)
 
     @pytest.mark.parametrize(("way", "steps"), [(0, 10), (1, 20)])
@@ -111,7 +124,7 @@ class TestTrials:
         assert update["train_start_s"] == pytest.approx(begun_s)
         assert update["train_end_s"] == pytest.approx(begun_s + 3 * steps * factory.FORWARD_S / 0.4)
         assert update["isolated_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S + 3 * steps * factory.FORWARD_S)
-        phase_j = need_of(COST, factory.PHONE, Passes((4,) * steps, (4,) * steps)).joules
+        phase_j = task_cost(COST, factory.PHONE, Passes((4,) * steps, (4,) * steps)).joules
         (device,) = rows(loop, "devices")
         assert device["training_j"] == pytest.approx(self.TRIAL_J + phase_j)
         assert device["labelling_j"] == pytest.approx(factory.LABEL_J)
@@ -126,8 +139,8 @@ class TestTrials:
         )
         begun_s = 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4
         assert begun_s < 5.6 < begun_s + 60 * factory.FORWARD_S / 0.4
-        assert (running.state, running.now, running.then) == ("running", 0.5, 0.7)
-        assert running.left.alone_s == pytest.approx(60 * factory.FORWARD_S - (5.6 - begun_s) * 0.4)
+        assert (running.state, running.accuracy_before, running.accuracy_after) == ("running", 0.5, 0.7)
+        assert running.left.isolated_s == pytest.approx(60 * factory.FORWARD_S - (5.6 - begun_s) * 0.4)
 
     @pytest.mark.parametrize("way", [None, 2])
     def test_without_a_way_nothing_is_learned_and_a_row_says_so(self, way):
@@ -146,12 +159,12 @@ class TestTrials:
 class Switcher(Scheduling):
     """Grants the larger network at windows and when a phase ends, and the smaller one when a phase begins."""
 
-    asked: list[Window] = field(default_factory=list)
+    asked: list[SchedulerInput] = field(default_factory=list)
 
-    def allocate(self, window: Window) -> Allocation:
+    def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
         which = 0 if window.reason == "offer" else 1
-        return Allocation(tuple(Grant(0.5, learn=0.5, variant=which) for _ in window.demands))
+        return Allocation(tuple(Grant(0.5, training_share=0.5, variant=which) for _ in window.demands))
 
 
 class TestBetweenWindows:
@@ -173,7 +186,9 @@ class TestBetweenWindows:
         assert [name for _, name in granted] == ["l", "l", "s", "s", "l", "l"]  # asked again when its labels are there
         pieces = [note.args[:2] for note in session.of("capture")]
         assert (10.0, 12.0) in pieces
-        assert sum(note.facts.frames for note in session.of("watch")) == 30 * FPS  # no frame twice, and none left out
+        assert (
+            sum(note.facts.frames for note in session.of("run_stream")) == 30 * FPS
+        )  # no frame twice, and none left out
 
     def test_no_scheduler_is_asked_when_the_session_is_over(self):
         _, loop, scheduler = self.ran(29.0, steps=2000)
@@ -306,13 +321,13 @@ class LateSession(FakeSession):
         return super().result(job)
 
 
-@pytest.mark.parametrize("verb", ["capture", "upload", "watch", "store", "forget", "train", "apply"])
+@pytest.mark.parametrize("verb", ["capture", "upload", "run_stream", "store", "drop_samples_before", "train", "apply"])
 def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
     session = LateSession(verb, 0.3, capture=lambda node, start_s, stop_s: Captured(1, has_truth=True))
     given = {
         "clock": "wall",
         "window_s": 0.1,
-        "server": Site(factory.PHONE, 0.001, 1e-4),
+        "server": TrainingSite(factory.PHONE, 0.001, 1e-4),
         "link": replace(WIRE, rtt_ms=0.0),
     }
     given["link"] = replace(given["link"], up_kbps=1e6, down_kbps=1e6)
@@ -320,7 +335,7 @@ def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
     assert session.blocked_s < 0.05
     shares = [row["time_s"] for row in rows(loop, "shares") if row["device"] == "device-1"]
     assert shares == pytest.approx([0.0, 0.1, 0.2, 0.3])
-    watched = [note.now_s for note in session.of("watch") if note.node.name == "device-1"]
+    watched = [note.now_s for note in session.of("run_stream") if note.node.name == "device-1"]
     assert max(watched) == pytest.approx(0.4, abs=1e-6)
 
 
@@ -339,7 +354,7 @@ class Faulty(Adaptation):
         return 0
 
     def adapt(self, model: Any, state: int, batch: Any, phase: Phase) -> Adapted:
-        good = Adapted(state + 1, 1, (1.0,), work=Passes((1,), (1,)))
+        good = Adapted(state + 1, 1, (1.0,), passes=Passes((1,), (1,)))
         return getattr(self, self.how)(model, good) if state == 1 else good
 
     def reset(self, model: Any, state: int) -> int:

@@ -36,18 +36,18 @@ class TestWatching:
 
     def test_a_window_is_watched_when_it_is_over_and_asked_for_one_window_late(self):
         session, _ = run(Scripted(), duration_s=30.0)
-        assert [note.now_s for note in session.of("watch")] == [10, 20, 30]
-        assert [note.asked_s for note in session.of("watch")] == [[20], [30], [30]]
+        assert [note.now_s for note in session.of("run_stream")] == [10, 20, 30]
+        assert [note.asked_s for note in session.of("run_stream")] == [[20], [30], [30]]
 
     def test_a_window_without_frames_is_not_watched(self):
         session = FakeSession(capture=lambda node, start_s, stop_s: Captured(int(start_s != 10), has_truth=True))
         session, loop = run(Scripted(), session=session)
-        assert [note.now_s for note in session.of("watch")] == [10, 30]
+        assert [note.now_s for note in session.of("run_stream")] == [10, 30]
         assert rows(loop, "runs")[0]["frames"] == 2
 
     def test_truth_is_taken_from_the_stream_where_it_is(self):
         session, _ = run(Scripted())
-        assert [note.args[1] for note in session.of("watch")] == [None] * 3
+        assert [note.args[1] for note in session.of("run_stream")] == [None] * 3
         assert not session.of("label")
 
     def test_a_stream_without_truth_asks_the_teacher(self):
@@ -55,11 +55,11 @@ class TestWatching:
         session, _ = run(Scripted(), session=session)
         asked = session.of("label")
         assert [note.args for note in asked] == [(captured,) for captured in session.of("capture")]
-        assert [note.args[1] for note in session.of("watch")] == asked
+        assert [note.args[1] for note in session.of("run_stream")] == asked
 
     def test_the_whole_machine_goes_to_the_only_application(self):
         session, _ = run(Scripted())
-        assert [note.args[3:] for note in session.of("watch")] == [(((at, 1.0),),) for at in (0.0, 10.0, 20.0)]
+        assert [note.args[3:] for note in session.of("run_stream")] == [(((at, 1.0),),) for at in (0.0, 10.0, 20.0)]
 
     def test_rows_of_the_nodes_come_in_the_order_of_windows(self):
         _, loop = run(Scripted(), devices=2)
@@ -90,7 +90,7 @@ class TestSums:
         def finish(node):
             return Finished("", replace(shown(0), counts=None))
 
-        _, loop = run(Scripted(), session=FakeSession(watch=unscored, finish=finish))
+        _, loop = run(Scripted(), session=FakeSession(run_stream=unscored, finish=finish))
         (whole,) = rows(loop, "runs")
         assert whole["score"] is whole["score_frame"] is whole["score_global"] is None
 

@@ -19,7 +19,7 @@ from driftlab.platform.networks.training.artifacts import Recipe
 from driftlab.platform.results.tables.read import open_run
 
 SIZE: dict[str, Any] = {"height": 16, "width": 16, "fps": 4.0}
-NESTED = {"name": "nested", "keep": [0.75, 0.5], "accuracy_loss": 0.5, "prune_epochs": 1, "grow_epochs": 1}
+NESTED = {"name": "nested", "keep_ratios": [0.75, 0.5], "accuracy_loss": 0.5, "prune_epochs": 1, "grow_epochs": 1}
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from driftlab.platform.networks.predict import predict, state_of, to_input
 from driftlab.platform.networks.pruning.knowledge import MAX_GAP, largest_gap
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.scaling import elastic
-from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.scaling.surrogate import Surrogate
 
 SMALL, LARGE = Budget(variant=0), Budget(variant=1)
 
 
 def member(**params) -> Surrogate:
-    return Surrogate(keep=(0.6, 0.3), stages=(0.3,), epochs=1, **params)
+    return Surrogate(keep_ratios=(0.6, 0.3), stages=(0.3,), epochs=1, **params)
 
 
 @cache
@@ -38,7 +38,7 @@ def images(count: int = 12, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, *SIZE, 3), dtype=np.uint8)
 
 
-def drafted(seed: int = 0, knowledge: str = "identity") -> tuple[elastic.Master, Draft]:
+def drafted(seed: int = 0, knowledge: str = "identity") -> tuple[elastic.Master, ChannelMask]:
     one, found = member(), master(knowledge)
     draft = one.draft(found, SMALL, images(seed=seed), CLASSIFICATION)
     assert draft is not None
@@ -94,7 +94,7 @@ class TestDrafts:
 
     def test_a_draft_without_gates_has_ones(self):
         found, draft = drafted()
-        bare = member().redraft(found, SMALL, Draft(draft.kept))
+        bare = member().redraft(found, SMALL, ChannelMask(draft.kept))
         gates = {name: value for name, value in bare.cuts[0].state.items() if name.endswith(".gate")}
         assert len(gates) == 3
         assert all((value == 1).all() for value in gates.values())
@@ -104,7 +104,7 @@ class TestDrafts:
         with pytest.raises(RequestError, match=r"keeps 4 channels of 'first\.0', not 8"):
             member().redraft(found, LARGE, draft)
         with pytest.raises(RequestError, match="of other groups"):
-            member().redraft(found, SMALL, Draft({"first.0": draft.kept["first.0"]}))
+            member().redraft(found, SMALL, ChannelMask({"first.0": draft.kept["first.0"]}))
 
     def test_detection_entropy_is_largest_for_undecided_classes(self):
         outputs = torch.full((3, CLASSES + 4, 2, 2), -9.0)

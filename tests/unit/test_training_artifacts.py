@@ -21,8 +21,8 @@ from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.training import artifacts, pretrain
 from driftlab.platform.networks.training.artifacts import (
     FamilyRecipe,
-    PackRecipe,
     Recipe,
+    SourceSummaryRecipe,
     cache_folder,
     obtain,
     obtain_pack,
@@ -211,7 +211,7 @@ from driftlab.platform.adaptation.frozen import Frozen
 class Looking(Frozen):
     scale: float = 1.0
 
-    packs = True
+    has_source_summary = True
 
     def pack(self, model, data):
         import torch
@@ -236,7 +236,7 @@ def looking(tmp_path, monkeypatch):
 
     def recipe(adaptation=f"{tmp_path}/looking.py:Looking", params=(), **network):
         family = FamilyRecipe(Recipe("half", height=16, width=24, steps=0, **network), Member("scaling", "fixed"))
-        return PackRecipe(family, Member("adaptation", adaptation, params))
+        return SourceSummaryRecipe(family, Member("adaptation", adaptation, params))
 
     return recipe
 
@@ -318,7 +318,7 @@ def test_a_network_without_recipe_metadata_is_checked_by_its_json_file(built):
 def test_the_version_of_a_member_changes_only_its_keys(monkeypatch):
     def keys():
         families = [FamilyRecipe(RECIPE, Member("scaling", name)) for name in ("usnet", "nested")]
-        packs = [PackRecipe(families[1], Member("adaptation", name)) for name in ("tent", "shot")]
+        packs = [SourceSummaryRecipe(families[1], Member("adaptation", name)) for name in ("tent", "shot")]
         return [recipe.key() for recipe in (*families, *packs)]
 
     before = keys()

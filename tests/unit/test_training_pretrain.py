@@ -97,7 +97,7 @@ def test_a_fresh_head_keeps_the_trained_features(classes):
 
 def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
     labels = np.random.default_rng(0).integers(0, 200, (5, 6, 8), dtype=np.uint8)
-    lessons = pretrain.Lessons(np.repeat(labels[..., None], 3, axis=3), labels)
+    lessons = pretrain.LabelledFrames(np.repeat(labels[..., None], 3, axis=3), labels)
     mirrored = []
 
     def compare(task, images, truth):

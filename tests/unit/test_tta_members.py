@@ -15,7 +15,7 @@ from tta_factory import STREAM, Nt, four, frames, near, outputs, state_of
 
 from driftlab.platform.adaptation.adabn import AdaBn
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.memory import StreamMemory
+from driftlab.platform.adaptation.memory import StreamState
 from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.adaptation.onda import Onda
 from driftlab.platform.adaptation.shot import Shot
@@ -69,12 +69,12 @@ class TestStatistics:
     def test_batch_answers_by_the_batch_and_moves_nothing(self):
         model, member = Nt(), AdaBn(variant="batch", predict_on="batch")
         before, state = state_of(model), member.prepare(model)
-        answered = member.answer(model, state, four())
+        answered = member.predict(model, state, four())
         near(model.seen[-1], BY_BATCH)
         done = member.adapt(model, state, four(), STREAM)
         near(model.seen[-1], BY_BATCH)
-        assert done.answers.tolist() == answered.answers.tolist() == [0, 0, 0, 2]
-        assert done.work == answered.work == Passes((4,))
+        assert done.predictions.tolist() == answered.predictions.tolist() == [0, 0, 0, 2]
+        assert done.passes == answered.passes == Passes((4,))
         assert state_of(model) == before
 
     @pytest.mark.parametrize("member", [AdaBn(), Onda(), AdaBn(variant="full"), Tent(variant="run", learning_rate=0)])
@@ -133,7 +133,7 @@ class TestStatistics:
         variance = 0.7 * model.norm.running_var + 0.3 * values.var(dim=1)
         expected = F.batch_norm(model.inputs, mean, variance).relu().mean(dim=(2, 3)) @ model.head.weight.T
         before, member = state_of(model), AdaBn(variant="alpha", alpha=0.3, predict_on="batch")
-        member.answer(model, member.prepare(model), four())
+        member.predict(model, member.prepare(model), four())
         near(model.seen[-1], expected.detach(), 1e-12)
         assert state_of(model) == before
 
@@ -164,7 +164,7 @@ class TestTent:
         near(model.norm.bias.detach(), [0.039743, 0.015879, -0.016363])
         near(model.norm.running_mean, [0.1, -0.2, 0.3], 1e-7)
         assert torch.equal(model.head.weight, head)
-        assert done.answers.tolist() == [0, 0, 0, 2]
+        assert done.predictions.tolist() == [0, 0, 0, 2]
         again = self.SGD.adapt(model, done.state, four(), STREAM)
         near(again.losses, [0.682719])
         near(
@@ -183,10 +183,10 @@ class TestTent:
         near(model.norm.weight.detach(), [1.001, 1.001, 0.999], 1e-7)
         near(model.norm.bias.detach(), [0.001, 0.001, -0.001], 1e-7)
         assert done.state.steps == 1
-        assert done.work.trained == ("norm",)
-        assert done.work.backward == done.work.forward == (4,)
+        assert done.passes.trained == ("norm",)
+        assert done.passes.backward == done.passes.forward == (4,)
         # 15 numbers of 8 bytes and a count: of the source and of before; two moments of 6 numbers
-        assert done.work.kept_bytes == 2 * (12 * 8 + 8) + 2 * 6 * 8
+        assert done.passes.kept_bytes == 2 * (12 * 8 + 8) + 2 * 6 * 8
 
     def test_it_steps_as_torch_does(self):
         """Ten steps over mini-batches, with the stored statistics moving, against torch's own optimiser."""
@@ -215,8 +215,8 @@ class TestTent:
         for number in range(3):
             done = tent.adapt(ours, state, frames(8, number, SEGMENTATION), STREAM)
             expected = adabn.adapt(theirs, other, frames(8, number, SEGMENTATION), STREAM)
-            assert done.answers.tobytes() == expected.answers.tobytes()
-            answers, state = [*answers, *np.unique(done.answers)], done.state
+            assert done.predictions.tobytes() == expected.predictions.tobytes()
+            answers, state = [*answers, *np.unique(done.predictions)], done.state
         assert state_of(ours) == state_of(theirs)
         assert len(set(answers)) > 1
 
@@ -232,7 +232,7 @@ class TestTent:
         before, member = state_of(model), Tent()
         done = member.adapt(model, member.prepare(model), frames(4, task=DETECTION), STREAM)
         assert "no distribution" in done.skipped
-        assert done.work == Passes()
+        assert done.passes == Passes()
         assert state_of(model) == before
 
     def test_a_network_that_changed_keeps_the_moments_that_fit(self):
@@ -258,7 +258,7 @@ def test_one_frame_with_maps_of_one_place_is_answered_by_what_is_stored(member):
     model.inputs = model.inputs[:, :, :1, :1]
     one = replace(four(), images=four().images[:1])
     expected = outputs(model)[:1]
-    member.answer(model, member.prepare(model), one)
+    member.predict(model, member.prepare(model), one)
     near(model.seen[-1], expected, 1e-12)
 
 
@@ -276,7 +276,7 @@ def test_a_batch_too_small_for_a_batch_norm_is_skipped(member):
 def test_a_state_can_be_kept_and_told_apart():
     model, member = Nt(), Tent()
     state = member.adapt(model, member.prepare(model), four(), STREAM).state
-    assert isinstance(state, StreamMemory)
+    assert isinstance(state, StreamState)
     twin = pickle.loads(pickle.dumps(state))
     assert copy.deepcopy(state).steps == twin.steps == 1
     assert pickle.dumps(member.reset(model, state)) == pickle.dumps(member.prepare(Nt()))

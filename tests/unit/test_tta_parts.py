@@ -9,7 +9,7 @@ from torch import nn
 from tta_factory import near
 
 from driftlab.platform.adaptation.augment import augment
-from driftlab.platform.adaptation.banks import Item, ReservoirBank, TimelyBank
+from driftlab.platform.adaptation.banks import CategoryBalancedBank, Item, ReservoirBank
 from driftlab.platform.adaptation.norms import FollowingNorm, InstanceNorm, normalise_with
 from driftlab.platform.adaptation.rotta import timeliness
 
@@ -39,7 +39,7 @@ class TestViews:
 
 class TestMemories:
     def test_a_timely_memory_frame_by_frame(self):
-        bank, content = TimelyBank(4, classes=2), []
+        bank, content = CategoryBalancedBank(4, classes=2), []
         for number, (label, doubt) in enumerate(
             [(0, 0.1), (0, 0.6), (0, 0.2), (1, 0.5), (0, 0.05), (1, 0.1), (1, 0.3)]
         ):
@@ -50,7 +50,7 @@ class TestMemories:
         near(timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
 
     def test_a_class_that_never_came_finds_room(self):
-        bank = TimelyBank(4, classes=100)
+        bank = CategoryBalancedBank(4, classes=100)
         for number in range(8):
             bank.add(Item(np.array(number), 7, 0.1))
         assert bank.counts() == {7: 1}
@@ -63,7 +63,7 @@ class TestMemories:
         assert bank.counts()[1] == 5
         assert bank.seen == {0: 294, 1: 6}
 
-    @pytest.mark.parametrize("make", [lambda: TimelyBank(3, classes=3), lambda: ReservoirBank(3)])
+    @pytest.mark.parametrize("make", [lambda: CategoryBalancedBank(3, classes=3), lambda: ReservoirBank(3)])
     def test_a_memory_comes_back_from_its_arrays(self, make):
         bank, other = make(), make()
         for number in range(5):

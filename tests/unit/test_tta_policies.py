@@ -43,7 +43,7 @@ class TestRDumb:
     def test_without_an_end_it_is_the_member(self):
         ours, theirs = run(RDumb(member="tent", member_params=()), 5), run(Tent(), 5)
         assert ours[0] == theirs[0]
-        assert [done.answers.tolist() for done in ours[1]] == [done.answers.tolist() for done in theirs[1]]
+        assert [done.predictions.tolist() for done in ours[1]] == [done.predictions.tolist() for done in theirs[1]]
 
     def test_a_job_is_that_of_a_run_begun_at_the_last_return(self):
         after, done = run(RDumb(member="tent", member_params=("learning_rate=0.1",), reset_steps=3), 7)
@@ -51,7 +51,7 @@ class TestRDumb:
         source = state_of(network())
         assert after[2] == after[5] == source
         assert after[3:5] == fresh
-        assert [one.answers.tolist() for one in done[3:5]] == [one.answers.tolist() for one in begun]
+        assert [one.predictions.tolist() for one in done[3:5]] == [one.predictions.tolist() for one in begun]
         assert done[2].changed.any()
         assert not done[2].skipped
 
@@ -64,7 +64,7 @@ class TestSparseUpdates:
         after, done = run(SparseUpdates(member="tent", every_batches=2, budget=2), 6)
         assert [one.iterations for one in done] == [1, 0, 1, 0, 0, 0]
         assert after[0] == after[1] != after[2] == after[5]
-        assert [one.work for one in done if not one.iterations] == [Passes()] * 4
+        assert [one.passes for one in done if not one.iterations] == [Passes()] * 4
         assert "2 batches" in done[1].skipped
         assert "2 steps" in done[5].skipped
 
@@ -97,7 +97,7 @@ class TestAsr:
 
     def test_without_a_collapse_the_threshold_follows_and_the_source_is_paid(self):
         done = run(Asr(member="tent", start=0.3), 2)[1]
-        assert done[0].work.forward == (8, 8)
+        assert done[0].passes.forward == (8, 8)
         first = np.log(4 * 0.3)
         assert float(done[0].state.held["threshold"]) > first
         assert done[0].state.inner.steps == 1
@@ -112,9 +112,9 @@ class TestSnap:
     def test_it_learns_from_the_memory_of_sure_frames(self):
         after, done = run(Snap(member="tent", every_batches=2, capacity=10, confidence=0.0), 4)
         assert [one.iterations for one in done] == [0, 1, 0, 1]
-        assert done[0].work == Passes((8,), kept_bytes=done[0].work.kept_bytes)
-        assert done[1].work.forward == (8, 10, 10)  # the batch, the lesson, the statistics
-        assert done[1].work.backward == (10,)
+        assert done[0].passes == Passes((8,), kept_bytes=done[0].passes.kept_bytes)
+        assert done[1].passes.forward == (8, 10, 10)  # the batch, the lesson, the statistics
+        assert done[1].passes.backward == (10,)
         assert len(done[3].state.held["label"]) == 10
         assert after[0] == state_of(network()) != after[1]
 
@@ -145,7 +145,7 @@ def test_a_policy_learns_on_the_stream_as_its_member_does():
     member = Member(
         "adaptation", "asr", (("member", "rotta"), ("member_params", ("stream_batch=7", "training_runs=concurrent")))
     ).make()
-    assert (member.stream_batch, member.training_runs, member.predict_on, member.packs) == (
+    assert (member.stream_batch, member.training_runs, member.predict_on, member.has_source_summary) == (
         7,
         "concurrent",
         "frame",

@@ -14,7 +14,7 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.architectures import Classifier
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, Classification
-from driftlab.platform.networks.training.training_loop import Data, Lessons
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
 BATCHES, FRAMES, CLASSES = 20, 12, 4
 SEEDS = range(100, 100 + BATCHES)
@@ -46,7 +46,7 @@ class Watching(Classification):
 
     def answers(self, output, height, width):
         self.seen.append(output.detach().clone())
-        return super().answers(output, height, width)
+        return super().predictions(output, height, width)
 
 
 def pictures(seed: int, count: int = FRAMES) -> np.ndarray:
@@ -62,15 +62,15 @@ INPUTS = [to_input(images) for images in IMAGES]
 SOURCE = pictures(1, 24)
 
 
-def source_data() -> Data:
-    lessons = Lessons(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
-    return Data(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
+def source_data() -> DataSplits:
+    lessons = LabelledFrames(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
+    return DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
 
 
 def stream(name: str, **params):
     """Let a member learn from all batches; return what it answered by, the first outputs of each call, its results."""
     member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
-    state = member.prepare(model, member.pack(model, source_data()) if member.packs else {})
+    state = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {})
     answered, first, results = [], [], []
     for images, seed in zip(IMAGES, SEEDS, strict=True):
         task = Watching()
@@ -86,7 +86,7 @@ def stream(name: str, **params):
 def after_each(name: str, **params):
     """Return the outputs for each batch after the step on it, by stored statistics."""
     member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
-    state, found = member.prepare(model, member.pack(model, source_data()) if member.packs else {}), []
+    state, found = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {}), []
     for images, seed in zip(IMAGES, SEEDS, strict=True):
         state = member.adapt(
             model, state, Batch(images, None, np.random.default_rng(seed), CLASSIFICATION), STREAM

@@ -50,7 +50,7 @@ class TestEata:
         again = member.adapt(model, done.state, four(), STREAM)
         assert again.accepted == again.iterations == 0
         assert again.skipped
-        assert again.work == replace(done.work, backward=())
+        assert again.passes == replace(done.passes, backward=())
         assert again.state.held["mean"].tobytes() == done.state.held["mean"].tobytes()
         assert state_of(model) == before
 
@@ -91,14 +91,14 @@ class TestSar:
         near(model.norm.weight.detach(), [1.053983, 1.021998, 0.981503])
         near(model.norm.bias.detach(), [0.054950, 0.017922, -0.023606])
         near(done.state.held["average"], 0.638674)
-        assert done.work.forward == done.work.backward == (4, 4)
+        assert done.passes.forward == done.passes.backward == (4, 4)
 
     def test_nothing_sure_teaches_nothing(self):
         model, member = Nt(), Sar(entropy_margin=1e-9)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.accepted == 0
         assert "average" not in done.state.held
-        assert done.work == replace(done.work, forward=(4,), backward=())
+        assert done.passes == replace(done.passes, forward=(4,), backward=())
 
     def test_a_collapse_returns_to_the_source(self):
         model, member = Nt(), Sar(reset_threshold=2.0, **HAND)
@@ -124,8 +124,8 @@ class TestCoTta:
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.losses, [0.721258])
         assert all(np.abs(value).max() < 1e-14 for value in done.state.moments[0].values())
-        assert done.work.forward == (4, 4, 4)
-        assert done.answers.tolist() == [0, 0, 0, 2]
+        assert done.passes.forward == (4, 4, 4)
+        assert done.predictions.tolist() == [0, 0, 0, 2]
 
     def test_with_certainty_every_weight_of_the_student_returns(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
@@ -141,8 +141,8 @@ class TestCoTta:
         for confidence, forward in ((1.0, (6,) * 6), (0.0, (6,) * 3)):
             member = CoTta(confidence_threshold=confidence, augmentations=3)
             done = member.adapt(model, member.prepare(model), frames(6), STREAM)
-            assert done.work.forward == forward
-            assert done.work.backward == (6,)
+            assert done.passes.forward == forward
+            assert done.passes.backward == (6,)
 
 
 class TestHeads:
@@ -191,7 +191,7 @@ class TestHeads:
         after = state_of(model)
         assert {name for name in before if before[name] != after[name]} == {"head.weight", "head.bias"}
         near(model.head.weight.detach().norm(dim=1)[model.head.weight.detach().norm(dim=1) > 0], 1, 1e-5)
-        assert done.work == Passes((8,), (), (), done.work.kept_bytes)
+        assert done.passes == Passes((8,), (), (), done.passes.kept_bytes)
 
 
 LIKE = torch.tensor([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.6, 0.5]], dtype=torch.float64)
@@ -232,7 +232,7 @@ class TestBufr:
         model, member = Nt(), Bufr()
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert "no summary" in done.skipped
-        assert done.work == Passes()
+        assert done.passes == Passes()
 
     def test_parts_join_from_the_bottom_and_the_head_stays(self):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Bufr(iterations=2)
@@ -289,7 +289,7 @@ class TestAce:
             done = member.adapt(model, state, frames(8, number), Phase())
             state = done.state
             assert state.held["styles"].shape == (number, 2, 3)
-        assert done.work.forward == done.work.backward == (5,) * 6
+        assert done.passes.forward == done.passes.backward == (5,) * 6
 
 
 class TestReplay:
@@ -341,8 +341,8 @@ class TestReplay:
             done = member.adapt(model, state, frames(12, number), Phase())
             state = done.state
             assert len(state.held["replay/label"]) == 3 * (1 + number)
-        assert done.work.forward[-1] == 3
-        assert sum(done.work.backward) == 2 * (4 + 4)
+        assert done.passes.forward[-1] == 3
+        assert sum(done.passes.backward) == 2 * (4 + 4)
 
 
 @pytest.mark.parametrize("member", [RoTta(every_frames=8), Note(every_frames=8)])

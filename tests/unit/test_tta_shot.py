@@ -70,17 +70,17 @@ class TestShot:
         looks = (6, 6, 6, 2)
         each = [(6,) * 3, (6,) * 3, (6,) * 2]
         expected = (1, *(n for part in each for n in (*looks, *part))) if cls_par else (1, *(6,) * 8)
-        assert done.work.forward == expected
-        assert done.work.backward == (6,) * 8
+        assert done.passes.forward == expected
+        assert done.passes.backward == (6,) * 8
 
     def test_what_it_trains_and_keeps(self):
         model, member = build("tiny_classifier", 4, seed=0), Shot(iterations=2)
         done = member.adapt(model, member.prepare(model), frames(20), Phase())
         layers = [name for part in ("first", *(f"deep.{n}" for n in range(3))) for name in (f"{part}.0", f"{part}.1")]
-        assert list(done.work.trained) == layers
+        assert list(done.passes.trained) == layers
         stored = sum(value.nbytes for value in model.state_dict().values())
         learning = sum(value.nbytes for name, value in model.named_parameters() if not name.startswith("head"))
-        assert done.work.kept_bytes == 2 * stored + learning + 20 * (48 * 4 + 4 * 4 + 8)
+        assert done.passes.kept_bytes == 2 * stored + learning + 20 * (48 * 4 + 4 * 4 + 8)
 
     def test_on_the_stream_it_steps_once_and_keeps_its_speed(self):
         ours, theirs = (build("tiny_classifier", 4, seed=0) for _ in range(2))
@@ -96,7 +96,7 @@ class TestShot:
             optimiser.step()
             state = done.state
             assert done.iterations == 1
-            assert done.work.forward == ((1, 8) if number == 0 else (8,))  # the first time it looks for the head
+            assert done.passes.forward == ((1, 8) if number == 0 else (8,))  # the first time it looks for the head
         assert state_of(ours) == state_of(theirs)
 
     @pytest.mark.parametrize(("network", "task"), [("tiny", SEGMENTATION), ("tiny_detector", DETECTION)])
@@ -105,7 +105,7 @@ class TestShot:
         before = state_of(model)
         done = member.adapt(model, member.prepare(model), frames(4, task=task), STREAM)
         assert done.skipped == f"SHOT names whole frames, the task is {task.name}"
-        assert done.work == Passes()
+        assert done.passes == Passes()
         assert state_of(model) == before
 
     def test_one_frame_says_nothing_about_variety(self):

@@ -17,7 +17,7 @@ from driftlab.platform.networks.pruning.depth import removable_blocks
 from driftlab.platform.networks.pruning.family import absorb, extract, merge_networks, restore, store
 from driftlab.platform.networks.pruning.ranking import rank
 from driftlab.platform.networks.pruning.surgery import cut, groups
-from driftlab.platform.networks.training.training_loop import Data, Lessons, TrainingSchedule, grade
+from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, TrainingSchedule, grade
 from driftlab.platform.scaling import slimming
 from driftlab.platform.scaling.base import most_accurate, variants_on, width_of
 from driftlab.platform.scaling.growing import PruningContext, prefix_of
@@ -88,7 +88,7 @@ def test_calibrate_measures_the_statistics_of_one_width():
 @pytest.mark.slow
 def test_trained_together_all_widths_learn():
     here = context()
-    member = UsNet(keep=factory.KEEP, epochs=4, learning_rate=0.05)
+    member = UsNet(keep_ratios=factory.KEEP, epochs=4, learning_rate=0.05)
     family = member.build(here.model, here.data)
     for which, share in enumerate(factory.KEEP[::-1]):
         bare = slimming.calibrate(here, here.model, share, TrainingSchedule(0, 0.1), 5)
@@ -101,7 +101,7 @@ def test_trained_together_all_widths_learn():
 @pytest.mark.parametrize("start", ["scratch", "pruned"])
 def test_independent_networks_share_no_weights_and_start_as_configured(start):
     here = context()
-    family = Independent(keep=(0.5, 0.25), start=start, epochs=0).build(here.model, here.data)
+    family = Independent(keep_ratios=(0.5, 0.25), start=start, epochs=0).build(here.model, here.data)
     assert family.shared.size == 0
     mine = set(here.model.first[0].weight.flatten().tolist())
     theirs = set(extract(family, 1).first[0].weight.flatten().tolist())
@@ -112,7 +112,10 @@ def test_independent_networks_share_no_weights_and_start_as_configured(start):
 
 def test_independent_networks_train_on_the_pretraining_set():
     here = context()
-    member, plain = Independent(keep=(0.5,), epochs=0, pretrain_set_epochs=2), Independent(keep=(0.5,), epochs=0)
+    member, plain = (
+        Independent(keep_ratios=(0.5,), epochs=0, pretrain_set_epochs=2),
+        Independent(keep_ratios=(0.5,), epochs=0),
+    )
     with pytest.raises(RequestError, match=r"student\.pretrain_set"):
         member.build(here.model, here.data)
     turned = replace(here.data, elsewhere=lambda: more_classes(here.data))
@@ -125,17 +128,17 @@ def test_independent_networks_train_on_the_pretraining_set():
 
 def more_classes(data):
     """Return the same frames with one more class, in another order."""
-    lessons = (Lessons(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
-    return Data(data.task, data.classes + 1, *lessons)
+    lessons = (LabelledFrames(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
+    return DataSplits(data.task, data.classes + 1, *lessons)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "member",
     [
-        Nested(keep=(0.75, 0.5, 0.49, 0.25), accuracy_loss=1.0, prune_epochs=0, grow_epochs=0),
-        Independent(keep=(0.75, 0.5, 0.49, 0.25), epochs=0),
-        UsNet(keep=(0.75, 0.5, 0.49, 0.25), epochs=0),
+        Nested(keep_ratios=(0.75, 0.5, 0.49, 0.25), accuracy_loss=1.0, prune_epochs=0, grow_epochs=0),
+        Independent(keep_ratios=(0.75, 0.5, 0.49, 0.25), epochs=0),
+        UsNet(keep_ratios=(0.75, 0.5, 0.49, 0.25), epochs=0),
     ],
     ids=["nested", "independent", "usnet"],
 )
@@ -149,7 +152,7 @@ def test_shares_of_the_same_whole_channels_are_one_network(member):
 
 def test_a_larger_network_takes_longer_and_draws_more():
     here = context()
-    member = UsNet(keep=factory.KEEP, epochs=0)
+    member = UsNet(keep_ratios=factory.KEEP, epochs=0)
     profile = member.profile(member.build(here.model, here.data), factory.SIZE)
     known = variants_on(hardware.find("phone-lo"), profile)
     assert [one.latency_s for one in known] == sorted({one.latency_s for one in known})
@@ -193,11 +196,11 @@ def test_a_network_without_a_block_is_nested_and_absorbed():
 def test_a_step_trains_the_smallest_network_without_any_block():
     model = build("tiny_residual", factory.CLASSES, seed=0).train()
     here = PruningContext(model, groups(model, EXAMPLE), factory.problem())
-    whole, smallest, *others = OnceForAll(keep=(1.0, 0.5), widths=40)._draw_step(here, np.random.default_rng(0))
+    whole, smallest, *others = OnceForAll(keep_ratios=(1.0, 0.5), widths=40)._draw_step(here, np.random.default_rng(0))
     assert whole == 1.0 and smallest["deep.1"] == 0 and {each["deep.1"] for each in others} == {0.0, 1.0}
     slimming._run_narrow(here, model, {}, smallest, EXAMPLE).sum().backward()
     assert model.deep[1].inner[0].weight.grad is None and bool(model.deep[0].inner[0].weight.grad.any())
-    (_, thin, *_) = OnceForAll(keep=(1.0, 0.5), depth=False)._draw_step(here, np.random.default_rng(0))
+    (_, thin, *_) = OnceForAll(keep_ratios=(1.0, 0.5), depth=False)._draw_step(here, np.random.default_rng(0))
     assert "deep.1" not in thin
 
 
@@ -213,7 +216,7 @@ def test_progressive_training_starts_with_the_full_network_then_depths_then_widt
         return begin
 
     monkeypatch.setattr(slimming, "train_widths", train)
-    member, schedule = OnceForAll(keep=(0.9, 0.5), epochs=8, training="progressive"), TrainingSchedule(8, 0.1, 8)
+    member, schedule = OnceForAll(keep_ratios=(0.9, 0.5), epochs=8, training="progressive"), TrainingSchedule(8, 0.1, 8)
     member._train(here, schedule)
     assert list(phases) == ["whole", "depths", "widths"]
     assert [epochs for epochs, _ in phases.values()] == [2, 3, 3]
@@ -241,7 +244,7 @@ def test_channels_are_sorted_by_their_weights_and_compute_the_same():
 @pytest.mark.slow
 def test_progressive_training_changes_the_weights_and_keeps_networks_nested():
     here = context()
-    member = OnceForAll(keep=(1.0, 0.5), epochs=3, candidates=2, training="progressive")
+    member = OnceForAll(keep_ratios=(1.0, 0.5), epochs=3, candidates=2, training="progressive")
     family = member.build(here.model, here.data)
     joint = replace(member, training="joint").build(here.model, here.data)
     assert not np.array_equal(family.shared, joint.shared)
@@ -254,7 +257,7 @@ def test_progressive_training_changes_the_weights_and_keeps_networks_nested():
 @pytest.mark.slow
 def test_networks_of_uneven_widths_lie_within_one_another_and_take_no_more_than_the_even_ones():
     here = context()
-    member = OnceForAll(keep=(1.0, 0.5), epochs=1, candidates=4)
+    member = OnceForAll(keep_ratios=(1.0, 0.5), epochs=1, candidates=4)
     family = member.build(here.model, here.data)
     assert all(list(counts) == sorted(counts) for counts in family.widths.values())
     for which, share in enumerate((0.5, 1.0)):

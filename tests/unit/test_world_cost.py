@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from driftlab.errors import RequestError, RunError
-from driftlab.platform.core.records import LayerCost, ModelCost, Need, Passes
-from driftlab.platform.world.cost import add_needs, inference_j, inference_s, need_of
+from driftlab.platform.core.records import LayerCost, ModelCost, Passes, TaskCost
+from driftlab.platform.world.cost import add_costs, inference_j, inference_s, task_cost
 from driftlab.platform.world.hardware import CROWDHMT, HARDWARE, PHYSICAL, Hardware, find, from_mapping
 
 BOARD = Hardware("board", 1e9, 1e8, 1e-3, 10**9, 2.0, 5.0)
@@ -62,7 +62,7 @@ MAC_J, BYTE_J = 4.6e-12, (0.5 * 1.25 + 0.5 * 160) * 1e-12
 )
 def test_backward_pass_ends_at_the_first_trained_layer(trained, milliseconds, macs, moved, kept):
     """One forward pass; one pass back for gradients of inputs, and one more for those of trained weights."""
-    cost = need_of(LEARNING, BOARD, Passes((2,), (2,), trained, kept_bytes=1000))
+    cost = task_cost(LEARNING, BOARD, Passes((2,), (2,), trained, kept_bytes=1000))
     assert cost.seconds == {"accelerator": pytest.approx(milliseconds / 1e3, rel=1e-12)}
     assert cost.joules == pytest.approx(macs * MAC_J + moved * BYTE_J, rel=1e-12)
     assert cost.memory_bytes == kept + 1000
@@ -73,20 +73,20 @@ def test_nonlinear_layers_store_their_input_in_the_backward_pass():
     layers = (LEARNING.layers[0], LEARNING.layers[1], relu, LEARNING.layers[2])
     cost = replace(LEARNING, layers=layers)
     kept = [
-        need_of(cost, BOARD, Passes((3,), (3,), trained)).memory_bytes
-        - need_of(LEARNING, BOARD, Passes((3,), (3,), trained)).memory_bytes
+        task_cost(cost, BOARD, Passes((3,), (3,), trained)).memory_bytes
+        - task_cost(LEARNING, BOARD, Passes((3,), (3,), trained)).memory_bytes
         for trained in (None, ("norm",), ("fc",))
     ]
     assert kept == [1500, 1500, 0]
 
 
 def test_partial_training_of_a_layer_costs_a_part_of_its_gradient():
-    def cost_of(**how) -> Need:
-        return need_of(LEARNING, BOARD, Passes((2,), (2,), **how))
+    def cost_of(**how) -> TaskCost:
+        return task_cost(LEARNING, BOARD, Passes((2,), (2,), **how))
 
     still, whole = (cost_of(trained=trained) for trained in (("norm",), ("norm", "fc")))
     part = cost_of(trained=("norm", "fc"), shares=(1.0, 0.25))
-    assert part.alone_s == pytest.approx(0.75 * still.alone_s + 0.25 * whole.alone_s)
+    assert part.isolated_s == pytest.approx(0.75 * still.isolated_s + 0.25 * whole.isolated_s)
     assert part.joules == pytest.approx(0.75 * still.joules + 0.25 * whole.joules)
     assert part.memory_bytes == whole.memory_bytes - 18  # three quarters of the gradient, and all of the inputs
     assert cost_of(trained=("norm", "fc"), shares=(1.0, 1.0)) == whole
@@ -95,53 +95,53 @@ def test_partial_training_of_a_layer_costs_a_part_of_its_gradient():
 
 
 def test_no_passes_have_no_cost():
-    assert need_of(LEARNING, BOARD, Passes()) == Need({}, 0, 0.0)
-    assert need_of(LEARNING, BOARD, Passes(kept_bytes=7)) == Need({}, 7, 0.0)
+    assert task_cost(LEARNING, BOARD, Passes()) == TaskCost({}, 0, 0.0)
+    assert task_cost(LEARNING, BOARD, Passes(kept_bytes=7)) == TaskCost({}, 7, 0.0)
 
 
 def test_forward_passes_cost_inference_and_store_no_activations():
-    cost = need_of(LEARNING, BOARD, Passes((1,), trained=()))
-    assert cost.alone_s == pytest.approx(inference_s(LEARNING, BOARD), rel=1e-12)
+    cost = task_cost(LEARNING, BOARD, Passes((1,), trained=()))
+    assert cost.isolated_s == pytest.approx(inference_s(LEARNING, BOARD), rel=1e-12)
     assert cost.joules == pytest.approx(inference_j(LEARNING, BOARD), rel=1e-12)
     assert cost.memory_bytes == 0
 
 
 def test_batches_add_time_and_the_largest_sets_the_memory():
-    parts = [need_of(LEARNING, BOARD, Passes((frames,), (frames,))) for frames in (2, 5, 3)]
-    whole = need_of(LEARNING, BOARD, Passes((2, 5, 3), (2, 5, 3)))
-    assert whole.alone_s == pytest.approx(sum(part.alone_s for part in parts), rel=1e-12)
+    parts = [task_cost(LEARNING, BOARD, Passes((frames,), (frames,))) for frames in (2, 5, 3)]
+    whole = task_cost(LEARNING, BOARD, Passes((2, 5, 3), (2, 5, 3)))
+    assert whole.isolated_s == pytest.approx(sum(part.isolated_s for part in parts), rel=1e-12)
     assert whole.joules == pytest.approx(sum(part.joules for part in parts), rel=1e-12)
     assert whole.memory_bytes == 5 * 203_000 + 80
-    together = add_needs(parts)
-    assert (together.alone_s, together.joules) == pytest.approx((whole.alone_s, whole.joules), rel=1e-12)
+    together = add_costs(parts)
+    assert (together.isolated_s, together.joules) == pytest.approx((whole.isolated_s, whole.joules), rel=1e-12)
     assert together.memory_bytes == whole.memory_bytes
-    assert add_needs([]) == Need()
+    assert add_costs([]) == TaskCost()
 
 
 def test_more_passes_never_cost_less():
     for trained in (None, ("norm",), ("fc",), ()):
         needs = [
-            need_of(LEARNING, BOARD, Passes((2,) * forward, (2,) * backward, trained))
+            task_cost(LEARNING, BOARD, Passes((2,) * forward, (2,) * backward, trained))
             for forward, backward in ((0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (9, 2), (9, 9))
         ]
         for less, more in itertools.pairwise(needs):
-            assert more.alone_s >= less.alone_s
+            assert more.isolated_s >= less.isolated_s
             assert more.joules >= less.joules
             assert more.memory_bytes >= less.memory_bytes
-        assert needs[2].alone_s == 2 * needs[1].alone_s > 0
+        assert needs[2].isolated_s == 2 * needs[1].isolated_s > 0
 
 
 def test_training_fewer_layers_never_costs_more():
-    parts = [need_of(LEARNING, BOARD, Passes((4,), (4,), trained)) for trained in (None, ("norm", "fc"), ("fc",), ())]
+    parts = [task_cost(LEARNING, BOARD, Passes((4,), (4,), trained)) for trained in (None, ("norm", "fc"), ("fc",), ())]
     for more, less in itertools.pairwise(parts):
-        assert more.alone_s > less.alone_s
+        assert more.isolated_s > less.isolated_s
         assert more.joules > less.joules
         assert more.memory_bytes > less.memory_bytes
 
 
 def test_uncounted_layer_is_refused():
     with pytest.raises(RunError, match="Passes name bn1, which the network has not counted as a layer"):
-        need_of(LEARNING, BOARD, Passes((1,), (1,), ("norm", "bn1")))
+        task_cost(LEARNING, BOARD, Passes((1,), (1,), ("norm", "bn1")))
 
 
 @pytest.mark.parametrize("wrong", [{"forward": (0,)}, {"backward": (2, -1)}, {"kept_bytes": -1}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftlab.platform.world.link import MAX_FLIPPED_BITS, Damage, damaged, draw_damage
+from driftlab.platform.world.link import MAX_FLIPPED_BITS, MessageDamage, damaged, draw_damage
 
 MESSAGE = bytes(range(256)) * 4
 
@@ -17,7 +17,7 @@ def bits_between(one: bytes, other: bytes) -> int:
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("message", [MESSAGE, b"a"])
 def test_cut_message_is_a_prefix(seed, message):
-    torn = Damage("cut", seed).of(message)
+    torn = MessageDamage("cut", seed).of(message)
     assert len(torn) < len(message)
     assert message.startswith(torn)
 
@@ -25,24 +25,24 @@ def test_cut_message_is_a_prefix(seed, message):
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("message", [MESSAGE, b"a"])
 def test_flipped_bits_keep_their_positions(seed, message):
-    torn = Damage("bits", seed).of(message)
+    torn = MessageDamage("bits", seed).of(message)
     assert len(torn) == len(message)
     assert 1 <= bits_between(torn, message) <= MAX_FLIPPED_BITS
-    assert torn == Damage("bits", seed).of(message)
+    assert torn == MessageDamage("bits", seed).of(message)
 
 
 def test_damage_depends_on_the_seed():
-    assert len({Damage("bits", seed).of(MESSAGE) for seed in range(20)}) == 20
-    assert len({len(Damage("cut", seed).of(MESSAGE)) for seed in range(20)}) > 10
+    assert len({MessageDamage("bits", seed).of(MESSAGE) for seed in range(20)}) == 20
+    assert len({len(MessageDamage("cut", seed).of(MESSAGE)) for seed in range(20)}) > 10
 
 
 def test_empty_message_is_unchanged():
-    assert Damage("cut", 0).of(b"") == Damage("bits", 0).of(b"") == b""
+    assert MessageDamage("cut", 0).of(b"") == MessageDamage("bits", 0).of(b"") == b""
 
 
 def test_undamaged_message_is_unchanged():
     assert damaged(MESSAGE, None) is MESSAGE
-    assert damaged(MESSAGE, Damage("cut", 1)) == Damage("cut", 1).of(MESSAGE)
+    assert damaged(MESSAGE, MessageDamage("cut", 1)) == MessageDamage("cut", 1).of(MESSAGE)
 
 
 def test_share_of_damaged_messages_is_as_configured():

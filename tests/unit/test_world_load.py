@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.core.records import Reading
+from driftlab.platform.core.records import LoadReading
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.world import load as loads
 from driftlab.platform.world import load_csv
@@ -99,7 +99,9 @@ def test_battery_charge_falls_by_the_consumed_energy():
 
 class TestSensors:
     def test_reading_has_the_mean_cpu_load_since_the_last_one(self):
-        assert RAMP.sense(4.0, GIB) == Reading(4.0, pytest.approx(0.3), int(GIB * 0.85), 0.85, 23.0, 0.7, memory=0.15)
+        assert RAMP.sense(4.0, GIB) == LoadReading(
+            4.0, pytest.approx(0.3), int(GIB * 0.85), 0.85, 23.0, 0.7, memory=0.15
+        )
         assert RAMP.sense(4.25, GIB).cpu == pytest.approx((0.25 * 0.3 + 0.25 * 0.4) / 0.5)
         assert RAMP.sense(0.0, GIB).cpu == 0.0
 
@@ -122,7 +124,7 @@ class TestSensors:
 
     def test_without_readings_the_speed_is_one(self):
         assert slowdown(()) == 1.0
-        assert slowdown((Reading(0.0, 1.0, 1), Reading(1.0, 0.5, 1, 0.8))) == pytest.approx(0.8 * 0.55)
+        assert slowdown((LoadReading(0.0, 1.0, 1), LoadReading(1.0, 0.5, 1, 0.8))) == pytest.approx(0.8 * 0.55)
 
     def test_queued_law_sets_the_speed(self):
         load = draw(
@@ -140,16 +142,16 @@ class TestLoadIndex:
     def test_it_is_a_mean_and_only_the_ratios_of_weights_count(
         self, cpu: float, memory: float, gpu: float | None, weights: tuple[float, float, float], factor: float
     ):
-        reading = Reading(0.0, cpu, 1, memory=memory, gpu=gpu)
+        reading = LoadReading(0.0, cpu, 1, memory=memory, gpu=gpu)
         used = [share for share in (cpu, gpu, memory) if share is not None]
         found = load_index(reading, IndexWeights(*weights))
         assert min(used) - 1e-12 <= found <= max(used) + 1e-12
         assert load_index(reading, IndexWeights(*(factor * one for one in weights))) == pytest.approx(found)
-        equal = Reading(0.0, cpu, 1, memory=cpu, gpu=None if gpu is None else cpu)
+        equal = LoadReading(0.0, cpu, 1, memory=cpu, gpu=None if gpu is None else cpu)
         assert load_index(equal, IndexWeights(*weights)) == pytest.approx(cpu)
 
     def test_without_a_gpu_its_weight_is_left_out(self):
-        with_gpu, without = Reading(0.0, 0.8, 1, memory=0.4, gpu=0.1), Reading(0.0, 0.8, 1, memory=0.4)
+        with_gpu, without = LoadReading(0.0, 0.8, 1, memory=0.4, gpu=0.1), LoadReading(0.0, 0.8, 1, memory=0.4)
         assert load_index(with_gpu) == pytest.approx(0.6 * 0.8 + 0.2 * 0.1 + 0.2 * 0.4)
         assert load_index(without) == pytest.approx(0.75 * 0.8 + 0.25 * 0.4)
         assert load_index(without, IndexWeights(1.0, 5.0, 0.0)) == 0.8

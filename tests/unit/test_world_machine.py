@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from machine_factory import FixedPolicy, fair, job, seconds, told
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Need, Share
-from driftlab.platform.world.machine import Course, Machine, Pipelined, accelerator_share, done_s, first_come, rate
+from driftlab.platform.core.records import Share, TaskCost
+from driftlab.platform.world.machine import (
+    InterleavedShare,
+    Processor,
+    ShareSchedule,
+    accelerator_share,
+    done_s,
+    first_come,
+    rate,
+)
 
 SHARES = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
 
@@ -25,7 +33,7 @@ CHANGES = st.lists(st.tuples(st.floats(0.01, 20), SHARES), max_size=8)  # (delay
 def test_two_cameras_share_fairly_between_training_and_inference():
     """Ekya's case: isolated training of 10 s for a and 60 s for b, inference of both for 200 s."""
     clock = simpy.Environment()
-    machine, ends = Machine(clock, fair), dict[str, float]()
+    machine, ends = Processor(clock, fair), dict[str, float]()
     for name in ("a/answer", "b/answer"):
         machine.enter(name)
     for name, alone_s in (("a/learn", 10.0), ("b/learn", 60.0)):
@@ -68,7 +76,7 @@ class TestTasks:
     @given(start_s=st.floats(0, 30), alone_s=st.floats(0, 20), changes=CHANGES)
     def test_end_follows_from_the_share_schedule(self, start_s: float, alone_s: float, changes: list[Any]):
         times = [sum(after_s for after_s, _ in changes[: i + 1]) for i in range(len(changes))]
-        schedule: Course = ((0.0, 0.5), *zip(times, (share for _, share in changes), strict=True))
+        schedule: ShareSchedule = ((0.0, 0.5), *zip(times, (share for _, share in changes), strict=True))
         clock, machine, policy = told(a=0.5)
         ends: dict[str, float] = {}
 
@@ -115,7 +123,7 @@ class TestTasks:
 
     def test_consecutive_jobs_keep_their_place(self):
         clock = simpy.Environment()
-        machine, ends = Machine(clock, first_come(1)), dict[str, float]()
+        machine, ends = Processor(clock, first_come(1)), dict[str, float]()
         clock.process(job(machine, "first", [seconds(2), seconds(3)], ends))
         clock.process(job(machine, "second", [seconds(1)], ends, start_s=1))
         clock.run()
@@ -123,7 +131,7 @@ class TestTasks:
 
     def test_leaving_task_frees_its_share_for_waiting_tasks(self):
         clock = simpy.Environment()
-        machine, ends = Machine(clock, first_come(1)), dict[str, float]()
+        machine, ends = Processor(clock, first_come(1)), dict[str, float]()
         gone, given_up = machine.enter("gone"), machine.enter("given up")
         clock.process(job(machine, "next", [seconds(2)], ends))
         clock.run(until=1)
@@ -143,7 +151,7 @@ class TestTasks:
         for name in "ab":
             clock.process(job(machine, name, [seconds(4)], ends))
         clock.run(until=2)
-        machine.leave(machine.works["a"], "go")
+        machine.leave(machine.works["a"], "departure")
         clock.run(until=50)
         assert ends == {"b": 8}
 
@@ -205,7 +213,7 @@ class TestShares:
 
     def test_a_task_has_at_most_one_of_several_processors(self):
         clock, policy = simpy.Environment(), FixedPolicy(a=1.0, b=1.0)
-        machine = Machine(clock, policy, capacity=2)
+        machine = Processor(clock, policy, capacity=2)
         works = [machine.enter(name) for name in "ab"]
         assert [work.share for work in works] == [1.0, 1.0]
         with pytest.raises(RunError, match=r"1\.5"):
@@ -219,14 +227,16 @@ class TestShares:
         assert machine.works["w9"].share == 0.1 + 1e-9
 
     def test_resources_are_used_in_sequence(self):
-        cost = Need({"accelerator": 3.0, "cpu": 1.0})
+        cost = TaskCost({"accelerator": 3.0, "cpu": 1.0})
         assert rate(cost, 0.5) == 0.5
         assert rate(cost, {"accelerator": 0.5, "cpu": 0.25}) == pytest.approx(4 / (3 / 0.5 + 1 / 0.25))
-        assert rate(cost, {"accelerator": 1.0}) == rate(cost, Pipelined({"accelerator": 1.0})) == 0.0
-        assert rate(cost, Pipelined({"accelerator": 0.5, "cpu": 0.25})) == pytest.approx(4 * min(0.5 / 3, 0.25 / 1))
+        assert rate(cost, {"accelerator": 1.0}) == rate(cost, InterleavedShare({"accelerator": 1.0})) == 0.0
+        assert rate(cost, InterleavedShare({"accelerator": 0.5, "cpu": 0.25})) == pytest.approx(
+            4 * min(0.5 / 3, 0.25 / 1)
+        )
         assert rate(seconds(3), {"accelerator": 0.5}) == 0.5
-        assert rate(Need(), {"accelerator": 0.5}) == 1.0
-        assert rate(Need(), {"accelerator": 0.0}) == rate(Need(), {}) == 0.0
+        assert rate(TaskCost(), {"accelerator": 0.5}) == 1.0
+        assert rate(TaskCost(), {"accelerator": 0.0}) == rate(TaskCost(), {}) == 0.0
         assert (
             accelerator_share(0.4),
             accelerator_share({"accelerator": 0.3, "cpu": 1.0}),
@@ -237,7 +247,7 @@ class TestShares:
         clock, machine, policy = told(a={"accelerator": 1.0}, b={"cpu": 1.0})
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(4)], ends))
-        clock.process(job(machine, "b", [Need({"cpu": 6.0})], ends))
+        clock.process(job(machine, "b", [TaskCost({"cpu": 6.0})], ends))
         clock.run(until=2)
         policy.changed(machine, a={"accelerator": 0.5})
         clock.run()
@@ -246,13 +256,13 @@ class TestShares:
     def test_policy_receives_the_reason(self):
         clock, machine, policy = told(a=0.5)
         clock.process(job(machine, "a", [seconds(1)], {}))
-        machine.leave(machine.enter("b", "come"), "go")
+        machine.leave(machine.enter("b", "arrival"), "departure")
         clock.run()
-        assert policy.reasons == ["come", "go", "offer", "end"]
+        assert policy.reasons == ["arrival", "departure", "offer", "end"]
 
     def test_peak_memory_is_that_of_concurrent_tasks(self):
         clock, machine, _ = told(answer=0.5, a=0.25, b=0.25)
-        machine.enter("answer", need=Need(memory_bytes=100))
+        machine.enter("answer", cost=TaskCost(memory_bytes=100))
         clock.process(job(machine, "a", [seconds(1, 30), seconds(1, 20)], {}))
         clock.process(job(machine, "b", [seconds(1, 45)], {}, start_s=5))
         clock.run()

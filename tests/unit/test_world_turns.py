@@ -12,7 +12,7 @@ from machine_factory import FixedPolicy, fair, job, seconds, told
 from simpy.rt import RealtimeEnvironment
 
 from driftlab.platform.core.records import Share
-from driftlab.platform.world.machine import Machine, MachineTask, first_come
+from driftlab.platform.world.machine import Processor, ProcessorTask, first_come
 
 Log = list[tuple[float, Any, str]]
 
@@ -41,7 +41,7 @@ class TestOrder:
             assert orders[0] == orders[1]
 
     def waiting(
-        self, machine: Machine, work: MachineTask | None, name: int, waits: list[int], log: Log, policy: FixedPolicy
+        self, machine: Processor, work: ProcessorTask | None, name: int, waits: list[int], log: Log, policy: FixedPolicy
     ) -> Iterator[Any]:
         for wait_s in waits:
             if work is None:
@@ -92,7 +92,7 @@ def turns(plans: list[Plan], turn: Turn) -> Log:
 
 def by_machine(processors: int) -> Turn:
     def on(clock: simpy.Environment) -> Any:
-        machine = Machine(clock, first_come(processors), processors)
+        machine = Processor(clock, first_come(processors), processors)
 
         def take(name: str, works: list[int], say: Callable[[str], None]) -> Iterator[Any]:
             with machine.entered(name) as work:
@@ -126,7 +126,7 @@ def by_resource(processors: int) -> Turn:
 
 def test_it_runs_on_a_wall_clock():
     clock = RealtimeEnvironment(factor=0.01, strict=False)
-    machine, ends = Machine(clock, fair), dict[str, float]()
+    machine, ends = Processor(clock, fair), dict[str, float]()
     for name, alone_s in (("a", 1.0), ("b", 3.0)):
         clock.process(job(machine, name, [seconds(alone_s)], ends))
     clock.run(until=10)

@@ -24,7 +24,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.networks.predict import evaluating, to_input
 from driftlab.platform.networks.pruning.rankings import RESPONSES, Ranking, Response
 from driftlab.platform.networks.pruning.surgery import Groups
-from driftlab.platform.networks.tasks.tasks import Answers
+from driftlab.platform.networks.tasks.tasks import TaskLabels
 
 Scores = Mapping[str, Tensor]  # by group, one number per channel
 BATCH = 64
@@ -66,7 +66,7 @@ def rank(
     method: Ranking,
     *,
     images: npt.NDArray[np.uint8],
-    labels: Answers,
+    labels: TaskLabels,
     rng: np.random.Generator,
 ) -> Scores:
     """Return the scores of every group's channels; only rankings by response use the images and labels."""
@@ -114,7 +114,7 @@ def sum_by_class(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: in
 
 
 def _by_response(
-    model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: Answers, response: Response
+    model: nn.Module, groups: Groups, images: npt.NDArray[np.uint8], labels: TaskLabels, response: Response
 ) -> Scores:
     """Return the residuals of the maps that the next layer reads, traced back to before any pooling."""
     if labels.dtype == object:
@@ -178,7 +178,7 @@ class SourceTrace(TorchFunctionMode):
         return x, channels
 
 
-def _split_samples(x: Tensor, labels: Answers) -> tuple[Tensor, npt.NDArray[np.integer[Any]]]:
+def _split_samples(x: Tensor, labels: TaskLabels) -> tuple[Tensor, npt.NDArray[np.integer[Any]]]:
     """Split a layer's input into samples with one class each: frames, or places if labels are per pixel."""
     maps = x.detach().cpu().flatten(2) if x.dim() > 2 else x.detach().cpu()[:, :, None]
     if labels.ndim == 1:

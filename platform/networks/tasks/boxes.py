@@ -70,20 +70,20 @@ def _decode_frame(likely: Floats, peak: npt.NDArray[np.bool_], sides: Floats, he
     return np.stack([kind, *corners, likely[kind, row, column]], axis=1).astype(np.float32)
 
 
-def loss(output: torch.Tensor, answers: npt.NDArray[np.object_]) -> torch.Tensor | None:
+def loss(output: torch.Tensor, labels: npt.NDArray[np.object_]) -> torch.Tensor | None:
     """Return the focal loss of the centres per box, plus the error of the sides around them."""
     import torch
     from torch.nn import functional as F
 
-    if not len(answers):
+    if not len(labels):
         return None
     classes, (height, width) = output.shape[1] - SIDES, output.shape[2:]
-    drawn = [_draw_targets(boxes, classes, height, width) for boxes in answers]
+    drawn = [_draw_targets(boxes, classes, height, width) for boxes in labels]
     heat, sides, weight = (torch.from_numpy(np.stack(part)).to(output.device) for part in zip(*drawn, strict=True))
     centre_logits, distances = output[:, :-SIDES], output[:, -SIDES:]
     positive = -((1 - centre_logits.sigmoid()) ** 2) * F.logsigmoid(centre_logits)
     negative = -((1 - heat) ** 4) * centre_logits.sigmoid() ** 2 * F.logsigmoid(-centre_logits)
-    count = max(1, sum(len(boxes) for boxes in answers))
+    count = max(1, sum(len(boxes) for boxes in labels))
     centre_loss = torch.where(heat == 1, positive, negative).sum() / count
     side_loss = (F.smooth_l1_loss(distances, sides, reduction="none", beta=0.1).sum(1) * weight).sum()
     total: torch.Tensor = centre_loss + side_loss / weight.sum().clamp(min=1)

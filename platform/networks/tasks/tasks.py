@@ -1,6 +1,6 @@
 """The operations that depend on the task: ground truth, decoding of outputs, loss, scores and encoding of labels.
 
-Ground truth, teacher labels and predictions have one type, `Answers`, with one entry per frame: label maps
+Ground truth, teacher labels and predictions have one type, `TaskLabels`, with one entry per frame: label maps
 [n, height, width], classes [n], or boxes, an object array [n] of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, in
 predictions, a confidence. Other modules never read the entries. Importing this module does not import torch.
 """
@@ -23,8 +23,8 @@ from driftlab.platform.networks.tasks import boxes
 if TYPE_CHECKING:
     import torch
 
-Answers = npt.NDArray[Any]
-Answer = Any  # one entry of Answers
+TaskLabels = npt.NDArray[Any]
+TaskLabel = Any  # one entry of Answers
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Source = npt.NDArray[np.float32]  # [height, width, 2] source position of each pixel (networks/tasks/flow.py)
@@ -37,27 +37,27 @@ class Task(ABC):
     measure: ClassVar[str]  # name of the score
 
     @abstractmethod
-    def truth(self, frames: Frames) -> Answers | None:
+    def truth(self, frames: Frames) -> TaskLabels | None:
         """Return the ground truth of the frames; None for a stream without."""
 
     @abstractmethod
-    def blank(self, count: int, height: int, width: int) -> Answers:
+    def blank(self, count: int, height: int, width: int) -> TaskLabels:
         """Return an uninitialised array for the labels of `count` frames."""
 
     @abstractmethod
-    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+    def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         """Decode a network's output into predictions for frames of this size."""
 
     @abstractmethod
-    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+    def usable(self, labels: TaskLabels, classes: int) -> npt.NDArray[np.bool_]:
         """Mark the frames with at least one label for training."""
 
     @abstractmethod
-    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+    def loss(self, output: torch.Tensor, labels: TaskLabels) -> torch.Tensor | None:
         """Return the loss of an output, averaged over the usable labels; None without usable labels."""
 
     @abstractmethod
-    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+    def counts(self, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts:
         """Return the counts per frame that the score requires; counts of frames can be added."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Task(ABC):
         """Return the share of correct pixels; None for tasks without labels per pixel."""
         return None
 
-    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+    def by_class(self, counts: Counts, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts | None:
         """Return ground truth, predictions and hits per class, [classes, 3]; None for tasks without class labels."""
         return None
 
@@ -77,7 +77,7 @@ class Task(ABC):
         return np.full(len(by_class), np.nan)
 
     @abstractmethod
-    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+    def phi(self, now: TaskLabel, before: TaskLabel, classes: int) -> float:
         """Return the φ-score of AMS: the symmetric change between two labels, from 0 (equal) to 1 (disjoint).
 
         The paper uses the task's loss, with one of them as the prediction. With hard labels cross-entropy is then 0 or
@@ -85,31 +85,31 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def mirror(self, answers: Answers, width: int) -> Answers:
+    def mirror(self, labels: TaskLabels, width: int) -> TaskLabels:
         """Return the labels of horizontally mirrored frames."""
 
     @abstractmethod
-    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, labels: TaskLabel, source: Source, otherwise: TaskLabel) -> TaskLabel:
         """Warp a label along the motion; `otherwise` fills the places without a source."""
 
     @abstractmethod
-    def pack(self, answer: Answer) -> bytes:
+    def pack(self, labels: TaskLabel) -> bytes:
         """Encode one label for the link, with a checksum."""
 
     @abstractmethod
-    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+    def unpack(self, packed: bytes, height: int, width: int) -> TaskLabel:
         """Decode one label; refuse damaged bytes and another frame size."""
 
     @abstractmethod
-    def count_unlisted(self, answers: Answers, classes: int) -> int:
+    def count_unlisted(self, labels: TaskLabels, classes: int) -> int:
         """Return the number of labels outside the class list."""
 
     @abstractmethod
-    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
+    def drop_unlisted(self, labels: TaskLabel, classes: int) -> TaskLabel:
         """Return a label without entries outside the class list, which cannot be scored."""
 
     @abstractmethod
-    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, labels: TaskLabel, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image of a label on its frame, in the colours of the reports."""
 
 
@@ -119,31 +119,31 @@ class _OfClasses(Task):
     label: ClassVar[type[np.integer[Any]]]  # type of one label
     ignored: ClassVar[int]  # label of an unlisted class
 
-    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+    def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
 
-    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+    def loss(self, output: torch.Tensor, labels: TaskLabels) -> torch.Tensor | None:
         import torch
         from torch.nn import functional as F
 
-        target = torch.tensor(answers, device=output.device).long()
+        target = torch.tensor(labels, device=output.device).long()
         target = torch.where((target >= 0) & (target < output.shape[1]), target, NO_CLASS)
         if not bool((target != NO_CLASS).any()):
             return None
         return F.cross_entropy(output, target, ignore_index=NO_CLASS)
 
-    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-        return np.asarray(_listed(answers, classes).any(axis=tuple(range(1, answers.ndim))))
+    def usable(self, labels: TaskLabels, classes: int) -> npt.NDArray[np.bool_]:
+        return np.asarray(_listed(labels, classes).any(axis=tuple(range(1, labels.ndim))))
 
-    def count_unlisted(self, answers: Answers, classes: int) -> int:
-        return int(np.count_nonzero(~_listed(answers, classes)))
+    def count_unlisted(self, labels: TaskLabels, classes: int) -> int:
+        return int(np.count_nonzero(~_listed(labels, classes)))
 
-    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
-        return np.where(_listed(answer, classes), answer, self.ignored).astype(self.label)[()]
+    def drop_unlisted(self, labels: TaskLabel, classes: int) -> TaskLabel:
+        return np.where(_listed(labels, classes), labels, self.ignored).astype(self.label)[()]
 
 
-def _listed(answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
-    return np.asarray((answers >= 0) & (answers < classes))
+def _listed(labels: TaskLabels, classes: int) -> npt.NDArray[np.bool_]:
+    return np.asarray((labels >= 0) & (labels < classes))
 
 
 class Segmentation(_OfClasses):
@@ -152,13 +152,13 @@ class Segmentation(_OfClasses):
     name, measure = "segmentation", "mIoU"
     label, ignored = np.uint8, IGNORE
 
-    def truth(self, frames: Frames) -> Answers | None:
+    def truth(self, frames: Frames) -> TaskLabels | None:
         return frames.labels
 
-    def blank(self, count: int, height: int, width: int) -> Answers:
+    def blank(self, count: int, height: int, width: int) -> TaskLabels:
         return np.empty((count, height, width), dtype=np.uint8)
 
-    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+    def counts(self, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts:
         """Return confusion matrices; labels outside the class list are ignored, as in the loss."""
         return confusions(predicted, self.drop_unlisted(truth, classes), classes)
 
@@ -168,7 +168,7 @@ class Segmentation(_OfClasses):
     def pixel_accuracy(self, counts: Counts) -> Floats | None:
         return pixel_accuracy(counts)
 
-    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+    def by_class(self, counts: Counts, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts | None:
         matrix = counts.sum(axis=0)
         return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)], axis=1)
 
@@ -177,34 +177,34 @@ class Segmentation(_OfClasses):
         true, predicted, hit = by_class.T
         return ratio(hit, true + predicted - hit)
 
-    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+    def phi(self, now: TaskLabel, before: TaskLabel, classes: int) -> float:
         """Return 1 - mIoU over the pixels and classes listed in both maps; 0 if there are none."""
         listed = _listed(now, classes) & _listed(before, classes)
         score = float(miou(confusion(np.where(listed, now, 0), np.where(listed, before, IGNORE), classes)))
         return 0.0 if np.isnan(score) else 1.0 - score
 
-    def mirror(self, answers: Answers, width: int) -> Answers:
-        return np.ascontiguousarray(answers[..., ::-1])
+    def mirror(self, labels: TaskLabels, width: int) -> TaskLabels:
+        return np.ascontiguousarray(labels[..., ::-1])
 
-    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, labels: TaskLabel, source: Source, otherwise: TaskLabel) -> TaskLabel:
         from driftlab.platform.networks.tasks import flow
 
-        moved = flow.warp(answer, source)
+        moved = flow.warp(labels, source)
         return np.where(moved == IGNORE, otherwise, moved)
 
-    def pack(self, answer: Answer) -> bytes:
-        return wire.pack(np.ascontiguousarray(answer, dtype=np.uint8).tobytes())
+    def pack(self, labels: TaskLabel) -> bytes:
+        return wire.pack(np.ascontiguousarray(labels, dtype=np.uint8).tobytes())
 
-    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+    def unpack(self, packed: bytes, height: int, width: int) -> TaskLabel:
         body = wire.unpack(packed, height * width)
         if len(body) != height * width:
             raise WireError(f"torn: {len(body)} bytes are no label map of {height} × {width}")
         return np.frombuffer(body, dtype=np.uint8).reshape(height, width)
 
-    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, labels: TaskLabel, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         from driftlab.datasets.sheet import PALETTE
 
-        return PALETTE[answer]
+        return PALETTE[labels]
 
 
 class Classification(_OfClasses):
@@ -213,13 +213,13 @@ class Classification(_OfClasses):
     name, measure = "classification", "accuracy"
     label, ignored = np.int64, NO_CLASS
 
-    def truth(self, frames: Frames) -> Answers | None:
+    def truth(self, frames: Frames) -> TaskLabels | None:
         return frames.classes
 
-    def blank(self, count: int, height: int, width: int) -> Answers:
+    def blank(self, count: int, height: int, width: int) -> TaskLabels:
         return np.empty(count, dtype=np.int64)
 
-    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+    def counts(self, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts:
         """Return correct and labelled frames; a confusion matrix would grow with the square of the classes."""
         listed = _listed(truth, classes)
         return np.stack([listed & (predicted == truth), listed], axis=1).astype(np.int64)
@@ -227,7 +227,7 @@ class Classification(_OfClasses):
     def score(self, counts: Counts) -> Floats:
         return ratio(counts[..., 0], counts[..., 1])
 
-    def by_class(self, counts: Counts, predicted: Answers, truth: Answers, classes: int) -> Counts | None:
+    def by_class(self, counts: Counts, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts | None:
         listed = _listed(truth, classes)
         columns = (truth[listed], predicted[listed], truth[listed & (predicted == truth)])
         return np.stack([np.bincount(each, minlength=classes) for each in columns], axis=1)
@@ -236,33 +236,33 @@ class Classification(_OfClasses):
         """Return the share of correct frames per class."""
         return ratio(by_class[:, 2], by_class[:, 0])
 
-    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+    def phi(self, now: TaskLabel, before: TaskLabel, classes: int) -> float:
         """Return 1 for different classes, else 0; 0 if either is not listed."""
         return float(now != before and min(now, before) >= 0 and max(now, before) < classes)
 
-    def mirror(self, answers: Answers, width: int) -> Answers:
-        return answers
+    def mirror(self, labels: TaskLabels, width: int) -> TaskLabels:
+        return labels
 
-    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
+    def warp(self, labels: TaskLabel, source: Source, otherwise: TaskLabel) -> TaskLabel:
         """Return the class unchanged: it does not depend on motion."""
-        return otherwise if answer == NO_CLASS else answer
+        return otherwise if labels == NO_CLASS else labels
 
-    def pack(self, answer: Answer) -> bytes:
+    def pack(self, labels: TaskLabel) -> bytes:
         """Encode a class below 256 in one byte, any other in four."""
-        small = 0 <= int(answer) < 256
-        return wire.pack(np.array(answer, dtype="<u1" if small else "<i4").tobytes())
+        small = 0 <= int(labels) < 256
+        return wire.pack(np.array(labels, dtype="<u1" if small else "<i4").tobytes())
 
-    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+    def unpack(self, packed: bytes, height: int, width: int) -> TaskLabel:
         body = wire.unpack(packed, 4)
         if len(body) not in (1, 4):
             raise WireError(f"torn: {len(body)} bytes are no class")
         return np.frombuffer(body, dtype="<u1" if len(body) == 1 else "<i4").astype(np.int64)[0]
 
-    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def draw(self, labels: TaskLabel, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return an image filled with the colour of the class."""
         from driftlab.datasets.sheet import colour_of
 
-        return np.broadcast_to(colour_of(int(answer)), image.shape)
+        return np.broadcast_to(colour_of(int(labels)), image.shape)
 
 
 class Detection(Task):
@@ -270,30 +270,30 @@ class Detection(Task):
 
     name, measure = "detection", "F1"
 
-    def truth(self, frames: Frames) -> Answers | None:
+    def truth(self, frames: Frames) -> TaskLabels | None:
         return None if frames.boxes is None else boxes.stack([boxes.drop_small(one) for one in frames.boxes])
 
-    def blank(self, count: int, height: int, width: int) -> Answers:
+    def blank(self, count: int, height: int, width: int) -> TaskLabels:
         return np.empty(count, dtype=object)
 
-    def usable(self, answers: Answers, classes: int) -> npt.NDArray[np.bool_]:
+    def usable(self, labels: TaskLabels, classes: int) -> npt.NDArray[np.bool_]:
         """Return True for every frame: a frame without boxes is a training sample too."""
-        return np.ones(len(answers), dtype=bool)
+        return np.ones(len(labels), dtype=bool)
 
-    def answers(self, output: torch.Tensor, height: int, width: int) -> Answers:
+    def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         return boxes.stack([boxes.drop_small(one) for one in boxes.decode(output, height, width)])
 
-    def loss(self, output: torch.Tensor, answers: Answers) -> torch.Tensor | None:
+    def loss(self, output: torch.Tensor, labels: TaskLabels) -> torch.Tensor | None:
         classes = output.shape[1] - boxes.SIDES
-        return boxes.loss(output, boxes.stack([self.drop_unlisted(answer, classes) for answer in answers]))
+        return boxes.loss(output, boxes.stack([self.drop_unlisted(answer, classes) for answer in labels]))
 
-    def count_unlisted(self, answers: Answers, classes: int) -> int:
-        return sum(len(answer) - len(self.drop_unlisted(answer, classes)) for answer in answers)
+    def count_unlisted(self, labels: TaskLabels, classes: int) -> int:
+        return sum(len(answer) - len(self.drop_unlisted(answer, classes)) for answer in labels)
 
-    def drop_unlisted(self, answer: Answer, classes: int) -> Answer:
-        return answer[answer[:, 0] < classes]
+    def drop_unlisted(self, labels: TaskLabel, classes: int) -> TaskLabel:
+        return labels[labels[:, 0] < classes]
 
-    def counts(self, predicted: Answers, truth: Answers, classes: int) -> Counts:
+    def counts(self, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts:
         """Return the numbers of matched, predicted and true boxes."""
         listed = [self.drop_unlisted(true, classes) for true in truth]
         rows = [(hits(ours, true), len(ours), len(true)) for ours, true in zip(predicted, listed, strict=True)]
@@ -304,24 +304,24 @@ class Detection(Task):
         matched, total = counts[..., 0], counts[..., 1] + counts[..., 2]
         return np.asarray(np.where(total > 0, 2 * matched / np.maximum(total, 1), 1.0))
 
-    def phi(self, now: Answer, before: Answer, classes: int) -> float:
+    def phi(self, now: TaskLabel, before: TaskLabel, classes: int) -> float:
         """Return 1 - F1 at an overlap of one half."""
         return 1.0 - f1_boxes(self.drop_unlisted(now, classes), self.drop_unlisted(before, classes))
 
-    def mirror(self, answers: Answers, width: int) -> Answers:
-        return boxes.stack([boxes.mirror(one, width) for one in answers])
+    def mirror(self, labels: TaskLabels, width: int) -> TaskLabels:
+        return boxes.stack([boxes.mirror(one, width) for one in labels])
 
-    def warp(self, answer: Answer, source: Source, otherwise: Answer) -> Answer:
-        return boxes.warp(answer, source)
+    def warp(self, labels: TaskLabel, source: Source, otherwise: TaskLabel) -> TaskLabel:
+        return boxes.warp(labels, source)
 
-    def pack(self, answer: Answer) -> bytes:
-        return boxes.pack(answer)
+    def pack(self, labels: TaskLabel) -> bytes:
+        return boxes.pack(labels)
 
-    def unpack(self, packed: bytes, height: int, width: int) -> Answer:
+    def unpack(self, packed: bytes, height: int, width: int) -> TaskLabel:
         return boxes.unpack(packed, height, width)
 
-    def draw(self, answer: Answer, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        return boxes.draw(answer, image)
+    def draw(self, labels: TaskLabel, image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return boxes.draw(labels, image)
 
 
 SEGMENTATION, CLASSIFICATION, DETECTION = Segmentation(), Classification(), Detection()

@@ -83,7 +83,7 @@ class FamilyRecipe:
 
 
 @dataclasses.dataclass(frozen=True)
-class PackRecipe:
+class SourceSummaryRecipe:
     """A family of networks, and the adaptation member that summarises its training data."""
 
     family: FamilyRecipe
@@ -123,7 +123,7 @@ def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
     return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
 
 
-def obtain_pack(recipe: PackRecipe, limit_s: float = math.inf) -> Weights:
+def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weights:
     """Return an adaptation member's summary of the source data from the cache, or build it; empty without one."""
 
     def build() -> Weights:
@@ -178,7 +178,7 @@ def _family_origin(recipe: FamilyRecipe) -> Origin:
     }
 
 
-def _pack_origin(recipe: PackRecipe) -> Origin:
+def _pack_origin(recipe: SourceSummaryRecipe) -> Origin:
     return {
         "family": _family_origin(recipe.family),
         "adaptation": _member_origin(recipe.adaptation),

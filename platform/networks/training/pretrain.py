@@ -25,14 +25,20 @@ from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
 from driftlab.platform.networks.training.descent import Adam, Descent
-from driftlab.platform.networks.training.training_loop import Data, Lessons, convert_set, deterministic, one_thread
+from driftlab.platform.networks.training.training_loop import (
+    DataSplits,
+    LabelledFrames,
+    convert_set,
+    deterministic,
+    one_thread,
+)
 from driftlab.platform.networks.vector import bind_vector
 from driftlab.platform.networks.zoo import ZOO, task_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, Recipe
+    from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
 
 COUNTER = "num_batches_tracked"  # entry of batch norms that some files lack
 MAX_NAMES = 3  # in a message
@@ -85,7 +91,7 @@ def recipe_elsewhere(recipe: Recipe) -> Recipe:
     )
 
 
-def _training_frames(recipe: Recipe) -> Lessons:
+def _training_frames(recipe: Recipe) -> LabelledFrames:
     """Return the training frames: the images of a labelled set, else rendered frames of many streams."""
     if uses_labelled_set(recipe):
         return draw_data(recipe).train
@@ -112,17 +118,17 @@ def build_family(recipe: FamilyRecipe, weights: Weights, limit_s: float = math.i
     return stored
 
 
-def build_pack(recipe: PackRecipe, stored: Weights, limit_s: float = math.inf) -> Weights:
+def build_pack(recipe: SourceSummaryRecipe, stored: Weights, limit_s: float = math.inf) -> Weights:
     """Return an adaptation member's summary of a family of networks and its training data."""
     network, scaling = recipe.family.network, limited(recipe.family.scaling, limit_s)
     model = build(network.network, network.classes, seed=0).eval()
     family = scaling.restore(model, stored, (network.height, network.width))
     with deterministic(seed_for(network.seed, "pack")):
-        pack: Weights = limited(recipe.adaptation, limit_s).pack_family(scaling, family, draw_data(network))
+        pack: Weights = limited(recipe.adaptation, limit_s).summarise_source_family(scaling, family, draw_data(network))
     return {name: np.array(value, order="C") for name, value in pack.items()}  # a view would be pickled with its base
 
 
-def draw_data(recipe: Recipe) -> Data:
+def draw_data(recipe: Recipe) -> DataSplits:
     """Return the data of a family: the network's training frames, with validation and test frames."""
     if uses_labelled_set(recipe):
         before = (lambda: _data_of_set(recipe_elsewhere(recipe))) if recipe.elsewhere else None
@@ -131,7 +137,7 @@ def draw_data(recipe: Recipe) -> Data:
     train = draw_pretraining_frames(recipe, count)
     val = draw_pretraining_frames(recipe, min(count, VAL_FRAMES), "val")
     test = draw_pretraining_frames(recipe, min(count, TEST_FRAMES), "test")
-    return Data(task_of(recipe.network), recipe.classes, train, val, test, recipe.seed)
+    return DataSplits(task_of(recipe.network), recipe.classes, train, val, test, recipe.seed)
 
 
 def uses_labelled_set(recipe: Recipe) -> bool:
@@ -139,19 +145,19 @@ def uses_labelled_set(recipe: Recipe) -> bool:
     return recipe.workloads.startswith(SET_PREFIX)
 
 
-def _data_of_set(recipe: Recipe) -> Data:
+def _data_of_set(recipe: Recipe) -> DataSplits:
     """Open a labelled set, with at most as many images as all steps can use; its splits do not depend on the seed."""
     name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
     return convert_set(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
 
 
-def draw_pretraining_frames(recipe: Recipe, count: int, part: str = "pretrain") -> Lessons:
+def draw_pretraining_frames(recipe: Recipe, count: int, part: str = "pretrain") -> LabelledFrames:
     """Render frames at random times of many streams, equally many per workload; parts share no stream."""
     family = sorted(name for name in WORKLOADS if name.startswith(f"{recipe.workloads}/"))
     streams = math.ceil(count / FRAMES_PER_STREAM)
     parts = [_frames(recipe, family[number % len(family)], part, number) for number in range(streams)]
     truths = [truth for part in parts if (truth := task_of(recipe.network).truth(part)) is not None]
-    return Lessons(np.concatenate([part.images for part in parts]), np.concatenate(truths))
+    return LabelledFrames(np.concatenate([part.images for part in parts]), np.concatenate(truths))
 
 
 def _frames(recipe: Recipe, workload: str, part: str, number: int) -> Frames:
@@ -164,7 +170,7 @@ def _frames(recipe: Recipe, workload: str, part: str, number: int) -> Frames:
     return stream.at(np.sort(rng_for(seed, "times").uniform(0, STREAM_S, FRAMES_PER_STREAM)))
 
 
-def _train(model: torch.nn.Module, recipe: Recipe, frames: Lessons) -> None:
+def _train(model: torch.nn.Module, recipe: Recipe, frames: LabelledFrames) -> None:
     rng = rng_for(recipe.seed, "pretrain", "order")
     task, device = task_of(recipe.network), torch_device(recipe.device)
     precision = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")

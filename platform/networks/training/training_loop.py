@@ -16,7 +16,7 @@ from torch import nn
 from driftlab.datasets.labelled_set import LabelledSet
 from driftlab.platform.networks.predict import predict, to_input
 from driftlab.platform.networks.strided import make_safe
-from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, Answers, Task
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, Task, TaskLabels
 from driftlab.platform.networks.training.descent import Descent, Momentum
 from driftlab.platform.networks.vector import bind_vector
 
@@ -26,33 +26,33 @@ State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Lessons:
+class LabelledFrames:
     """Frames with labels."""
 
     images: npt.NDArray[np.uint8]
-    labels: Answers
+    labels: TaskLabels
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def first(self, count: int) -> Lessons:
-        return Lessons(self.images[:count], self.labels[:count])
+    def first(self, count: int) -> LabelledFrames:
+        return LabelledFrames(self.images[:count], self.labels[:count])
 
-    def part(self, rows: Rows) -> Lessons:
-        return Lessons(self.images[rows], self.labels[rows])
+    def part(self, rows: Rows) -> LabelledFrames:
+        return LabelledFrames(self.images[rows], self.labels[rows])
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class DataSplits:
     """The training, validation and test frames that a family of networks is built from."""
 
     task: Task
     classes: int
-    train: Lessons
-    val: Lessons
-    test: Lessons
+    train: LabelledFrames
+    val: LabelledFrames
+    test: LabelledFrames
     seed: int = 0
-    elsewhere: Callable[[], Data] | None = None  # opens the pre-training set of the network, if any
+    elsewhere: Callable[[], DataSplits] | None = None  # opens the pre-training set of the network, if any
 
     @property
     def size(self) -> tuple[int, int]:
@@ -95,15 +95,19 @@ def deterministic(seed: int) -> Iterator[None]:
         yield
 
 
-def convert_set(labelled: LabelledSet, *, seed: int = 0) -> Data:
+def convert_set(labelled: LabelledSet, *, seed: int = 0) -> DataSplits:
     """Return a labelled set as training data."""
     parts = (labelled.train, labelled.val, labelled.test)
-    train, val, test = (Lessons(part.images, part.classes) for part in parts)
-    return Data(CLASSIFICATION, len(labelled.classes), train, val, test, seed)
+    train, val, test = (LabelledFrames(part.images, part.classes) for part in parts)
+    return DataSplits(CLASSIFICATION, len(labelled.classes), train, val, test, seed)
 
 
 def train_best(
-    model: nn.Module, data: Data, schedule: TrainingSchedule, rng: np.random.Generator, changes: Mask | None = None
+    model: nn.Module,
+    data: DataSplits,
+    schedule: TrainingSchedule,
+    rng: np.random.Generator,
+    changes: Mask | None = None,
 ) -> float:
     """Train in place, keep the epoch (or the start) with the best validation score, and return this score.
 
@@ -121,7 +125,7 @@ def train_best(
 
 def epochs(
     model: nn.Module,
-    data: Data,
+    data: DataSplits,
     schedule: TrainingSchedule,
     rng: np.random.Generator,
     changes: Mask | None = None,
@@ -155,7 +159,7 @@ def _optimiser(weights: torch.Tensor, schedule: TrainingSchedule) -> Descent:
     return Descent(Momentum(schedule.learning_rate, schedule.momentum), weights, (zeros,), 0)
 
 
-def grade(model: nn.Module, data: Data, frames: Lessons) -> float:
+def grade(model: nn.Module, data: DataSplits, frames: LabelledFrames) -> float:
     """Return the task's score of the model on frames, a fraction."""
     device = str(next(model.parameters()).device)
     predicted = predict(model, frames.images, task=data.task, batch=64, device=device)
@@ -163,7 +167,7 @@ def grade(model: nn.Module, data: Data, frames: Lessons) -> float:
     return float(np.nan_to_num(data.task.score(counts.sum(axis=0))))
 
 
-def _learn(model: nn.Module, data: Data, rows: Rows) -> None:
+def _learn(model: nn.Module, data: DataSplits, rows: Rows) -> None:
     images = to_input(data.train.images[rows]).to(next(model.parameters()).device)
     loss = data.task.loss(model(images), data.train.labels[rows])
     if loss is not None:

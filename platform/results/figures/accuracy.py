@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,21 +20,21 @@ NOTE = (
 BLIND = "No stream of this run has truth, so there is no accuracy to draw."
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw all settings on one scale, so that panels are comparable."""
     frames = view.tables.frame("frames")
     if frames.empty:
         return None
     low, high = frames["score_window"].min(), frames["score_window"].max()
     if math.isnan(low):
-        return Shown(BLIND)
+        return FigureContent(BLIND)
     limits = (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
     panels = [
         Panel(setting, partial(_draw, view=view, setting=setting, frames=frames, limits=limits))
         for setting in view.settings()
         if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["score_window"].notna().any()
     ]
-    return Shown(NOTE.format(plots.measure(view.runs)), panels, legend=view.looks)
+    return FigureContent(NOTE.format(plots.measure(view.runs)), panels, legend=view.looks)
 
 
 def _draw(axis: Axes, view: View, setting: str, frames: pd.DataFrame, limits: tuple[float, float]) -> None:

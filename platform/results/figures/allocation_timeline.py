@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.relations.courses import join_windows
 from driftlab.platform.results.relations.sharing import allocations, once
 
@@ -26,7 +26,7 @@ FAINTEST = 0.28
 SHADES = 8  # at most, in the key
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw a panel per setting and a few systems, if applications share a device or switch networks."""
     rows = view.tables.once(allocations)
     rows = rows.merge(view.runs[["cell", "setting"]], on="cell")
@@ -46,7 +46,7 @@ def show(view: View) -> Shown | None:
     panels = [
         _panel(title, each.assign(height=each["inference_share"] / highest), sizes) for title, each in drawn.items()
     ]
-    return Shown(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
+    return FigureContent(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
 
 
 def _one_device(rows: pd.DataFrame) -> pd.DataFrame:

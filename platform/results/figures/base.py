@@ -92,7 +92,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Shown:
+class FigureContent:
     """The content of a figure for one run; `legend` names the lines of all panels."""
 
     note: str
@@ -107,7 +107,7 @@ class Figure:
 
     name: str
     title: str
-    show: Callable[[Any], Shown | None]  # takes a View; figures of a search take its results
+    show: Callable[[Any], FigureContent | None]  # takes a View; figures of a search take its results
 
 
 def view_of(run: Run, tables: Tables | None = None) -> View:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import NO_CELL, Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import NO_CELL, Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.relations.networks import memory_of_all, networks, over_draws, unscaled
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MOST_NETWORKS = 20  # per application; a line of hundreds of paths is unreadable
 HEIGHT = 200
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw the applications with several networks, one line per scaling member."""
     if view.tables.frame("variants").empty:
         return None
@@ -41,7 +41,7 @@ def show(view: View) -> Shown | None:
     ]
     grown = unscaled(view.tables)
     grids = [_by_rank(sized, grown, looks), *_kept(view, sized, unit)]
-    return Shown(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, looks)
+    return FigureContent(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, looks)
 
 
 def _families(view: View) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def _families(view: View) -> pd.DataFrame:
     return rows.drop_duplicates(["family", "place", "variant"])
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, unit: tuple[float, str]) -> None:
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, unit: tuple[float, str]) -> None:
     for name, look in looks.items():
         own = points[points["family"] == name].sort_values("memory_bytes")
         size = own["memory_bytes"] / unit[0]
@@ -73,7 +73,7 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, unit: tuple[floa
     plots.tidy(axis)
 
 
-def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.Looks) -> Grid:
+def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.StyleMap) -> Grid:
     """Average accuracy and operations over applications, by size rank of the network."""
     app = ["workload", "app"]
     largest = (sized if grown.empty else grown).groupby(app)["macs"].max().rename("most")

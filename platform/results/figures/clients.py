@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.relations.fleets import losses, without_waiting
 from driftlab.platform.results.relations.rates import uploads
 from driftlab.platform.results.stats import means
@@ -24,7 +24,7 @@ MEANS = "Means over streets and seeds with their 95 % intervals."
 SERVED = 0.01
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw loss and waiting over the number of devices, if fleets differ in it."""
     if view.runs["devices"].nunique() < 2:
         return None
@@ -42,19 +42,19 @@ def show(view: View) -> Shown | None:
         wait = means(waited, ["system", "devices"], "waited_s", least=0.0)
         panels.append(Panel("waiting for the server", partial(_draw_wait, points=wait, looks=looks)))
         notes.append(WAITED)
-    return Shown("".join([*notes, MEANS]), panels, legend=looks) if panels else None
+    return FigureContent("".join([*notes, MEANS]), panels, legend=looks) if panels else None
 
 
-def _draw_loss(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw_loss(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
     axis.axhline(100 * SERVED, color=plots.QUIET, linewidth=0.8, zorder=0)
     _draw(axis, points, looks, "points of score")
 
 
-def _draw_wait(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw_wait(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
     _draw(axis, points, looks, "seconds")
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, label: str) -> None:
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, label: str) -> None:
     for name, look in looks.items():
         plots.trend(axis, points[points["system"] == name], "devices", look)
     axis.set_xticks(sorted(set(points["devices"])))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.relations.courses import score_within_windows
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ANSWER, LEARN = plots.COLOURS[0], plots.COLOURS[1]
 JOBS = {"answers": plots.Style(ANSWER), "labels, tries out, trains": plots.Style(LEARN)}
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw the shares, if several applications train on one device."""
     rows = view.named("shares")
     learns = rows[rows["training_share"].fillna(0) > 0]
@@ -39,7 +39,7 @@ def show(view: View) -> Shown | None:
     if len(points):
         draw = partial(_draw_window, points=points, looks=view.looks)
         panels.append(Panel("accuracy over a window", draw, legend=view.looks))
-    return Shown(NOTE, panels, [_decisions(rows, names)])
+    return FigureContent(NOTE, panels, [_decisions(rows, names)])
 
 
 def _panel(name: str, rows: pd.DataFrame) -> Panel:
@@ -65,7 +65,7 @@ def _draw_lanes(axis: Axes, rows: pd.DataFrame, apps: list[str]) -> None:
     axis.set_xlabel("time, s")
 
 
-def _draw_window(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw_window(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
     for name, look in looks.items():
         own = points[points["system"] == name]
         axis.plot(own["into_s"], own["score_frame"], color=look.colour, linestyle=look.dash, linewidth=1.7, label=name)

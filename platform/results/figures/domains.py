@@ -7,7 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, mean_cell, number_cell
+from driftlab.platform.results.figures.base import (
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    Panel,
+    View,
+    mean_cell,
+    number_cell,
+)
 from driftlab.platform.results.relations.domains import costs, forgetting, stretches
 from driftlab.platform.results.relations.frontiers import pareto
 from driftlab.platform.results.relations.timing import stopping
@@ -33,7 +42,7 @@ PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axi
 }
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw streams whose domains have adaptation frames or recur."""
     rows = view.tables.once(stretches)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
@@ -64,7 +73,7 @@ def show(view: View) -> Shown | None:
         drawn = {name: look for name, look in looks.items() if name in names}
         panels.append(Panel(f"{workload}: forgotten", partial(_draw_forgotten, rows=own, looks=drawn), 300))
         grids.append(_forgotten(workload, own, list(view.looks)))
-    return Shown(NOTE, panels, grids, looks) if panels else None
+    return FigureContent(NOTE, panels, grids, looks) if panels else None
 
 
 def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
@@ -86,7 +95,7 @@ def ends(rows: pd.DataFrame, plain: Collection[str]) -> list[str]:
     return [*(name for name in plain if name in lost.index), *few]
 
 
-def _draw_course(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw_course(axis: Axes, rows: pd.DataFrame, looks: plots.StyleMap) -> None:
     for name, look in looks.items():
         own = rows[rows["system"] == name]
         line = own.groupby("stretch")[["before", "after"]].mean()
@@ -119,7 +128,7 @@ def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) 
     plots.tidy(axis)
 
 
-def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw_forgotten(axis: Axes, rows: pd.DataFrame, looks: plots.StyleMap) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)

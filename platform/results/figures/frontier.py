@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View, common
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View, common
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ NOTE = (
 FEWEST = 3  # points that make a line
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw score over downlink per setting, if one parameter of a method has several values."""
     lines = sweeps(view)
     if max(map(len, lines.values()), default=0) < FEWEST:
@@ -33,7 +33,7 @@ def show(view: View) -> Shown | None:
         for setting in view.settings()
     ]
     bounds = {name: view.looks[name] for name in _bounds(view)}
-    return Shown(NOTE, panels, legend={**looks, **bounds})
+    return FigureContent(NOTE, panels, legend={**looks, **bounds})
 
 
 def sweeps(view: View) -> dict[str, dict[str, str]]:
@@ -66,7 +66,7 @@ def _bounds(view: View) -> list[str]:
     return list(view.runs.dropna(subset=["bound"])["system"].unique())
 
 
-def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]], looks: plots.Looks) -> None:
+def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]], looks: plots.StyleMap) -> None:
     runs = view.runs[view.runs["setting"] == setting]
     scores = means(runs, ["system"], "score").merge(
         runs.groupby("system")["downlink_kbps"].mean().reset_index(), on="system"

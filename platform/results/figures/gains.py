@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, Panel, Shown, View, mean_cell, means_by_setting
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, Panel, View, mean_cell, means_by_setting
 from driftlab.platform.results.relations.base import FRAME
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw the frames of all settings together, and tabulate the improved share per setting."""
     found = _gains(view)
     if found.empty:
@@ -35,7 +35,7 @@ def show(view: View) -> Shown | None:
     rows = {
         name: [mean_cell(shares.get((name, column)), "{:.0f} %", ".0f", 100) for column in columns] for name in looks
     }
-    return Shown(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
+    return FigureContent(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
 
 
 def _gains(view: View) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def _gains(view: View) -> pd.DataFrame:
     return stats.gains(frames[~nothing], frames[nothing], "score_frame", FRAME)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, looks: plots.Looks, measure: str) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, looks: plots.StyleMap, measure: str) -> None:
     axis.axvline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     for name, look in looks.items():
         plots.cumulative(axis, found[found["system"] == name]["gain"], look)

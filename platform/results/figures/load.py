@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.relations.base import STREAM
 from driftlab.platform.results.relations.loads import HORIZON, misses, skills, stated_errors
@@ -41,7 +41,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw a panel per setting and a few systems, if devices sense a load."""
     rows = view.named("loads")
     if rows.empty:
@@ -57,7 +57,7 @@ def show(view: View) -> Shown | None:
             times_ms = networks[networks[STREAM].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
             draw = partial(_draw, rows=own, missed=late, times_ms=times_ms)
             panels.append(Panel(f"{setting}: {system}", draw, HEIGHT))
-    return Shown(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
+    return FigureContent(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
 
 
 def _shown(view: View, names: set[str]) -> list[str]:
@@ -142,7 +142,7 @@ def _skill(found: pd.Series) -> str:
     return f"skill {plots.signed(100 * found['mean'])} %" + ("" if found.isna()["low"] else f" ({low} to {high})")
 
 
-def save_course(load: Load, seconds: float, file: Path) -> None:
+def save_load_plot(load: Load, seconds: float, file: Path) -> None:
     """Write a PNG of a load without a run: use of CPU and memory, speed and battery."""
     from matplotlib.figure import Figure as Canvas
 

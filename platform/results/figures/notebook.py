@@ -9,7 +9,7 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, View
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES
 from driftlab.platform.results.figures.table import FIGURES
-from driftlab.platform.results.relations.searches import Found
+from driftlab.platform.results.relations.searches import SearchResults
 
 
 def show(view: View, name: str) -> None:
@@ -17,12 +17,12 @@ def show(view: View, name: str) -> None:
     _show(view, name, FIGURES)
 
 
-def show_search(found: Found, name: str) -> None:
+def show_search(found: SearchResults, name: str) -> None:
     """Draw one figure of a search, or print that it has too few trials."""
     _show(found, name, SEARCH_FIGURES)
 
 
-def _show(data: View | Found, name: str, figures: Sequence[Figure]) -> None:
+def _show(data: View | SearchResults, name: str, figures: Sequence[Figure]) -> None:
     import matplotlib.pyplot as plt
     import pandas as pd
     from IPython.display import Markdown, display

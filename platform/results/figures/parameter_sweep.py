@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.scenery import swept
 from driftlab.platform.results.stats import gains, means
@@ -21,7 +21,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw differences to the first system, if the streams differ in exactly one parameter."""
     knobs = swept(view.tables)
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=["score"])
@@ -37,10 +37,10 @@ def show(view: View) -> Shown | None:
         own = both[both["workload"].isin(list(values))]
         found = means(own.assign(value=own["workload"].map(values)), ["system", "value"], "points")
         panels.append(Panel(f"by {knob}", partial(_draw, found=found, knob=knob, looks=looks)))
-    return Shown(NOTE.format(against=against), panels, legend=looks)
+    return FigureContent(NOTE.format(against=against), panels, legend=looks)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, knob: str, looks: plots.Looks) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, knob: str, looks: plots.StyleMap) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     for name, look in looks.items():
         plots.trend(axis, found[found["system"] == name], "value", look)

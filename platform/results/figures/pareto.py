@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.relations.frontiers import pareto
 from driftlab.platform.results.stats import means
 
@@ -29,7 +29,7 @@ NAME_WIDTH, NAME_HEIGHT = 0.35, 0.06  # of an axis
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw both per setting, if at least two methods differ in cost."""
     runs = view.runs.assign(
         traffic=view.runs["uplink_kbps"] + view.runs["downlink_kbps"],
@@ -47,7 +47,7 @@ def show(view: View) -> Shown | None:
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
                 panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
     looks = {name: look for name, look in view.looks.items() if name in set(runs["system"])}
-    return Shown(NOTE, panels, legend=looks) if panels else None
+    return FigureContent(NOTE, panels, legend=looks) if panels else None
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.relations import paths
 from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.stats import means
@@ -25,7 +25,7 @@ COLUMNS = {"accuracy": ("accuracy", 100, "%"), "missed": ("missed", 100, "%"), "
            "energy_j": ("energy", 1e6, "µJ")}  # fmt: skip
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw a panel and a table per setting, if a run has adaptive networks and fixed exits."""
     exits = [name for name in paths.fixed_exits(view.tables) if name in view.looks]
     others = [name for name in paths.choosers(view.tables) if name in view.looks]
@@ -43,10 +43,10 @@ def show(view: View) -> Shown | None:
         Panel(f"networks to choose from, {workload}", partial(_draw_fronts, fronts=known, looks=looks))
         for workload, known in paths.fronts(view.tables).items()
     ]
-    return Shown(NOTE, panels, [_grid(setting, here, [*others, *exits]) for setting, here in settings], looks)
+    return FigureContent(NOTE, panels, [_grid(setting, here, [*others, *exits]) for setting, here in settings], looks)
 
 
-def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.Looks) -> None:
+def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.StyleMap) -> None:
     """Draw accuracy over missed frames, both in percent."""
     scaled = rows.assign(percent=100 * rows["accuracy"])
     found = means(scaled, ["system"], "percent").merge(
@@ -63,7 +63,7 @@ def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.Looks) 
     plots.tidy(axis)
 
 
-def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], looks: plots.Looks) -> None:
+def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], looks: plots.StyleMap) -> None:
     """Draw the Pareto front of each family over latency on the idle device; one network is a point."""
     for name, front in fronts.items():
         look, percent = looks[name], 100 * front["accuracy"]

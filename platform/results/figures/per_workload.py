@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View, mean_cell, means_by_setting
+from driftlab.platform.results.figures.base import (
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    View,
+    mean_cell,
+    means_by_setting,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +24,7 @@ NOTE = (
 MOST = 12  # settings that a reader can still compare in one table
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Compare systems on several streets with one fleet; a mean over fleets has no meaning."""
     runs = view.runs.dropna(subset=["score"]).assign(all="mean")
     settings = sorted(set(runs["setting"]))
@@ -34,7 +42,7 @@ def show(view: View) -> Shown | None:
         for system in view.looks
         if system in set(runs["system"])
     }
-    return Shown(NOTE, grids=[Grid("", columns, rows)])
+    return FigureContent(NOTE, grids=[Grid("", columns, rows)])
 
 
 def _entry(found: pd.Series | None, best: float, method: bool) -> GridCell:

@@ -46,7 +46,7 @@ class Style:
     marker: str = MARKERS[0]
 
 
-Looks = Mapping[str, Style]
+StyleMap = Mapping[str, Style]
 
 
 def series(names: Iterable[str]) -> dict[str, Style]:
@@ -71,7 +71,7 @@ def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
     return looks
 
 
-def some_of(looks: Looks, names: Iterable[str]) -> dict[str, Style]:
+def some_of(looks: StyleMap, names: Iterable[str]) -> dict[str, Style]:
     """Return the styles of some systems; if two share a colour, methods get the first colours."""
     wanted = set(names)
     found = {name: look for name, look in looks.items() if name in wanted}
@@ -215,7 +215,7 @@ def beside(axis: Axes, text: str, x: float, y: float, *, above: bool, right: boo
     axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
 
 
-def legend(figure: Figure, looks: Looks) -> None:
+def legend(figure: Figure, looks: StyleMap) -> None:
     """Draw the legend of a standalone figure, below it."""
     from matplotlib.lines import Line2D
 

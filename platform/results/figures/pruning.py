@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.relations.networks import pruned_alone
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw each layer, if a run has several rankings."""
     found = pruned_alone(view.tables).dropna(subset=["accuracy"])
     if found["ranking"].nunique() < 2:
@@ -33,7 +33,7 @@ def show(view: View) -> Shown | None:
         Panel(f"layer {layer + 1:g}", partial(_draw, points=part, looks=looks, limits=limits))
         for layer, part in points.groupby("layer")
     ]
-    return Shown(NOTE, panels, [_grid(points, looks)], looks)
+    return FigureContent(NOTE, panels, [_grid(points, looks)], looks)
 
 
 def _limits(accuracy: pd.Series) -> tuple[float, float]:
@@ -43,7 +43,7 @@ def _limits(accuracy: pd.Series) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, limits: tuple[float, float]) -> None:
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, limits: tuple[float, float]) -> None:
     for name, look in looks.items():
         own = points[points["ranking"] == name].sort_values("share")
         gone = 100 * (1 - own["share"])
@@ -54,7 +54,7 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks, limits: tuple[fl
     plots.tidy(axis)
 
 
-def _grid(points: pd.DataFrame, looks: plots.Looks) -> Grid:
+def _grid(points: pd.DataFrame, looks: plots.StyleMap) -> Grid:
     pruned = points[points["share"] < 1]
     by_layer = pruned.pivot_table("accuracy", "ranking", "layer").rename(columns=lambda layer: f"layer {layer + 1:g}")
     wide = by_layer.assign(all=pruned.groupby("ranking")["accuracy"].mean())

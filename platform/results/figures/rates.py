@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.relations.rates import uploads
 from driftlab.platform.results.relations.scenery import sceneries, stops
 
@@ -20,7 +20,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw the rate of every system that adapts it, and the distribution of mean rates over streams."""
     members = view.members("streaming", "ams")
     adaptive = [name for name, member in members.items() if member["control"] != "fixed"]
@@ -34,7 +34,7 @@ def show(view: View) -> Shown | None:
         for setting, here in sent.groupby("setting")
     ]
     spread = Panel("mean rate of a stream", partial(_draw_spread, sent=sent, looks=looks))
-    return Shown(NOTE, [*panels, spread], legend=looks)
+    return FigureContent(NOTE, [*panels, spread], legend=looks)
 
 
 def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
@@ -43,7 +43,7 @@ def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
     return own[(own[["device", "app"]] == first).all(axis=1)]
 
 
-def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.Looks, stops_s: list[tuple[float, float]]) -> None:
+def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.StyleMap, stops_s: list[tuple[float, float]]) -> None:
     for begin_s, end_s in stops_s:
         axis.axvspan(begin_s, end_s, color=plots.RULE, alpha=0.6, linewidth=0, zorder=0)
     for row, (name, look) in enumerate(looks.items()):
@@ -62,7 +62,7 @@ def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.Looks, stops_s: list[tupl
     plots.tidy(axis)
 
 
-def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.StyleMap) -> None:
     streams = sent.groupby(["system", "cell", "device", "app"])[["samples", "gap_s"]].sum()
     rates = streams["samples"] / streams["gap_s"]
     for name, look in looks.items():

@@ -10,9 +10,9 @@ import numpy as np
 
 from driftlab.platform.core.space import Trial
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel
 from driftlab.platform.results.figures.plots import COLOURS, QUIET, RULE, Style
-from driftlab.platform.results.relations.searches import DONE, FAILED, FEWEST, Found, HeldOut, importance
+from driftlab.platform.results.relations.searches import DONE, FAILED, FEWEST, HeldOut, SearchResults, importance
 from driftlab.platform.results.tables.search import METRICS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ROW = 22  # pixels of a bar
 DASH = "–"
 
 
-def held_out(found: Found) -> Shown | None:
+def held_out(found: SearchResults) -> FigureContent | None:
     """Compare recommended settings and defaults on held-out seeds."""
     rows = found.held_out()
     if all(row.defaults is None for row in rows):
@@ -39,10 +39,10 @@ def held_out(found: Found) -> Shown | None:
         "seeds. The best of many trials scores lower on other seeds than in the search (selection bias): only this "
         "table measures the gain of the search."
     )
-    return Shown(note, grids=[grid])
+    return FigureContent(note, grids=[grid])
 
 
-def front(found: Found) -> Shown | None:
+def front(found: SearchResults) -> FigureContent | None:
     """Draw each further objective over the first one, and list the Pareto-optimal trials."""
     leading = sorted(found.front, key=lambda trial: trial.losses(found.problem))
     if not leading:
@@ -62,20 +62,20 @@ def front(found: Found) -> Shown | None:
     }
     grid = Grid("trial", [*columns, *map(_short, settings)], rows)
     legend = {"on the front": Style(BLUE), "beaten": Style(QUIET), "defaults": Style(RED)} if panels else {}
-    return Shown(_front_note(found), panels, [grid], legend)
+    return FigureContent(_front_note(found), panels, [grid], legend)
 
 
-def progress(found: Found) -> Shown | None:
+def progress(found: SearchResults) -> FigureContent | None:
     """Draw the first objective over the trial number, and the best value so far."""
     if not found.full:
         return None
     first = found.objectives[0].metric
     legend = {"trial": Style(QUIET), "best so far": Style(BLUE)}
     note = "First objective of every trial in the order of proposals. Line: best so far that satisfies the constraints."
-    return Shown(note, [Panel(f"{first} by trial", partial(_progress, found))], legend=legend)
+    return FigureContent(note, [Panel(f"{first} by trial", partial(_progress, found))], legend=legend)
 
 
-def parallel(found: Found) -> Shown | None:
+def parallel(found: SearchResults) -> FigureContent | None:
     """List the domains; draw every trial as a line over its settings, each on the scale of its domain."""
     if not found.full:
         return None
@@ -86,12 +86,12 @@ def parallel(found: Found) -> Shown | None:
     )
     legend = {"best quarter": Style(BLUE), "other trials": Style(RULE)}
     if len(inside) < 2:
-        return Shown("Domains of the search. Lines need at least two trials.", grids=[_domains(found)])
+        return FigureContent("Domains of the search. Lines need at least two trials.", grids=[_domains(found)])
     panel = Panel("settings of all trials", partial(_parallel, found, inside), 300)
-    return Shown(note, [panel], [_domains(found)], legend)
+    return FigureContent(note, [panel], [_domains(found)], legend)
 
 
-def _domains(found: Found) -> Grid:
+def _domains(found: SearchResults) -> Grid:
     """List the domain, the default and the recommended value of each setting."""
     sides = [
         next((one.settings for one in found.full if one.number == 0), {}),
@@ -104,7 +104,7 @@ def _domains(found: Found) -> Grid:
     return Grid("setting", ("domain", "defaults", "recommended"), rows)
 
 
-def matters(found: Found) -> Shown | None:
+def matters(found: SearchResults) -> FigureContent | None:
     """Draw the share of the variance of each objective that each setting explains."""
     shares = {one.metric: importance(found.full, found.space, one.metric) for one in found.objectives}
     shares = {metric: each for metric, each in shares.items() if each}
@@ -119,10 +119,10 @@ def matters(found: Found) -> Shown | None:
         "fit, or of one mean per category. Interactions of settings are not included. "
         f"At least {FEWEST} trials are needed."
     )
-    return Shown(note, panels)
+    return FigureContent(note, panels)
 
 
-def budget(found: Found) -> Shown | None:
+def budget(found: SearchResults) -> FigureContent | None:
     """Tabulate the budget that the search has spent."""
     spent = found.budget
     cells = {
@@ -135,7 +135,7 @@ def budget(found: Found) -> Shown | None:
         "held-out seeds": ", ".join(map(str, found.spec["held_out"])) or DASH,
     }
     note = "Streamed: total video length over all devices and trials. Compare only systems tuned with equal budgets."
-    return Shown(
+    return FigureContent(
         note, grids=[Grid("budget", list(cells), {str(found.spec["system"]): [*map(GridCell, cells.values())]})]
     )
 
@@ -150,7 +150,7 @@ SEARCH_FIGURES: Sequence[Figure] = (
 )
 
 
-def words(found: Found) -> list[str]:
+def words(found: SearchResults) -> list[str]:
     """Summarise the search and its result in a few sentences."""
     spent, spec, best = found.budget, found.spec, found.best
     told = [
@@ -168,7 +168,7 @@ def words(found: Found) -> list[str]:
     return [*told, *(_answer(row) for row in found.held_out() if row.difference is not None)]
 
 
-def _ended(found: Found) -> str:
+def _ended(found: SearchResults) -> str:
     """Return the number of trials, with the requested number if the search is incomplete."""
     ended, asked = found.budget.trials, found.spec["trials"]
     return str(ended) if ended == asked else f"{ended} of {asked}"
@@ -194,13 +194,13 @@ def _compared(row: HeldOut) -> list[GridCell]:
     return [*values, GridCell(_difference(row)), GridCell(row.answer, strong=row.answer != "inconclusive")]
 
 
-def _front_note(found: Found) -> str:
+def _front_note(found: SearchResults) -> str:
     bounds = f" among those that satisfy {' and '.join(found.spec['constraints'])}" if found.spec["constraints"] else ""
     several = "in every objective" if len(found.objectives) > 1 else f"in {found.objectives[0].metric}"
     return f"Trials that no other trial dominates {several}{bounds}. Trial 0 has the defaults."
 
 
-def _front(found: Found, leading: Sequence[Trial], metric: str, axis: Axes) -> None:
+def _front(found: SearchResults, leading: Sequence[Trial], metric: str, axis: Axes) -> None:
     first = found.objectives[0].metric
     rows = found.searched[found.searched["status"] == DONE]
     axis.scatter(rows[first], rows[metric], s=12, color=QUIET, zorder=1)
@@ -214,7 +214,7 @@ def _front(found: Found, leading: Sequence[Trial], metric: str, axis: Axes) -> N
     plots.tidy(axis)
 
 
-def _progress(found: Found, axis: Axes) -> None:
+def _progress(found: SearchResults, axis: Axes) -> None:
     first = found.objectives[0]
     rows = found.searched[found.searched["status"] != FAILED].dropna(subset=[first.metric])
     whole = rows["status"] == DONE
@@ -230,7 +230,7 @@ def _progress(found: Found, axis: Axes) -> None:
     plots.tidy(axis)
 
 
-def _parallel(found: Found, trials: Sequence[Trial], axis: Axes) -> None:
+def _parallel(found: SearchResults, trials: Sequence[Trial], axis: Axes) -> None:
     first = found.objectives[0]
     losses = np.array([first.loss(trial.metrics or {}) for trial in trials])
     height = (losses.max() - losses) / (np.ptp(losses) or 1.0)

@@ -9,10 +9,10 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import (
     NO_CELL,
     Figure,
+    FigureContent,
     Grid,
     GridCell,
     Panel,
-    Shown,
     View,
     half_of,
     inconclusive,
@@ -29,7 +29,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Compare strategies and fractions with full updates, if both vary."""
     members = view.members("adaptation", "distill")
     everything = [name for name, member in members.items() if member["fraction"] == 1 or member["strategy"] == "full"]
@@ -49,10 +49,10 @@ def show(view: View) -> Shown | None:
     points = means(both, ["strategy", "fraction"], "points")
     looks = plots.series(dict.fromkeys(strategy for strategy, _ in parts.values()))
     panel = Panel("against sending every weight", partial(_draw, points=points, looks=looks))
-    return Shown(NOTE, [panel], [_grid(points, both, full["downlink_kbps"].mean(), looks)], looks)
+    return FigureContent(NOTE, [panel], [_grid(points, both, full["downlink_kbps"].mean(), looks)], looks)
 
 
-def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: plots.Looks) -> Grid:
+def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: plots.StyleMap) -> Grid:
     fractions = sorted(set(points["fraction"]), reverse=True)
     known = points.set_index(["strategy", "fraction"])
     rows = {
@@ -71,7 +71,7 @@ def _entry(found: pd.Series) -> GridCell:
     return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half_of(found, ".1f"), inconclusive(found)))))
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.Looks) -> None:
+def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     shown = points.assign(percent=100 * points["fraction"])
     for name, look in looks.items():

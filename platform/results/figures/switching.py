@@ -9,7 +9,7 @@ import numpy as np
 
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
 from driftlab.platform.results.relations.networks import (
     APP,
     INDEPENDENT,
@@ -35,7 +35,7 @@ SWITCHES, MARKED = 1000, (250, 500, 750, 1000)
 THIN = 5  # a line shows the sum after every so many switches
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw applications with equally many nested and independent networks, if devices loaded any."""
     changes, byte_j = switches_by_kind(view.tables), joule_per_byte(view.tables)
     if changes.empty or not byte_j:
@@ -44,7 +44,7 @@ def show(view: View) -> Shown | None:
     looks = {kind: look for name, look in view.looks.items() for kind in KINDS if systems[kind] == name}
     changes = _by_place(changes)
     panel = Panel("energy of random switches", partial(_draw, curves=_drawn(changes, byte_j), looks=looks))
-    return Shown(NOTE, [panel], _grids(changes), looks)
+    return FigureContent(NOTE, [panel], _grids(changes), looks)
 
 
 def _by_place(changes: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +70,7 @@ def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
     return {way: byte_j * np.mean(each, axis=0) for way, each in sums.items()}
 
 
-def _draw(axis: Axes, curves: dict[str, np.ndarray], looks: plots.Looks) -> None:
+def _draw(axis: Axes, curves: dict[str, np.ndarray], looks: plots.StyleMap) -> None:
     """Draw a line for nested and for independent networks, with values where the paper has bars."""
     most = max(float(curve[-1]) for curve in curves.values())
     factor, unit = plots.scaled(most, "J")

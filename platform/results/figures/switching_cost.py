@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, mean_cell
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, mean_cell
 from driftlab.platform.results.relations.courses import moved_bytes, switching_energy
 from driftlab.platform.results.relations.sharing import allocations, switches
 from driftlab.platform.results.stats import means
@@ -25,7 +25,7 @@ SIDES = {"paged_in_bytes": "loaded", "paged_out_bytes": "dropped"}
 Curves = dict[str, "pd.Series"]  # by system; over time, or over the number of switches
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw systems that differ in scheduler or scaling, if any of them switches."""
     systems = view.one_of_each()
     changed = _of(view, switches(view.tables), systems)
@@ -38,14 +38,14 @@ def show(view: View) -> Shown | None:
         for setting, here in rows.groupby("setting")
         for panel in _panels(str(setting), here, changed[changed["setting"] == setting], looks)
     ]
-    return Shown(NOTE, panels, [_grid(changed, rows, looks)], looks)
+    return FigureContent(NOTE, panels, [_grid(changed, rows, looks)], looks)
 
 
 def _of(view: View, rows: pd.DataFrame, systems: list[str]) -> pd.DataFrame:
     return rows[rows["system"].isin(systems)].merge(view.runs[["cell", "setting", "devices"]], on="cell")
 
 
-def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plots.Looks) -> list[Panel]:
+def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plots.StyleMap) -> list[Panel]:
     """Draw both directions on one scale, and energy if it is known."""
     moved = {word: moved_bytes(rows, side) for side, word in SIDES.items()}
     most = max(float(curve.max()) for curves in moved.values() for curve in curves.values())
@@ -61,7 +61,7 @@ def _panels(setting: str, rows: pd.DataFrame, changed: pd.DataFrame, looks: plot
     return panels
 
 
-def _draw(axis: Axes, curves: Curves, looks: plots.Looks, most: float, unit: str, x: str) -> None:
+def _draw(axis: Axes, curves: Curves, looks: plots.StyleMap, most: float, unit: str, x: str) -> None:
     factor, name = plots.scaled(most, unit)
     for system, curve in curves.items():
         thin = curve.iloc[:: max(1, len(curve) // plots.POINTS)]
@@ -74,7 +74,7 @@ def _draw(axis: Axes, curves: Curves, looks: plots.Looks, most: float, unit: str
     plots.tidy(axis)
 
 
-def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.Looks) -> Grid:
+def _grid(changed: pd.DataFrame, rows: pd.DataFrame, looks: plots.StyleMap) -> Grid:
     """Tabulate the switches per device and session, and the bytes per switch."""
     factor, name = plots.scaled(float(changed[list(SIDES)].to_numpy().max()), "B")
     devices = rows[["system", "cell", "device"]].drop_duplicates().groupby("system").size()

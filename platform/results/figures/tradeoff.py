@@ -11,10 +11,10 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import (
     NO_CELL,
     Figure,
+    FigureContent,
     Grid,
     GridCell,
     Panel,
-    Shown,
     View,
     common,
     half_of,
@@ -58,7 +58,7 @@ class AlphaLine:
     exact: bool
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw a panel per setting and objective, and one of energy per setting, if alpha varies."""
     lines = _lines(view)
     joined = [name for line in lines.values() for name in line.alphas]
@@ -82,7 +82,7 @@ def show(view: View) -> Shown | None:
         for setting, here in found.dropna(subset=["energy_ratio"]).groupby("setting")
     ]
     grids = [_grid(str(setting), here, lines) for setting, here in points.groupby("setting")]
-    return Shown(NOTE, panels, grids, looks)
+    return FigureContent(NOTE, panels, grids, looks)
 
 
 def _lines(view: View) -> dict[str, AlphaLine]:
@@ -111,7 +111,7 @@ def _averaged(points: pd.DataFrame) -> pd.DataFrame:
     return gains.merge(points.groupby(by)[["speedup", "energy_ratio"]].mean().reset_index(), on=by)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.Looks) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.StyleMap) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.axvline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.plot([1], [0], "o", color=plots.GREYS["no_adaptation"], markersize=6)
@@ -151,7 +151,7 @@ def _label(axis: Axes, rows: pd.DataFrame, line: AlphaLine, *, above: bool) -> N
         plots.beside(axis, "–".join(ends), *group[0][1:], above=above, right=True)
 
 
-def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.Looks) -> None:
+def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.StyleMap) -> None:
     axis.axhline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
     rows = found.set_index("system")["energy_ratio"]
     shown = {name: line for name, line in lines.items() if not line.exact}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 
 NOTE = (
     "Score: mean over seeds (dot), 95 % CI (bar), each seed (tick). Traffic: bytes on the link, with headers and "
@@ -14,7 +14,7 @@ NOTE = (
 ROW, FRAME = 28, 46  # pixels per system, and around them
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw one row per system in both panels."""
     panels = []
     for setting in view.settings():
@@ -25,7 +25,7 @@ def show(view: View) -> Shown | None:
             panels.append(Panel(f"{setting}: score", partial(plots.scores, runs=runs, looks=looks), height))
         if (runs[["downlink_kbps", "uplink_kbps"]] > 0).any(axis=None):
             panels.append(Panel(f"{setting}: traffic", partial(plots.traffic, runs=runs, looks=looks), height))
-    return Shown(NOTE, panels) if panels else None
+    return FigureContent(NOTE, panels) if panels else None
 
 
 FIGURE = Figure("traffic", "Scores and traffic", show)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Panel, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw the score over both, if both vary."""
     members = {
         name: member for name, member in view.members("streaming", "ams").items() if not member["adaptive_training"]
@@ -44,10 +44,10 @@ def show(view: View) -> Shown | None:
             Panel(f"by horizon{whose}", partial(_draw, series=shortest, x="horizon_s", looks=ONE)),
             Panel(f"by interval{whose}", partial(_draw, series=series, x="interval_s", looks=looks)),
         ]
-    return Shown(NOTE, panels, legend=looks)
+    return FigureContent(NOTE, panels, legend=looks)
 
 
-def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.Looks) -> None:
+def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.StyleMap) -> None:
     for name, points in series.items():
         plots.trend(axis, points, x, looks[name])
     plots.scale(axis, sorted({value for points in series.values() for value in points[x]}))

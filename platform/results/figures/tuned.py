@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View
 from driftlab.platform.results.relations.tuned import origins
 
 NOTE = (
@@ -11,7 +11,7 @@ NOTE = (
 )
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """List each setting with the search that selected it."""
     found = origins(view.tables.run)
     if not found:
@@ -26,7 +26,7 @@ def show(view: View) -> Shown | None:
         for system, one in found.items()
         for path, value in one.settings.items()
     }
-    return Shown(NOTE, grids=[Grid("setting", ("value", "search", "trials", "streamed"), rows)])
+    return FigureContent(NOTE, grids=[Grid("setting", ("value", "search", "trials", "streamed"), rows)])
 
 
 FIGURE = Figure("tuned", "Tuned settings", show)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Panel, Shown, View, number_cell
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, number_cell
 from driftlab.platform.results.relations.timing import budgets, paces, rank_agreement, utilities
 from driftlab.platform.results.stats import means
 
@@ -34,7 +34,7 @@ AXES: Mapping[str, str] = {
 }
 
 
-def show(view: View) -> Shown | None:
+def show(view: View) -> FigureContent | None:
     """Draw runs with training on the stream and one fleet without skipped frames."""
     found = view.tables.once(utilities)
     if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
@@ -49,10 +49,10 @@ def show(view: View) -> Shown | None:
         panels.append(Panel("amortised utility", partial(_draw_budgets, rows=stopped), 300))
         grids.append(_stopped(stopped))
     grids += [_paid(view, looks, pace.fleet) for pace in paces(view.tables)]
-    return Shown(NOTE, panels, grids, drawn)
+    return FigureContent(NOTE, panels, grids, drawn)
 
 
-def _telling(view: View, found: pd.DataFrame) -> plots.Looks:
+def _telling(view: View, found: pd.DataFrame) -> plots.StyleMap:
     """Select the systems that are best somewhere, and those without training."""
     mean = found.groupby(["kind", "pressure", "system"])["utility"].mean()
     best = {place[-1] for place in mean.groupby(["kind", "pressure"]).idxmax()}
@@ -60,7 +60,7 @@ def _telling(view: View, found: pd.DataFrame) -> plots.Looks:
     return plots.some_of(view.looks, best | (plain & set(found["system"])))
 
 
-def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.Looks) -> None:
+def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.StyleMap) -> None:
     own = rows[rows["kind"] == kind]
     if kind != "continuous":
         own = _with_offline(rows, own)
@@ -126,7 +126,7 @@ def _stopped(rows: pd.DataFrame) -> Grid:
     return Grid("amortised", titles, cells)
 
 
-def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
+def _grid(view: View, found: pd.DataFrame, looks: plots.StyleMap) -> Grid:
     """Tabulate the utilities and the scores of slower fleets."""
     mean = found.groupby(["system", "kind", "pressure"])["utility"].mean()
     best = mean.groupby(["kind", "pressure"]).max()
@@ -143,7 +143,7 @@ def _grid(view: View, found: pd.DataFrame, looks: plots.Looks) -> Grid:
     return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
 
 
-def _paid(view: View, looks: plots.Looks, fleet: str) -> Grid:
+def _paid(view: View, looks: plots.StyleMap, fleet: str) -> Grid:
     """Tabulate accuracy and cost on one fleet; shares are of samples accepted for training."""
     runs = view.runs[view.runs["fleet"] == fleet]
     frames, lessons, devices = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.datasets.catalogue import label_of, scenery_of
+from driftlab.datasets.catalogue import label_of, scene_properties
 from driftlab.platform.results.relations.base import labels_of
 from driftlab.platform.results.tables.read import Tables
 
@@ -36,7 +36,7 @@ def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
         static, drift, trajectory = row.static_scene, row.appearance_drift, trajectories.get((row.cell, row.device))
         workload, duration_s = runs.loc[row.cell]
         name = names.get(workload, "")
-        if trajectory is None and name.startswith(DRAWN) and (scenery := scenery_of(name, int(row.stream_seed))):
+        if trajectory is None and name.startswith(DRAWN) and (scenery := scene_properties(name, int(row.stream_seed))):
             static, drift, stream = scenery.static_scene, scenery.appearance_drift, (name, int(row.stream_seed))
             if stream not in drawn:
                 drawn[stream] = pd.DataFrame(scenery.stretches(duration_s), columns=TRAJECTORY)

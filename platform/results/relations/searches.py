@@ -58,7 +58,7 @@ class SearchBudget:
     host_seconds: float
 
 
-class Found:
+class SearchResults:
     """A search as its tables tell it."""
 
     def __init__(self, run: Run) -> None:
@@ -123,9 +123,9 @@ class Found:
         return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, answer)
 
 
-def open_search(path: str | Path) -> Found:
+def open_search(path: str | Path) -> SearchResults:
     """Open the folder of a search."""
-    return Found(open_run(path))
+    return SearchResults(open_run(path))
 
 
 def is_search(run: Run) -> bool:

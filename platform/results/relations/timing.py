@@ -38,7 +38,7 @@ CELL = ["system", "workload", "seed"]
 
 
 @dataclass(frozen=True)
-class Paced:
+class LoadLevel:
     """A fleet of a run by how busy plain inference keeps it, and how many frames any system misses there."""
 
     fleet: str
@@ -46,7 +46,7 @@ class Paced:
     missed: float  # the largest share among systems
 
 
-def paces(tables: Tables) -> list[Paced]:
+def paces(tables: Tables) -> list[LoadLevel]:
     """List the fleets in which something learns on the stream, from the least busy on.
 
     There is none without a system that only answers.
@@ -63,7 +63,7 @@ def paces(tables: Tables) -> list[Paced]:
         period_s = plain.groupby(["cell", "device", "app"])["time_s"].diff().median()
         busy = plain["latency_ms"].median() / 1000 / period_s
         missed = 1 - own.groupby("system")["processed"].mean().min()
-        found.append(Paced(str(fleet), float(busy), float(missed)))
+        found.append(LoadLevel(str(fleet), float(busy), float(missed)))
     return sorted(found, key=lambda pace: pace.utilisation)
 
 

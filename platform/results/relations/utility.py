@@ -25,14 +25,14 @@ class Jobs:
     """Jobs of one stream: how well each is answered, and how long answering and learning take alone."""
 
     accuracy: Floats
-    answer_s: Floats
+    inference_duration_s: Floats
     learn_s: Floats
     plain_s: float  # time of one job without any learning
 
     @property
     def work_s(self) -> Floats:
         """Return how long each job keeps the machine."""
-        return self.answer_s + self.learn_s
+        return self.inference_duration_s + self.learn_s
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def discrete(jobs: Jobs, period_s: float, chance: float = 0.0) -> Utility:
 
 def continuous(jobs: Jobs, half_s: float) -> Utility:
     """Weigh each answer by its waiting: plain inference has its full worth, a waiting of `half_s` half of it."""
-    waited_s = jobs.answer_s + np.concatenate([[0.0], jobs.learn_s[:-1]])
+    waited_s = jobs.inference_duration_s + np.concatenate([[0.0], jobs.learn_s[:-1]])
     late_s = np.maximum(0.0, waited_s - jobs.plain_s)
     worth = 1 / (1 + late_s / (half_s - jobs.plain_s))
     value, accuracy = float((jobs.accuracy * worth).mean()), float(jobs.accuracy.mean())

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.figures.plots import Looks
+from driftlab.platform.results.figures.plots import StyleMap
 from driftlab.platform.results.report.snapshots import Moments, address, first_stream, noted, spread
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Film(Moments):
     tiles: tuple[Tile, ...]
 
 
-def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, looks: Looks) -> Film | None:
+def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, looks: StyleMap) -> Film | None:
     """Make a film of the first setting with several moments, if possible one with truth."""
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
     streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
@@ -60,7 +60,7 @@ def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, look
     return Film(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
 
 
-def _cast(here: pd.DataFrame, looks: Looks) -> list[str]:
+def _cast(here: pd.DataFrame, looks: StyleMap) -> list[str]:
     """Choose the method with the highest score, and beside it the system that does nothing."""
     there = here.drop_duplicates("system").set_index("system")
     there = there.loc[[name for name in looks if name in there.index]]

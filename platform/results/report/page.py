@@ -12,12 +12,12 @@ from driftlab.errors import as_typed
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, Grid, GridCell, Shown, View, view_of
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View, view_of
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
-from driftlab.platform.results.relations.searches import FAILED, Found, is_search
+from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
 from driftlab.platform.results.report.film import Film, film
 from driftlab.platform.results.report.snapshots import Strip, strips
@@ -102,7 +102,7 @@ def compose(run: Run) -> Page:
 
 def compose_search(run: Run) -> Page:
     """Compute everything that the report of a search shows."""
-    found = Found(run)
+    found = SearchResults(run)
     failed = found.trials[found.trials["status"] == FAILED]
     return Page(
         title=str(run.spec["name"]),
@@ -137,7 +137,7 @@ def _watched_first(part: Mapping[str, Any]) -> str:
     return str(apps[0].get("workload") or part["name"])
 
 
-def _sections(data: View | Found, figures: Sequence[Figure]) -> list[Section]:
+def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Section]:
     """Draw every figure that this run has something for."""
     shown = {figure: part for figure in figures if (part := figure.show(data)) is not None}
     return [
@@ -154,7 +154,7 @@ def side_by_side(run: Run, other: Run) -> Section:
     return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", BESIDE[2:], rows)])
 
 
-def _draw(figure: Figure, shown: Shown) -> list[tuple[str, Mapping[str, Style], str]]:
+def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
     return [
         (part.title, part.legend, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
         for k, part in enumerate(shown.panels)

@@ -15,14 +15,14 @@ from driftlab.datasets.frames import Frames
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.adaptation.base import EMPTY_PACK
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Finished, ModelCost, Noticed, Receipt, Reply, Weights
+from driftlab.platform.core.records import Applied, Finished, ModelCost, Reply, StreamStatistics, Weights
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.cost_counter import count_cost
-from driftlab.platform.networks.early_exit import LeavingNetwork, reached_cost, record_exits
+from driftlab.platform.networks.early_exit import EarlyExitNetwork, reached_cost, record_exits
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
-from driftlab.platform.networks.tasks.tasks import Answer, Answers
-from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.networks.tasks.tasks import TaskLabel, TaskLabels
+from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.sim.nodes import networks
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults, Scorer
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
@@ -30,11 +30,11 @@ from driftlab.platform.sim.nodes.observing import MAX_FRAMES, DomainDetector, St
 from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
-from driftlab.platform.sim.setting import AppNodeSpec
+from driftlab.platform.sim.setting import AppNodeConfig
 from driftlab.platform.streaming.wire import delta, draft
-from driftlab.platform.world.cost import flow_need, inference_j, inference_s
-from driftlab.platform.world.link import Damage, damaged
-from driftlab.platform.world.machine import Course
+from driftlab.platform.world.cost import flow_cost, inference_j, inference_s
+from driftlab.platform.world.link import MessageDamage, damaged
+from driftlab.platform.world.machine import ShareSchedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +49,14 @@ class Version:
 class AppNode:
     """Runs its model on every frame for which there is time; weights change only between two frames."""
 
-    def __init__(self, spec: AppNodeSpec, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
+    def __init__(self, spec: AppNodeConfig, weights: Weights, pack: Weights = EMPTY_PACK) -> None:
         self._spec, self._task, self._weights, self._pack = spec, zoo.task_of(spec.student.network), weights, pack
         self._adaptation = limited(spec.student.adaptation, spec.member_limit_s, but=LIMITED_HERE)
         self._scaling = limited(spec.student.scaling, spec.member_limit_s)
         self._family = networks.family_of(spec.student, self._scaling, weights)
         self._timeline = ShareTimeline()
         self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
-        self._observer = StreamObserver(self._task) if spec.notices else None
+        self._observer = StreamObserver(self._task) if spec.uses_statistics else None
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._work_s = 0.0  # of the newest answer, alone on the machine
         self._newest: FrameResult | None = None  # the frame that the model runs on, or ran on last
@@ -82,18 +82,18 @@ class AppNode:
         self._run(Budget(variant=variant), newest.number)
         if moved:  # they may have been carried over: the original buffers of this network are then unknown
             self._built = state.NO_BUFFERS
-        return Reply(Receipt(newest.number, accepted=True))
+        return Reply(Applied(newest.number, accepted=True))
 
-    def apply(self, update: bytes, arrive_s: float, damage: Damage | None = None) -> Reply:
+    def apply(self, update: bytes, arrive_s: float, damage: MessageDamage | None = None) -> Reply:
         """Apply an update to the shadow copy; frames from its arrival on use it."""
         newest = self._versions[-1]
         try:
             kept, data = draft.split(damaged(update, damage))
-            family = self._family if kept is None else self._redrafted(Draft(kept))
+            family = self._family if kept is None else self._redrafted(ChannelMask(kept))
             held = newest.state if kept is None else state.read(self._network_of(family))
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
-            return Reply(Receipt(newest.number, accepted=False, reason=str(error)))
+            return Reply(Applied(newest.number, accepted=False, reason=str(error)))
         now = State(changed.vector, changed.buffers)
         if newest.since_s >= arrive_s:  # no frame will be answered with it
             self._versions.pop()
@@ -104,36 +104,46 @@ class AppNode:
             self._family = self._scaling.absorb(family, network)
         if self._observer is not None:
             self._observer.learned()
-        return Reply(Receipt(changed.version, accepted=True))
+        return Reply(Applied(changed.version, accepted=True))
 
-    def watch(
-        self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course = ()
+    def run_stream(
+        self,
+        frames: Frames,
+        labels: TaskLabels | None,
+        until_s: float,
+        inference_share: ShareSchedule,
+        beside: ShareSchedule = (),
     ) -> Reply:
         """Run the model over the frames until a time, at the shares that the machine gave meanwhile.
 
         `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
         its answer is ready.
         """
-        results = self._see(frames, labels, until_s, answer, beside)
-        reply = self._results.tell()
+        results = self._run_frames(frames, labels, until_s, inference_share, beside)
+        reply = self._results.collect_rows()
         if not self._spec.tells_confidence:
             return reply
         return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
-    def see(self, frames: Frames, until_s: float, answer: Course) -> Reply:
+    def run_frames(self, frames: Frames, until_s: float, inference_share: ShareSchedule) -> Reply:
         """Do as `watch` but for the rows and scores, which `tell` returns once the answer was used."""
-        self._see(frames, None, until_s, answer, ())
+        self._run_frames(frames, None, until_s, inference_share, ())
         return Reply()
 
-    def tell(self) -> Reply:
+    def collect_rows(self) -> Reply:
         """Return the rows of the frames whose answers are ready."""
-        return self._results.tell()
+        return self._results.collect_rows()
 
-    def _see(
-        self, frames: Frames, labels: Answers | None, until_s: float, answer: Course, beside: Course
+    def _run_frames(
+        self,
+        frames: Frames,
+        labels: TaskLabels | None,
+        until_s: float,
+        inference_share: ShareSchedule,
+        beside: ShareSchedule,
     ) -> Sequence[FrameResult]:
         truth = self._task.truth(frames) if labels is None else labels
-        self._timeline.extend(until_s, answer, beside)
+        self._timeline.extend(until_s, inference_share, beside)
         self._settle(until_s)
         results = self._results.add(frames, truth)
         if self._adapter is not None:
@@ -141,28 +151,28 @@ class AppNode:
         elif self._spec.tracks:
             self._track(results)
         else:
-            self._answer(results)
+            self._run_inference(results)
         self._settle(until_s)
-        self._timeline.forget(min(until_s, self._since_s()))
+        self._timeline.drop_before(min(until_s, self._since_s()))
         return results
 
-    def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: Damage | None = None) -> Reply:
+    def track(self, packed: bytes, captured_s: float, arrive_s: float, damage: MessageDamage | None = None) -> Reply:
         """Take the labels of one frame; frames from their arrival on warp them."""
         spec = self._spec.student
         try:
             unpacked = self._task.unpack(damaged(packed, damage), spec.height, spec.width)
         except WireError as error:
-            return Reply(Receipt(self._versions[-1].number, accepted=False, reason=str(error)))
+            return Reply(Applied(self._versions[-1].number, accepted=False, reason=str(error)))
         self._tracker.add(Keyframe(captured_s, arrive_s, self._task.drop_unlisted(unpacked, spec.classes)))
         unlisted = self._task.count_unlisted(unpacked[None], spec.classes)
-        return Reply(Receipt(self._versions[-1].number, accepted=True, unlisted_labels=unlisted))
+        return Reply(Applied(self._versions[-1].number, accepted=True, unlisted_labels=unlisted))
 
-    def answer(self, images: npt.NDArray[np.uint8]) -> Reply:
+    def predict_images(self, images: npt.NDArray[np.uint8]) -> Reply:
         """Predict images outside the stream with the newest version, which the receipt names."""
         newest = self._versions[-1]
         self._use(newest)
         answers = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
-        return Reply(Receipt(newest.number, accepted=True), payload=answers)
+        return Reply(Applied(newest.number, accepted=True), payload=answers)
 
     @property
     def version(self) -> int:
@@ -174,12 +184,12 @@ class AppNode:
         """Return the time of the newest answer alone on the device's machine, as its profile says."""
         return self._work_s
 
-    def notice(self) -> Reply:
+    def stream_statistics(self) -> Reply:
         """Summarise the frames since the last call."""
         assert self._observer is not None, "it is called only where the streaming member uses it"
         announced = self._observer.scene if self._spec.domain_oracle else None
         domain = announced if self._detector is None else self._detector.domain
-        noticed: Noticed = self._observer.summarise(self._model, domain)
+        noticed: StreamStatistics = self._observer.summarise(self._model, domain)
         return Reply(noticed)
 
     def finish(self) -> Reply:
@@ -187,13 +197,13 @@ class AppNode:
         self._settle(float("inf"))
         if self._adapter is not None:
             self._adapter.finish()
-        settled = self._results.tell()
+        settled = self._results.collect_rows()
         newest = self._versions[-1]
         held = state.read(self._model) if newest.number == self._loaded else newest.state
         memory = None if self._adapter is None else self._adapter.memory
         return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
 
-    def _redrafted(self, given: Draft) -> Any:
+    def _redrafted(self, given: ChannelMask) -> Any:
         """Return the family with its network cut by a draft; refuse a draft for another family."""
         try:
             return self._scaling.redraft(self._family, self._budget, given)
@@ -209,7 +219,9 @@ class AppNode:
         self._model = self._network_of(self._family)
         self._built = state.read_buffers(self._model)
         self._layout = vector.layout_of(self._model)
-        leaves = isinstance(self._model, LeavingNetwork)  # such networks differ in thresholds, and cost a mean in specs
+        leaves = isinstance(
+            self._model, EarlyExitNetwork
+        )  # such networks differ in thresholds, and cost a mean in specs
         key = (-1 if leaves else budget.variant, self._layout.size)
         if key not in self._costs:
             self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
@@ -240,9 +252,9 @@ class AppNode:
         if before is not None:
             self._adapter.go_on(before)
 
-    def _answer(self, results: Sequence[FrameResult]) -> None:
+    def _run_inference(self, results: Sequence[FrameResult]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
-        look_s = 0.0 if self._detector is None else self._detector.need.alone_s
+        look_s = 0.0 if self._detector is None else self._detector.need.isolated_s
         since = np.array([version.since_s for version in self._versions])
         places = np.searchsorted(since, [result.time_s for result in results], side="right") - 1
         works, known = self._works(results, places)
@@ -265,13 +277,13 @@ class AppNode:
 
     def _works(
         self, results: Sequence[FrameResult], places: npt.NDArray[np.intp]
-    ) -> tuple[list[tuple[float, float]], dict[float, Answer]]:
+    ) -> tuple[list[tuple[float, float]], dict[float, TaskLabel]]:
         """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
 
         To know the exits takes the answers, which are returned as well, by time; without exits there are none yet.
         """
-        known: dict[float, Answer] = {}
-        if not isinstance(self._model, LeavingNetwork):
+        known: dict[float, TaskLabel] = {}
+        if not isinstance(self._model, EarlyExitNetwork):
             return [(self._alone_s, self._alone_j)] * len(results), known
         works: list[tuple[float, float]] = []
         for place in np.unique(places):
@@ -282,7 +294,7 @@ class AppNode:
             works += paid
         return works, known
 
-    def _predict_priced(self, results: Sequence[FrameResult]) -> tuple[Answers, list[tuple[float, float]]]:
+    def _predict_priced(self, results: Sequence[FrameResult]) -> tuple[TaskLabels, list[tuple[float, float]]]:
         """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
         with record_exits(self._model) as exits:
             answers = self._predict(results)
@@ -302,14 +314,14 @@ class AppNode:
 
     def _track(self, results: Sequence[FrameResult]) -> None:
         """Answer frame by frame, warping labels from the server; the flow takes time."""
-        flow = flow_need(self._spec.student.height, self._spec.student.width, self._spec.hardware)
+        flow = flow_cost(self._spec.student.height, self._spec.student.width, self._spec.hardware)
         for result in results:
             self._tracker.see(result.time_s, result.image)
             if not self._free(result):
                 continue
             (predicted,), ((alone_s, alone_j),) = self._predict_priced([result])
             result.answer, flows = self._tracker.follow(result.time_s, predicted)
-            self._begin(result, alone_s + flows * flow.alone_s)
+            self._begin(result, alone_s + flows * flow.isolated_s)
             self._results.spend("inference", alone_j)
             self._results.spend("tracking", flows * flow.joules)
 
@@ -332,7 +344,7 @@ class AppNode:
         newest = self._newest
         if newest is None or not newest.open or self._adapter is not None:
             return
-        newest.latency_s = newest.busy_s = self._timeline.answer_s(newest.time_s, self._work_s)
+        newest.latency_s = newest.busy_s = self._timeline.inference_duration_s(newest.time_s, self._work_s)
         newest.open = newest.time_s + newest.latency_s > until_s
         if newest.open and until_s == float("inf"):  # no share will ever come
             newest.open = newest.processed = False
@@ -356,6 +368,6 @@ class AppNode:
             state.write(self._model, version.state)
             self._loaded = version.number
 
-    def _predict(self, results: Sequence[FrameResult]) -> Answers:
+    def _predict(self, results: Sequence[FrameResult]) -> TaskLabels:
         images = np.stack([result.image for result in results])
         return predict(self._model, images, task=self._task, device=self._spec.student.torch_device)

@@ -73,7 +73,7 @@ class CameraNode:
         kept = replace(frames, labels=None, boxes=None, classes=None)
         return Reply(Uploaded(len(kept), 0, 0, float(kept.times_s[-1]), 0.0), payload=kept)
 
-    def reveal(self, times_s: Sequence[float]) -> Reply:
+    def sample_with_truth(self, times_s: Sequence[float]) -> Reply:
         """Return frames with their truth: for oracles only."""
         return Reply(payload=self._sent.pop(tuple(times_s), None) or self._sampled(times_s))
 

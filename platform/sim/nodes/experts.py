@@ -46,7 +46,7 @@ class ExpertStore:
     def stored(self, number: int) -> state.State:
         return self._stored[number]
 
-    def remember(self, number: int, held: state.State) -> int:
+    def store_expert(self, number: int, held: state.State) -> int:
         """Store a network that was trained on the newest samples; return how many there are."""
         assert self._signature is not None, "samples are ranked before a phase trains on them"
         self._zoo = self._zoo.remember(number, self._signature)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.core.metrics import windowed
-from driftlab.platform.core.records import Columns, Reply, Watched
-from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answer, Answers, Task
-from driftlab.platform.sim.setting import AppNodeSpec
+from driftlab.platform.core.records import Columns, InferenceReport, Reply
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabel, TaskLabels
+from driftlab.platform.sim.setting import AppNodeConfig
 
 Image = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Scorer:
     _times_s: Floats = field(default_factory=lambda: np.empty(0))
     _counts: Counts | None = None
 
-    def score(self, times_s: Floats, predicted: Answers, truth: Answers) -> Scores:
+    def score(self, times_s: Floats, predicted: TaskLabels, truth: TaskLabels) -> Scores:
         """Score frames that follow those scored before."""
         counts = self.task.counts(predicted, truth, self.classes)
         before = self._remember(times_s, counts)
@@ -73,12 +73,12 @@ class FrameResult:
     time_s: float
     image: Image
     scene: int
-    truth: Answer | None
+    truth: TaskLabel | None
     version: int = 0  # in use when the frame was shown
     processed: bool = False
     latency_s: float = float("nan")
     busy_s: float = 0.0  # model time on it, and on the batch that it completed
-    answer: Answer | None = None  # None: the previous one remains
+    answer: TaskLabel | None = None  # None: the previous one remains
     open: bool = False  # its answer or latency is not known yet
 
 
@@ -86,18 +86,18 @@ class FrameResult:
 class FrameResults:
     """Frames in order of time; settled ones are scored and become rows."""
 
-    spec: AppNodeSpec
+    spec: AppNodeConfig
     task: Task
     scorer: Scorer
     waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
-    last: Answer | None = None
+    last: TaskLabel | None = None
     busy_s: float = 0.0  # time of lessons instead of answers since the last call
     joules: dict[str, float] = field(default_factory=dict)
     lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
     memory_bytes: int = 0  # peak memory of a lesson
 
-    def add(self, frames: Frames, truth: Answers | None) -> list[FrameResult]:
+    def add(self, frames: Frames, truth: TaskLabels | None) -> list[FrameResult]:
         """Add frames, and return them one by one."""
         truths = [None] * len(frames) if truth is None else truth
         rows = zip(frames.times_s.tolist(), frames.images, frames.scenes.tolist(), truths, strict=True)
@@ -108,7 +108,7 @@ class FrameResults:
     def spend(self, purpose: str, joules: float) -> None:
         self.joules[purpose] = self.joules.get(purpose, 0.0) + joules
 
-    def tell(self) -> Reply:
+    def collect_rows(self) -> Reply:
         """Turn every frame before the first open one into rows."""
         stop = next((index for index, result in enumerate(self.waiting) if result.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
@@ -132,7 +132,7 @@ class FrameResults:
             next((index for index, result in enumerate(settled) if result.answer is not None), len(settled)) :
         ]
 
-    def _answers(self, shown: Sequence[FrameResult]) -> Answers:
+    def _answers(self, shown: Sequence[FrameResult]) -> TaskLabels:
         """Stack the answers; a frame without one repeats the previous one."""
         answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
         for index, result in enumerate(shown):
@@ -143,7 +143,7 @@ class FrameResults:
             self.last = answers[index]
         return answers
 
-    def _scores(self, shown: Sequence[FrameResult], predicted: Answers) -> Scores | None:
+    def _scores(self, shown: Sequence[FrameResult], predicted: TaskLabels) -> Scores | None:
         """Score answers where the truth is known."""
         if not shown or shown[0].truth is None:
             return None
@@ -152,12 +152,12 @@ class FrameResults:
             truth[index] = result.truth
         return self.scorer.score(np.array([result.time_s for result in shown]), predicted, truth)
 
-    def _facts(self, settled: Sequence[FrameResult], scores: Scores | None) -> Watched:
+    def _facts(self, settled: Sequence[FrameResult], scores: Scores | None) -> InferenceReport:
         lengths, counts = np.unique([result.busy_s for result in settled], return_counts=True)
         known = np.isfinite(scores.frame) if scores is not None else np.zeros(len(settled), dtype=bool)
         busy_s, self.busy_s = self.busy_s, 0.0
         joules, self.joules = self.joules, {}
-        return Watched(
+        return InferenceReport(
             frames=len(settled),
             processed=sum(result.processed for result in settled),
             busy_s=busy_s + float(sum(count * length for length, count in zip(lengths, counts, strict=True))),
@@ -188,7 +188,7 @@ class FrameResults:
             "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
         }
 
-    def _snapshots(self, shown: Sequence[FrameResult], predicted: Answers) -> list[Mapping[str, Any]]:
+    def _snapshots(self, shown: Sequence[FrameResult], predicted: TaskLabels) -> list[Mapping[str, Any]]:
         """Keep the frames for the report."""
         times_s = np.array([result.time_s for result in shown])
         wanted = np.isclose(times_s[:, None], np.array(self.spec.snapshot_times_s)[None, :], rtol=0, atol=1e-6)

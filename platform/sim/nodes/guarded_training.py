@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.errors import RunError
-from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase, Predicted
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.records import Passes
 from driftlab.platform.networks import state
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ENDLESS = "learning did not end"
-LIMITED_HERE = ("adapt", "answer")  # verbs of an adaptation whose failure is a row and not the end of the cell
+LIMITED_HERE = ("adapt", "predict")  # verbs of an adaptation whose failure is a row and not the end of the cell
 
 
-def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float) -> Adapted:
+def adapt_guarded(
+    member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float
+) -> Adapted:
     """Call a member to learn; if it fails, restore the model and return the previous state with the reason."""
     before = state.read(model)
     try:
@@ -37,14 +39,14 @@ def attempt(member: Adaptation, model: nn.Module, memory: Any, batch: Batch, pha
     if fault:
         state.write(model, before)
         model.eval()
-        return Adapted(memory, skipped=fault, work=Passes())
+        return Adapted(memory, skipped=fault, passes=Passes())
     return done
 
 
-def check_answers(answered: Answered, batch: Batch) -> Answered:
+def check_predictions(answered: Predicted, batch: Batch) -> Predicted:
     """Check that there is one answer per frame."""
-    if len(answered.answers) != len(batch.images):
-        raise RunError(f"it gave {len(answered.answers)} answers to {len(batch.images)} frames; give one for each")
+    if len(answered.predictions) != len(batch.images):
+        raise RunError(f"it gave {len(answered.predictions)} answers to {len(batch.images)} frames; give one for each")
     return answered
 
 
@@ -52,10 +54,10 @@ def _fault(done: Any, model: nn.Module, batch: Batch) -> str:
     """Return the fault of a member's result; empty if it is valid."""
     if not isinstance(done, Adapted):
         return f"learning failed: it returned {type(done).__name__}, expected Adapted"
-    if done.work is None and not done.skipped:
+    if done.passes is None and not done.skipped:
         return "learning failed: it does not say what it computed (work is None)"
-    if done.answers is not None and len(done.answers) != len(batch.images):
-        return f"learning failed: it gave {len(done.answers)} answers to {len(batch.images)} frames"
+    if done.predictions is not None and len(done.predictions) != len(batch.images):
+        return f"learning failed: it gave {len(done.predictions)} answers to {len(batch.images)} frames"
     if not all(math.isfinite(loss) for loss in done.losses):
         return f"learning failed: a loss is not finite ({', '.join(f'{loss:g}' for loss in done.losses[-3:])})"
     held = state.read(model)

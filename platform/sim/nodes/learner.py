@@ -15,21 +15,21 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Passes, Recalled, Reply, Stored, Trained, Tried, Weights
+from driftlab.platform.core.records import Passes, RecallResult, Reply, Stored, Trained, TrialScores, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.strided import make_safe
-from driftlab.platform.networks.tasks.tasks import Answers
-from driftlab.platform.scaling.base import Budget, Draft
+from driftlab.platform.networks.tasks.tasks import TaskLabels
+from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.scheduling.zoo import MARGIN, start_from
 from driftlab.platform.sim.nodes import experts, networks
-from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, attempt
+from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, adapt_guarded
 from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.streaming.wire.samples import UNKNOWN_SCENE, receive
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +61,7 @@ class LearnerNode:
         self._alone = False  # whether the next update must stand alone
         self._experts: experts.ExpertStore | None = None  # stored networks, once they are asked for
         self._recalled = False  # whether it goes on with a stored network that the application has not got yet
-        self._drafted: Draft | None = None  # that the application has not got yet
+        self._drafted: ChannelMask | None = None  # that the application has not got yet
         self._follows = True  # whether the application's family learned all that this one learned
         self._version = 0
         self._phases = 0
@@ -88,12 +88,14 @@ class LearnerNode:
         self._experts = None  # stored networks have another size
         return Reply()
 
-    def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+    def receive(
+        self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: MessageDamage | None = None
+    ) -> Reply:
         """Decode samples from the link."""
         return receive(payload, sampling, size, damage)
 
     def store(
-        self, frames: Frames, labels: Answers | None, stamp_s: float | None = None, detected: int | None = None
+        self, frames: Frames, labels: TaskLabels | None, stamp_s: float | None = None, detected: int | None = None
     ) -> Reply:
         """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
@@ -114,7 +116,7 @@ class LearnerNode:
         told = self._domain_oracle and frames.scenes[-1] != UNKNOWN_SCENE
         domain = int(frames.scenes[-1]) if told else detected
         if domain is not None:
-            self._meet(domain)
+            self._on_domain(domain)
         return Reply(
             Stored(
                 frames=len(frames),
@@ -127,12 +129,12 @@ class LearnerNode:
             )
         )
 
-    def forget(self, oldest_s: float) -> Reply:
+    def drop_samples_before(self, oldest_s: float) -> Reply:
         """Drop samples older than a time; return the number that is left."""
         self._drop_before(oldest_s)
         return Reply(len(self._times_s))
 
-    def try_out(self, plan: DownlinkPlan, phases: Sequence[Phase], fresh: bool = True) -> Reply:
+    def run_trials(self, plan: DownlinkPlan, phases: Sequence[Phase], fresh: bool = True) -> Reply:
         """Try each way to learn: train a copy on every other sample, and score it on the rest.
 
         Only `fresh` samples, on which the network was not trained before, count for scores where there are any.
@@ -147,27 +149,27 @@ class LearnerNode:
                 begin, looks = self._look(model, rest)
                 begins.append(begin)
                 forward = (*forward, *looks.forward)
-            done = attempt(self._adaptation, model, memory, samples, phase, self._limit_s)
+            done = adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s)
             score, looks = self._look(model, rest)
             state.write(self._model, before)
             after.append(score)
-            work = done.work or Passes()
+            work = done.passes or Passes()
             works.append(replace(work, forward=(*forward, *work.forward, *looks.forward)))
             beside.append(Passes(forward=(*forward, *looks.forward)))
         score, looks = self._look(self._model, rest)
-        return Reply(Tried(score, tuple(after), tuple(works), looks, tuple(begins), tuple(beside)))
+        return Reply(TrialScores(score, tuple(after), tuple(works), looks, tuple(begins), tuple(beside)))
 
-    def recall(self, last: float | None, fall: float) -> Reply:
+    def recall_expert(self, last: float | None, fall: float) -> Reply:
         """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
         rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
         now, looks = self._look(self._model, rows)
         if now is None:
-            return Reply(Recalled(None, None, looks))
+            return Reply(RecallResult(None, None, looks))
         if self._experts is None:
             self._experts = experts.ExpertStore(self._source(), self._spec.torch_device)
         numbers, before, scores = self._experts.rank(self._images[rows]), state.read(self._model), {}
         if not self._phases or (last is not None and last - now < fall):
-            return Reply(Recalled(now, None, Passes(forward=looks.forward * 2)))
+            return Reply(RecallResult(now, None, Passes(forward=looks.forward * 2)))
         for number in numbers:
             state.write(self._model, self._experts.stored(number))
             scores[number] = self._look(self._model, rows)[0] or 0.0
@@ -177,11 +179,11 @@ class LearnerNode:
             self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
             self._alone = self._recalled = True
         works = Passes(forward=looks.forward * (2 + len(numbers)))
-        return Reply(Recalled(now if begins is None else scores[begins], begins, works))
+        return Reply(RecallResult(now if begins is None else scores[begins], begins, works))
 
-    def remember(self) -> Reply:
+    def store_expert(self) -> Reply:
         """Store the network as the newest phase left it; return how many are stored."""
-        return Reply(0 if self._experts is None else self._experts.remember(self._phases, state.read(self._model)))
+        return Reply(0 if self._experts is None else self._experts.store_expert(self._phases, state.read(self._model)))
 
     def estimate(self, phase: Phase) -> Reply:
         """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
@@ -256,7 +258,7 @@ class LearnerNode:
             score=adapted.score,
             skipped=skipped,
             host_seconds=time.perf_counter() - started,
-            work=_work_of(chosen, adapted),
+            passes=_work_of(chosen, adapted),
         )
         return Reply(facts, payload=message)
 
@@ -286,14 +288,14 @@ class LearnerNode:
         self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
         self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
 
-    def _draft(self, samples: Batch) -> Draft | None:
+    def _draft(self, samples: Batch) -> ChannelMask | None:
         """Cut the network anew for the samples, where networks depend on them."""
-        chosen: Draft | None = None
+        chosen: ChannelMask | None = None
         if len(samples.images):
             chosen = self._scaling.draft(self._family, self._budget, samples.images, self._task)
         if chosen is None:
             return None
-        received = self._scaling.redraft(self._family, self._budget, Draft(chosen.kept))
+        received = self._scaling.redraft(self._family, self._budget, ChannelMask(chosen.kept))
         self._family = self._scaling.redraft(self._family, self._budget, chosen)
         self._model = networks.network_for(self._scaling, self._family, self._budget)
         self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
@@ -323,14 +325,14 @@ class LearnerNode:
         return now
 
     def _attempt(self, samples: Batch, phase: Phase) -> Adapted:
-        return attempt(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
+        return adapt_guarded(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
 
     def _samples(self, rng: np.random.Generator, rows: slice | Mask = slice(None)) -> Batch:
         """Return training samples, with labels if the adaptation uses labels."""
         labels = self._labels[rows] if self._taught else None
         return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)
 
-    def _meet(self, domain: int) -> None:
+    def _on_domain(self, domain: int) -> None:
         """Record the domain of the newest sample; reset at a new domain where the adaptation asks for it."""
         if self._adaptation.episodic and self._domain not in (None, domain):
             self._state = self._adaptation.reset(self._model, self._state)
@@ -375,9 +377,9 @@ class LearnerNode:
         return update
 
 
-def _work_of(chosen: Draft | None, adapted: Adapted) -> Passes:
+def _work_of(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
     """Return the work of a phase with that of choosing the network for it."""
-    work = adapted.work or Passes()
+    work = adapted.passes or Passes()
     return (
         work
         if chosen is None

@@ -12,7 +12,7 @@ from driftlab.platform.networks import state
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.strided import make_safe
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, PackRecipe, obtain_family, obtain_pack
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, SourceSummaryRecipe, obtain_family, obtain_pack
 from driftlab.platform.scaling.base import Budget, Profile, Scaling
 from driftlab.platform.sim.setting import StudentSpec
 
@@ -37,7 +37,7 @@ class Builder:
         """Build a family within a limit of time, and return its stored form."""
         return built_from(recipe, obtain_family(recipe, BUILD_CALLS * limit_s), limit_s)
 
-    def pack(self, recipe: PackRecipe, limit_s: float = 600.0) -> Reply:
+    def pack(self, recipe: SourceSummaryRecipe, limit_s: float = 600.0) -> Reply:
         """Return an adaptation member's summary of a family's training data, made within a limit of time."""
         pack = obtain_pack(recipe, BUILD_CALLS * limit_s)
         return Reply(digest(pack), payload=pack)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from driftlab.platform.core.records import ModelCost, Need, Noticed, Passes
+from driftlab.platform.core.records import ModelCost, Passes, StreamStatistics, TaskCost
 from driftlab.platform.networks.tasks.tasks import DETECTION, Task
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class StreamObserver:
         """Use the next frames as the new reference: the network has just adapted to them."""
         self.anew = True
 
-    def summarise(self, model: nn.Module, domain: int | None) -> Noticed:
+    def summarise(self, model: nn.Module, domain: int | None) -> StreamStatistics:
         """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
         if not images:
-            return Noticed(frames, None, None, domain)
+            return StreamStatistics(frames, None, None, domain)
         entropy, features = look_at(model, np.stack(images), self.task)
-        return Noticed(frames, entropy, self._distance(features), domain)
+        return StreamStatistics(frames, entropy, self._distance(features), domain)
 
     def _distance(self, features: npt.NDArray[np.float32]) -> float:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
@@ -185,7 +185,7 @@ class DomainDetector:
         self._source, self._task = copy.deepcopy(model).eval(), task
         self._counter, self._pool = DomainCounter(), list[FrameResult]()
         passes = Passes(forward=(1,), trained=(), kept_bytes=_BYTES * cost.parameters)
-        self.need: Need = need_of(cost, hardware, passes)  # of one frame, and of the copy
+        self.need: TaskCost = task_cost(cost, hardware, passes)  # of one frame, and of the copy
 
     @property
     def domain(self) -> int:

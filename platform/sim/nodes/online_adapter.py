@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.adaptation.base import Adaptation, Adapted, Answered, Batch, Phase
+from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase, Predicted
 from driftlab.platform.core.limits import TookTooLong, time_limit
-from driftlab.platform.core.records import ModelCost, Need, Passes
+from driftlab.platform.core.records import ModelCost, Passes, TaskCost
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state
 from driftlab.platform.networks.early_exit import reached_cost, reached_work, record_exits
 from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
-from driftlab.platform.sim.nodes.guarded_training import ENDLESS, attempt, check_answers
+from driftlab.platform.sim.nodes.guarded_training import ENDLESS, adapt_guarded, check_predictions
 from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, ShareTimeline
-from driftlab.platform.world.cost import need_of
+from driftlab.platform.world.cost import task_cost
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Answering:
+class PendingInference:
     """Answers in progress: of one frame, or of a batch."""
 
     results: list[FrameResult]
@@ -40,18 +40,18 @@ class Answering:
     alone_s: float
 
     def took_s(self, timeline: ShareTimeline) -> float:
-        return timeline.answer_s(self.start_s, self.alone_s)
+        return timeline.inference_duration_s(self.start_s, self.alone_s)
 
     def ready_s(self, timeline: ShareTimeline) -> float:
         return self.start_s + self.took_s(timeline)
 
 
 @dataclass(eq=False)
-class Lesson:
+class TrainingBatch:
     """A batch that is being learned."""
 
     frames: int
-    need: Need
+    cost: TaskCost
     done: Adapted
     learned: State | None  # the network from the lesson's end on; None: unchanged
     start_s: float | None = None  # None: when the answers before it are ready
@@ -73,8 +73,8 @@ class OnlineAdapter:
         self._results, self._timeline, self._spec, self._task = results, timeline, results.spec, results.task
         self._rng = rng_for(self._spec.student.seed, "answer", self._spec.app)  # for all answers: creating one is slow
         self._pool: list[FrameResult] = []
-        self._answering: Answering | None = None
-        self._lesson: Lesson | None = None
+        self._answering: PendingInference | None = None
+        self._lesson: TrainingBatch | None = None
         self._lessons = self._version = 0
         self._domain: int | None = None
         self.detector: DomainDetector | None = None
@@ -97,17 +97,17 @@ class OnlineAdapter:
 
         At the end of the session (`ended=False`) the lesson stays without an end.
         """
-        lesson = self._lesson
-        if lesson is None:
+        batch = self._lesson
+        if batch is None:
             return
         part = 0.0
-        if lesson.start_s is not None:
-            part = self._timeline.lesson_part(now_s)
-            self._results.busy_s += now_s - lesson.start_s if self._member.training_runs == "exclusive" else 0.0
+        if batch.start_s is not None:
+            part = self._timeline.batch_fraction(now_s)
+            self._results.busy_s += now_s - batch.start_s if self._member.training_runs == "exclusive" else 0.0
         self._lesson = None
-        self._timeline.end_lesson(now_s)
-        end_s = now_s if ended and lesson.start_s is not None else None
-        self._write(replace(lesson, need=_part_of(lesson.need, part)), end_s, why)
+        self._timeline.end_batch(now_s)
+        end_s = now_s if ended and batch.start_s is not None else None
+        self._write(replace(batch, cost=_part_of(batch.cost, part)), end_s, why)
 
     def follow(self, results: Sequence[FrameResult]) -> None:
         """Take frames one by one."""
@@ -170,13 +170,13 @@ class OnlineAdapter:
                 self._answering = None
                 if self._lesson is not None and self._lesson.start_s is None:
                     self._lesson.start_s = ready_s
-                    self._timeline.begin_lesson(ready_s, self._lesson.need.alone_s)
+                    self._timeline.begin_batch(ready_s, self._lesson.cost.isolated_s)
         if self._lesson is not None and self._lesson.start_s is not None:
-            end_s = self._timeline.lesson_end_s()
+            end_s = self._timeline.batch_end_s()
             if end_s <= now_s + 1e-9:
                 self._end(self._lesson, end_s)
 
-    def _ready(self, answering: Answering) -> None:
+    def _ready(self, answering: PendingInference) -> None:
         """Settle answers; if no share will ever come, none is ready."""
         took_s = answering.took_s(self._timeline)
         answering.results[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
@@ -192,25 +192,27 @@ class OnlineAdapter:
             try:
                 if not self._left_out:
                     with time_limit(self._spec.member_limit_s):
-                        answered = check_answers(self._member.answer(self._model, self.memory, batch), batch)
+                        answered = check_predictions(self._member.predict(self._model, self.memory, batch), batch)
             except (Exception, TookTooLong) as error:
                 self._left_out = True
                 why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
-                self._write(Lesson(len(results), Need(), Adapted(self.memory, skipped=why), None, now_s), now_s)
+                self._write(
+                    TrainingBatch(len(results), TaskCost(), Adapted(self.memory, skipped=why), None, now_s), now_s
+                )
             if answered is None:
                 exits.clear()
                 plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
-                answered = Answered(plain, self.memory)
+                answered = Predicted(plain, self.memory)
         self.memory = answered.state
-        need = self._need(answered.work or Passes(forward=(len(results),)), exits)
-        self._begin(results, answered.answers, now_s, need)
+        need = self._need(answered.passes or Passes(forward=(len(results),)), exits)
+        self._begin(results, answered.predictions, now_s, need)
 
-    def _begin(self, results: list[FrameResult], answers: Any, now_s: float, need: Need) -> None:
+    def _begin(self, results: list[FrameResult], answers: Any, now_s: float, cost: TaskCost) -> None:
         for result, answer in zip(results, answers, strict=True):
             result.answer, result.open, result.processed = answer, True, True
-        self._results.spend("inference", need.joules)
-        looks_s = 0.0 if self.detector is None else len(results) * self.detector.need.alone_s
-        self._answering = Answering(results, now_s, need.alone_s + looks_s)
+        self._results.spend("inference", cost.joules)
+        looks_s = 0.0 if self.detector is None else len(results) * self.detector.need.isolated_s
+        self._answering = PendingInference(results, now_s, cost.isolated_s + looks_s)
 
     def _full(self, now_s: float) -> None:
         """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
@@ -229,64 +231,66 @@ class OnlineAdapter:
             done = self._attempt(pool)
         after = state.read(self._model)
         state.write(self._model, before)
-        work = done.work or Passes()
+        work = done.passes or Passes()
         if self._member.predict_on == "batch":
-            if done.answers is None:
+            if done.predictions is None:
                 self._answer(pool, now_s)
             else:  # the lesson's first forward pass has computed them
                 first = Passes(forward=work.forward[:1])
-                self._begin(pool, done.answers, now_s, self._need(first, exits[: len(pool)]))
+                self._begin(pool, done.predictions, now_s, self._need(first, exits[: len(pool)]))
                 work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
-        self._lesson = self._limited(Lesson(len(pool), self._need(work, exits), done, None if done.skipped else after))
+        self._lesson = self._limited(
+            TrainingBatch(len(pool), self._need(work, exits), done, None if done.skipped else after)
+        )
         copy_bytes = 0 if self.detector is None else self.detector.need.memory_bytes
-        self._results.memory_bytes = max(self._results.memory_bytes, self._lesson.need.memory_bytes + copy_bytes)
+        self._results.memory_bytes = max(self._results.memory_bytes, self._lesson.cost.memory_bytes + copy_bytes)
 
     def _attempt(self, pool: Sequence[FrameResult]) -> Adapted:
         self._lessons += 1
         rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
         batch, phase = self._batch(pool, rng), Phase(on_stream=True)
-        done = attempt(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
+        done = adapt_guarded(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
         self._given_up = done.skipped.startswith(ENDLESS)
         return done
 
-    def _limited(self, lesson: Lesson) -> Lesson:
+    def _limited(self, batch: TrainingBatch) -> TrainingBatch:
         """Break off a lesson that would keep the device busy for too long; its energy until then is counted."""
-        limit_s, need = self._spec.learn_limit_s, lesson.need
-        if need.alone_s <= limit_s:
-            return lesson
-        why = f"learning was broken off: it takes {need.alone_s:g} s alone on the device, {limit_s:g} s are allowed"
-        cut = _part_of(need, limit_s / need.alone_s)
-        return Lesson(lesson.frames, cut, Adapted(self.memory, skipped=why), None)
+        limit_s, need = self._spec.learn_limit_s, batch.cost
+        if need.isolated_s <= limit_s:
+            return batch
+        why = f"learning was broken off: it takes {need.isolated_s:g} s alone on the device, {limit_s:g} s are allowed"
+        cut = _part_of(need, limit_s / need.isolated_s)
+        return TrainingBatch(batch.frames, cut, Adapted(self.memory, skipped=why), None)
 
-    def _end(self, lesson: Lesson, end_s: float) -> None:
+    def _end(self, batch: TrainingBatch, end_s: float) -> None:
         """Use the learned weights from now on."""
         self._lesson = None
-        self._timeline.end_lesson(end_s)
-        if lesson.learned is not None:
-            state.write(self._model, lesson.learned)
+        self._timeline.end_batch(end_s)
+        if batch.learned is not None:
+            state.write(self._model, batch.learned)
             self._version += 1
-        self.memory = lesson.done.state
+        self.memory = batch.done.state
         if self._member.training_runs == "exclusive":
-            self._results.busy_s += end_s - (lesson.start_s or 0.0)
-        self._write(lesson, end_s)
+            self._results.busy_s += end_s - (batch.start_s or 0.0)
+        self._write(batch, end_s)
 
-    def _write(self, lesson: Lesson, end_s: float | None, why: str = "") -> None:
-        self._results.spend("training", lesson.need.joules)
+    def _write(self, batch: TrainingBatch, end_s: float | None, why: str = "") -> None:
+        self._results.spend("training", batch.cost.joules)
         self._results.lessons.append(
             {
                 "device": [self._spec.device],
                 "app": [self._spec.app],
                 "version": [self._version],
-                "frames": [lesson.frames],
-                "start_s": [lesson.start_s],
+                "frames": [batch.frames],
+                "start_s": [batch.start_s],
                 "end_s": [end_s],
-                "isolated_s": [lesson.need.alone_s],
-                "energy_j": [lesson.need.joules],
-                "memory_bytes": [lesson.need.memory_bytes],
-                "iterations": [lesson.done.iterations],
-                "loss": [lesson.done.losses[-1] if lesson.done.losses else None],
-                "accepted": [lesson.done.accepted],
-                "skipped": [why or lesson.done.skipped or None],
+                "isolated_s": [batch.cost.isolated_s],
+                "energy_j": [batch.cost.joules],
+                "memory_bytes": [batch.cost.memory_bytes],
+                "iterations": [batch.done.iterations],
+                "loss": [batch.done.losses[-1] if batch.done.losses else None],
+                "accepted": [batch.done.accepted],
+                "skipped": [why or batch.done.skipped or None],
             }
         )
 
@@ -295,15 +299,15 @@ class OnlineAdapter:
         times_s = np.array([result.time_s for result in results])
         return Batch(images, None, rng, self._task, times_s, self._known_domain(results[-1]))
 
-    def _need(self, work: Passes, exits: Sequence[int]) -> Need:
+    def _need(self, passes: Passes, exits: Sequence[int]) -> TaskCost:
         """Return the need of passes; frames that left a network early pay for what they reached."""
         if not exits:
-            return need_of(self._cost, self._spec.hardware, work)
+            return task_cost(self._cost, self._spec.hardware, passes)
         reached = reached_cost(self._cost, exits)
-        return need_of(reached, self._spec.hardware, reached_work(work, self._cost, reached))
+        return task_cost(reached, self._spec.hardware, reached_work(passes, self._cost, reached))
 
 
-def _part_of(need: Need, part: float) -> Need:
+def _part_of(cost: TaskCost, part: float) -> TaskCost:
     """Return a part of a need in time and energy; its memory is the full one."""
-    seconds = {engine: part * seconds for engine, seconds in need.seconds.items()}
-    return Need(seconds, need.memory_bytes, part * need.joules)
+    seconds = {engine: part * seconds for engine, seconds in cost.seconds.items()}
+    return TaskCost(seconds, cost.memory_bytes, part * cost.joules)

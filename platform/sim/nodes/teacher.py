@@ -13,11 +13,11 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.records import Labelled, Packed, Reply, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.tasks import tasks
-from driftlab.platform.networks.tasks.tasks import Answers
+from driftlab.platform.networks.tasks.tasks import TaskLabels
 from driftlab.platform.sim.setting import TeacherSpec
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import receive
-from driftlab.platform.world.link import Damage
+from driftlab.platform.world.link import MessageDamage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +33,9 @@ class TeacherNode:
         self._spec, self._task = spec, tasks.find(spec.task)
         self._network = None if weights is None else _network(spec, weights)
 
-    def receive(self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+    def receive(
+        self, payload: bytes, sampling: Sampling, size: tuple[int, int], damage: MessageDamage | None = None
+    ) -> Reply:
         """Decode samples from the link."""
         return receive(payload, sampling, size, damage)
 
@@ -47,12 +49,12 @@ class TeacherNode:
             labels = predict(self._network, frames.images, task=self._task, device=self._spec.torch_device)
         return Reply(Labelled(len(frames)), payload=labels)
 
-    def pack(self, labels: Answers) -> Reply:
+    def pack(self, labels: TaskLabels) -> Reply:
         """Encode the labels of one frame."""
         packed = self._task.pack(labels[0])
         return Reply(Packed(len(packed)), payload=packed)
 
-    def _truth(self, frames: Frames) -> Answers:
+    def _truth(self, frames: Frames) -> TaskLabels:
         truth = self._task.truth(frames)
         if truth is None:
             raise RequestError(

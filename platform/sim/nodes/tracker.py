@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from driftlab.platform.networks.tasks import flow
 from driftlab.platform.networks.tasks.flow import Gray, Map
-from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Answer, Task
+from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabel
 
 LATEST_S = 60.0  # first labels that arrive later are not awaited
 
@@ -21,7 +21,7 @@ class Keyframe:
 
     captured_s: float
     arrive_s: float
-    labels: Answer
+    labels: TaskLabel
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Tracker:
         """Keep a frame: its labels may come later."""
         self._seen[time_s] = flow.gray(image)
 
-    def follow(self, time_s: float, predicted: Answer) -> tuple[Answer, int]:
+    def follow(self, time_s: float, predicted: TaskLabel) -> tuple[TaskLabel, int]:
         """Replace a prediction by warped labels where they are known; return the number of computed flows too."""
         before, keyframe = self._flows, self._in_use(time_s)
         answer = predicted

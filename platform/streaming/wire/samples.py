@@ -20,7 +20,7 @@ from driftlab.platform.core.records import Received, Reply
 from driftlab.platform.core.wire import CHECKSUM, seal, unseal
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.h264 import H264
-from driftlab.platform.world.link import Damage, damaged
+from driftlab.platform.world.link import MessageDamage, damaged
 
 UNKNOWN_SCENE = -1  # the scene of a frame from the link: unknown
 Images = npt.NDArray[np.uint8]  # [n, height, width, 3], RGB
@@ -150,7 +150,7 @@ def unpack(payload: bytes, shape: tuple[int, ...], codec: str = "jpeg") -> Image
     return codec_of(codec).decode(unseal(payload), shape)
 
 
-def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: Damage | None = None) -> Reply:
+def receive(payload: bytes, sampling: Sampling, size: tuple[int, int], damage: MessageDamage | None = None) -> Reply:
     """Decode a payload; downscale larger frames to the student's input. It has no ground truth."""
     times_s = np.asarray(sampling.times_s, dtype=np.float64)
     height, width = size
