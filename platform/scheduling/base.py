@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -10,8 +11,9 @@ from driftlab.platform.core.records import LoadReading, Share, TaskCost, Variant
 
 Reason = Literal["window", "offer", "end", "arrival", "departure", "load", "timer"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
-ALWAYS: frozenset[Reason] = frozenset({"window", "offer", "end", "arrival", "departure", "load", "timer"})
-USUAL = ALWAYS - {"load"}  # load readings come twice a second, too often for most members
+ALL_TRIGGERS: frozenset[Reason] = frozenset({"window", "offer", "end", "arrival", "departure", "load", "timer"})
+DEFAULT_TRIGGERS = ALL_TRIGGERS - {"load"}  # load readings come twice a second, too often for most members
+WINDOW_ONLY: frozenset[Reason] = frozenset({"window"})
 
 
 @dataclass(frozen=True)
@@ -93,33 +95,41 @@ class Allocation:
     again_s: float | None = None  # the member is called again after this time, unless it is called earlier
 
 
-@dataclass(frozen=True)
-class Wants:
-    """Requirements of a scheduler: when it is called, and the estimates that it needs."""
-
-    reasons: frozenset[Reason] = USUAL
-    trials: bool = False  # every offered configuration is tried on a part of the samples
-    choosy: bool = False  # it selects the configurations to try, through `Grant.trials`
-    part: float = 1.0  # fraction of a configuration's steps in a trial, at least one step
-    recall: float | None = None  # drop of accuracy from which a learner scores stored networks and resumes a better one
-    observed: bool = False  # the current accuracy of each application, if its device can observe it
-    server: bool = False  # it also divides the GPUs of a training server; else first come, first served
-    together: bool = False  # offers wait until no application of the device prepares one
-
-
-EACH_WINDOW = Wants(frozenset({"window"}))  # requirements of a member that plans per window
-
-
 class Scheduling(ABC):
     """Base of the family. A member is a frozen dataclass, and `allocate` a pure function."""
 
     version: ClassVar[int] = 1  # raise it when results change: cached networks and cells are then recomputed
-    wants: ClassVar[Wants] = Wants()
+    triggers: ClassVar[frozenset[Reason]] = DEFAULT_TRIGGERS  # reasons for a call
+    uses_observed_accuracy: ClassVar[bool] = False  # whether it reads `Demand.observed`, where a device can measure it
 
     @property
-    def asks(self) -> Wants:
-        """Return the requirements with the member's parameters."""
-        return self.wants
+    def uses_estimates(self) -> bool:
+        """Return whether it uses estimates of an adaptation's accuracy estimator, where there is one, as offers."""
+        return bool(self.initial_trials(1))
+
+    @property
+    def waits_for_all_offers(self) -> bool:
+        """Return whether offers wait until no application of the device prepares one."""
+        return False
+
+    @property
+    def trial_fraction(self) -> float:
+        """Return the fraction of a configuration's steps in a trial, which has at least one step."""
+        return 1.0
+
+    @property
+    def recall_drop(self) -> float | None:
+        """Return the drop of accuracy from which a learner resumes a better stored network; None stores none."""
+        return None
+
+    @property
+    def schedules_server(self) -> bool:
+        """Return whether it also divides the GPUs of a training server; else first come, first served."""
+        return False
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        """Return the indices of the configurations to try before an offer; `Grant.trials` names later ones."""
+        return ()
 
     @abstractmethod
     def allocate(self, window: SchedulerInput) -> Allocation:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.evaluation import Freed, accuracy_factor, evaluate, trainings_of
 from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, previous_state, to_grants
@@ -59,7 +59,17 @@ class Ekya(Scheduling):
     patience_s: PatienceS = 200.0
     max_apps: Annotated[int, Ge(1), Means("maximum number of applications for the thief; more keep equal shares")] = 16
 
-    wants = Wants(trials=True, part=TRIAL_EPOCHS / MAX_EPOCHS, together=True)
+    @property
+    def waits_for_all_offers(self) -> bool:
+        return True
+
+    @property
+    def trial_fraction(self) -> float:
+        return TRIAL_EPOCHS / MAX_EPOCHS
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        """Try every configuration."""
+        return range(configs)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Compute a new plan; at the end of a training, only split its share if nothing else changed."""

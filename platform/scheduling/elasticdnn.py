@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import (
     HorizonS,
@@ -90,7 +90,13 @@ class FilterGrained(Scheduling):
     patience_s: PatienceS = 600.0
     seed: Annotated[int, Ge(0), Means("random seed of the evolution")] = 0
 
-    wants = Wants(trials=True, together=True)
+    @property
+    def waits_for_all_offers(self) -> bool:
+        return True
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        """Try every configuration."""
+        return range(configs)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Choose sizes at every call; a running retraining keeps its size, with its remaining time."""

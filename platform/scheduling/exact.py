@@ -11,7 +11,7 @@ import numpy as np
 
 from driftlab.errors import RunError
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.costs import (
     Choices,
     Ints,
@@ -37,7 +37,7 @@ class Exact(Scheduling):
     alpha: LatenessWeight = 0.1
     units: MachineUnits = 100
 
-    wants = EACH_WINDOW
+    triggers = WINDOW_ONLY
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Solve the window's problem; the state is empty."""

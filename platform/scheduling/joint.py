@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer, Wants
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, TrainingOffer
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp, known, read_apps
 from driftlab.platform.scheduling.gain_model import AppEstimate, AppHistory, estimate, review, trial_value
 from driftlab.platform.scheduling.inference_shares import Skipped, split_inference_share
@@ -23,6 +23,7 @@ from driftlab.platform.scheduling.plans import HorizonS, PatienceS, SharePlan, p
 from driftlab.platform.scheduling.sequencing import MIN_DURATION_S, PlannedSteps, plan_steps
 
 ENDLESS_S = 1e9  # horizon within which every gain is worth its time
+RECALL_DROP = 0.1  # drop of accuracy from which a learner compares its stored networks
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,19 @@ class Joint(Scheduling):
     patience_s: PatienceS = 600.0
 
     version = 2
-    wants = Wants(choosy=True, recall=0.1, observed=True, server=True)
+    uses_observed_accuracy = True
+
+    @property
+    def uses_estimates(self) -> bool:
+        return True
+
+    @property
+    def recall_drop(self) -> float:
+        return RECALL_DROP
+
+    @property
+    def schedules_server(self) -> bool:
+        return True
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Compute a new plan, and grant its first phase, a trial, or labelling."""

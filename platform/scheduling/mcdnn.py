@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Demand, SchedulerInput, Scheduling
 
 
 @dataclass(frozen=True)
 class Mcdnn(Scheduling):
     """MCDNN (MobiSys 2016): upgrade variants by accuracy per compute within compute and memory budgets."""
 
-    wants = EACH_WINDOW
+    triggers = WINDOW_ONLY
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Upgrade from the smallest variants one at a time; divide the processor by required shares.

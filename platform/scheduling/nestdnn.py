@@ -20,7 +20,7 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.admission import admit, allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Demand, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.costs import Choices, LatenessWeight, LoweredCost, MachineUnits, UnitPlan, tabulate
 from driftlab.platform.scheduling.greedy import allocate_surplus, allocate_units, exchange, smallest_plan
 from driftlab.platform.scheduling.programming import exchange_alike, levelled, priced
@@ -60,7 +60,7 @@ class NestDnn(Scheduling):
         bool, Means("whether networks are chosen here; else scaling chooses within the shares")
     ] = True
 
-    wants = EACH_WINDOW
+    triggers = WINDOW_ONLY
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Allocate all units and choose the networks; the state is the unfinished plan for the next window."""

@@ -19,7 +19,7 @@ import numpy as np
 from annotated_types import Gt
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, Demand, SchedulerInput, Wants
+from driftlab.platform.scheduling.base import Allocation, Demand, SchedulerInput
 from driftlab.platform.scheduling.candidates import LearningApp, known, read_apps
 from driftlab.platform.scheduling.plans import (
     SharePlan,
@@ -31,6 +31,7 @@ from driftlab.platform.scheduling.plans import (
 from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings, plan_configs
 
 ROUNDING_S = 1e-9
+ANY_DROP = -1.0  # of accuracy; no change is below it
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,12 @@ class Recl(SharesAmongTrainings):
     micro_window_s: Annotated[float, Gt(0), Means("duration of a micro-window, in which one training runs", "s")] = 5.0
 
     version: ClassVar[int] = 2
-    wants = Wants(observed=True, recall=-1.0)
+    uses_observed_accuracy = True
+
+    @property
+    def recall_drop(self) -> float:
+        """Return a drop that every round passes: RECL compares its stored networks before each training."""
+        return ANY_DROP
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Give the training share to the training of the open micro-window; the next call is due at its end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from annotated_types import Gt, Le
 
 from driftlab.platform.core.parameters import Means
-from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import Allocation, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import PatienceS, SharePlan, to_grants
 
@@ -39,9 +39,12 @@ class SharesAmongTrainings(Scheduling):
     patience_s: PatienceS = 200.0
 
     @property
-    def asks(self) -> Wants:
-        """Return the requirements: the choice of the best configuration needs trials of all."""
-        return replace(self.wants, trials=True, together=True) if self.config_choice == "best" else self.wants
+    def waits_for_all_offers(self) -> bool:
+        return self.config_choice == "best"
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        """Try every configuration if the best one is chosen."""
+        return range(configs) if self.config_choice == "best" else ()
 
     @abstractmethod
     def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:

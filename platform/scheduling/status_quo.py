@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftlab.platform.scheduling.admission import allocation
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, SchedulerInput, Scheduling
 from driftlab.platform.world.measured import knee
 
 
@@ -13,7 +13,7 @@ from driftlab.platform.world.measured import knee
 class StatusQuo(Scheduling):
     """Status quo (NestDNN, MobiCom 2018): the variant at the accuracy-size knee, equal shares, memory ignored."""
 
-    wants = EACH_WINDOW
+    triggers = WINDOW_ONLY
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Admit every application; a note reports networks that exceed the memory."""

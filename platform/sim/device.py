@@ -118,7 +118,7 @@ class DeviceSim:
         if self.sensor.empty:
             if self.present:
                 self.on_presence_change("departure")
-        elif "load" in self.runner.scheduling.asks.reasons or self._choose_again():
+        elif "load" in self.runner.scheduling.triggers or self._choose_again():
             self.machine.share_out("load")
 
     def _update_presence(self, now_s: float) -> None:
@@ -143,7 +143,7 @@ class DeviceSim:
         """Return shares for the machine: call the scheduling member where it requires that, and split its grants."""
         now_s = machine.clock.now
         took_s = 0.0
-        required = reason == "window" or reason in self.runner.scheduling.asks.reasons
+        required = reason == "window" or reason in self.runner.scheduling.triggers
         if required and now_s < self.until_s:  # else the next window is about to begin, or the session is over
             took_s = self._call_scheduler(now_s, reason)
         took_s, self.chose_s = took_s + self.chose_s, 0.0

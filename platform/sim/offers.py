@@ -45,7 +45,7 @@ class OfferQueue:
         """Submit an offer to the scheduler: at once, or together with those that are being prepared."""
         machine, name = self.device.machine, app.spec.name
         self.preparing.discard(name)
-        if not app.runner.scheduling.asks.together:
+        if not app.runner.scheduling.waits_for_all_offers:
             machine.share_out("offer")
             return
         decided = self.waiting[name] = machine.clock.event()
@@ -77,7 +77,7 @@ class TrainingChoice:
         assert plan.phase is not None
         self.round, self.app, self.plan, self.planned, self.frames = done, done.app, plan, plan.phase, frames
         runner = done.app.runner
-        self.adaptation, self.asks, self.site = runner.adaptation, runner.scheduling.asks, done.app.learner.site
+        self.adaptation, self.scheduling, self.site = runner.adaptation, runner.scheduling, done.app.learner.site
         self.drafts = runner.scaling.drafts  # whether each phase begins by cutting the network for its samples
         self.scores = runner.observes == "teacher"  # whether the learner scores its network, for the scheduler
         self.profile = done.app.networks.student.profile
@@ -112,7 +112,7 @@ class TrainingChoice:
             return
         self.phases = self._phases()
         self.ways = [self._way(phase) for phase in self.phases]
-        every = range(len(self.ways)) if self.asks.trials else ()
+        every = self.scheduling.initial_trials(len(self.ways))
         self.now = (yield from self._recall()) if self.recalls else None
         if every or self.now is None:
             self.now = yield from self._run_trials(every)
@@ -120,13 +120,13 @@ class TrainingChoice:
     @property
     def recalls(self) -> bool:
         """Return whether the learner stores its networks; those that are cut for samples differ in their channels."""
-        return self.asks.recall is not None and not self.drafts
+        return self.scheduling.recall_drop is not None and not self.drafts
 
     def _recall(self) -> Steps:
         """Continue from a stored network where that is better; return the accuracy now."""
         app, done = self.app, self.round
         last = None if app.observed is None else app.observed.accuracy
-        recalled: RecallResult = yield from done.facts_of(done.call("recall_expert", last, self.asks.recall))
+        recalled: RecallResult = yield from done.facts_of(done.call("recall_expert", last, self.scheduling.recall_drop))
         yield from done.do("training", task_cost(app.cost_of(), self.site.hardware, recalled.passes))
         if recalled.accuracy is not None:
             app.observe(recalled.accuracy, "teacher", done.now_s)
@@ -139,7 +139,7 @@ class TrainingChoice:
 
         Scaling goes by the estimates where it chooses among networks that are not cut for samples.
         """
-        app, done, offered = self.app, self.round, self.asks.trials or self.asks.choosy
+        app, done, offered = self.app, self.round, self.scheduling.uses_estimates
         if not offered and (self.drafts or len(self.profile) < 2):
             return False
         estimated: AccuracyEstimates | None = yield from done.facts_of(done.call("estimate", self.planned))
@@ -166,7 +166,7 @@ class TrainingChoice:
         app, done, hardware = self.app, self.round, self.site.hardware
         if not (which or self.scores):
             return None
-        tries = tuple(shortened(self.phases[i], self.asks.part)[0] for i in which)
+        tries = tuple(self._shortened(self.phases[i])[0] for i in which)
         tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, tries))
         works = ((None, tried.scoring_passes), *zip((phase.variant for phase in tries), tried.passes, strict=True))
         needs = [task_cost(app.cost_of(variant), hardware, work) for variant, work in works]
@@ -179,6 +179,10 @@ class TrainingChoice:
         for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
             self.ways[i] = measured(replace(self.ways[i], accuracy=after), begin, *trial)
         return tried.before
+
+    def _shortened(self, phase: Phase) -> tuple[Phase, float]:
+        """Shorten a phase to the trial that the scheduler requires."""
+        return shortened(phase, self.scheduling.trial_fraction)
 
     def _phases(self) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
@@ -196,7 +200,11 @@ class TrainingChoice:
         passes = self.adaptation.passes_of(phase, self.frames) or Passes()
         need = self.site.learn(self.app.cost_of(phase.variant), passes)
         return TrainingConfig(
-            name, need, size=size, trial_fraction=shortened(phase, self.asks.part)[1], variant=phase.variant
+            name,
+            need,
+            size=size,
+            trial_fraction=shortened(phase, self.scheduling.trial_fraction)[1],
+            variant=phase.variant,
         )
 
 

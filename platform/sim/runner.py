@@ -82,7 +82,7 @@ class Runner:
     @property
     def observes(self) -> ObservedBy | None:
         """Return how accuracies are observed; None where the scheduler does not require them."""
-        if not self.scheduling.asks.observed:
+        if not self.scheduling.uses_observed_accuracy:
             return None
         if self.setup.accuracy_source == "oracle":
             return "oracle"
@@ -91,7 +91,7 @@ class Runner:
     @property
     def weighs(self) -> bool:
         """Return whether rounds measure their gain, for a scheduler that shares out the server."""
-        return self.scheduling.asks.server and self.observes == "teacher" and self.streaming.place == "server"
+        return self.scheduling.schedules_server and self.observes == "teacher" and self.streaming.place == "server"
 
     # Running ----------------------------------------------------------------------------------------------------------
 

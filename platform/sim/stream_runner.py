@@ -59,7 +59,7 @@ class StreamRunner:
         for event in self.device.spec.events or ():
             reason: Reason = "departure" if event.kind == "stop" else "arrival"
             between = abs(event.time_s / window_s - round(event.time_s / window_s)) > 1e-9
-            required = reason in self.runner.scheduling.asks.reasons
+            required = reason in self.runner.scheduling.triggers
             if between and event.time_s < self.device.spec.duration_s and required:
                 yield clock.timeout(event.time_s - clock.now)
                 self.device.on_presence_change(reason)

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from driftlab.platform.core.records import LoadReading, Resource, Share, TaskCost, Variant
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.scheduling.base import (
-    ALWAYS,
+    ALL_TRIGGERS,
     Allocation,
     Demand,
     Reason,
     SchedulerInput,
     TrainingConfig,
     TrainingOffer,
-    Wants,
 )
 
 ENGINES: tuple[Resource, ...] = get_args(Resource)
@@ -85,7 +84,7 @@ WINDOWS = st.builds(
     window_s=st.floats(0.1, 100),
     memory_bytes=st.integers(1, 10**10),
     demands=st.lists(DEMANDS, max_size=8, unique_by=lambda demand: demand.app).map(tuple),
-    reason=st.sampled_from(sorted(ALWAYS)),
+    reason=st.sampled_from(sorted(ALL_TRIGGERS)),
     load=st.lists(READINGS, max_size=3).map(tuple),
 )
 
@@ -161,10 +160,19 @@ class TestAnyWindow:
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["scheduling"]))
 class TestEveryScheduling:
-    def test_its_reasons_are_valid(self, name):
-        requirements = member_class("scheduling", name).wants
-        assert isinstance(requirements, Wants)
-        assert {"window"} <= requirements.reasons <= ALWAYS == {*get_args(Reason)}
+    def test_its_triggers_are_valid(self, name):
+        assert {"window"} <= member_class("scheduling", name).triggers <= ALL_TRIGGERS == {*get_args(Reason)}
+
+    def test_its_requirements_are_valid(self, name):
+        member = Member("scheduling", name).make()
+        trials = list(member.initial_trials(3))
+        assert set(trials) <= set(range(3))
+        assert len(trials) == len(set(trials))
+        assert 0 < member.trial_fraction <= 1
+        assert member.recall_drop is None or -1 <= member.recall_drop < 1
+        for flag in (member.uses_estimates, member.waits_for_all_offers, member.schedules_server):
+            assert isinstance(flag, bool)
+        assert member.uses_estimates or not trials
 
     @pytest.mark.parametrize("reason", get_args(Reason))
     def test_it_allocates_for_every_reason(self, name, reason):

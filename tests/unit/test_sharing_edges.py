@@ -11,7 +11,7 @@ import scheduling_factory as factory
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Demand, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Demand, SchedulerInput, Scheduling
 from driftlab.platform.scheduling.exact import Exact
 from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.world.measured import knee, paged_bytes
@@ -20,7 +20,7 @@ ALPHAS = (0.0, 0.1, 1.0)
 SHARES = (1.0, 0.75, 0.55)  # of the memory that the largest networks need
 OBJECTIVES = {"total": sum, "max": max}
 # Those that plan whenever something changes leave the network to the application.
-UNCHOOSING = [name for name in FAMILIES["scheduling"] if member_class("scheduling", name).wants != EACH_WINDOW]
+UNCHOOSING = [name for name in FAMILIES["scheduling"] if member_class("scheduling", name).triggers != WINDOW_ONLY]
 BLIND = (*UNCHOOSING, "status_quo")  # to memory
 WALKS = [*itertools.product(["total"], ["lookahead", "steepest", "literal", "priced"]), ("max", "lookahead")]
 LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) for walk in WALKS)]  # the cost of Eq. 2

@@ -12,7 +12,7 @@ from loop_factory import COST, Given, rows, run, uploads
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Passes, RecallResult, TaskCost, TrialScores
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, TrainingConfig, Wants
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, TrainingConfig
 from driftlab.platform.sim.offers import measured
 from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.world.cost import task_cost
@@ -27,7 +27,8 @@ class Choosy(Scheduling):
 
     tries: tuple[int, ...] = ()
     way: int | None = 0
-    wants = Wants(choosy=True, observed=True)
+    recall_drop: float | None = None
+    uses_estimates = uses_observed_accuracy = True
     asked: list[SchedulerInput] = field(default_factory=list)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
@@ -76,7 +77,7 @@ class TestStoredNetworks:
     @staticmethod
     def recalling(way: int | None) -> Choosy:
         scheduler = Choosy(way=way)
-        scheduler.wants = Wants(observed=True, recall=0.1)
+        scheduler.recall_drop, scheduler.uses_estimates = 0.1, False
         return scheduler
 
     @pytest.mark.parametrize(("way", "phase", "name"), [(1, Phase(20), "stored network 3; 20 steps"),

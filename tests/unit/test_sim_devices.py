@@ -21,7 +21,7 @@ from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant, SchedulerInput, Scheduling
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.inline import InlineBackend
 from driftlab.platform.sim.setting import App, Device, StreamSpec
@@ -40,7 +40,7 @@ class Scripted(Scheduling):
     """Answers as it is told, and remembers what it was asked."""
 
     answers: list[Allocation]
-    wants = EACH_WINDOW
+    triggers = WINDOW_ONLY
 
     def __post_init__(self) -> None:
         self.asked: list[SchedulerInput] = []

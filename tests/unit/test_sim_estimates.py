@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import learning_factory as factory
@@ -19,7 +20,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.scaling.base import Budget, Profile
 from driftlab.platform.scaling.surrogate import Surrogate
-from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.sim.setting import BuiltNetwork
 from driftlab.platform.world.cost import task_cost
@@ -34,8 +35,10 @@ class Chooser(Scheduling):
     """Learns in the way that it is told to, and remembers what it was asked."""
 
     way: int | None
-    wants = Wants(trials=True)
     asked: list[SchedulerInput] = field(default_factory=list)
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        return range(configs)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)

@@ -18,7 +18,14 @@ from driftlab.platform.lab.seal import run as run_experiment
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scaling.adascale import AdaScale
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scheduling.base import ALWAYS, Allocation, Grant, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import (
+    ALL_TRIGGERS,
+    DEFAULT_TRIGGERS,
+    Allocation,
+    Grant,
+    SchedulerInput,
+    Scheduling,
+)
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.load import Load, LoadStep, speed_of
@@ -215,11 +222,10 @@ def test_without_a_load_scaling_is_asked_per_window_and_nothing_is_sensed():
 class Remembering(Scheduling):
     """Remembers its windows."""
 
-    reasons: frozenset[Any]
+    triggers: frozenset[Any]  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         self.asked: list[SchedulerInput] = []
-        self.wants = Wants(self.reasons)  # type: ignore[misc]
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
@@ -228,8 +234,8 @@ class Remembering(Scheduling):
 
 def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees_the_future():
     seen = {}
-    for name, reasons in (("wants", ALWAYS), ("does not", Wants().reasons)):
-        scheduler = Remembering(reasons)
+    for name, triggers in (("wants", ALL_TRIGGERS), ("does not", DEFAULT_TRIGGERS)):
+        scheduler = Remembering(triggers)
         many(STEP, Given(scheduler, "uniform", "scheduling"))
         seen[name] = scheduler.asked
     assert [window.start_s for window in seen["does not"]] == [0.0, 10.0, 20.0]
@@ -238,7 +244,7 @@ def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees
     for window in (*seen["wants"], *seen["does not"]):
         assert [one.time_s for one in window.load] == [k / 2 for k in range(int(2 * window.start_s) + 1)]
     future = Load("poison", (STEP.steps[0], LoadStep(12.25, 1.0, 1.0, 0.5)))
-    scheduler = Remembering(ALWAYS)
+    scheduler = Remembering(ALL_TRIGGERS)
     many(future, Given(scheduler, "uniform", "scheduling"))
     same = [one for one in scheduler.asked if one.start_s <= 12]
     assert same == seen["wants"][: len(same)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from driftlab.platform.core.records import Applied
 from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
-from driftlab.platform.scheduling.base import EACH_WINDOW, Allocation, Grant
+from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.setting import BuiltNetwork, Device
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
@@ -38,11 +39,22 @@ from driftlab.platform.world.hardware import find
 from driftlab.platform.world.link import LINKS, MessageDamage
 
 
+@dataclass
+class PerWindow(Scheduling):
+    """Call a function in each window."""
+
+    decide: Callable[[SchedulerInput], Allocation]
+    triggers = WINDOW_ONLY
+
+    def allocate(self, window: SchedulerInput) -> Allocation:
+        return self.decide(window)
+
+
 class TestSwitching:
     def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
         chosen = iter([0, 0, None, 0, 1, 1])
         answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
-        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW, asks=EACH_WINDOW))
+        scheduling = Given(PerWindow(lambda window: next(answers)))
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
         _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
@@ -85,7 +97,7 @@ class TestLeaving:
         assert spec.stopped(5.0, 10.0) == spec.stopped(0.0, 4.0) == set()
 
     def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
-        scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
+        scheduling = Given(PerWindow(uniform.Uniform().allocate))
         session, loop = run(Scripted(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
         assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
         assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
@@ -126,7 +138,7 @@ class TestLeaving:
 
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
-        scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
+        scheduling = Given(PerWindow(allocate))
         events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
         _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
         back = 20.0 if back_s < 20 else 30.0

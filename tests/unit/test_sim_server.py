@@ -9,7 +9,7 @@ import pytest
 from loop_factory import FakeSession, Given, Scripted, rows, run, uploads
 
 from driftlab.platform.core.records import Passes, TrialScores
-from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.server import spread
 
 GAINS = {"device-0": 0.1, "device-1": 0.3}
@@ -19,7 +19,7 @@ GAINS = {"device-0": 0.1, "device-1": 0.3}
 class Greedy(Scheduling):
     """Serves the round that is expected to gain most."""
 
-    wants = Wants(observed=True, server=True)
+    uses_observed_accuracy = schedules_server = True
     asked: list[SchedulerInput] = field(default_factory=list)
 
     def allocate(self, window: SchedulerInput) -> Allocation:

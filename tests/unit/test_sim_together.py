@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,6 @@ from driftlab.platform.scheduling.base import (
     Scheduling,
     TrainingConfig,
     TrainingOffer,
-    Wants,
 )
 from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.sim.setting import TrainingSite
@@ -36,8 +36,11 @@ SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
 class Planner(Scheduling):
     """Lets every application learn, and remembers what it was asked."""
 
-    wants = Wants(trials=True, together=True)
+    waits_for_all_offers = True
     asked: list[SchedulerInput] = field(default_factory=list)
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        return range(configs)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)

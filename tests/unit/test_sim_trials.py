@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from loop_factory import (
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Phase
 from driftlab.platform.core.records import Captured, Passes, TrialScores, Variant
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
+from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.sim.setting import TrainingSite
@@ -44,8 +45,11 @@ class Chooser(Scheduling):
     """Learns in the way that it is told to, and remembers what it was asked."""
 
     way: int | None = 0
-    wants = Wants(trials=True)
+    trial_fraction: float = 1.0
     asked: list[SchedulerInput] = field(default_factory=list)
+
+    def initial_trials(self, configs: int) -> Sequence[int]:
+        return range(configs)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
@@ -102,8 +106,7 @@ class TestTrials:
         assert tried.args[1] == (Phase(10), Phase(20))
 
     def test_a_part_of_each_way_may_be_tried_out_and_the_whole_one_is_learned(self):
-        scheduler = Chooser(1)
-        scheduler.wants = Wants(trials=True, part=0.15)
+        scheduler = Chooser(1, trial_fraction=0.15)
         session = factory.on_device(
             run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.LOOKS)
         )
