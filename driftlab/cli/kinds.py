@@ -318,16 +318,18 @@ def _parts(path: Path) -> tuple[str, str]:
 
 
 def _page(name: str) -> str:
-    """Return the page and section whose line `Covers:` has a name; empty without one, as in an installed wheel."""
-    for page in sorted((DOCS / "methods").glob("*.md")):
-        heading = ""
-        for line in page.read_text(encoding="utf-8").splitlines():
-            if line.startswith("#"):
-                heading = line.lstrip("# ")
-            elif line.startswith("Covers:") and f"`{name}`" in line:
-                anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-                return f"{page}#{anchor}"
-    return ""
+    """Return the page and section of a name by the index of methods.
+
+    Empty without an index, as in an installed wheel. A system that is named after a member
+    shares the member's section.
+    """
+    index = DOCS / "methods/index.md"
+    text = index.read_text(encoding="utf-8") if index.is_file() else ""
+    kind, _, own = name.partition("/")
+    found = re.search(rf"\[{re.escape(name)}\]\(([^)]+)\)", text)
+    if found is None and kind == "systems":
+        found = re.search(rf"\[\w+/{re.escape(own)}\]\(([^)]+)\)", text)
+    return str(index.with_name(found[1])) if found else ""
 
 
 KINDS: Mapping[str, Kind] = {

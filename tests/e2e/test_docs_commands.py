@@ -32,7 +32,7 @@ def command_line() -> typer.core.TyperGroup:
 
 
 def parse(words: list[str]) -> None:
-    """Let the command line read its options and do nothing; unknown commands and options raise."""
+    """Read the options of a command without running it; unknown commands and options raise."""
     group = command_line()
     with contextlib.suppress(typer.Exit), group.make_context("driftlab", list(words)) as context:
         name, command, rest = group.resolve_command(context, context._protected_args + context.args)

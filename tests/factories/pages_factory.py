@@ -1,9 +1,8 @@
-"""The pages of the documentation: their blocks, commands, headings, and the sections that describe methods."""
+"""Pages of the documentation: blocks, commands, headings, and sections of methods."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page that describes methods: from its heading to the next heading."""
+    """A section of a page that describes the methods that the index links to it."""
 
     page: str
     anchor: str
@@ -59,7 +58,7 @@ def shell_lines(page: Path) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """List each `driftlab ...` line of a shell block, and each of the text that has more than the command's name."""
+    """List each `driftlab ...` line of a shell block, and each in the text with a word more."""
     spans = re.findall(r"`(driftlab [^`]+)`", prose(page).replace("\n", " "))
     return [line for line in shell_lines(page) if line.startswith("driftlab ")] + spans
 
@@ -72,18 +71,26 @@ def anchors(page: Path) -> set[str]:
     return {anchor_of(title) for title in re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
 
 
-def method_sections(pages: list[Path] = METHODS) -> Iterator[Section]:
-    for page in pages:
-        _, *parts = re.split(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
-        for title, text in zip(parts[::2], parts[1::2], strict=True):
-            covers = re.findall(r"^Covers: (.+)$", text, re.MULTILINE)
-            if covers:
-                names = tuple(name for line in covers for name in re.findall(r"`([^`]+)`", line))
-                yield Section(page.name, anchor_of(title), names, text)
+def section(page: Path, anchor: str) -> str:
+    """Return the text below the heading of an anchor, up to the next heading."""
+    _, *parts = re.split(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    return dict(zip(map(anchor_of, parts[::2]), parts[1::2], strict=True))[anchor]
+
+
+def method_sections(index: Path = DOCS / "methods/index.md") -> list[Section]:
+    """List the sections that the index of methods links to names."""
+    links = dict(re.findall(r"\[(\w+/[^\]]+)\]\(([^)]+)\)", index.read_text(encoding="utf-8")))
+    assert len(links) == len(re.findall(r"\[\w+/", index.read_text(encoding="utf-8")))
+    places = [(name, *target.split("#")) for name, target in links.items()]
+    texts = {(page, anchor): section(index.with_name(page), anchor) for _, page, anchor in places}
+    return [
+        Section(*place, tuple(name for name, *other in places if tuple(other) == place), text)
+        for place, text in texts.items()
+    ]
 
 
 def write_files(page: Path, folder: Path) -> None:
-    """Put the files of a page, the examples that it links, and their films, where its commands find them."""
+    """Write the files of a page, the examples that it links, and their videos."""
     linked = re.findall(r"\]\(examples/([^)]+)\)", prose(page))
     texts = {name: (DOCS / "examples" / name).read_text(encoding="utf-8") for name in linked}
     texts |= {block.name: block.text for block in blocks(page) if block.name}
