@@ -1,4 +1,4 @@
-"""Thrifty: the network with the lowest energy within a loss of accuracy, instead of the most accurate one."""
+"""Thrifty: select the network with the lowest energy within a loss of accuracy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from driftlab.platform.scaling.usnet import UsNet
 
 @dataclass(frozen=True)
 class Thrifty(UsNet):
-    """Build networks of several widths as US-Net does; run the one with the lowest energy within a loss of accuracy."""
+    """US-Net that runs the width with the lowest energy within a loss of accuracy."""
 
     loss: Annotated[float, Ge(0), Le(1), Means("accuracy given up for energy", "fraction")] = 0.05
 
