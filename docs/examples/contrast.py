@@ -1,4 +1,4 @@
-"""Contrast: batch norms follow the stream, but not through frames that show too little."""
+"""Contrast: ONDA that skips batches of low contrast."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contrast(Onda):
-    """Move the statistics of batch norms as ONDA does, where the frames have contrast enough."""
+    """Update batch-norm statistics as ONDA does, from batches of sufficient contrast only."""
 
     least: Annotated[float, Ge(0), Le(128), Means("lowest standard deviation of the pixels", "grey levels")] = 20.0
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        """Leave a dark batch out; a reason instead of work says so in the table `adaptations`."""
+        """Skip a batch of low contrast, with the reason in the table `adaptations`."""
         contrast = float(batch.images.std())
         if contrast < self.least:
             return Adapted(state, skipped=f"contrast {contrast:.1f} is below {self.least:g}", passes=Passes())
         return super().adapt(model, state, batch, phase)
 
     def passes_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Only the frames can tell what will be computed."""
+        """Return None: the passes depend on the frames."""
         return None

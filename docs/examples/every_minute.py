@@ -1,4 +1,4 @@
-"""Every minute: specialise again on what the last minutes showed."""
+"""Every minute: train on the samples of the last minutes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class EveryMinute(Streaming):
     feeds_learner = True
 
     def faults(self) -> list[str]:
-        """Name what does not fit together; the range of each parameter alone is checked already."""
+        """Return inconsistent combinations; the range of each parameter is already checked."""
         short = self.memory_s < self.period_s
         return [f"'memory_s' is {self.memory_s}, must be at least period_s = {self.period_s}"] if short else []
 
     def start(self, session: StreamFacts) -> None:
-        """Return the state before the first frame; this method needs none."""
+        """Return the initial state; this method has none."""
 
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Sample from now on for one period, then send; asked again as soon as that has left."""
+        """Sample for one period, then send; called again after each upload."""
         stop_s = now_s + self.period_s
         times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=stop_s)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Train one phase on what is young enough, and send back the weights that changed."""
+        """Train one phase on recent samples and send the changed weights."""
         return DownlinkPlan(state, Phase(self.iterations), oldest_s=now_s - self.memory_s)

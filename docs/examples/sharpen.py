@@ -1,4 +1,4 @@
-"""Sharpen: all weights minimise the entropy of predictions; the less certain a frame, the more it counts."""
+"""Sharpen: entropy minimisation with all weights, weighted by the entropy of each frame."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Sharpen:
         self.optimiser: torch.optim.Optimizer | None = None
 
     def adapt(self, model: nn.Module, frames: Tensor) -> Tensor:
-        """Make one step on a batch, and return the outputs of before."""
+        """Take one step on a batch and return the outputs before the step."""
         if self.optimiser is None:
             self.optimiser = torch.optim.Adam(model.parameters(), self.learning_rate)
         outputs: Tensor = model(frames)

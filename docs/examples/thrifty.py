@@ -1,4 +1,4 @@
-"""Thrifty: the cheapest network that is accurate enough, instead of the most accurate one that fits."""
+"""Thrifty: select the network with the lowest energy within a loss of accuracy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from driftlab.platform.scaling.usnet import UsNet
 
 @dataclass(frozen=True)
 class Thrifty(UsNet):
-    """Build networks of several widths as US-Net does; run the one that draws least within a loss of accuracy."""
+    """US-Net that runs the width with the lowest energy within a loss of accuracy."""
 
     loss: Annotated[float, Ge(0), Le(1), Means("accuracy given up for energy", "fraction")] = 0.05
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose what a scheduler leaves open; pure, asked in the driver."""
+        """Select the network if the scheduler leaves it open; a pure function, called in the driver."""
         best, state = super().prefer(variants, budget, state)
         goal = (variants[best].accuracy or 0.0) - self.loss
         enough = [which for which, one in enumerate(variants) if (one.accuracy or 0.0) >= goal]

@@ -138,7 +138,7 @@ def _packs(asked: Sequence[BuildCondition], session: Session, limit_s: float) ->
     wanted = {
         (name, family.key()): SourceSummaryRecipe(family, member)
         for name, member in members.items()
-        if member.make().packs
+        if member.make().has_source_summary
         for one in asked
         for app in one.apps
         for family in _recipes(one, app)[:1]

@@ -74,7 +74,7 @@ class Surrogate(Scaling):
 
     def faults(self) -> list[str]:
         """Return a fault for each list of ratios that does not fall."""
-        lists = {"keep": self.keep_ratios, "stages": self.stages}
+        lists = {"keep_ratios": self.keep_ratios, "stages": self.stages}
         return [
             f"'{name}' is {ratios}, must be one or more shares that fall"
             for name, ratios in lists.items()

@@ -52,7 +52,7 @@ def pack_of(name: str) -> Weights:
     load(model, weights(NETWORK))
     images, labels = rng.integers(0, 256, (64, HEIGHT, WIDTH, 3), dtype=np.uint8), np.arange(64) % CLASSES
     parts = [LabelledFrames(images, labels)] * 3
-    return made.pack(model, DataSplits(CLASSIFICATION, CLASSES, *parts, 0))
+    return made.summarise_source(model, DataSplits(CLASSIFICATION, CLASSES, *parts, 0))
 
 
 def in_fours(name: str) -> Member:
@@ -88,7 +88,7 @@ class TestLabelFree:
         images = rng.integers(0, 256, (8, HEIGHT, WIDTH, 3), dtype=np.uint8)
         batch = PoisonedBatch(images, None, rng, task)
         state = made.prepare(model, pack_of(name))
-        state = made.answer(model, state, batch).state
+        state = made.predict(model, state, batch).state
         for phase in (Phase(iterations=2), Phase(on_stream=True)):
             state = made.adapt(model, state, batch, phase).state
         made.reset(model, state)

@@ -1,27 +1,45 @@
-"""Each command of the documentation parses, and is planned or run where that is cheap."""
+"""Each command of the documentation parses, and is planned or run unless it needs a file or a server."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import re
 import shlex
 import subprocess
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
 import pytest
 import typer
-from pages_factory import ROOT, commands, invoke, prose, shell_lines, write_files
+from pages_factory import ROOT, SHELLS, blocks, commands, invoke, prose, shell_lines, write_files
 from typer.main import get_command
 
 from driftlab.cli.app import build_app
+from driftlab.errors import DriftlabError
 
 LISTED = subprocess.check_output(["git", "ls-files", "*.md"], cwd=ROOT, text=True).split()
 DOCUMENTS = [ROOT / path for path in LISTED if path != "CHANGELOG.md" and (ROOT / path).is_file()]
-NOT_PLANNED = ("--resume", "--help")  # one needs a run that is there
-NOT_RUN = ("--film", "--video")  # to draw one takes half a minute
-PLANNED, RUN = ("run", "tune", "demo"), ("list", "show")
+PLANNED, PRINTED = ("run", "tune", "demo"), ("list", "show")
+PARSED = {  # commands that are parsed only, with the reason
+    "claims": "reads a run",
+    "device": "needs a server; its names are tested",
+    "diff": "reads two runs",
+    "doctor": "checks the host",
+    "export": "reads a run",
+    "fleet": "needs a server; its names are tested",
+    "report": "reads a run",
+    "serve": "is a server",
+}
+EXEMPT = {  # words of commands that are parsed only, with the reason
+    "--resume": "continues a run",
+    "--video": "renders for half a minute",
+    "runs/field/lab.yaml": "is written by a device",
+}
+KINDS = {"--workload": "workloads", "--system": "systems", "--network": "networks"}
+LOCAL_STREAM = re.compile(r"(video|folder|camera):")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|…")
 each_document = pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -45,9 +63,15 @@ def planned(words: tuple[str, ...]) -> str:
     return invoke([*words, *(() if "--dry-run" in words else ("--dry-run",))])
 
 
-def complete_commands(page: Path) -> list[str]:
-    """List the commands of a page that have no placeholder such as EXPERIMENT or DIR."""
-    return [command for command in commands(page) if not PLACEHOLDER.search(command)]
+def is_complete(words: list[str]) -> bool:
+    """Return whether a command names its subject; `driftlab run --portable` in the text does not."""
+    return words == ["list"] or (len(words) > 1 and not words[1].startswith("-"))
+
+
+def complete_commands(page: Path, programs: Collection[str]) -> list[list[str]]:
+    """List the words of commands with arguments, without placeholders such as DIR or exempt words."""
+    split = [shlex.split(command)[1:] for command in commands(page) if not PLACEHOLDER.search(command)]
+    return [words for words in split if words[0] in programs and is_complete(words) and not EXEMPT.keys() & set(words)]
 
 
 def other_commands(page: Path, program: str) -> list[list[str]]:
@@ -70,26 +94,54 @@ def test_a_command_that_is_wrong_would_be_seen(wrong: str):
         parse(wrong.split())
 
 
+@pytest.mark.parametrize("wrong", ["show systems/amz", "run quik --dry-run", "tune amz --dry-run"])
+def test_a_name_that_is_wrong_would_be_seen(wrong: str):
+    with pytest.raises(DriftlabError, match=r"amz|quik"):
+        invoke(wrong.split())
+
+
 @each_document
 def test_runs_and_searches_can_be_planned(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
-    for command in complete_commands(page):
-        words = shlex.split(command)[1:]
-        is_run = words[0] in PLANNED and len(words) > 1 and not words[1].startswith("-")
-        if is_run and not set(words) & set(NOT_PLANNED):
-            own = re.search(r"\.ya?ml|\.py|video:", command)  # files of this page alone
-            assert "nothing was run" in (planned.__wrapped__ if own else planned)(tuple(words)), command
+    for words in complete_commands(page, PLANNED):
+        own = any(re.search(r"\.ya?ml|\.py|video:", word) for word in words)  # files of this page
+        assert "nothing was run" in (planned.__wrapped__ if own else planned)(tuple(words)), words
 
 
 @each_document
 def test_lists_and_descriptions_are_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
-    for command in complete_commands(page):
-        words = shlex.split(command)[1:]
-        if words[0] in RUN and (len(words) > 1 or words[0] == "list") and not set(words) & set(NOT_RUN):
-            assert invoke(words), command
+    for words in complete_commands(page, PRINTED):
+        assert invoke(words), words
+
+
+@each_document
+def test_devices_name_workloads_systems_and_networks_that_exist(page: Path):
+    for words in (shlex.split(command)[1:] for command in commands(page)):
+        for option, name in itertools.pairwise(words):
+            if words[0] in ("device", "fleet") and option in KINDS and not LOCAL_STREAM.match(name):
+                assert invoke(["show", f"{KINDS[option]}/{name}"]), words
+
+
+def test_every_command_is_planned_or_printed_or_has_a_reason():
+    everywhere = [shlex.split(command)[1:] for page in DOCUMENTS for command in commands(page)]
+    named = {words[0] for words in everywhere if words[0][0] != "-"}
+    assert PARSED.keys() <= named <= {*PLANNED, *PRINTED, *PARSED}
+    assert EXEMPT.keys() <= {word for words in everywhere for word in words}
+
+
+def test_commands_are_in_shell_blocks():
+    elsewhere = [
+        (page.name, line)
+        for page in DOCUMENTS
+        for block in blocks(page)
+        if block.language not in SHELLS
+        for line in block.text.splitlines()
+        if re.match(r"(\$ )?(\.venv/bin/)?driftlab [a-z]", line)
+    ]
+    assert elsewhere == []
 
 
 @each_document

@@ -17,7 +17,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 METHODS = [page for page in PAGES if page.parent.name == "methods" and page.stem != "index"]
 DIFFERENCES = "**Differences from the paper"
 FENCE = re.compile(r"^```(\w*)[ ]?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHELLS = ("sh", "console")
+SHELLS = ("sh", "bash", "console")
 
 
 @dataclass(frozen=True)

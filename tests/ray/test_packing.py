@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,16 +32,16 @@ CLASSES, BOXES = (  # tasks whose labels are no label maps
     }
     for workload, network in (("signs/motorway", "tiny_classifier"), ("streets/running", "tiny_detector"))
 )
-OWN = Path(__file__).resolve().parents[2] / "docs" / "your-own-method.md"
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """An experiment with a user's member: the example of the docs, in a file outside all packages."""
     folder = tmp_path_factory.mktemp("own")
-    files = dict(re.findall(r"^```\w+ (every_minute\.\w+)\n(.*?)^```$", OWN.read_text(), re.MULTILINE | re.DOTALL))
-    (folder / "every_minute.py").write_text(files["every_minute.py"])
-    own = yaml.safe_load(files["every_minute.yaml"].replace("every_minute.py:", f"{folder}/every_minute.py:"))
+    shutil.copy(EXAMPLES / "every_minute.py", folder)
+    experiment = (EXAMPLES / "every_minute.yaml").read_text("utf-8")
+    own = yaml.safe_load(experiment.replace("every_minute.py:", f"{folder}/every_minute.py:"))
     return {**own, "size": "tiny"}
 
 

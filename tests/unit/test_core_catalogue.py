@@ -114,7 +114,7 @@ def test_a_member_says_what_it_cannot_be():
         ),
         (Member("scaling", "independent", (("epochs", -1),)), "'epochs' is -1, must be at least 0"),
         (Member("scaling", "usnet", (("calibration", 0),)), "'calibration' is 0, must be at least 1"),
-        (Member("scheduling", "nestdnn", (("kept", 2.0),)), "'kept' is 2.0, must be in [0, 1]"),
+        (Member("scheduling", "nestdnn", (("cached_share", 2.0),)), "'cached_share' is 2.0, must be in [0, 1]"),
         (Member("scheduling", "exact", (("alpha", -1), ("units", 0))), "in [0, 1]; 'units' is 0, must be at least 1"),
     ],
     ids=str,

@@ -23,7 +23,7 @@ from driftlab.platform.streaming.wire import draft
 from driftlab.platform.world import hardware
 
 KEPT = {"first": np.array([0, 3, 8]), "größe": np.array([1])}
-SURROGATE = Member("scaling", "surrogate", (("keep", [0.6, 0.3]), ("stages", [0.3]), ("epochs", 1)))
+SURROGATE = Member("scaling", "surrogate", (("keep_ratios", [0.6, 0.3]), ("stages", [0.3]), ("epochs", 1)))
 RECIPE = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=2), SURROGATE)
 
 

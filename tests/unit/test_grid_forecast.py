@@ -76,7 +76,7 @@ def test_on_the_stream_every_batch_is_learned_from():
 
 
 def test_members_whose_parameters_are_lists_can_be_asked():
-    assert passes(System("listed", "", scaling=Member("scaling", "nested", (("keep", [1.0, 0.5]),)))) == []
+    assert passes(System("listed", "", scaling=Member("scaling", "nested", (("keep_ratios", [1.0, 0.5]),)))) == []
     distill = Member("adaptation", "distill", (("step_choices", [5, 10]),))
     assert len(passes(System("listed", "", Member("streaming", "ams"), distill))) == 5
 

@@ -114,5 +114,5 @@ class TestConsequences:
         for start in (0.0, 4.0, 8.0):
             part = frames[(frames.times_s >= start) & (frames.times_s < start + 4)]
             columns([node.run_stream(part, None, start + 4, ((start, 1.0),)).rows])
-            notes.append(node.notice().facts.domain)
+            notes.append(node.stream_statistics().facts.domain)
         assert notes == [0, 1, 1]

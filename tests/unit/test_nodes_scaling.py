@@ -34,7 +34,7 @@ NETWORK = Recipe("half", height=HEIGHT, width=WIDTH, steps=2)
 NESTED = Member(
     "scaling",
     "nested",
-    (("keep", [0.75, 0.5]), ("accuracy_loss", 1.0), ("prune_epochs", 0), ("grow_epochs", 1), ("ranked_on", 16)),
+    (("keep_ratios", [0.75, 0.5]), ("accuracy_loss", 1.0), ("prune_epochs", 0), ("grow_epochs", 1), ("ranked_on", 16)),
 )
 RECIPE = FamilyRecipe(NETWORK, NESTED)
 
@@ -82,7 +82,7 @@ def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_thei
     profile = built().facts.profile
     fewer, more = (one.cost.kernel_bytes for one in profile)
     assert profile[1].memory_bytes - profile[0].memory_bytes == more - fewer > 0
-    assert kernels(Member("scaling", "independent", (("keep", [0.75, 0.5]), ("epochs", 0)))) == (fewer, more)
+    assert kernels(Member("scaling", "independent", (("keep_ratios", [0.75, 0.5]), ("epochs", 0)))) == (fewer, more)
     tensors = state_of(build("half", CLASSES, seed=0)).values()
     assert kernels(Member("scaling", "fixed")) == (sum(tensor.nbytes for tensor in tensors if tensor.ndim > 1),)
     assert [one.kernel_bytes for one in variants_on(hardware.find("laptop"), profile)] == [fewer, more]

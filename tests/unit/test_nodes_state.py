@@ -30,7 +30,13 @@ FIXED, FROZEN = Member("scaling", "fixed"), Member("adaptation", "frozen")
 MACHINE = hardware.find("laptop")
 STUDENT = StudentSpec("half", CLASSES, HEIGHT, WIDTH, FROZEN, FIXED, 0)
 TRAIN = DownlinkPlan(None, Phase(1))
-FAMILY = (("keep", [0.75, 0.5]), ("accuracy_loss", 1.0), ("prune_epochs", 0), ("grow_epochs", 1), ("ranked_on", 16))
+FAMILY = (
+    ("keep_ratios", [0.75, 0.5]),
+    ("accuracy_loss", 1.0),
+    ("prune_epochs", 0),
+    ("grow_epochs", 1),
+    ("ranked_on", 16),
+)
 BATCH_NORMS = ("private", "shared_frozen")
 
 

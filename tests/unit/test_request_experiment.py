@@ -193,7 +193,7 @@ class TestRowsThatVary:
                 ["vary has 2 keys 'batch', which a name cannot tell apart"],
             ),
             (
-                {"name": "a-{keep}", "vary": {"scaling.keep_ratios": [[0.5], [0.6]]}, "scaling": "nested"},
+                {"name": "a-{keep_ratios}", "vary": {"scaling.keep_ratios": [[0.5], [0.6]]}, "scaling": "nested"},
                 ["name would be 'a-[0.5]', allowed are letters, digits", "name would be 'a-[0.6]', allowed are"],
             ),
             ({"name": "ams-{fraction}-{interval_s}-{"}, ["name would be 'ams-0.1-10-{', allowed are"] + ["n"] * 3),

@@ -44,7 +44,7 @@ class Watching(Classification):
     def __init__(self) -> None:
         self.seen: list[torch.Tensor] = []
 
-    def answers(self, output, height, width):
+    def predictions(self, output, height, width):
         self.seen.append(output.detach().clone())
         return super().predictions(output, height, width)
 
