@@ -253,7 +253,7 @@ class HostedSession:
             raise WireError(f"{len(sampling.times_s)} frames would decode to {3 * pixels} bytes")
         if not -1e-9 <= sampling.times_s[0] <= sampling.times_s[-1] <= self.app.facts.duration_s:
             raise WireError(f"frames outside the stream, which lasts {self.app.facts.duration_s:g} s")
-        if streaming.place == "device":
+        if streaming.learner_site == "device":
             raise WireError("the learner of this session is on its device")
         if message.runs is not None and message.runs >= len(self.app.networks.student.profile):
             raise WireError(f"network {message.runs} of a family of {len(self.app.networks.student.profile)} networks")

@@ -20,9 +20,9 @@ class Thrifty(UsNet):
 
     loss: Annotated[float, Ge(0), Le(1), Means("accuracy given up for energy", "fraction")] = 0.05
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Select the network if the scheduler leaves it open; a pure function, called in the driver."""
-        best, state = super().prefer(variants, budget, state)
+        best, state = super().select_within(variants, budget, state)
         goal = (variants[best].accuracy or 0.0) - self.loss
         enough = [which for which, one in enumerate(variants) if (one.accuracy or 0.0) >= goal]
         return min(enough, key=lambda which: variants[which].energy_j), state

@@ -245,7 +245,7 @@ class ElasticDnn(Elastic):
 
         if not self.estimates or data.task.name not in self.tasks:
             return EMPTY_PACK
-        if not scaling.drafts and len(scaling.profile(family, data.size)) < 2:
+        if not scaling.cuts_per_domain and len(scaling.profile(family, data.size)) < 2:
             return EMPTY_PACK
         return learn_estimator(self, scaling, family, data, self.estimates).store()
 

@@ -181,7 +181,7 @@ def learn_estimator(member: Adaptation, scaling: Scaling, family: Any, data: Dat
     """Cut and retrain every network of a family for pseudo-domains, and fit the estimator to what they reach."""
     source, profile = scaling.source(family), scaling.profile(family, data.size)
     count = len(profile)
-    graded = None if scaling.drafts else np.array([one.accuracy or 0.0 for one in profile])
+    graded = None if scaling.cuts_per_domain else np.array([one.accuracy or 0.0 for one in profile])
     networks = [scaling.select(family, Budget(variant=which)) for which in range(count)]
     parameters = np.array([count_parameters(network) for network in networks], dtype=np.float64)
     given = Batch(data.train.images, None, rng_for(data.seed, "estimator"), data.task)
@@ -226,8 +226,8 @@ def _retrained(
     from driftlab.platform.networks.training.training_loop import grade
 
     batch, judged, data = parts
-    draft = scaling.draft(family, budget, batch.images, data.task)
-    network = scaling.select(family if draft is None else scaling.redraft(family, budget, draft), budget)
+    draft = scaling.select_channels(family, budget, batch.images, data.task)
+    network = scaling.select(family if draft is None else scaling.apply_mask(family, budget, draft), budget)
     before = grade(network, data, judged)
     member.adapt(network, member.prepare(network), batch, Phase())
     return before, grade(network, data, judged)

@@ -29,15 +29,15 @@ class System:
     @property
     def uses_teacher(self) -> bool:
         """Return whether a learner or the device uses a teacher."""
-        streaming = member_class("streaming", self.streaming.name)
+        streaming = self.streaming.make()
         adaptation = member_class("adaptation", self.adaptation.name)
-        return bool(streaming.returns == "labels" or (streaming.feeds_learner and adaptation.labels == "teacher"))
+        return bool(streaming.label_tracking or (streaming.feeds_learner and adaptation.labels == "teacher"))
 
     @property
     def needs_server(self) -> bool:
         """Return whether a server learns or labels for the devices."""
-        streaming = member_class("streaming", self.streaming.name)
-        return bool(streaming.place == "server" and (streaming.feeds_learner or streaming.returns == "labels"))
+        streaming = self.streaming.make()
+        return bool(streaming.learner_site == "server" and (streaming.feeds_learner or streaming.label_tracking))
 
     @property
     def trains_several(self) -> bool:

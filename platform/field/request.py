@@ -134,7 +134,7 @@ def cell_of(experiment: Experiment) -> Cell:
     streaming = cell.system.streaming.make()
     if streaming.free:
         raise RequestError(f"'{cell.system.name}' is a bound with a zero-delay link, which no device has.")
-    if streaming.place == "device" and cell.system.uses_teacher and experiment.teacher.kind == "network":
+    if streaming.learner_site == "device" and cell.system.uses_teacher and experiment.teacher.kind == "network":
         raise RequestError(
             f"'{cell.system.name}' trains on the device with a teacher's labels, but the teacher is on the server. "
             "Use a system without labels, or one that trains on the server."

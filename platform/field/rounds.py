@@ -273,7 +273,7 @@ class SessionRounds:
     @property
     def _trains(self) -> bool:
         """Return whether rounds train a network here; else they only label."""
-        return self.cell.runner.streaming.returns == "weights"
+        return self.cell.runner.streaming.label_tracking is None
 
     def _now_s(self) -> float:
         device_s, received_s = self._clock

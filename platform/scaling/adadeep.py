@@ -38,7 +38,7 @@ class AdaDeep(PathScaling):
         default=0.3, metadata={CHOOSING: True}
     )
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Search at the first call and after a change of accuracies; `state` is the result and its networks."""
         is_current = state is not None and same(variants, state[1])
         which = state[0] if is_current else self.search(variants, budget)

@@ -50,7 +50,7 @@ class AdaptiveNet(PathScaling):
     population: Annotated[int, Ge(4), Means("networks per generation")] = field(default=100, metadata={CHOOSING: True})
     rounds: Annotated[int, Ge(1), Means("generations of the search")] = field(default=10, metadata={CHOOSING: True})
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Move along the list; `state` is the running network, the list, and the networks that it was found for."""
         # On-device search: the Pareto list.
         if state is None or renamed(variants, state[2]):

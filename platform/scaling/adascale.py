@@ -108,7 +108,9 @@ class AdaScale(PathScaling):
         free = not self.latency_weight and not self.energy_weight
         return ["'latency_weight' and 'energy_weight' are both 0, one must be above 0"] if free else []
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: AdaScaleState | None) -> tuple[int, Any]:
+    def select_within(
+        self, variants: Sequence[Variant], budget: Budget, state: AdaScaleState | None
+    ) -> tuple[int, Any]:
         """Select a path at a reading; changed accuracies update the table and leave the trigger as it was."""
         # Section IV-A, resource availability awareness: load index (Eq. 2), forecast, slowdown.
         slower, forecast = self._forecast_slowdown(budget, None if state is None else state.forecast.model)

@@ -38,7 +38,7 @@ class AdaSpring(PathScaling):
         default=0.1, metadata={CHOOSING: True}
     )
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Search if context or accuracies have changed; `state` is the running network and both."""
         slower = predicted_slowdown(budget)
         limits = (budget.latency_s, set(fitting_paths(variants, budget)))

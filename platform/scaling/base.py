@@ -39,7 +39,7 @@ class Budget:
     share: float = 1.0  # of the processor
     load: tuple[LoadReading, ...] = ()  # readings so far, in order of time; empty: the device has none
     now_s: float = 0.0  # time of the selection
-    coming: LoadReading | None = None  # true load until the next reading, for members with `foresees` (bounds)
+    coming: LoadReading | None = None  # true load until the next reading, for members with `uses_true_load` (bounds)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,6 @@ class Scaling(ABC):
     needs_data: ClassVar[bool]  # True: building trains on labelled data
     nested: ClassVar[bool]  # True: larger networks contain the smaller ones, a switch moves only the difference
     built_as: ClassVar[str] = ""  # the member that builds the same networks, if this one only selects differently
-    drafts: ClassVar[bool] = False  # True: networks are cut for samples, in each training phase
 
     @abstractmethod
     def build(self, model: nn.Module, data: DataSplits | None) -> Any:
@@ -88,7 +87,7 @@ class Scaling(ABC):
         """Return the network for a budget without limits."""
         return self.select(family, Budget())
 
-    def choose(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
+    def select_variant(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
         """Return the number of the budget's network, or else of the one that the member prefers, and the next state.
 
         Called in every window and at every load reading; pure. `state` is the second result of the previous call for
@@ -96,9 +95,9 @@ class Scaling(ABC):
         """
         if budget.variant is not None:
             return check_index(budget.variant, len(variants)), state
-        return self.prefer(variants, budget, state)
+        return self.select_within(variants, budget, state)
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the most accurate network within the budget, else the fastest that fits in the free memory.
 
         The load is assumed to stay at the newest reading. If no network fits in memory, the smallest is returned.
@@ -110,7 +109,12 @@ class Scaling(ABC):
         return min(in_memory, key=lambda which: (variants[which].latency_s, which)), state
 
     @property
-    def foresees(self) -> bool:
+    def cuts_per_domain(self) -> bool:
+        """Return whether each training phase first cuts its network for the samples."""
+        return False
+
+    @property
+    def uses_true_load(self) -> bool:
         """Return whether budgets contain the true load until the next reading; True only for bounds."""
         return False
 
@@ -122,12 +126,14 @@ class Scaling(ABC):
     def absorb(self, family: Any, variant: nn.Module) -> Any:
         """Return the family with the weights of one of its networks, after training."""
 
-    def draft(self, family: Any, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask | None:
+    def select_channels(
+        self, family: Any, budget: Budget, images: npt.NDArray[np.uint8], task: Task
+    ) -> ChannelMask | None:
         """Select the channels to keep for samples; None if networks do not depend on samples."""
         return None
 
-    def redraft(self, family: Any, budget: Budget, draft: ChannelMask) -> Any:
-        """Return the family with the network of this budget cut to the channels of a draft; missing gates are 1."""
+    def apply_mask(self, family: Any, budget: Budget, draft: ChannelMask) -> Any:
+        """Return the family with the network of this budget cut to a channel mask; missing gates are 1."""
         raise RequestError(f"{type(self).__name__} has no networks that are cut for samples")
 
     @abstractmethod

@@ -272,7 +272,7 @@ class Branches(PathScaling):
         field(default=None, metadata={CHOOSING: True})
     )
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the path without operators to the exit; the budget is ignored."""
         last = exit_of(variants[-1])
         wanted = min(self.exit or last, last)

@@ -21,10 +21,10 @@ class Clairvoyant(PathScaling):
     """Clairvoyant bound: select by the true load until the next reading."""
 
     @property
-    def foresees(self) -> bool:
+    def uses_true_load(self) -> bool:
         return True
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the most accurate path in time under the coming load."""
         true = budget if budget.coming is None else replace(budget, load=(budget.coming,))
         limits = limits_of(true, 0.0)

@@ -87,7 +87,9 @@ class LegoDnn(PathScaling):
         default=0.1, metadata={CHOOSING: True}
     )
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: BlockProfiles | None) -> tuple[int, Any]:
+    def select_within(
+        self, variants: Sequence[Variant], budget: Budget, state: BlockProfiles | None
+    ) -> tuple[int, Any]:
         """Select a combination; repeated at every reading. `state` holds the profiles until accuracies change."""
         profiles = state if state and same(variants, state.variants) else BlockProfiles(variants, *deep_paths(variants))
         numbers, accuracy_drop, idle_s, memory = profiles.totals

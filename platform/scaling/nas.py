@@ -37,7 +37,7 @@ class Nas(PathScaling):
         default="base", metadata={CHOOSING: True}
     )
 
-    def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
+    def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
         """Return the path, for every budget; a stage without the given operator keeps its own blocks."""
         paths, options = deep_paths(variants)
         operators = (self.stage1, self.stage2, self.stage3, self.stage4)

@@ -70,7 +70,10 @@ class Surrogate(Scaling):
 
     needs_data = True
     nested = False
-    drafts = True
+
+    @property
+    def cuts_per_domain(self) -> bool:
+        return True
 
     def faults(self) -> list[str]:
         """Return a fault for each list of ratios that does not fall."""
@@ -102,8 +105,8 @@ class Surrogate(Scaling):
             # Surrogate generator: one surrogate per keep ratio for frames of the source.
             images = data.train.images[:SOURCE_SAMPLES]
             for which in range(len(master)):
-                draft = self.draft(master, Budget(variant=which), images, data.task)
-                master = self.redraft(master, Budget(variant=which), draft)
+                draft = self.select_channels(master, Budget(variant=which), images, data.task)
+                master = self.apply_mask(master, Budget(variant=which), draft)
             return elastic.measure_accuracies(master, data)
 
     def select(self, family: Master, budget: Budget) -> nn.Module:
@@ -112,13 +115,13 @@ class Surrogate(Scaling):
 
         return surrogate_of(family, self._ratio_of(family, budget))
 
-    def draft(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask:
+    def select_channels(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask:
         from driftlab.platform.scaling.elastic import draft_for
 
         which = self._ratio_of(family, budget)
         return draft_for(family, which, images, task, sample=self.sample, filters=self.filters)
 
-    def redraft(self, family: Master, budget: Budget, draft: ChannelMask) -> Master:
+    def apply_mask(self, family: Master, budget: Budget, draft: ChannelMask) -> Master:
         from driftlab.platform.scaling.elastic import cut_by
 
         return cut_by(family, self._ratio_of(family, budget), draft)

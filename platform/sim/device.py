@@ -287,11 +287,11 @@ class DeviceSim:
         budget = Budget(latency_s=goal_s, energy_j=energy_j, accuracy=accuracy, share=share, now_s=now_s)
         if self.sensor.taken:
             free_bytes = int(self.sensor.free_bytes * share)
-            coming = self.sensor.foresee(now_s) if self.runner.scaling.foresees else None
+            coming = self.sensor.foresee(now_s) if self.runner.scaling.uses_true_load else None
             budget = replace(budget, memory_bytes=free_bytes, load=self.sensor.readings, coming=coming)
         started_s = time.thread_time()
         variants = choice.with_estimates(demand.variants)
-        variant, choice.state = self.runner.scaling.choose(variants, budget, choice.state)
+        variant, choice.state = self.runner.scaling.select_variant(variants, budget, choice.state)
         self.chose_s += time.thread_time() - started_s
         return replace(grant, variant=variant)
 

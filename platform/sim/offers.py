@@ -78,7 +78,9 @@ class TrainingChoice:
         self.round, self.app, self.plan, self.planned, self.frames = done, done.app, plan, plan.phase, frames
         runner = done.app.runner
         self.adaptation, self.scheduling, self.site = runner.adaptation, runner.scheduling, done.app.learner.site
-        self.drafts = runner.scaling.drafts  # whether each phase begins by cutting the network for its samples
+        self.cuts_per_domain = (
+            runner.scaling.cuts_per_domain
+        )  # whether each phase begins by cutting the network for its samples
         self.scores = runner.observes == "teacher"  # whether the learner scores its network, for the scheduler
         self.profile = done.app.networks.student.profile
         self.phases: Sequence[Phase] = ()
@@ -120,7 +122,7 @@ class TrainingChoice:
     @property
     def recalls(self) -> bool:
         """Return whether the learner stores its networks; those that are cut for samples differ in their channels."""
-        return self.scheduling.recall_drop is not None and not self.drafts
+        return self.scheduling.recall_drop is not None and not self.cuts_per_domain
 
     def _recall(self) -> Steps:
         """Continue from a stored network where that is better; return the accuracy now."""
@@ -140,7 +142,7 @@ class TrainingChoice:
         Scaling goes by the estimates where it chooses among networks that are not cut for samples.
         """
         app, done, offered = self.app, self.round, self.scheduling.uses_estimates
-        if not offered and (self.drafts or len(self.profile) < 2):
+        if not offered and (self.cuts_per_domain or len(self.profile) < 2):
             return False
         estimated: AccuracyEstimates | None = yield from done.facts_of(done.call("estimate", self.planned))
         if estimated is None:
@@ -187,7 +189,7 @@ class TrainingChoice:
     def _phases(self) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
         phases, sizes = self.adaptation.training_configs(self.planned), range(len(self.profile))
-        if not self.drafts or len(sizes) < 2:
+        if not self.cuts_per_domain or len(sizes) < 2:
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 

@@ -11,7 +11,7 @@ itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -197,7 +197,7 @@ class WeightRound(Round):
         self.train_start_s = self.now_s
         before = (yield from self._score(plan)) if runner.weighs else None
         training = self.call("train", plan)
-        work = None if runner.scaling.drafts else runner.adaptation.passes_of(plan.phase, frames)
+        work = None if runner.scaling.cuts_per_domain else runner.adaptation.passes_of(plan.phase, frames)
         if work is None:
             counted: Trained = yield from self.facts_of(training)
             work = counted.passes
@@ -228,9 +228,6 @@ class WeightRound(Round):
         if after is not None and self.now_s > last_s:
             gain = max(0.0, after - before)
             learner.gained = RoundGain(self.now_s, self.now_s - last_s, work_s, after, gain)
-
-
-ROUNDS: Mapping[str, type[Round]] = {"weights": WeightRound, "labels": LabelRound}  # by the result
 
 
 def merge_stored(stored: Sequence[Stored]) -> Stored:

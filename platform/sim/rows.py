@@ -301,7 +301,7 @@ def update_row(
     return {
         "device": done.app.device.spec.name,
         "app": done.app.spec.name,
-        "learner_site": done.app.learner.place,
+        "learner_site": done.app.learner.streaming.learner_site,
         "version": applied.version if applied and applied.accepted else None,
         "uploads": len(done.uploads),
         "samples": sum(upload.sent.frames for upload in done.uploads),

@@ -91,7 +91,9 @@ class Runner:
     @property
     def weighs(self) -> bool:
         """Return whether rounds measure their gain, for a scheduler that shares out the server."""
-        return self.scheduling.schedules_server and self.observes == "teacher" and self.streaming.place == "server"
+        return (
+            self.scheduling.schedules_server and self.observes == "teacher" and self.streaming.learner_site == "server"
+        )
 
     # Running ----------------------------------------------------------------------------------------------------------
 
@@ -172,8 +174,8 @@ class Runner:
             student=self._student(app, self.cell.system.adaptation if learns else FROZEN),
             hardware=app.device.spec.hardware,
             cost=app.networks.student.cost,
-            tracks=self.streaming.returns == "labels",
-            chained=self.streaming.chained,
+            tracks=self.streaming.label_tracking is not None,
+            chained=self.streaming.label_tracking != "direct",
             snapshot_times_s=self._snapshot_times(app),
             uses_statistics=self.streaming.uses_statistics,
             tells_confidence=self.observes == "confidence",

@@ -13,7 +13,7 @@ from driftlab.platform.core.records import Received, StreamStatistics, Uploaded
 from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import Delivery, Message, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import Offer
-from driftlab.platform.sim.rounds import ROUNDS, Await, Round, RoundGain, Step, Steps, WeightRound
+from driftlab.platform.sim.rounds import Await, LabelRound, Round, RoundGain, Step, Steps, WeightRound
 from driftlab.platform.sim.rows import sample_columns, update_row
 from driftlab.platform.sim.session import Job, NodeId
 from driftlab.platform.sim.setting import TrainingSite
@@ -40,7 +40,6 @@ class LearnerSim:
     def __init__(self, app: AppSim) -> None:
         self.app, self.runner = app, app.runner
         self.clock, self.session, self.streaming = app.runner.clock, app.runner.session, app.runner.streaming
-        self.place = self.streaming.place
         self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, where the learner stands
         self.device_state = self.server_state  # the device's copy of it, as of the last plan
         self.placed = False  # whether its node exists: its first samples have arrived
@@ -57,7 +56,7 @@ class LearnerSim:
     @property
     def local(self) -> bool:
         """Return whether it is on the device."""
-        return self.place == "device"
+        return self.streaming.learner_site == "device"
 
     @property
     def site(self) -> TrainingSite:
@@ -68,7 +67,7 @@ class LearnerSim:
     @property
     def receiver(self) -> NodeId:
         """Return the node that decodes its samples from the link."""
-        return self.app.node("learner") if self.streaming.returns == "weights" else self.app.teacher
+        return self.app.node("learner") if self.streaming.label_tracking is None else self.app.teacher
 
     @property
     def reads_truth(self) -> bool:
@@ -148,7 +147,7 @@ class LearnerSim:
         if message.missed:
             return None
         frames = packing
-        if self.streaming.returns == "weights" and not self.placed:
+        if self.streaming.label_tracking is None and not self.placed:
             self.runner.place_learner(self.app)
         if not self.local:
             arrived = (packing, sampling, self.app.size, message.damage)
@@ -166,7 +165,8 @@ class LearnerSim:
 
     def round(self, uploads: Sequence[Upload], now_s: float) -> Round:
         """Create the round that labels and learns from these uploads."""
-        return ROUNDS[self.streaming.returns](self.app, tuple(uploads), now_s)
+        kind: type[Round] = WeightRound if self.streaming.label_tracking is None else LabelRound
+        return kind(self.app, tuple(uploads), now_s)
 
     def learn(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Wait for the learner's machine, then run one round on all waiting samples."""

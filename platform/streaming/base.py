@@ -77,8 +77,6 @@ class Streaming(ABC):
 
     version: ClassVar[int] = 1  # raise it when results change: cached networks and cells are then recomputed
     feeds_learner: ClassVar[bool]  # whether its samples reach a learner
-    place: ClassVar[Literal["server", "device"]] = "server"  # site of the learner; from a device nothing is sent
-    returns: ClassVar[Literal["weights", "labels"]] = "weights"  # content of the downlink
     needs_labels: ClassVar[bool] = False  # whether its plans use the student's score on teacher labels
     free: ClassVar[bool] = False  # a bound: zero-delay links and servers
     training_runs: Literal["exclusive", "concurrent"] = (
@@ -91,9 +89,14 @@ class Streaming(ABC):
         return False
 
     @property
-    def chained(self) -> bool:
-        """Return whether a device warps labels frame by frame instead of directly from the labelled frame."""
-        return True
+    def learner_site(self) -> Literal["server", "device"]:
+        """Return where the learner is; nothing is sent from a device with a learner."""
+        return "server"
+
+    @property
+    def label_tracking(self) -> Literal["chained", "direct"] | None:
+        """Return how the device warps labels from the server: frame by frame, or directly; None for weights."""
+        return None
 
     def reads_end(self, session: StreamFacts) -> bool:
         """Return whether its plans depend on the end of the session."""

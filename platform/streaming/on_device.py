@@ -45,7 +45,10 @@ class OnDevice(Streaming):
     ] = "concurrent"
 
     feeds_learner = True
-    place = "device"
+
+    @property
+    def learner_site(self) -> Literal["device"]:
+        return "device"
 
     @property
     def uses_statistics(self) -> bool:

@@ -7,7 +7,7 @@ the predictions of its pre-trained student.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Gt
 
@@ -28,7 +28,10 @@ class RemoteTracking(Streaming):
     codec: Annotated[str, Means("encoding of uploaded frames: png, jpeg[:QUALITY], h264[:BITS_PER_PIXEL]")] = "jpeg:95"
 
     feeds_learner = False
-    returns = "labels"
+
+    @property
+    def label_tracking(self) -> Literal["chained", "direct"]:
+        return "chained" if self.chained else "direct"
 
     def faults(self) -> list[str]:
         """List an unknown codec."""

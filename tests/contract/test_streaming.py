@@ -90,12 +90,12 @@ class TestEveryStreaming:
     def test_its_class_attributes_are_valid(self, member):
         assert isinstance(member.feeds_learner, bool)
         assert isinstance(member.free, bool)
-        assert member.returns in ("weights", "labels")
-        assert member.place in ("server", "device")
+        assert member.label_tracking in (None, "chained", "direct")
+        assert member.learner_site in ("server", "device")
         assert member.training_runs in ("exclusive", "concurrent")
-        for flag in (member.needs_labels, member.uses_statistics, member.chained):
+        for flag in (member.needs_labels, member.uses_statistics):
             assert isinstance(flag, bool)
-        assert not member.needs_labels or member.place == "server"  # a device has no teacher for them
+        assert not member.needs_labels or member.learner_site == "server"  # a device has no teacher for them
 
     def test_it_says_in_one_line_what_it_does(self, name):
         cls = member_class("streaming", name)

@@ -38,7 +38,7 @@ FROM_TEACHER = Member("adaptation", "distill", (("iterations", 2), ("batch", 2))
 class OnDevice(Scripted):
     """Learns on the device."""
 
-    place = "device"
+    learner_site = "device"
 
 
 TEACHER = {

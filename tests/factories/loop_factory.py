@@ -196,7 +196,7 @@ class Scripted(Streaming):
 class Labels(Scripted):
     """Wants labels and nothing else."""
 
-    returns = "labels"
+    label_tracking = "chained"
     feeds_learner = False
 
 

@@ -145,7 +145,7 @@ def run(
     for step, cpu in enumerate(loads):
         readings.append(LoadReading(step / 2, cpu, 1000))
         budget = Budget(latency_s=limit_s, energy_j=energy_j, load=tuple(readings), now_s=step / 2)
-        which, state = member.choose(estimates[step] if estimates else networks, budget, state)
+        which, state = member.select_variant(estimates[step] if estimates else networks, budget, state)
         chosen.append(which)
     return chosen
 
@@ -185,10 +185,10 @@ def test_the_ar_forecast_reacts_to_a_rising_load_before_persistence():
 
 def test_forecast_returns_the_expected_load():
     member = AdaScale()
-    _, state = member.choose(LADDER, Budget(load=(LoadReading(0.0, 0.3, 1000),)))
+    _, state = member.select_variant(LADDER, Budget(load=(LoadReading(0.0, 0.3, 1000),)))
     assert member.forecast(state) == 0.3
     assert member.forecast(None) is None
-    assert member.forecast(member.choose(LADDER, Budget())[1]) is None
+    assert member.forecast(member.select_variant(LADDER, Budget())[1]) is None
 
 
 def test_extreme_loads_and_budgets_have_a_path():
@@ -198,20 +198,20 @@ def test_extreme_loads_and_budgets_have_a_path():
         Budget(latency_s=0.045, load=(LoadReading(0, 1.5, 0, clock=0.0),)),
         Budget(latency_s=0.045, load=(LoadReading(0, 1.0, 0, battery=0.0),), memory_bytes=0),
     ):
-        assert member.choose(LADDER, budget)[0] == 0
-    assert member.choose(LADDER, Budget())[0] == 4
-    assert member.choose(LADDER, Budget(variant=2))[0] == 2
+        assert member.select_variant(LADDER, budget)[0] == 0
+    assert member.select_variant(LADDER, Budget())[0] == 4
+    assert member.select_variant(LADDER, Budget(variant=2))[0] == 2
     with pytest.raises(RequestError, match="variant is 5"):
-        member.choose(LADDER, Budget(variant=5))
+        member.select_variant(LADDER, Budget(variant=5))
     unknown = tuple(Variant(str(i), math.nan, 1, 0.01) for i in range(2))
-    assert member.choose(unknown, Budget(latency_s=0.1))[0] == 0
+    assert member.select_variant(unknown, Budget(latency_s=0.1))[0] == 0
 
 
 def test_an_exceeded_memory_limit_switches_at_once():
     member = AdaScale(accuracy_loss=1.0)
-    which, state = member.choose(LADDER, Budget(memory_bytes=100))
+    which, state = member.select_variant(LADDER, Budget(memory_bytes=100))
     assert which == 4
-    which, state = member.choose(LADDER, Budget(memory_bytes=35, now_s=0.1), state)
+    which, state = member.select_variant(LADDER, Budget(memory_bytes=35, now_s=0.1), state)
     assert which == 2
 
 
@@ -245,9 +245,9 @@ def test_a_better_path_violates_no_goal_that_the_running_one_meets():
 
 def test_an_energy_goal_overrides_the_default_floor_and_no_accuracy_goal():
     budget = Budget(latency_s=0.1, energy_j=0.25)
-    assert AdaScale(accuracy_loss=0.04).choose(LADDER, budget)[0] == 1
-    assert AdaScale(accuracy_loss=0.35).choose(LADDER, budget)[0] == 1
-    assert AdaScale().choose(LADDER, replace(budget, accuracy=0.85))[0] == 4  # both goals are dropped
+    assert AdaScale(accuracy_loss=0.04).select_variant(LADDER, budget)[0] == 1
+    assert AdaScale(accuracy_loss=0.35).select_variant(LADDER, budget)[0] == 1
+    assert AdaScale().select_variant(LADDER, replace(budget, accuracy=0.85))[0] == 4  # both goals are dropped
     floors = PathLimits(latency_s=0.1, energy_j=0.25, floor=0.85)
     assert pick(PathTable.of(LADDER), 1.0, floors) == (1, "ok")
     assert pick(PathTable.of(LADDER), 1.0, replace(floors, floor=0.0, accuracy=0.85)) == (4, "relaxed")
@@ -266,19 +266,21 @@ def test_changed_accuracies_select_another_path():
     member, state, chosen = AdaScale(), None, []
     turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in LADDER)
     for step, networks in enumerate([LADDER] * 2 + [turned] * 4):
-        which, state = member.choose(networks, Budget(latency_s=0.1, now_s=step / 2), state)
+        which, state = member.select_variant(networks, Budget(latency_s=0.1, now_s=step / 2), state)
         chosen.append(which)
     assert chosen == [4, 4, 4, 4, 0, 0]
-    which, state = member.choose(LADDER[:2], Budget(latency_s=0.1, now_s=4.0), state)  # other networks: a new state
+    which, state = member.select_variant(
+        LADDER[:2], Budget(latency_s=0.1, now_s=4.0), state
+    )  # other networks: a new state
     assert which == 1
 
 
 def test_a_violated_accuracy_goal_switches_at_once():
     member, budget = AdaScale(mode="paper"), Budget(latency_s=0.1, accuracy=0.65)
-    which, state = member.choose(LADDER, budget)
+    which, state = member.select_variant(LADDER, budget)
     assert which == 2
     worse = tuple(replace(one, accuracy=one.accuracy - 0.1) for one in LADDER)
-    assert member.choose(worse, replace(budget, now_s=0.1), state)[0] == 3
+    assert member.select_variant(worse, replace(budget, now_s=0.1), state)[0] == 3
 
 
 @pytest.mark.filterwarnings("error")

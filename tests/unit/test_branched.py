@@ -159,7 +159,7 @@ def test_members_that_only_choose_share_networks():
 def test_branches_runs_one_exit_for_every_budget():
     variants = variants_on(hardware.find("phone-lo"), Branches().profile(family(), factory.SIZE))
     for which, name in ((1, "base"), (3, "base.base.base"), (None, "base.base.base.base")):
-        chosen, state = Branches(exit=which).choose(variants, Budget(latency_s=1e-9), state="kept")
+        chosen, state = Branches(exit=which).select_variant(variants, Budget(latency_s=1e-9), state="kept")
         assert (variants[chosen].name, state) == (name, "kept")
 
 

@@ -141,7 +141,8 @@ def test_a_family_that_is_never_built_fails_the_run(document, tmp_path, monkeypa
 def test_a_limit_costs_microseconds_and_changes_nothing_else():
     member = Member("streaming", "ams", (("interval_s", 5.0),))
     plain, watched = member.make(), limited(member, 600.0)
-    assert (watched.interval_s, watched.returns, watched.uses_statistics) == (5.0, plain.returns, plain.uses_statistics)
+    attributes = (watched.interval_s, watched.label_tracking, watched.uses_statistics)
+    assert attributes == (5.0, plain.label_tracking, plain.uses_statistics)
     assert pickle.loads(pickle.dumps(watched)).interval_s == 5.0
     session = object()
     calls = 2000

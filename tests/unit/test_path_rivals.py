@@ -57,10 +57,10 @@ def test_every_member_selects_a_path_for_any_budget(name: str):
         Budget(), under(0.0), under(1.0), under(0.5, clock=0.0), Budget(latency_s=0.0, share=0.0),
         under(0.2, battery=0.0),
     ):  # fmt: skip
-        which, state = member.choose(variants, budget, state)
+        which, state = member.select_variant(variants, budget, state)
         assert 0 <= which < len(variants)
         assert name in ("adascale", "clairvoyant") or exit_of(variants[which]) == 3
-    assert member.choose(variants, Budget(variant=5), state)[0] == 5
+    assert member.select_variant(variants, Budget(variant=5), state)[0] == 5
 
 
 PLANNERS = ("adadeep", "adaptivenet", "adascale", "adaspring", "clairvoyant", "legodnn")  # of them, by the budget
@@ -71,14 +71,14 @@ def test_paths_that_do_not_fit_in_the_free_memory_are_dropped(name: str):
     variants, member, state = paths(), Member("scaling", name).make(), None
     sizes = sorted(variants[which].memory_bytes for which in full_depth(variants))
     for room in (10**9, sizes[40], sizes[0], sizes[5], 10**9):
-        which, state = member.choose(variants, replace(under(0.2), memory_bytes=room), state)
+        which, state = member.select_variant(variants, replace(under(0.2), memory_bytes=room), state)
         assert variants[which].memory_bytes <= room
-        afresh, _ = member.choose(variants, replace(under(0.2), memory_bytes=room))
+        afresh, _ = member.select_variant(variants, replace(under(0.2), memory_bytes=room))
         assert variants[afresh].memory_bytes <= room
     numbers = range(len(variants)) if name in ("adascale", "clairvoyant") else full_depth(variants)
     smallest = min(numbers, key=lambda one: (variants[one].memory_bytes, one))
     for before in (None, state):
-        assert member.choose(variants, replace(under(0.2), memory_bytes=0), before)[0] == smallest
+        assert member.select_variant(variants, replace(under(0.2), memory_bytes=0), before)[0] == smallest
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -88,20 +88,20 @@ def test_new_accuracies_are_planned_by(name: str):
     known = tuple(replace(one, energy_j=1.0) for one in paths())
     turned = tuple(replace(one, accuracy=1 - one.accuracy) for one in known)
     budget = under(0.0, limit_s=1.0)
-    first, state = member.choose(known, budget)
+    first, state = member.select_variant(known, budget)
     for step in range(1, 8):
-        which, state = member.choose(turned, replace(budget, now_s=step / 2), state)
-    assert which == member.choose(turned, budget)[0] != first
+        which, state = member.select_variant(turned, replace(budget, now_s=step / 2), state)
+    assert which == member.select_variant(turned, budget)[0] != first
 
 
 def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
     variants, member = paths(), Clairvoyant()
-    assert member.foresees
+    assert member.uses_true_load
     for sensed, true in ((0.0, 0.6), (0.9, 0.2)):
         limit_s = 0.02 * (1 - 0.9 * true)
         good = [one.accuracy for one in variants if one.latency_s <= limit_s]
         budget = replace(under(sensed), coming=LoadReading(0.0, true, 10**9))
-        assert variants[member.choose(variants, budget)[0]].accuracy == max(good)
+        assert variants[member.select_variant(variants, budget)[0]].accuracy == max(good)
 
 
 class TestLegoDnn:
@@ -110,7 +110,7 @@ class TestLegoDnn:
         numbers = full_depth(variants)
         for _ in range(100):
             limit_s, room = draw.uniform(0.001, 0.03), draw.randrange(2000, 30_000)
-            which, _ = LegoDnn().choose(variants, Budget(latency_s=limit_s, memory_bytes=room))
+            which, _ = LegoDnn().select_variant(variants, Budget(latency_s=limit_s, memory_bytes=room))
             small = [one for one in numbers if variants[one].memory_bytes <= room]
             good = [one for one in small if variants[one].latency_s <= limit_s]
             if good:
@@ -122,7 +122,7 @@ class TestLegoDnn:
         assert [relaxed(limit, 3.25, 0.5) for limit in (1.0, 3.25, 4.0, None)] == [3.5, 3.25, 4.0, math.inf]
         variants = paths(1, noise=0.0)
         tight = LegoDnn(latency_step_s=1e-6)
-        which, _ = tight.choose(variants, Budget(latency_s=1e-6))
+        which, _ = tight.select_variant(variants, Budget(latency_s=1e-6))
         assert variants[which].latency_s == min(variants[one].latency_s for one in full_depth(variants))
 
     def test_an_accuracy_drop_is_the_mean_of_three_environments(self):
@@ -155,7 +155,7 @@ class TestAdaptiveNet:
         variants = paths()
         front, member, state = latency_front(variants), AdaptiveNet(), None
         for cpu in (0.0, 0.0, 0.6, 0.6, 0.0, 0.0):
-            which, state = member.choose(variants, under(cpu), state)
+            which, state = member.select_variant(variants, under(cpu), state)
             limit_s = 0.02 * (1 - 0.9 * cpu)
             assert which == max((one for one in front if variants[one].latency_s <= limit_s), default=front[0],
                                 key=lambda one: variants[one].latency_s)  # fmt: skip
@@ -163,10 +163,10 @@ class TestAdaptiveNet:
     def test_a_slower_network_requires_slack(self):
         two = (Variant("a", 0.5, 1, 0.01), Variant("b", 0.6, 1, 0.0198))
         member = AdaptiveNet(slack=0.02)
-        assert member.choose(two, under(0.0))[0] == 1
-        _, low = member.choose(two, under(0.1))
-        assert member.choose(two, under(0.0), low)[0] == 0
-        assert member.choose(two, under(0.0, limit_s=0.021), low)[0] == 1
+        assert member.select_variant(two, under(0.0))[0] == 1
+        _, low = member.select_variant(two, under(0.1))
+        assert member.select_variant(two, under(0.0), low)[0] == 0
+        assert member.select_variant(two, under(0.0, limit_s=0.021), low)[0] == 1
 
     def test_the_evolutionary_search_is_close_to_the_list_of_all_paths(self):
         variants = paths(stages=4)
@@ -192,7 +192,7 @@ class TestAdaptiveNet:
             assert 9 <= len(front) <= 11
             limit_s, chosen = 1.1 * max(one.latency_s for one in variants), []
             for cpu in (0.0, 0.2, 0.2, 0.0, 0.0):
-                which, state = member.choose(variants, under(cpu, limit_s), state)
+                which, state = member.select_variant(variants, under(cpu, limit_s), state)
                 chosen.append(front.index(which))
             assert chosen[0] == chosen[3] == chosen[4] == len(front) - 1
             assert chosen[1] == chosen[2] < chosen[0]
@@ -201,10 +201,10 @@ class TestAdaptiveNet:
 def test_nas_runs_the_given_operators_for_every_budget():
     variants = paths()
     for cpu in (0.0, 1.0):
-        which, _ = Nas(stage1="svd", stage2="fire", stage3="dwsep", stage4="svd").choose(variants, under(cpu))
+        which, _ = Nas(stage1="svd", stage2="fire", stage3="dwsep", stage4="svd").select_variant(variants, under(cpu))
         assert variants[which].name == "svd.fire.dwsep"
     few = tuple(one for one in variants if "fire" not in one.name)
-    assert few[Nas(stage1="fire").choose(few, Budget())[0]].name == "base.base.base"
+    assert few[Nas(stage1="fire").select_variant(few, Budget())[0]].name == "base.base.base"
 
 
 class TestAdaSpring:
@@ -219,9 +219,9 @@ class TestAdaSpring:
 
     def test_it_searches_when_the_load_has_changed_enough(self):
         variants, member = paths(), AdaSpring(change=0.3)
-        first, state = member.choose(variants, under(0.0))
-        assert member.choose(variants, under(0.2), state) == (first, state)
-        assert member.choose(variants, under(0.7), state)[1] != state
+        first, state = member.select_variant(variants, under(0.0))
+        assert member.select_variant(variants, under(0.2), state) == (first, state)
+        assert member.select_variant(variants, under(0.7), state)[1] != state
 
     def test_an_empty_battery_makes_energy_count(self):
         variants = paths()
@@ -231,7 +231,7 @@ class TestAdaSpring:
 
 def member_energy(variants: tuple[Variant, ...], battery: float) -> float:
     budget = Budget(latency_s=0.1, energy_j=1.0, load=(LoadReading(0.0, 0.0, 10**9, battery=battery),))
-    return variants[AdaSpring(energy_weight=0.01).choose(variants, budget)[0]].energy_j
+    return variants[AdaSpring(energy_weight=0.01).select_variant(variants, budget)[0]].energy_j
 
 
 class TestAdaDeep:
@@ -247,8 +247,12 @@ class TestAdaDeep:
 
     def test_it_never_changes_and_is_the_same_every_time(self):
         variants, member = paths(), AdaDeep()
-        which, state = member.choose(variants, under(0.0))
-        assert member.choose(variants, under(0.9), state)[0] == which == member.choose(variants, under(0.0))[0]
+        which, state = member.select_variant(variants, under(0.0))
+        assert (
+            member.select_variant(variants, under(0.9), state)[0]
+            == which
+            == member.select_variant(variants, under(0.0))[0]
+        )
 
 
 @pytest.mark.parametrize(

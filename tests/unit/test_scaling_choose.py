@@ -21,7 +21,7 @@ ALL = (SMALL, MIDDLE, LARGE)
 
 
 def choice(variants: tuple[Variant, ...] = ALL, **budget: Any) -> int:
-    which, state = Member("scaling", "fixed").make().choose(variants, Budget(**budget), state="handed on")
+    which, state = Member("scaling", "fixed").make().select_variant(variants, Budget(**budget), state="handed on")
     assert state == "handed on"
     return which
 

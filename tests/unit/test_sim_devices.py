@@ -71,7 +71,7 @@ def host(
         streaming=SimpleNamespace(
             training_runs=more.get("training_runs", "concurrent"),
             free=False,
-            place="device",
+            learner_site="device",
             start=lambda facts: None,
         ),
         learns_on_stream=more.get("beside", False),
@@ -147,11 +147,11 @@ class TestGrants:
         """It hears of the share, of the time between two frames and of the goal, and of its own last word."""
         budgets = []
 
-        def choose(variants, budget, state):
+        def select_variant(variants, budget, state):
             budgets.append((budget.latency_s, budget.accuracy, budget.share, state))
             return len(budgets) - 1, f"choice {len(budgets)}"
 
-        scaling = SimpleNamespace(nested=False, choose=choose)
+        scaling = SimpleNamespace(nested=False, select_variant=select_variant)
         device = host(Scripted([granted((0.75, None))] * 2), "a", scaling=scaling)
         networks = [window(device, 5.0 * k)[0].network for k in range(2)]
         assert networks == list(VARIANTS)

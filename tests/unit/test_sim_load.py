@@ -130,10 +130,10 @@ class Watchful:
     """A scaling member that remembers its budgets, and takes the network that the newest reading allows."""
 
     asked: list[Budget] = field(default_factory=list)
-    foresees: bool = False
-    nested = drafts = False
+    uses_true_load: bool = False
+    nested = cuts_per_domain = False
 
-    def choose(self, variants, budget, state=None):
+    def select_variant(self, variants, budget, state=None):
         self.asked.append(budget)
         return (0 if budget.load and budget.load[-1].cpu > 0.25 else 3), budget.now_s
 
@@ -142,10 +142,14 @@ class Watchful:
 
 
 def many(
-    load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False, **setting: Any
+    load: Load | None,
+    scheduling: Any = Member("scheduling", "uniform"),
+    *,
+    uses_true_load: bool = False,
+    **setting: Any,
 ) -> tuple[Runner, Watchful]:
     """Run four measured networks under a load; nothing is computed."""
-    scaling = Watchful(foresees=foresees)
+    scaling = Watchful(uses_true_load=uses_true_load)
     return chosen_by(scaling, load, scheduling, **setting), scaling
 
 
@@ -187,13 +191,13 @@ def test_the_goals_of_an_application_reach_scaling():
 
 
 def test_a_bound_is_given_the_load_until_the_next_reading():
-    _, scaling = many(STEP, foresees=True)
+    _, scaling = many(STEP, uses_true_load=True)
     coming = [(budget.now_s, budget.coming.cpu, budget.load[-1].cpu) for budget in scaling.asked[23:27]]
     assert coming == [(11.5, 0.0, 0.0), (12.0, 0.25, 0.0), (12.5, 0.5, 0.25), (13.0, 0.5, 0.5)]
     fixed = Member("scaling", "fixed").make()
     budget = replace(scaling.asked[24], latency_s=0.31, memory_bytes=None)
-    assert fixed.choose(VARIANTS, budget)[0] == 1  # 0.2 s at the speed of 0.775; 0.3 s would be too late
-    assert fixed.choose(VARIANTS, replace(budget, coming=None))[0] == 2
+    assert fixed.select_variant(VARIANTS, budget)[0] == 1  # 0.2 s at the speed of 0.775; 0.3 s would be too late
+    assert fixed.select_variant(VARIANTS, replace(budget, coming=None))[0] == 2
 
 
 def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():

@@ -1,4 +1,4 @@
-"""ElasticDNN's master: first surrogates, drafts for samples, and updates of the master."""
+"""ElasticDNN's master: first surrogates, channel masks for samples, and updates of the master."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def images(count: int = 12, seed: int = 0) -> np.ndarray:
 
 def drafted(seed: int = 0, knowledge: str = "identity") -> tuple[elastic.Master, ChannelMask]:
     one, found = member(), master(knowledge)
-    draft = one.draft(found, SMALL, images(seed=seed), CLASSIFICATION)
+    draft = one.select_channels(found, SMALL, images(seed=seed), CLASSIFICATION)
     assert draft is not None
-    return one.redraft(found, SMALL, draft), draft
+    return one.apply_mask(found, SMALL, draft), draft
 
 
 def moved(surrogate: torch.nn.Module, seed: int, by: float = 0.01) -> torch.nn.Module:
@@ -86,7 +86,7 @@ class TestDrafts:
     @pytest.mark.parametrize("how", [{"sample": "first"}, {"sample": "mean"}, {"filters": "random"}])
     def test_ablations_choose_other_channels(self, how):
         one, (_, usual) = member(**how), drafted()
-        draft = one.draft(master(), SMALL, images(), CLASSIFICATION)
+        draft = one.select_channels(master(), SMALL, images(), CLASSIFICATION)
         assert {name: len(kept) for name, kept in draft.kept.items()} == {
             name: len(kept) for name, kept in usual.kept.items()
         }
@@ -94,7 +94,7 @@ class TestDrafts:
 
     def test_a_draft_without_gates_has_ones(self):
         found, draft = drafted()
-        bare = member().redraft(found, SMALL, ChannelMask(draft.kept))
+        bare = member().apply_mask(found, SMALL, ChannelMask(draft.kept))
         gates = {name: value for name, value in bare.cuts[0].state.items() if name.endswith(".gate")}
         assert len(gates) == 3
         assert all((value == 1).all() for value in gates.values())
@@ -102,9 +102,9 @@ class TestDrafts:
     def test_a_draft_of_another_ratio_or_network_is_refused(self):
         found, draft = drafted()
         with pytest.raises(RequestError, match=r"keeps 4 channels of 'first\.0', not 8"):
-            member().redraft(found, LARGE, draft)
+            member().apply_mask(found, LARGE, draft)
         with pytest.raises(RequestError, match="of other groups"):
-            member().redraft(found, SMALL, ChannelMask({"first.0": draft.kept["first.0"]}))
+            member().apply_mask(found, SMALL, ChannelMask({"first.0": draft.kept["first.0"]}))
 
     def test_detection_entropy_is_largest_for_undecided_classes(self):
         outputs = torch.full((3, CLASSES + 4, 2, 2), -9.0)
@@ -117,8 +117,8 @@ class TestDrafts:
     def test_one_frame_and_equal_frames_give_a_network(self):
         for count in (1, 3):
             same = np.zeros((count, *SIZE, 3), dtype=np.uint8)
-            draft = member().draft(master(), SMALL, same, CLASSIFICATION)
-            network = member().select(member().redraft(master(), SMALL, draft), SMALL)
+            draft = member().select_channels(master(), SMALL, same, CLASSIFICATION)
+            network = member().select(member().apply_mask(master(), SMALL, draft), SMALL)
             assert len(predict(network, same, task=CLASSIFICATION)) == count
 
 
@@ -151,7 +151,7 @@ class TestStatistics:
     def test_a_surrogate_starts_with_the_statistics_of_its_ratio(self):
         found, draft = drafted()
         bare = copy_with(found, statistics=tuple({k: v * 0 + 2 for k, v in s.items()} for s in found.statistics))
-        cut = member().redraft(bare, SMALL, draft).cuts[0].state
+        cut = member().apply_mask(bare, SMALL, draft).cuts[0].state
         assert all((cut[name] == 2).all() for name in cut if name.endswith(("running_mean", "running_var")))
 
 
@@ -228,8 +228,8 @@ class TestFeedback:
         name, total = "deep.1.inner.0.weight", 0.0
         first = float(np.linalg.norm(state_of(found.network)[name]))
         for number in range(30):
-            draft = one.draft(found, SMALL, images(4, seed=number), CLASSIFICATION)
-            found = one.redraft(found, SMALL, draft)
+            draft = one.select_channels(found, SMALL, images(4, seed=number), CLASSIFICATION)
+            found = one.apply_mask(found, SMALL, draft)
             surrogate = one.select(found, SMALL)
             before = copy_entries(surrogate, [name])[name]
             found = one.absorb(found, moved(surrogate, number, 0.05))

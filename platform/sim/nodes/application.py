@@ -206,7 +206,7 @@ class AppNode:
     def _redrafted(self, given: ChannelMask) -> Any:
         """Return the family with its network cut by a draft; refuse a draft for another family."""
         try:
-            return self._scaling.redraft(self._family, self._budget, given)
+            return self._scaling.apply_mask(self._family, self._budget, given)
         except RequestError as error:
             raise WireError(f"foreign: {error}") from error
 

@@ -206,8 +206,8 @@ class LearnerNode:
         if phase.variant is None or not len(samples.images):
             return self._model, self._state, ()
         budget = Budget(variant=phase.variant)
-        chosen = self._scaling.draft(self._family, budget, samples.images, self._task)
-        family = self._family if chosen is None else self._scaling.redraft(self._family, budget, chosen)
+        chosen = self._scaling.select_channels(self._family, budget, samples.images, self._task)
+        family = self._family if chosen is None else self._scaling.apply_mask(self._family, budget, chosen)
         model = networks.network_for(self._scaling, family, budget)
         memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
         return model, memory, () if chosen is None else chosen.work.forward
@@ -292,11 +292,11 @@ class LearnerNode:
         """Cut the network anew for the samples, where networks depend on them."""
         chosen: ChannelMask | None = None
         if len(samples.images):
-            chosen = self._scaling.draft(self._family, self._budget, samples.images, self._task)
+            chosen = self._scaling.select_channels(self._family, self._budget, samples.images, self._task)
         if chosen is None:
             return None
-        received = self._scaling.redraft(self._family, self._budget, ChannelMask(chosen.kept))
-        self._family = self._scaling.redraft(self._family, self._budget, chosen)
+        received = self._scaling.apply_mask(self._family, self._budget, ChannelMask(chosen.kept))
+        self._family = self._scaling.apply_mask(self._family, self._budget, chosen)
         self._model = networks.network_for(self._scaling, self._family, self._budget)
         self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
         self._follow_weights()
