@@ -16,7 +16,7 @@ import psutil
 
 from driftlab.actors import watchdog
 from driftlab.actors.folders import SessionFolder, open_folder
-from driftlab.errors import MOST_LINE, BackendLost, shortened
+from driftlab.errors import MAX_LINE, BackendLost, shortened
 
 HEADS = {"gcs_server": "control store (gcs_server)", "raylet": "scheduler (raylet)"}
 LOG_ERROR = re.compile(r"(?m)^\[[^\]\n]* [EC] [^\]\n]*\] (?:\(\w+\) )?(?:[\w.]+:\d+: )?(?P<message>.+)")
@@ -138,5 +138,5 @@ def last_error(logs: Path, name: str) -> str:
         with contextlib.suppress(OSError), file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - LOG_BYTES))
             if messages := LOG_ERROR.findall(log.read().decode(errors="replace")):
-                return f"its log says: {shortened(messages[-1], MOST_LINE).rstrip('.')}"
+                return f"its log says: {shortened(messages[-1], MAX_LINE).rstrip('.')}"
     return ""

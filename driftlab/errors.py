@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from driftlab.renamed import name_hint
 
-MOST_QUOTED = 120  # characters of a value that a message quotes
-MOST_LINE = 400  # characters of another library's message
+MAX_QUOTED = 120  # characters of a value that a message quotes
+MAX_LINE = 400  # characters of another library's message
 
 
 class DriftlabError(Exception):
@@ -43,7 +43,7 @@ class WireError(DriftlabError):
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
     """Return the error for an unknown name, with the most similar name and all allowed ones."""
     names = sorted(allowed)
-    hint = name_hint(given[:MOST_QUOTED], names)
+    hint = name_hint(given[:MAX_QUOTED], names)
     return RequestError(f"Unknown {kind} '{shortened(given)}'.{hint} Known: {', '.join(names) or 'none'}.")
 
 
@@ -59,7 +59,7 @@ def needed_import(need: str, fix: str, kind: type[DriftlabError] = RequestError)
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message without a final full stop; its class if empty."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return shortened(line, MOST_LINE)
+    return shortened(line, MAX_LINE)
 
 
 def quoted(value: object) -> str:
@@ -72,7 +72,7 @@ def as_typed(*words: object) -> str:
     return shlex.join(map(str, words))
 
 
-def shortened(text: str, most: int = MOST_QUOTED) -> str:
+def shortened(text: str, most: int = MAX_QUOTED) -> str:
     """Cut a text to a length, with an ellipsis as its last character."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -81,9 +81,9 @@ class _Quoter(reprlib.Repr):
     """A repr of limited length for values of any size."""
 
     def repr_int(self, value: int, level: int) -> str:
-        return f"a whole number of {value.bit_length()} bits" if value.bit_length() > MOST_QUOTED else repr(value)
+        return f"a whole number of {value.bit_length()} bits" if value.bit_length() > MAX_QUOTED else repr(value)
 
 
 _QUOTER = _Quoter()
-_QUOTER.maxstring = _QUOTER.maxother = MOST_QUOTED
+_QUOTER.maxstring = _QUOTER.maxother = MAX_QUOTED
 _QUOTER.maxdict = _QUOTER.maxlist = _QUOTER.maxtuple = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 from driftlab.platform.lab.read import Experiment, load, names, parse
 
-MOST = {
+MAX_VALUES = {
     **dict.fromkeys(("iterations", "epochs", "batch", "prune_epochs", "grow_epochs", "steps"), 2),
     **dict.fromkeys(("interval_s", "sample_s", "period_s", "every_s"), 2.0),
 }
@@ -36,7 +36,9 @@ def _reduced(part: Any) -> Any:
     """Cut the numbers that cost time, wherever they stand in a system."""
     if isinstance(part, dict):
         return {
-            key: min(value, MOST[key]) if key in MOST and isinstance(value, int | float) else _reduced(value)
+            key: min(value, MAX_VALUES[key])
+            if key in MAX_VALUES and isinstance(value, int | float)
+            else _reduced(value)
             for key, value in part.items()
         }
     return part

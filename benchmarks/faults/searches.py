@@ -23,7 +23,7 @@ from driftlab.platform.tune.document import SpaceDocument, parse
 from driftlab.platform.tune.session import begin_search
 from driftlab.platform.tune.trial import WarmBackend, outcomes
 
-KILLS, TRIALS, MOST_NEW = 10, 60, 3  # at most so many trials end between two kills
+KILLS, TRIALS, MAX_NEW = 10, 60, 3  # at most so many trials end between two kills
 MOMENT_S = 0.5  # about half a trial: a kill falls anywhere in it
 VICTIMS = ("driver", "trial", "raylet", "interrupt")
 TRIAL_ACTOR = ("TrialTrainable", "ResourceTrainable")  # between two calls, and in one
@@ -98,7 +98,7 @@ def _kill(driver: subprocess.Popen[bytes], run: Path, due: list[str], dice: rand
 
 def _await_rows(driver: subprocess.Popen[bytes], run: Path, dice: random.Random) -> bool:
     """Wait for the next trials to end, and for a moment more; tell whether the driver is still there."""
-    wanted, deadline = len(_rows(run)) + dice.randint(1, MOST_NEW), time.monotonic() + RUN_S
+    wanted, deadline = len(_rows(run)) + dice.randint(1, MAX_NEW), time.monotonic() + RUN_S
     while driver.poll() is None and _files(run) < wanted and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(dice.uniform(0, MOMENT_S))

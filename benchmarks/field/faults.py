@@ -21,9 +21,9 @@ KINDS = ("server", "device", "cut", "drop")
 STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--network", "half"]
 PAUSE_S = (2.0, 6.0)  # between two faults
 CUT_S = (3.0, 20.0)
-LEAST_ANSWERED = 0.8  # share of the frames while the device's last process ran
+MIN_ANSWERED = 0.8  # share of the frames while the device's last process ran
 LATE_S = 3.0  # before the end of the stream, from which on a result may miss it
-MOST_GAP_S = 5.0  # between two answers of it
+MAX_GAP_S = 5.0  # between two answers of it
 
 
 @dataclass
@@ -123,9 +123,9 @@ def answering_faults(run: Run) -> Iterator[str]:
     frames = run.frame("frames")
     processed = frames[frames["processed"]]
     share, gap_s = frames["processed"].mean(), processed["time_s"].diff().max()
-    if share < LEAST_ANSWERED:
+    if share < MIN_ANSWERED:
         yield f"only {share:.0%} of the frames were answered"
-    if gap_s > MOST_GAP_S:
+    if gap_s > MAX_GAP_S:
         yield f"no answer for {gap_s:.1f} s"
 
 

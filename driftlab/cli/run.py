@@ -63,8 +63,8 @@ Portable = Annotated[bool, typer.Option("--portable", help="Identical tables on 
 Tuned = Annotated[list[Path] | None, typer.Option("--tuned", metavar="FILE", help="Use the best settings of a search.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 PORTABLE = "compute.portable=true"
-MOST_SEEDS = 10_000
-MOST_DIGITS = 19  # characters of a seed
+MAX_SEEDS = 10_000
+MAX_DIGITS = 19  # characters of a seed
 EXAMPLES = """\b
 Examples:
   driftlab run quick                                        the smallest experiment
@@ -208,14 +208,14 @@ def _seeds(part: str) -> Sequence[int]:
     if not _is_seed(first) or (dots and not _is_seed(last)):
         raise RequestError(f"--seed '{shortened(part)}' is no seed; give whole numbers from 0, such as 0,1,2 or 0..4.")
     begin, end = int(first), int(last if dots else first) + 1
-    if not begin < end <= begin + MOST_SEEDS:
-        raise RequestError(f"--seed '{part}' is no range of 1 to {MOST_SEEDS} seeds; give the lower one first.")
+    if not begin < end <= begin + MAX_SEEDS:
+        raise RequestError(f"--seed '{part}' is no range of 1 to {MAX_SEEDS} seeds; give the lower one first.")
     return range(begin, end)
 
 
 def _is_seed(text: str) -> bool:
-    """Return whether a text is a whole number of at most `MOST_DIGITS` digits."""
-    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    """Return whether a text is a whole number of at most `MAX_DIGITS` digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-LEAST_CLASSES = 4
+MIN_CLASSES = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Asr(AdaptationWrapper):
         before = read(model)
         with outputs_of(model) as seen:
             done = self._wrapped(model, state, batch, phase)
-        if not done.iterations or not seen or seen[0].shape[1] < LEAST_CLASSES or len(seen[0]) != len(batch.images):
+        if not done.iterations or not seen or seen[0].shape[1] < MIN_CLASSES or len(seen[0]) != len(batch.images):
             return done
         outputs = samples_of(seen[0])
         spread = float(entropies(outputs.mean(dim=0)[None]))

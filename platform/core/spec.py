@@ -20,7 +20,7 @@ from pydantic import (
 
 from driftlab.datasets.catalogue import label_of
 
-MOST_PARTS, MOST_SEEDS = 1000, 10_000
+MAX_PARTS, MAX_SEEDS = 1000, 10_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=1, le=2**50)]
 Gpus = Annotated[int, Field(ge=1, le=10_000)]
@@ -234,10 +234,10 @@ class Spec(StrictPart):
     name: Name
     summary: str = ""
     size: str | None = None  # of those that its file offers, before what `--set` and the like changed
-    systems: Annotated[Systems, Field(min_length=1, max_length=MOST_PARTS, strict=False)]
-    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)]
-    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MOST_PARTS, strict=False)] = (FleetPart(),)
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MOST_SEEDS, strict=False)] = (0,)
+    systems: Annotated[Systems, Field(min_length=1, max_length=MAX_PARTS, strict=False)]
+    workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, max_length=MAX_PARTS, strict=False)]
+    fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MAX_PARTS, strict=False)] = (FleetPart(),)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)] = (0,)
     window_s: Positive = 10.0
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 4
     bounds: bool = True

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
 from driftlab.platform.core.spec import AppPart, ComputePart, DevicePart, StudentPart, WorkloadPart
 
-FAULTS_SHOWN, LONGEST_FAULT = 20, 2000
+MAX_FAULTS, MAX_FAULT_LENGTH = 20, 2000
 
 
 def report(source: str, faults: Sequence[str]) -> str:
     """Format the faults of one request as one message, at most `FAULTS_SHOWN` of them."""
-    shown = [shortened(fault, LONGEST_FAULT) for fault in faults[:FAULTS_SHOWN]]
-    more = [f"and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
+    shown = [shortened(fault, MAX_FAULT_LENGTH) for fault in faults[:MAX_FAULTS]]
+    more = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
     lines = "\n".join(f"  - {fault}" for fault in (*shown, *more))
     return f"{source}: {len(faults)} fault{'s' if len(faults) > 1 else ''}\n{lines}"
 
@@ -246,6 +246,6 @@ def _twins(ids: Iterable[str]) -> list[str]:
     if not twice:
         return []
     return [
-        f"these cells would run twice: {shortened(', '.join(twice), LONGEST_FAULT // 2)}; "
+        f"these cells would run twice: {shortened(', '.join(twice), MAX_FAULT_LENGTH // 2)}; "
         "give systems or fleets other names, workloads an alias, and each seed once"
     ]

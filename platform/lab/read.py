@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from driftlab.errors import MOST_LINE, RequestError, quoted, shortened, unknown_name
+from driftlab.errors import MAX_LINE, RequestError, quoted, shortened, unknown_name
 from driftlab.platform.core.documents import models_in, read_text, read_yaml, shape_faults
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.core.spec import AppPart, Spec, StudentPart, WorkloadPart
@@ -115,7 +115,7 @@ def document_of(path: Path) -> dict[str, Any]:
     try:
         document = read_yaml(read_text(path))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not readable as YAML: {shortened(str(error), MOST_LINE)}") from error
+        raise RequestError(f"{path} is not readable as YAML: {shortened(str(error), MAX_LINE)}") from error
     except RequestError as error:
         raise RequestError(f"{path}: {str(error).rstrip('.')}.") from None
     if not isinstance(document, dict):

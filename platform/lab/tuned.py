@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from driftlab.errors import MOST_LINE, RequestError, quoted, shortened
+from driftlab.errors import MAX_LINE, RequestError, quoted, shortened
 from driftlab.platform.core.documents import read_text, read_yaml
 from driftlab.platform.lab.overrides import apply_overrides
 
@@ -25,7 +25,7 @@ def read_tuned(file: Path) -> dict[str, Any]:
     try:
         found = read_yaml(read_text(file))
     except (OSError, yaml.YAMLError, UnicodeDecodeError, RequestError) as error:
-        raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MOST_LINE)}") from None
+        raise RequestError(f"--tuned {file} cannot be read: {shortened(str(error), MAX_LINE)}") from None
     if not isinstance(found, dict) or any(key not in found for key in KEPT):
         raise RequestError(f"--tuned {file} is not a tuning result; pass the best.yaml of a tuning folder")
     return {key: found[key] for key in KEPT}

@@ -19,7 +19,7 @@ from annotated_types import Ge
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
-from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
+from driftlab.platform.scheduling.sizing import ChosenConfigs, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Afs(SharesAmongTrainings):
 
     slots: Annotated[int, Ge(1), Means("number of equal slots of the training share")] = 10
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: ChosenConfigs) -> SharePlan:
         reserved, training = inference_reserve(apps, self.inference_share), np.zeros(len(apps))
         jobs = [(i, k) for i, k in enumerate(chosen) if k is not None]
         if jobs:

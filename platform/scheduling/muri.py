@@ -25,7 +25,7 @@ from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Resource
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
-from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
+from driftlab.platform.scheduling.sizing import ChosenConfigs, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 Group = tuple[int, ...]
@@ -41,7 +41,7 @@ class Muri(SharesAmongTrainings):
     bound: Annotated[float, Ge(0), Means("minimum efficiency of a group of four; of a smaller one in proportion")] = 0.0
     autopack: Annotated[bool, Means("whether a group that is slower than its members in sequence is split")] = False
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: ChosenConfigs) -> SharePlan:
         """Group the trainings, shortest first, and give the training share to the group of the shortest one."""
         reserved, training = inference_reserve(apps, self.inference_share), np.zeros(len(apps))
         jobs = sorted(

@@ -28,7 +28,7 @@ from driftlab.platform.scheduling.plans import (
     previous_state,
     to_grants,
 )
-from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings, plan_configs
+from driftlab.platform.scheduling.sizing import ChosenConfigs, SharesAmongTrainings, plan_configs
 
 ROUNDING_S = 1e-9
 ANY_DROP = -1.0  # of accuracy; no change is below it
@@ -81,7 +81,7 @@ class Recl(SharesAmongTrainings):
             return allocation
         return replace(allocation, again_s=state.gains[state.learner].served_s + self.micro_window_s - window.start_s)
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: ChosenConfigs) -> SharePlan:
         """Give all trainings equal shares, the mean of micro-windows, for the choice of configurations."""
         reserved = inference_reserve(apps, self.inference_share)
         trained = np.array([one is not None for one in chosen], np.float64)

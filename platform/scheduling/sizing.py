@@ -21,9 +21,9 @@ from driftlab.platform.scheduling.candidates import LearningApp, read_apps
 from driftlab.platform.scheduling.plans import PatienceS, SharePlan, to_grants
 
 ConfigChoice = Literal["first", "best"]
-ROUNDS = 3
-Chosen = Sequence[int | None]  # candidate of each application; None: no training
-Planner = Callable[[Chosen], SharePlan]
+MAX_ROUNDS = 3
+ChosenConfigs = Sequence[int | None]  # candidate of each application; None: no training
+Planner = Callable[[ChosenConfigs], SharePlan]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SharesAmongTrainings(Scheduling):
         return range(configs) if self.config_choice == "best" else ()
 
     @abstractmethod
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: ChosenConfigs) -> SharePlan:
         """Divide the processor among the trainings of the chosen candidates."""
 
     def allocate(self, window: SchedulerInput) -> Allocation:
@@ -61,7 +61,7 @@ def plan_configs(apps: Sequence[LearningApp], choice: ConfigChoice, window_s: fl
     """Plan for the first configuration of every application, or for the best one at its share."""
     chosen: tuple[int | None, ...] = tuple(0 if app.learns else None for app in apps)
     plan = planner(chosen)
-    for _ in range(ROUNDS if choice == "best" else 0):
+    for _ in range(MAX_ROUNDS if choice == "best" else 0):
         better = tuple(best_config(app, float(share), window_s) for app, share in zip(apps, plan.training, strict=True))
         if better == chosen:
             break

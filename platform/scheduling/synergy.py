@@ -19,7 +19,7 @@ import numpy.typing as npt
 from driftlab.platform.core.records import Resource
 from driftlab.platform.scheduling.candidates import Candidate, LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
-from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
+from driftlab.platform.scheduling.sizing import ChosenConfigs, SharesAmongTrainings
 
 Floats = npt.NDArray[np.float64]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)  # the accelerator comes first
@@ -30,7 +30,7 @@ ROUNDING = 1e-9
 class Synergy(SharesAmongTrainings):
     """Synergy (OSDI 2022): allocate accelerator, CPU, storage and link by each training's sensitivity."""
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: ChosenConfigs) -> SharePlan:
         """Place the jobs by their demands, shortest first, and divide the rest of each resource."""
         reserved, training = inference_reserve(apps, self.inference_share), np.zeros(len(apps))
         jobs = sorted(

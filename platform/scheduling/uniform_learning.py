@@ -9,7 +9,7 @@ import numpy as np
 
 from driftlab.platform.scheduling.candidates import LearningApp
 from driftlab.platform.scheduling.plans import SharePlan, equal_inference, inference_reserve
-from driftlab.platform.scheduling.sizing import Chosen, SharesAmongTrainings
+from driftlab.platform.scheduling.sizing import ChosenConfigs, SharesAmongTrainings
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class UniformLearning(SharesAmongTrainings):
 
     patience_s: float = field(default=1e9, init=False)  # no training ever waits
 
-    def plan(self, apps: Sequence[LearningApp], chosen: Chosen) -> SharePlan:
+    def plan(self, apps: Sequence[LearningApp], chosen: ChosenConfigs) -> SharePlan:
         reserved, learns = (
             inference_reserve(apps, self.inference_share),
             np.array([app.learns for app in apps], np.float64),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from driftlab.platform.sim.runner import Runner
 
 UNSURE_GAIN = 0.02  # standard deviation of a gain after one interval: a round that gained nothing may gain again
-MOST_GAINS = 2.0  # of the newest gain, that a round is expected to bring however long ago that was
+MAX_GAIN_FACTOR = 2.0  # of the newest gain, that a round is expected to bring however long ago that was
 
 
 class ServerSim:
@@ -68,7 +68,7 @@ def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
     past, now, then = app.learner.gained, None, None
     if past is not None:
         waited = (now_s - past.ended_s) / past.interval_s
-        gain = positive_part(past.gain * min(MOST_GAINS, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
+        gain = positive_part(past.gain * min(MAX_GAIN_FACTOR, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
         now, then = past.after - gain, past.after
     none = Variant("answers elsewhere", now, 0, 0.0)
     learning = TrainingOffer(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST_SENTENCE, LONGEST_SUMMARY = 35, 100  # words, characters
+MAX_SENTENCE_WORDS, MAX_SUMMARY_LENGTH = 35, 100  # words, characters
 MINDS = ("hear", "know", "want", "ask", "forget", "tell", "believe", "remember")  # verbs of people, not of programs
 PEOPLE = {"you", "we", "they", "user", "users", "reader", "readers", "author", "authors", "paper", "papers"}
 NEVER = re.findall(
@@ -61,7 +61,7 @@ def check_python(path: str, text: str) -> Iterator[Finding]:
             docstrings.add(line)
             if OPENING.match(summary):
                 yield Finding("opening", f"{path}:{line}", summary)
-            if len(summary) > LONGEST_SUMMARY:
+            if len(summary) > MAX_SUMMARY_LENGTH:
                 yield Finding("summary", f"{path}:{line}", summary)
             yield from check_prose(f"{path}:{line}", docstring)
         for name in names_of(node):
@@ -101,7 +101,7 @@ def check_page(path: str, text: str) -> Iterator[Finding]:
         for piece in paragraph.split("|") if paragraph.lstrip().startswith("|") else [paragraph]:
             yield from check_prose(path, piece)
             for sentence in sentences(piece):
-                if len(re.findall(r"[\w%-]+", sentence)) > LONGEST_SENTENCE:
+                if len(re.findall(r"[\w%-]+", sentence)) > MAX_SENTENCE_WORDS:
                     yield Finding("sentence", path, sentence)
 
 

@@ -28,7 +28,7 @@ ROOT = HERE.parents[1]
 KEPT = ROOT / "out" / "golden"  # recordings; git ignores the folder
 FAMILIES = ("streaming", "adaptation", "scaling", "scheduling")  # as tables and `driftlab list` call them
 DONE = "done.json"  # written last into a recording
-MOST_LINES = 60
+MAX_LINES = 60
 USAGE = """\
 examples:
   golden.py check --against HEAD                   what do uncommitted changes change?
@@ -129,10 +129,10 @@ def made_with() -> str:
 def tell(old: Path, new: Path, renames: Renames) -> int:
     """Print the differences between two recordings."""
     found = list(compare(old, new, renames))
-    for line in found[:MOST_LINES]:
+    for line in found[:MAX_LINES]:
         say(line)
-    if len(found) > MOST_LINES:
-        say(f"and {len(found) - MOST_LINES} more")
+    if len(found) > MAX_LINES:
+        say(f"and {len(found) - MAX_LINES} more")
         for kind, count in Counter(map(kind_of, found)).most_common():
             say(f"{count:6} {kind}")
     say(f"{len(found)} differences." if found else "No difference.")

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import yaml
 from PIL import Image
 
-MOST_VALUE, MOST_LINES = 100, 6
+MAX_VALUE_LENGTH, MAX_LINES = 100, 6
 WRAPPED = "eata"  # the member that a policy wraps unless it names another
 SEAL, VERSION, TABLE = b"driftlab.seal", b"driftlab.schema", b"driftlab.table"
 
@@ -210,8 +210,8 @@ def text_differences(old: str, new: str) -> Iterator[str]:
     found = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0))[2:]
     changed = [line for line in found if not line.startswith("@@")]
     if changed:
-        more = f" | and {len(changed) - MOST_LINES} lines more" if len(changed) > MOST_LINES else ""
-        yield f"text differs: {' | '.join(map(shown, changed[:MOST_LINES]))}{more}"
+        more = f" | and {len(changed) - MAX_LINES} lines more" if len(changed) > MAX_LINES else ""
+        yield f"text differs: {' | '.join(map(shown, changed[:MAX_LINES]))}{more}"
 
 
 def document_differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
@@ -401,7 +401,7 @@ def cache_differences(old: Path, new: Path, renames: Renames) -> Iterator[str]:
             yield f"cache key {name}: only in the old recording"
             continue
         changes = list(document_differences(left[name], right[other]))
-        yield f"cache key {name}: {other} for the same weights; {'; '.join(changes[:MOST_LINES])}"
+        yield f"cache key {name}: {other} for the same weights; {'; '.join(changes[:MAX_LINES])}"
     yield from (f"cache key {name}: only in the new recording" for name in sorted(by_digest.values()))
     for name in sorted(left.keys() & right.keys()):
         yield from (f"cache key {name}: {line}" for line in document_differences(left[name], right[name]))
@@ -415,4 +415,4 @@ def recipes_of(cache: Path) -> dict[str, Any]:
 def shown(value: Any) -> str:
     """Shorten a value for a line."""
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"

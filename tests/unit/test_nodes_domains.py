@@ -48,7 +48,7 @@ class TestCounting:
         assert counted(batches(22, 0.0), [0.2] * 20 + [0.5] * 2)[-2:] == [0, 1]  # two that do are
 
     def test_nothing_is_decided_before_enough_is_usual(self):
-        early = observing.REFERENCE + observing.LEAST - 1
+        early = observing.REFERENCE + observing.MIN_BATCHES - 1
         assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}
 
     def test_the_limit_is_four_deviations_above_the_mean_of_twenty(self):

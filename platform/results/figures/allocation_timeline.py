@@ -18,7 +18,7 @@ NOTE = (
     "One device, lowest seed, first {most:g} s at most. Bar height: compute share, {highest:.0f} % at most. Darker: "
     "larger network. Dotted: waiting. Blank: not running."
 )
-MOST_S = 120.0
+MAX_SHOWN_S = 120.0
 SYSTEMS = 3
 LANE, FRAME = 34, 62  # pixels per application, and around them
 FILL = 0.8  # of a lane, by the largest share
@@ -46,13 +46,13 @@ def show(view: View) -> FigureContent | None:
     panels = [
         _panel(title, each.assign(height=each["inference_share"] / highest), sizes) for title, each in drawn.items()
     ]
-    return FigureContent(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
+    return FigureContent(NOTE.format(most=MAX_SHOWN_S, highest=100 * highest), panels, _grids(view))
 
 
 def _one_device(rows: pd.DataFrame) -> pd.DataFrame:
     own = rows[rows["seed"] == rows["seed"].min()]
     own = own[own["device"] == own["device"].min()]
-    return own[own["time_s"] < MOST_S]
+    return own[own["time_s"] < MAX_SHOWN_S]
 
 
 def _panel(title: str, stays: pd.DataFrame, sizes: pd.Series) -> Panel:

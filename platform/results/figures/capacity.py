@@ -18,8 +18,8 @@ NOTE = (
     "bold the best of a column; below each value the operations in % of the {reference} network's. Nested networks "
     "are stored once, independent ones separately."
 )
-MOST = 6  # applications that a reader can still compare
-MOST_NETWORKS = 20  # per application; a line of hundreds of paths is unreadable
+MAX_APPS = 6  # applications that a reader can still compare
+MAX_NETWORKS = 20  # per application; a line of hundreds of paths is unreadable
 HEIGHT = 200
 
 
@@ -29,7 +29,7 @@ def show(view: View) -> FigureContent | None:
         return None
     found = _families(view)
     sized = found.dropna(subset=["accuracy"])
-    sized = sized[sized.groupby(["family", "place"])["variant"].transform("size").between(2, MOST_NETWORKS)]
+    sized = sized[sized.groupby(["family", "place"])["variant"].transform("size").between(2, MAX_NETWORKS)]
     if sized.empty:
         return None
     families = sized.sort_values("order", kind="stable").drop_duplicates("family")
@@ -37,7 +37,7 @@ def show(view: View) -> FigureContent | None:
     unit = plots.scaled(float(sized["memory_bytes"].max()), "B")
     panels = [
         Panel(place, partial(_draw, points=sized[sized["place"] == place], looks=looks, unit=unit), HEIGHT)
-        for place in list(dict.fromkeys(sized["place"]))[:MOST]
+        for place in list(dict.fromkeys(sized["place"]))[:MAX_APPS]
     ]
     grown = unscaled(view.tables)
     grids = [_by_rank(sized, grown, looks), *_kept(view, sized, unit)]

@@ -32,7 +32,7 @@ NOTE = (
     "energy: one training phase without co-running tasks. Forgotten: points below the best earlier score on a "
     "recurring domain; lines of the systems that forget least and most. Means over seeds; ±: half of the 95 % CI."
 )
-MOST = 5  # systems in a panel of lines
+MAX_SYSTEMS = 5  # systems in a panel of lines
 PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axis or above the column, unit, factor
     "phase_s": ("time of a phase", "s", 1.0),
     "phase_j": ("energy of a phase", "J", 1.0),
@@ -77,13 +77,13 @@ def show(view: View) -> FigureContent | None:
 
 
 def telling(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
-    """Select at most `MOST` systems: no adaptation, the best, the worst, the best per scaling member."""
+    """Select at most `MAX_SYSTEMS` systems: no adaptation, the best, the worst, the best per scaling member."""
     order = rows.groupby("system")["after"].mean().sort_values(ascending=False)
-    if len(order) <= MOST:
+    if len(order) <= MAX_SYSTEMS:
         return list(order.index)
     kinds = {scalings[name]: name for name in reversed(order.index)}  # of each kind the best, which comes last
     usual = [name for name in ("no_custom", "elasticdnn") if name in order]
-    return list(dict.fromkeys([*usual, *kinds.values(), order.index[-1]]))[:MOST]
+    return list(dict.fromkeys([*usual, *kinds.values(), order.index[-1]]))[:MAX_SYSTEMS]
 
 
 def ends(rows: pd.DataFrame, plain: Collection[str]) -> list[str]:
@@ -91,7 +91,7 @@ def ends(rows: pd.DataFrame, plain: Collection[str]) -> list[str]:
     last = rows[rows["round"] == rows["round"].max()]
     lost = last.groupby("system")["lost"].mean().sort_values()
     order = [str(name) for name in lost.index if name not in plain]
-    few = order if len(order) <= MOST else [*order[: MOST // 2], *order[-(MOST // 2) :]]
+    few = order if len(order) <= MAX_SYSTEMS else [*order[: MAX_SYSTEMS // 2], *order[-(MAX_SYSTEMS // 2) :]]
     return [*(name for name in plain if name in lost.index), *few]
 
 
@@ -117,7 +117,7 @@ def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) 
     axis.plot(points["cost"], points["mean"], "o", color=plots.COLOURS[0], markersize=4.5)
     ordered = points.sort_values("cost")
     known = {*named, *pareto(points, "mean", "cost")["system"]}
-    told = ordered[ordered["system"].isin(known)] if len(points) > MOST else ordered
+    told = ordered[ordered["system"].isin(known)] if len(points) > MAX_SYSTEMS else ordered
     higher = told["mean"] >= told["mean"].shift().fillna(told["mean"].shift(-1))
     for row, above in zip(told.itertuples(), higher, strict=True):  # away from the neighbour
         plots.beside(axis, row.system, row.cost, row.mean, above=above)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.world.load import Load
 
-MOST_S = 120.0
+MAX_SHOWN_S = 120.0
 SYSTEMS = 4
 HEIGHT = 260
 TRUE, SENSED, EXPECTED, NETWORK, MISSED = (plots.COLOURS[k] for k in (0, 4, 3, 2, 1))
@@ -57,7 +57,7 @@ def show(view: View) -> FigureContent | None:
             times_ms = networks[networks[STREAM].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
             draw = partial(_draw, rows=own, missed=late, times_ms=times_ms)
             panels.append(Panel(f"{setting}: {system}", draw, HEIGHT))
-    return FigureContent(NOTE.format(most=MOST_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
+    return FigureContent(NOTE.format(most=MAX_SHOWN_S), panels, [*_missed_grid(view, missed), *_grids(view)], LEGEND)
 
 
 def _shown(view: View, names: set[str]) -> list[str]:
@@ -71,7 +71,7 @@ def _shown(view: View, names: set[str]) -> list[str]:
 def _one_app(rows: pd.DataFrame) -> pd.DataFrame:
     for column in ("seed", "device", "app"):
         rows = rows[rows[column] == rows[column].min()]
-    return rows[rows["time_s"] < MOST_S].sort_values("time_s")
+    return rows[rows["time_s"] < MAX_SHOWN_S].sort_values("time_s")
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Series) -> None:

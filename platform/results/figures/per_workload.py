@@ -21,14 +21,14 @@ NOTE = (
     "Mean score over seeds ± half of the 95 % CI, in %. In bold the best method of a column, without bounds. The last "
     "column averages the others."
 )
-MOST = 12  # settings that a reader can still compare in one table
+MAX_SETTINGS = 12  # settings that a reader can still compare in one table
 
 
 def show(view: View) -> FigureContent | None:
     """Compare systems on several streets with one fleet; a mean over fleets has no meaning."""
     runs = view.runs.dropna(subset=["score"]).assign(all="mean")
     settings = sorted(set(runs["setting"]))
-    if runs["fleet"].nunique() > 1 or not 1 < len(settings) <= MOST or runs["system"].nunique() < 2:
+    if runs["fleet"].nunique() > 1 or not 1 < len(settings) <= MAX_SETTINGS or runs["system"].nunique() < 2:
         return None
     found = means_by_setting(runs, "score")
     columns = [*settings, "mean"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HORIZON = 3
-LEAST = 60  # readings of a load from which forecasts are judged
+MIN_READINGS = 60  # readings of a load from which forecasts are judged
 
 
 def misses(tables: Tables) -> pd.DataFrame:
@@ -40,7 +40,7 @@ def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
         known = found.setdefault((str(fleet), int(seed)), {})
         if len(series) > len(known.get(device, [])):
             known[str(device)] = series
-    enough = {key: [one for one in ones.values() if len(one) >= LEAST] for key, ones in found.items()}
+    enough = {key: [one for one in ones.values() if len(one) >= MIN_READINGS] for key, ones in found.items()}
     return {key: ones for key, ones in enough.items() if ones}
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from driftlab.errors import MOST_LINE, DataError, RequestError, as_typed, first_line, shortened, unknown_name
+from driftlab.errors import MAX_LINE, DataError, RequestError, as_typed, first_line, shortened, unknown_name
 from driftlab.platform.results.tables.columns import ordered
 from driftlab.platform.results.tables.origin import seal_of
 from driftlab.platform.results.tables.recorder import check_version, files_of, read_file, table_file, written_by
@@ -126,7 +126,7 @@ def _sql_fault(message: str, columns: Collection[str]) -> str:
     hint = name_hint(column[1], columns) if column else ""
     if table:
         hint = name_hint(table[1], [*TABLES, *VIEWS, *SEARCH_TABLES])
-    return f"{shortened(message.splitlines()[0], MOST_LINE)}{hint}" if hint else shortened(message, MOST_LINE)
+    return f"{shortened(message.splitlines()[0], MAX_LINE)}{hint}" if hint else shortened(message, MAX_LINE)
 
 
 def open_run(path: str | Path) -> Run:

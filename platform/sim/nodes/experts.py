@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 SOURCE = 0  # number of the network as built; a phase stores its network under its own number, from 1 on
-MOST = 32  # samples on which a stored network is scored
+MAX_SCORED_SAMPLES = 32  # samples on which a stored network is scored
 
 
 class ExpertStore:

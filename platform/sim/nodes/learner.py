@@ -161,7 +161,7 @@ class LearnerNode:
 
     def recall_expert(self, last: float | None, fall: float) -> Reply:
         """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
-        rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
+        rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MAX_SCORED_SAMPLES :]
         now, looks = self._look(self._model, rows)
         if now is None:
             return Reply(RecallResult(None, None, looks))

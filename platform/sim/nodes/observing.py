@@ -112,7 +112,10 @@ def mean_confidence(model: nn.Module, images: npt.NDArray[np.uint8], task: Task)
 
 BATCH_FRAMES = 8  # of one batch
 WEIGHT = 0.3  # of the newest batch in moving averages
-USUAL, LEAST = 20, 6  # batches whose averages are usual ones, and how many there must be for a decision
+AVERAGED_BATCHES, MIN_BATCHES = (
+    20,
+    6,
+)  # batches whose averages are usual ones, and how many there must be for a decision
 DEVIATIONS = 4.0  # above the mean of the usual values
 FLOOR = 0.02  # least standard deviation: few alike batches must not make every next one unusual
 STRIKES = 2  # unusual batches in a row
@@ -125,12 +128,12 @@ class UsualRange:
     """A moving average, and its usual values."""
 
     average: float | None = None
-    usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL))
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=AVERAGED_BATCHES))
 
     def unusual(self, value: float) -> bool:
         """Move the average, and tell whether it exceeds its usual values."""
         self.average = value if self.average is None else (1 - WEIGHT) * self.average + WEIGHT * value
-        if len(self.usual) < LEAST:
+        if len(self.usual) < MIN_BATCHES:
             return False
         limit = np.mean(self.usual) + DEVIATIONS * max(float(np.std(self.usual)), FLOOR)
         return bool(self.average > limit)
