@@ -235,7 +235,7 @@ def _network_line(one: ZooEntry) -> str:
 
 
 def _network(name: str, one: ZooEntry) -> Entry:
-    course = one.course
+    training = one.pretraining
     facts = {
         "input": "any size" if one.input.size is None else "{} x {}".format(*one.input.size),
         "channel mean": one.input.mean or "default",
@@ -243,8 +243,8 @@ def _network(name: str, one: ZooEntry) -> Entry:
         "blocks": ", ".join(one.blocks),
         "head": one.head,
         "pre-training": "set by the experiment"
-        if course is None
-        else f"{course.steps:,} steps with batches of {course.batch} images, learning rate {course.rate:g}",
+        if training is None
+        else f"{training.steps:,} steps with batches of {training.batch} images, learning rate {training.rate:g}",
     }
     rows = tuple({"field": field, "value": value} for field, value in facts.items())
     return Entry("networks", name, _network_line(one), rows)

@@ -179,10 +179,10 @@ def with_defaults(document: Mapping[str, Any]) -> Expanded:
 def pretraining_defaults(network: Any) -> dict[str, Any]:
     """Return the pre-training settings of a published network; empty for others."""
     entry = zoo.ZOO.get(network) if isinstance(network, str) else None
-    if entry is None or entry.course is None:
+    if entry is None or entry.pretraining is None:
         return {}
-    course = entry.course
-    return {"pretrain_steps": course.steps, "pretrain_learning_rate": course.rate, "pretrain_batch": course.batch}
+    defaults = entry.pretraining
+    return {"pretrain_steps": defaults.steps, "pretrain_learning_rate": defaults.rate, "pretrain_batch": defaults.batch}
 
 
 def _filled(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:

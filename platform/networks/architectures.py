@@ -1,4 +1,7 @@
-"""The networks of this project: normalised images [n, 3, height, width] to the outputs that their task decodes."""
+"""The networks of this project.
+
+They map normalised images [n, 3, height, width] to the outputs that their task decodes.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,10 @@ class DeepClassifier(nn.Module):
 
 
 class FrameContext(nn.Module):
-    """Scale each channel by a gate on the frame's mean features: appearance is a property of the whole frame."""
+    """Scale each channel by a gate on the frame's mean features.
+
+    The gates see the appearance, which is a property of the whole frame.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()

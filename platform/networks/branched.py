@@ -120,7 +120,9 @@ class Branched:
 
 
 class MixedNetwork(nn.Module):
-    """All operators in parallel: the features of a stage are their mean weighted by shares; the last exit predicts.
+    """A supernet with all operators of each stage in parallel; the last exit predicts.
+
+    The features of a stage are the mean of its operators, weighted by shares.
 
     It holds the modules of the supernet, not copies.
     """

@@ -1,4 +1,6 @@
-"""The longest chain of feature blocks from the input of a network, cut into stages for operators and exits.
+"""The longest chain of feature blocks of a network, cut into stages for operators and exits.
+
+The chain starts at the network's input.
 
 A block maps one feature map to one. Sequential containers are split into their parts; layers without convolutions
 belong to the preceding block. Everything behind the chain (head, upsampling) is dropped: exits have separate heads.
@@ -53,7 +55,10 @@ class Block:
         return nn.Sequential(*copy.deepcopy(self.parts)) if len(self.parts) > 1 else copy.deepcopy(self.parts[0])
 
     def replaced(self, name: str) -> nn.Module:
-        """Return the block with an operator as residual part; low rank inherits the first convolution's weights."""
+        """Return the block with an operator as residual part.
+
+        A low-rank operator inherits the weights of the first convolution.
+        """
         if name == "identity" and self.stride == 1 and self.inputs == self.outputs:
             return nn.Identity()
         operator = make_safe(OPERATORS[name](self.inputs, self.outputs, self.stride))
@@ -96,7 +101,9 @@ class Chain:
 
 
 def chain_of(model: nn.Module, example: torch.Tensor, stages: int | Sequence[int]) -> Chain:
-    """Cut a network into at most `stages` stages of equally many blocks, or behind the given block numbers.
+    """Cut a network into stages of equally many blocks, or behind the given block numbers.
+
+    It has at most `stages` stages.
 
     Refuses a network with fewer than two blocks.
     """

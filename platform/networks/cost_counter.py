@@ -119,7 +119,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _warn_of_uncounted(model: nn.Module, counted: set[str]) -> None:
-    """Log a warning for modules with parameters and no counted operation: recurrent layers, plain arithmetic."""
+    """Log a warning for modules with parameters and no counted operation.
+
+    Examples are recurrent layers and plain arithmetic.
+    """
     for name, module in model.named_modules():
         own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
         if own and not counted & _lineage(name) and not isinstance(module, UNCOUNTED):

@@ -1,4 +1,4 @@
-"""Early exit: each frame exits at the first exit whose confidence reaches its threshold (input-adaptive inference)."""
+"""Early exit: each frame leaves at the first exit whose confidence reaches its threshold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class ExitLog(list[int]):
 
 
 class EarlyExitNetwork(nn.Module):
-    """Stages with an exit behind each; a frame is predicted by the first exit whose confidence reaches its threshold.
+    """Stages with an exit behind each.
+
+    A frame is predicted by the first exit whose confidence reaches its threshold.
 
     All stages run for all frames of a batch, and the predictions are selected afterwards; `reached_cost` returns the
     cost of a device that stops at the exits. In training mode the last exit predicts all frames.
@@ -82,7 +84,9 @@ def confidence(output: torch.Tensor) -> torch.Tensor:
 
 
 def place_thresholds(confidences: Floats, shares: Sequence[float]) -> tuple[float, ...]:
-    """Return thresholds at which given shares of frames exit at each exit (MSDNet); confidences [frames, exits].
+    """Return thresholds at which given shares of frames exit at each exit (MSDNet).
+
+    The confidences are [frames, exits].
 
     The most confident of the remaining frames exit at each exit; the last exit takes the rest.
     """
@@ -156,7 +160,10 @@ def _exit_behind(layer: LayerCost) -> int:
 
 @contextmanager
 def record_exits(model: nn.Module) -> Iterator[ExitLog]:
-    """Record the exit of each frame within this context; the log of a network without early exit stays empty."""
+    """Record the exit of each frame within this context.
+
+    The log of a network without early exit stays empty.
+    """
     log = ExitLog()
     if not isinstance(model, EarlyExitNetwork):
         yield log

@@ -58,7 +58,7 @@ def head_of(model: nn.Module, inputs: torch.Tensor) -> str:
 
 
 def _has_weights(module: nn.Module) -> bool:
-    """Return whether a module computes with weights (plain or reparametrised), and does not only contain layers."""
+    """Return whether a module computes with weights, plain or reparametrised."""
     return isinstance(module, nn.Linear | _ConvNd) or next(module.parameters(recurse=False), None) is not None
 
 

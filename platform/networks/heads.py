@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def linear_head(model: nn.Module, *, per_place: bool = False) -> str:
-    """Return the name of the last layer if it is linear, or with `per_place` a 1x1 convolution; else an empty text."""
+    """Return the name of the last layer if it is linear; else an empty text.
+
+    With `per_place` it may be a 1x1 convolution.
+    """
     from torch import nn
     from torch.nn.modules.conv import _ConvNd
 

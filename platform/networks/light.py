@@ -22,7 +22,10 @@ Trunk = tuple[nn.Module, int]  # module and number of output channels
 
 
 class Inverted(nn.Module):
-    """Inverted residual of MobileNetV3: expand, depthwise convolution, optional squeeze-and-excitation, project."""
+    """Inverted residual of MobileNetV3.
+
+    It expands, convolves depthwise, optionally squeezes and excites, and projects.
+    """
 
     def __init__(self, inputs: int, middle: int, outputs: int, stride: int, *, gate: bool, hard: bool) -> None:
         super().__init__()

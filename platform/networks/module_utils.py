@@ -1,4 +1,4 @@
-"""Helpers on modules: copies, entries of the state dict, training of single parameters, batch-norm statistics."""
+"""Helpers on modules: copies, state dicts, single parameters, batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass
 class NormRecord:
-    """The batch norms that used batch statistics, and those that could not: one value per channel has no variance."""
+    """The batch norms that used batch statistics, and those that could not.
+
+    One value per channel has no variance.
+    """
 
     ran: dict[str, None] = field(default_factory=dict)  # in running order
     starved: dict[str, None] = field(default_factory=dict)
@@ -39,7 +42,10 @@ class NormRecord:
 
 
 def copy_model(model: Network, memo: dict[int, Any] | None = None) -> Network:
-    """Return a deep copy, without copying empty tables of hooks, which take most of the time for small models."""
+    """Return a deep copy without empty tables of hooks.
+
+    Copying these takes most of the time for small models.
+    """
     memo = {} if memo is None else memo
     for module in model.modules():
         for value in vars(module).values():
@@ -164,7 +170,10 @@ def blend_statistics(model: nn.Module, share: float) -> Iterator[None]:
 
 
 def _choosing(name: str, passed: NormRecord) -> Callable[..., None]:
-    """Return a hook that sets the mode of a batch norm before each call by its input, and records the call."""
+    """Return a hook that sets the mode of a batch norm by its input before each call.
+
+    The hook records the call.
+    """
 
     def hook(norm: _BatchNorm, given: tuple[Any, ...]) -> None:
         norm.training = not passed.rests and given[0].numel() > given[0].shape[1]

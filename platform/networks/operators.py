@@ -1,4 +1,6 @@
-"""Compression operators of AdaScale (arXiv 2412.00724, Section III): cheaper replacements of a residual part.
+"""Compression operators of AdaScale (arXiv 2412.00724, Section III).
+
+An operator is a cheaper replacement of a residual part.
 
 Each maps C_in to C_out channels at a stride of 1 or 2. Operators have no biases; the batch norm and activation behind
 an operator belong to its block. If an odd number of channels is split, the first part has one more.
@@ -50,7 +52,10 @@ class _Parallel(nn.Module):
 
 
 class Ghost(nn.Module):
-    """Ghost module (GhostNet): a 1x1 convolution, and a depthwise convolution of its output for the other half."""
+    """Ghost module (GhostNet): a 1x1 convolution makes half of the channels.
+
+    A depthwise convolution of its output makes the other half.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -178,7 +183,10 @@ OPERATORS: Mapping[str, Callable[[int, int, int], nn.Module]] = {
 
 
 class OperatorBlock(nn.Module):
-    """A block with an operator as residual part, and the shortcut, batch norm and activation of a residual block."""
+    """A residual block whose residual part is an operator.
+
+    It keeps the shortcut, batch norm and activation of the block.
+    """
 
     def __init__(self, operator: nn.Module, outputs: int, shortcut: nn.Module | None) -> None:
         super().__init__()

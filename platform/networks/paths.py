@@ -1,4 +1,7 @@
-"""Paths through a supernet: an exit, and one operator per stage before it. Importing this does not import torch."""
+"""Paths through a supernet: an exit, and one operator per stage before it.
+
+Importing this does not import torch.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def predict(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode within this context, then restore the mode of each module: some are frozen on purpose."""
+    """Set evaluation mode within this context, then restore the mode of each module.
+
+    Some modules are frozen on purpose.
+    """
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -123,7 +123,9 @@ def digest_of(state: State, built: Buffers, memory: Any = None) -> str:
 
 
 def canonical_bytes(value: Any, place: str = "state") -> bytes:
-    """Encode a value as bytes that are equal in all processes and differ with type, name, shape or any bit.
+    """Encode a value as bytes that are equal in all processes.
+
+    The bytes differ with type, name, shape or any bit.
 
     The order of a dictionary is ignored. Types without an encoding are refused.
     """

@@ -56,7 +56,7 @@ class ZooEntry:
     blocks: tuple[str, ...]  # in running order, without the head
     head: str = "head"  # last layer
     input: Input = Input()
-    course: PretrainingDefaults | None = None  # None: the experiment's settings for students
+    pretraining: PretrainingDefaults | None = None  # None: the experiment's settings for students
 
 
 TRUNK = ("first", "deep")
@@ -132,29 +132,29 @@ PUBLISHED: Mapping[str, ZooEntry] = {
         "DeepLabV3 on MobileNetV2 without ASPP, the student of AMS, 2.1 M parameters",
         ("stem", *_parts("stages", 7), "place", "frame", "join"),
         input=Input((513, 513)),
-        course=LARGE,
+        pretraining=LARGE,
     ),
     "resnet56": ZooEntry(
-        CLASSIFICATION, "ResNet-56 for 32 x 32 images, 0.85 M parameters", STAGED, input=SMALL_PICTURES, course=LARGE
+        CLASSIFICATION, "ResNet-56 for 32 x 32 images, 0.85 M parameters", STAGED, input=SMALL_PICTURES, pretraining=LARGE
     ),
     "wrn_28_10": ZooEntry(
         CLASSIFICATION,
         "WRN-28-10 for 32 x 32 images, 36 M parameters",
         (*STAGED, "last"),
         input=SMALL_PICTURES,
-        course=LARGE,
+        pretraining=LARGE,
     ),
     "resnext29": ZooEntry(
         CLASSIFICATION, "ResNeXt-29, 8 x 64d, for 32 x 32 images, 34 M parameters", STAGED, input=SMALL_PICTURES,
-        course=LARGE,
+        pretraining=LARGE,
     ),
     "senet18": ZooEntry(
         CLASSIFICATION, "ResNet-18 with squeeze-and-excitation, 12 M parameters", (*STAGED, "stages.3"),
-        input=Input((224, 224)), course=LARGE,
+        input=Input((224, 224)), pretraining=LARGE,
     ),
     "resnet18_cbam": ZooEntry(
         CLASSIFICATION, "ResNet-18 with CBAM, 12 M parameters", (*STAGED, "stages.3"),
-        input=Input((224, 224)), course=LARGE,
+        input=Input((224, 224)), pretraining=LARGE,
     ),
     "yolov3": ZooEntry(
         DETECTION, "YOLOv3 with a centre-point output, 62 M parameters",

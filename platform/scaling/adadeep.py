@@ -1,4 +1,6 @@
-"""AdaDeep (Liu et al., TMC 2020): Q-learning selects a combination of operators once; it is static under load.
+"""AdaDeep (Liu et al., TMC 2020): Q-learning selects a combination of operators once.
+
+The choice does not change under load.
 
 An episode selects an operator per stage; the state is the stage and the share of the latency limit that is left. The
 reward at its end weighs accuracy and energy, with a penalty for a violated limit.

@@ -1,4 +1,6 @@
-"""AdaptiveNet (Wen et al., MobiCom 2023): select the slowest network of a Pareto list that is predicted to be in time.
+"""AdaptiveNet (Wen et al., MobiCom 2023): select the slowest network that is in time.
+
+The networks are those of a Pareto list, and their latency is predicted.
 
 On the device, an evolutionary search finds the Pareto list of subnets in latency and accuracy. At run time, the
 measured slowdown of the running network scales the latency table; the selection moves down the list at once if the
@@ -34,7 +36,7 @@ MAX_DRAWS = 1000  # for a first generation near the limit
 
 @dataclass(frozen=True)
 class AdaptiveNet(PathScaling):
-    """AdaptiveNet (MobiCom 2023): select the slowest network of the Pareto list that is predicted to be in time."""
+    """AdaptiveNet (MobiCom 2023): select the slowest Pareto network predicted to be in time."""
 
     slack: Annotated[float, Ge(0), Le(1), Means("share of the latency limit that a slower network must leave")] = field(
         default=0.02, metadata={CHOOSING: True}
@@ -51,7 +53,10 @@ class AdaptiveNet(PathScaling):
     rounds: Annotated[int, Ge(1), Means("generations of the search")] = field(default=10, metadata={CHOOSING: True})
 
     def select_within(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Move along the list; `state` is the running network, the list, and the networks that it was found for."""
+        """Move along the list.
+
+        `state` is the running network, the list, and the networks that it was found for.
+        """
         # On-device search: the Pareto list.
         if state is None or renamed(variants, state[2]):
             state = None, self.front(variants), variants
@@ -81,7 +86,10 @@ class AdaptiveNet(PathScaling):
 
 
 def latency_front(variants: Sequence[Variant], among: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return the Pareto front in latency and accuracy, from the fastest network on; by default of all full paths."""
+    """Return the Pareto front in latency and accuracy, from the fastest network on.
+
+    By default it is that of all full paths.
+    """
     deep = full_depth(variants) if among is None else among
     candidates = [variants[which] for which in deep]
     index = LatencyIndex.of([one.latency_s for one in candidates], [one.accuracy or 0.0 for one in candidates])

@@ -1,4 +1,6 @@
-"""AdaScale: select operators and early exit of one supernet as the device's load changes (arXiv 2412.00724).
+"""AdaScale (arXiv 2412.00724): select operators and early exit as the device's load changes.
+
+All choices are paths of one supernet.
 
 Offline, `PathScaling.build` adds exits and compression operators to the network, pre-trains it stage by stage
 (Algorithm 1) and profiles every path. At run time, each load reading predicts the latency of all paths; a trigger
@@ -71,7 +73,10 @@ class AdaScaleState:
 
 @dataclass(frozen=True)
 class AdaScale(PathScaling):
-    """AdaScale (arXiv 2024): select operators and exit for the load; immediate on violation, else with hysteresis."""
+    """AdaScale (arXiv 2024): select operators and exit for the load.
+
+    It reacts to a violation at once, and otherwise with hysteresis.
+    """
 
     mode: Annotated[
         Literal["lexicographic", "paper", "distance"],

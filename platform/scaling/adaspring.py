@@ -1,4 +1,6 @@
-"""AdaSpring (Liu et al., IMWUT 2021): beam search for operators, stage by stage, when the device context changes.
+"""AdaSpring (Liu et al., IMWUT 2021): beam search for operators, stage by stage.
+
+The search runs when the device context changes.
 
 The search keeps the best prefixes at every stage. Its score weighs accuracy and energy; the weight of energy rises as
 the battery drains.
@@ -62,7 +64,10 @@ class AdaSpring(PathScaling):
         return paths[beam[0]]
 
     def score(self, variant: Variant, budget: Budget, slowdown: float) -> float:
-        """Return the weighted accuracy less the weighted energy; late networks score below all others, by lateness."""
+        """Return the weighted accuracy less the weighted energy.
+
+        Late networks score below all others, by their lateness.
+        """
         late_s = variant.latency_s * slowdown - (float("inf") if budget.latency_s is None else budget.latency_s)
         if late_s > 0:
             return -1e3 - late_s

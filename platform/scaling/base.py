@@ -88,7 +88,7 @@ class Scaling(ABC):
         return self.select(family, Budget())
 
     def select_variant(self, variants: Sequence[Variant], budget: Budget, state: Any = None) -> tuple[int, Any]:
-        """Return the number of the budget's network, or else of the one that the member prefers, and the next state.
+        """Return the number of the budget's network, else the member's choice, and the next state.
 
         Called in every window and at every load reading; pure. `state` is the second result of the previous call for
         this application.
@@ -119,7 +119,10 @@ class Scaling(ABC):
         return False
 
     def forecast(self, state: Any) -> float | None:
-        """Return the CPU load that the last selection expected until the next reading; None without a forecast."""
+        """Return the CPU load that the last selection expected until the next reading.
+
+        It is None without a forecast.
+        """
         return None
 
     @abstractmethod

@@ -1,4 +1,6 @@
-"""AdaScale's multi-branch supernet (Section III): an exit and several operators per stage; every path is a network.
+"""AdaScale's multi-branch supernet (Section III).
+
+A stage has an exit and several operators, and every path is a network.
 
 All paths share one set of weights: stages and exits are trained stage by stage (Algorithm 1), operators are distilled
 from their stage. `Branches` never switches: it runs the full network or a fixed exit. Other members build the same
@@ -180,7 +182,10 @@ class PathScaling(Scaling):
 def branch_model(
     model: nn.Module, size: Size, operators: Operators, exits: int, plan: StagePlan | None = None
 ) -> Branched:
-    """Return a network as a supernet: at most `exits` stages, or those of a plan, with operators and exits."""
+    """Return a network as a supernet with operators and exits.
+
+    It has at most `exits` stages, or those of a plan.
+    """
     import torch
 
     from driftlab.platform.networks.branched import branch
@@ -192,7 +197,9 @@ def branch_model(
 
 
 def make_stage(chain: Chain, which: int, name: str | None) -> nn.Module:
-    """Return a stage with an operator, pruned (LegoDNN) or merged into one block (AdaptiveNet); None: unchanged.
+    """Return a stage with an operator; None: unchanged.
+
+    The stage may also be pruned (LegoDNN) or merged into one block (AdaptiveNet).
 
     A merged stage keeps its first block, which changes channels and resolution, if that has the output shape of all.
     """
@@ -208,7 +215,9 @@ def make_stage(chain: Chain, which: int, name: str | None) -> nn.Module:
 
 
 def pruned_block(block: Block, share: float) -> nn.Module:
-    """Return a copy of a block with a share of its inner filters, ranked by L1 norm; without inner filters unchanged.
+    """Return a copy of a block with a share of its inner filters, ranked by L1 norm.
+
+    A block without inner filters stays unchanged.
 
     Filters that other blocks read stay, so that a pruned block has the same output channels.
     """
@@ -251,7 +260,10 @@ def deep_paths(variants: Sequence[Variant]) -> tuple[dict[tuple[str, ...], int],
 
 
 def fitting_paths(variants: Sequence[Variant], budget: Budget) -> dict[tuple[str, ...], int]:
-    """Return the paths to the last exit that fit in the free memory, by operators; if none fits, the smallest."""
+    """Return the paths to the last exit that fit in the free memory, by operators.
+
+    If none fits, the smallest is returned.
+    """
     paths, _ = deep_paths(variants)
     fitting = set(fit_memory(variants, paths.values(), budget))
     return {path: which for path, which in paths.items() if which in fitting}

@@ -1,4 +1,6 @@
-"""AdaScale's Algorithm 1 with option (b): stage i trains together with stage i-1, whose update is conditional.
+"""AdaScale's Algorithm 1 with option (b): stage i trains together with stage i-1.
+
+The update of stage i-1 is conditional.
 
 After every epoch exit i-1 is scored. If Acc_{i-1} rises above its maximum, w_{i-1} is saved, else the saved weights
 are loaded. Earlier stages never change.
@@ -63,7 +65,10 @@ class Pair:
 
 
 def train_conditionally(branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> list[float]:
-    """Train the stages in place, each together with the previous one, and return the accuracy of each exit."""
+    """Train the stages in place and return the accuracy of each exit.
+
+    Each stage trains together with the previous one.
+    """
     bodies = [nn.Sequential(branched.stem, branched.stages[0][-1]), *(modules[-1] for modules in branched.stages[1:])]
     prefix = Prefix(data, branched)
     scores = [train_exit(prefix, bodies[0], branched.heads[0], schedule, rng_for(data.seed, "scaling", "stage", 0))]

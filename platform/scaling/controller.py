@@ -20,7 +20,10 @@ ENTROPY_WEIGHT = 1e-4  # in the loss
 
 
 class Controller(nn.Module):
-    """An LSTM with an output layer per choice, in double precision so that draws repeat on other processors."""
+    """An LSTM with an output layer per choice.
+
+    It computes in double precision, so that draws repeat on other processors.
+    """
 
     def __init__(self, counts: Sequence[int], seed: int, rate: float) -> None:
         with torch.random.fork_rng(devices=()):

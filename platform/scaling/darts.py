@@ -86,7 +86,10 @@ class Darts(PathSearchScaling):
 def second_order(
     losses: tuple[Loss, Loss], weights: Sequence[Tensor], architecture: Sequence[Tensor], rate: float
 ) -> list[Tensor]:
-    """Return the architecture gradient of the validation loss after a weight step on the training loss (Eq. 7, 8)."""
+    """Return the architecture gradient of the validation loss (Eq. 7, 8).
+
+    The gradient is taken after a weight step on the training loss.
+    """
     import torch
 
     train_loss, val_loss = losses

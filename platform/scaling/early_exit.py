@@ -1,8 +1,8 @@
-"""Early exit (BranchyNet, MSDNet): each frame exits at the first exit whose confidence reaches its threshold.
+"""Early exit (BranchyNet, MSDNet): a frame leaves at the first confident exit.
 
 Stages and exits are those of a supernet without operators. Thresholds are set on validation frames such that the shares
-of frames per exit form a geometric series. Every series is a network to select, with the mean cost of a frame. Under
-load, the most accurate network in time runs, and each frame takes the latency of its own exit.
+of frames per exit form a geometric series. Every series is a network to select, with the mean cost of a frame.
+Under load, the most accurate network that is in time runs. Each frame has the latency of its own exit.
 
 Differs from the paper: confidence is the largest probability; for detection, that of box centres.
 """
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class EarlyExitFamily:
-    """One network; per series the thresholds, the shares of frames that exit at each exit, and the accuracies."""
+    """One network with its thresholds, shares of frames per exit, and accuracies of each series."""
 
     network: EarlyExitNetwork
     thresholds: npt.NDArray[np.float64]

@@ -1,4 +1,6 @@
-"""ElasticDNN's surrogate generator and master updating (Section III-B 2 and 3): cut a surrogate, feed back its changes.
+"""ElasticDNN's surrogate generator and master updating (Section III-B 2 and 3).
+
+A surrogate is cut from the master, and its changes are fed back.
 
 The retraining of a surrogate between the two is `adaptation/elasticdnn`.
 """
@@ -46,7 +48,10 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Master:
-    """A master network with its domain knowledge, and per keep ratio batch-norm statistics and a surrogate."""
+    """A master network with its domain knowledge.
+
+    It has batch-norm statistics and a surrogate per keep ratio.
+    """
 
     gated: GatedNetwork  # immutable: a change makes a copy
     groups: Groups
@@ -86,7 +91,10 @@ def refuse_ungated(model: nn.Module, sites: Sequence[GateSite], others: Mapping[
 
 
 def first_master(trained: MasterInTraining, context: PruningContext, keep: Sequence[float]) -> Master:
-    """Return the master with statistics per keep ratio; ratios that keep equal numbers of channels are merged."""
+    """Return the master with statistics per keep ratio.
+
+    Ratios that keep equal numbers of channels are merged.
+    """
     gated = trained.gated
     sizes = {
         tuple(gating.keep_count(site.size, ratio, gated.min_keep) for site in gated.sites): ratio for ratio in keep
@@ -198,7 +206,9 @@ def _with_cut(master: Master, which: int, surrogate: Cut) -> Master:
 
 
 def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float) -> Master:
-    """Return the master after a surrogate was trained, updated by its changes since it was cut or last fed back.
+    """Return the master after a surrogate was trained.
+
+    The surrogate's changes since it was cut or last fed back update it.
 
     Filters change through the knowledge of their layer, biases and batch norms by a share of their change; statistics
     change for the surrogate's keep ratio only. The head and the gates stay.

@@ -1,4 +1,7 @@
-"""Steps on channels that several members share, and NestDNN's roadmap (Section 3.1) and freeze-&-grow (Section 3.2)."""
+"""NestDNN's roadmap (Section 3.1), freeze-&-grow (Section 3.2), and steps on channels.
+
+Several members share the steps.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ def prefix_of(context: PruningContext, share: float | Mapping[str, float]) -> di
 
 
 def drop_equal_shares(context: PruningContext, shares: Sequence[float]) -> list[float]:
-    """Drop all but one of the shares that round to the same numbers of channels: they give the same network."""
+    """Drop all but one of the shares that round to the same numbers of channels.
+
+    They give the same network.
+    """
     return list({tuple(prefix_of(context, share).items()): share for share in shares}.values())
 
 
@@ -154,7 +160,10 @@ def best_channels(channels: Tensor, scores: Tensor, count: int) -> Tensor:
 
 
 def nested_order(groups: Groups, roadmap: Sequence[Footprint]) -> Order:
-    """Return the channels in the order of growing: those of the seed model, then those added by each footprint."""
+    """Return the channels in the order of growing.
+
+    The seed model's channels come first, then those added by each footprint.
+    """
     order = {}
     for name, size in groups.sizes.items():
         nests = [*(footprint.kept[name].tolist() for footprint in reversed(roadmap)), range(size)]
@@ -188,7 +197,10 @@ class Growth:
 
 
 def plan_growth(context: PruningContext, initial: Initial, batch_norm: BatchNorm, *, causal: bool) -> Growth:
-    """Return how to grow. With `preserve`, frozen filters read grown ones with weight zero at first: outputs stay."""
+    """Return how to grow.
+
+    With `preserve`, weights from grown to frozen filters are zero at first, so that outputs stay.
+    """
     groups, model = context.groups, context.model
     around = {"preserve": expand_nested, "footprint": expand_nested, "scratch": expand_untrained}
     shared = {name for name, tensor in model.named_parameters() if tensor.dim() > 1}
@@ -199,7 +211,10 @@ def plan_growth(context: PruningContext, initial: Initial, batch_norm: BatchNorm
 
 
 def filter_reads_only(groups: Groups) -> Groups:
-    """Return the groups with reads by filters only, without those by layers that make no channels (classifiers)."""
+    """Return the groups with reads by filters only.
+
+    Layers that make no channels, such as classifiers, are left out.
+    """
     filters = {name for name, dim in groups.axes if (name, dim) not in groups.reads}
     return replace(groups, reads=frozenset((name, dim) for name, dim in groups.reads if name in filters))
 

@@ -1,4 +1,6 @@
-"""Independent variants: a separately trained network per width; the baseline of nested networks in NestDNN.
+"""Independent variants: a separately trained network per width.
+
+They are the baseline of nested networks in NestDNN.
 
 All sizes are stored separately, and a switch drops one network and loads another.
 
@@ -82,7 +84,10 @@ class Independent(WidthScaling):
 
 
 def learn_elsewhere(network: nn.Module, data: DataSplits, schedule: TrainingSchedule, rng: np.random.Generator) -> None:
-    """Train on the student's pre-training set, with a head for its classes; the network's own head stays unchanged."""
+    """Train on the student's pre-training set, with a head for its classes.
+
+    The network's own head stays unchanged.
+    """
     from torch import nn
 
     from driftlab.platform.networks.training.training_loop import train_best

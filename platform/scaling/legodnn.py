@@ -1,4 +1,6 @@
-"""LegoDNN (Han et al., MobiCom 2021): select one variant per block from additive accuracy, latency and memory profiles.
+"""LegoDNN (Han et al., MobiCom 2021): select one variant per block.
+
+Accuracy, latency and memory of the blocks are added up.
 
 The profiler measures the accuracy drop and the latency and memory reduction of each variant of each block, and assumes
 that they add up. The optimizer selects the combination with the smallest accuracy drop within the limits; a limit that
@@ -35,7 +37,10 @@ SLACK = 1e-12  # of comparisons between sums
 
 @dataclass(frozen=True, eq=False)
 class BlockProfiles:
-    """The profiles of each block's variants, added up for every combination; the last variant is the original."""
+    """The profiles of each block's variants, added up for every combination.
+
+    The last variant is the original.
+    """
 
     variants: Sequence[Variant]
     paths: Mapping[Names, int]
@@ -51,7 +56,10 @@ class BlockProfiles:
         return self.variants[self.paths[exchanged]]
 
     def accuracy_drop(self, block: int, name: str) -> float:
-        """Return the mean accuracy drop in three environments: other blocks original, of median size, smallest."""
+        """Return the mean accuracy drop in three environments.
+
+        The other blocks are original, of median size, or the smallest.
+        """
         median = tuple(names[::-1][(len(names) - 1) // 2] for names in self.options)  # counted from the original
         environments = [self.original, median, tuple(names[0] for names in self.options)]
         original = self.options[block][-1]
@@ -103,7 +111,10 @@ class LegoDnn(PathScaling):
 
 
 def relaxed(limit: float | None, smallest: float, step: float) -> float:
-    """Return a limit raised in steps until it admits the smallest value; a limit that admits it is returned as is."""
+    """Return a limit raised in steps until it admits the smallest value.
+
+    A limit that admits it is returned as it is.
+    """
     if limit is None:
         return math.inf
     if limit >= smallest:

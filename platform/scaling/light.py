@@ -1,4 +1,6 @@
-"""Lightweight baselines: a small published architecture in place of the student, trained on the same data.
+"""Lightweight baselines: a small published architecture in place of the student.
+
+It is trained on the same data.
 
 The architectures are the baselines of papers: MobileNetV3, ShuffleNet, SqueezeNet, ResNet-18 and a transformer.
 

@@ -1,4 +1,6 @@
-"""ElasticDNN's offline master DNN constructor (Section III-B 1): pre-train the master and its domain knowledge.
+"""ElasticDNN's offline master DNN constructor (Section III-B 1).
+
+It pre-trains the master and its domain knowledge.
 
 The keep ratios fall stage by stage, and every ratio that is used later has separate batch-norm statistics.
 """
@@ -56,7 +58,10 @@ class MasterInTraining:
 
 
 def train_master(context: PruningContext, sites: Sequence[GateSite], plan: MasterPlan) -> MasterInTraining:
-    """Train a gated copy of the network stage by stage; its layers then equal the mixtures of their knowledge."""
+    """Train a gated copy of the network stage by stage.
+
+    Its layers then equal the mixtures of their knowledge.
+    """
     network = copy.deepcopy(context.model)
     layers = knowledge.layers_with_knowledge(network, head_of(network, context.data.example(network)))
     gated = GatedNetwork(network, sites, plan.bottleneck, plan.min_keep).to(device_of(network)).eval()
@@ -72,7 +77,10 @@ def train_master(context: PruningContext, sites: Sequence[GateSite], plan: Maste
 
 
 def _train_stage(context: PruningContext, master: MasterInTraining, plan: MasterPlan, stage: int, floor: float) -> None:
-    """Train one stage; each step uses the largest ratio, the smallest and some between, on the same frames."""
+    """Train one stage on the same frames with several ratios in each step.
+
+    A step uses the largest ratio, the smallest and some between.
+    """
     gated, penalty, rng = master.gated, master.penalty, context.rng("master", stage)
     learner = gated if penalty is None else nn.ModuleList([gated, penalty])
     decayed = [value for name, value in gated.network.named_parameters() if not name.endswith(".offset")]
@@ -108,7 +116,10 @@ def _mean_gates(raw: Iterable[Tensor]) -> Tensor:
 
 
 def _finalise(context: PruningContext, master: MasterInTraining, plan: MasterPlan) -> None:
-    """Compute the links of the trained layers, and set the layers to their mixtures: the second loss becomes 0."""
+    """Compute the links of the trained layers, and set the layers to their mixtures.
+
+    The second loss becomes 0.
+    """
     network, layers = master.gated.network, master.layers
     if plan.link_mode == "reparam":
         master.links = knowledge.fix_mixtures(network, layers)

@@ -1,4 +1,6 @@
-"""NAS baseline: one path with an operator per stage as parameters: a parameter search is an architecture search.
+"""NAS baseline: one path, with an operator per stage as parameters.
+
+A parameter search is then an architecture search.
 
 `driftlab tune nas` searches them with any searcher, by default the evolutionary one. Candidates share the weights of
 one supernet, as in one-shot searches: none is trained from scratch. The path is static under load.

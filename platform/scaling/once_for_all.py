@@ -1,4 +1,6 @@
-"""Once-for-all (Cai et al., ICLR 2020): train networks of elastic depth and width jointly, search the best per size.
+"""Once-for-all (Cai et al., ICLR 2020): joint training of elastic depth and width.
+
+The best network per size is searched after the training.
 
 Every step trains the widest network, the narrowest, and random ones with a separate width per group of channels and
 without some residual blocks; all are distilled from the widest. With `training: progressive` the networks shrink
@@ -81,7 +83,10 @@ class OnceForAll(WidthScaling):
         return measure_accuracies(family, context, networks)
 
     def _train(self, context: PruningContext, schedule: TrainingSchedule) -> nn.Module:
-        """Return the network with trained shared weights; phases split the epochs evenly, later ones take the rest."""
+        """Return the network with trained shared weights.
+
+        Phases split the epochs evenly, and later ones take the rest.
+        """
         from driftlab.platform.scaling.slimming import sort_channels, train_widths
 
         if self.training == "joint":
@@ -113,7 +118,10 @@ class OnceForAll(WidthScaling):
 
     @property
     def narrowest(self) -> float:
-        """Return the smallest width of a group, below that of the smallest uniform network: other groups are wider."""
+        """Return the smallest width of a group.
+
+        It is below that of the smallest uniform network, because other groups are wider.
+        """
         return MIN_WIDTH_FACTOR * self.keep_ratios[-1]
 
     def _draw_step(self, context: PruningContext, rng: np.random.Generator) -> Iterator[Share]:
@@ -136,7 +144,10 @@ class OnceForAll(WidthScaling):
         return {**widths, **{name: within[name] * (rng.random() < KEEP_PROB) for name in self._blocks(context)}}
 
     def _search(self, context: PruningContext, whole: nn.Module, even: Shares, larger: Shares, number: int) -> Shares:
-        """Return the best candidate that a larger network contains, with at most the operations of the uniform one."""
+        """Return the best candidate that a larger network contains.
+
+        It has at most the operations of the uniform network.
+        """
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, grade
         from driftlab.platform.scaling.slimming import calibrate
 

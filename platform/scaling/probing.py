@@ -1,4 +1,6 @@
-"""AdaScale's branch diversity establishment (Section III-A): probe every block, place exits, find critical stages.
+"""AdaScale's branch diversity establishment (Section III-A).
+
+It probes every block, places exits, and finds critical stages.
 
 A light exit (pooling and a linear layer) is trained behind every block on frozen features. Exits are placed where
 accuracy rises most per operation, with a minimum distance. Stages with a large gain are critical and get few operators.
@@ -43,7 +45,10 @@ class StagePlan:
 
 
 class LightExit(nn.Module):
-    """A light exit: a linear layer on the pooled features or on each place; for detection the head of normal exits."""
+    """A light exit: a linear layer on the pooled features or on each place.
+
+    For detection it is the head of normal exits.
+    """
 
     def __init__(self, block: Block, chain: Chain) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""AdaScale's performance-guided search (Section IV-C, Eq. 1, 6 and 7), and helpers of all members that select paths.
+"""AdaScale's performance-guided search (Section IV-C, Eq. 1, 6 and 7).
+
+The module also has helpers of all members that select paths.
 
 Eq. 6 and 7 contain no accuracy: taken literally, the cheapest network always wins. By default the search is therefore
 lexicographic: the most accurate networks within the limits, and the cheapest of these.
@@ -77,7 +79,9 @@ def limits_of(budget: Budget, floor: float) -> PathLimits:
 def pick(
     table: PathTable, slower: float, limits: PathLimits, objective: PathObjective = PathObjective()
 ) -> tuple[int, Flag]:
-    """Search the table for the best network, at latencies that are `slower` times those of an idle processor.
+    """Search the table for the best network.
+
+    Latencies are `slower` times those of an idle processor.
 
     If no network meets all limits, the floor is dropped, then the energy and accuracy goals; if none is fast enough,
     the fastest is returned. The memory limit is only exceeded if no network fits. Ties go to the lower number.
@@ -140,7 +144,10 @@ def demand_distance(demands: Floats, capabilities: Floats) -> Floats:
 
 
 def _demands(table: PathTable, latency_s: Floats, limits: PathLimits) -> Floats:
-    """Return P of Eq. 1: energy, latency, error and memory of each network, as shares of the limit or the maximum."""
+    """Return P of Eq. 1.
+
+    It sums energy, latency, error and memory of each network, as shares of the limit or the maximum.
+    """
     pairs = (
         (table.energy_j, limits.energy_j), (latency_s, limits.latency_s), (1 - table.accuracy, 1.0),
         (table.memory_bytes, limits.memory_bytes),

@@ -1,4 +1,7 @@
-"""Layer sensitivity: the accuracy lost by narrowing one layer, and the widths at which all layers lose equally."""
+"""Layer sensitivity: the accuracy lost by narrowing one layer.
+
+It also gives the widths at which all layers lose equally.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ TIE_BREAK = 1e-3  # score, over the width of a group: of two groups without loss
 
 
 def measure_losses(context: PruningContext, ranking: Ranking, ranked_on: int) -> Losses:
-    """Return the validation accuracy lost by narrowing one group of channels, without retraining, for each width."""
+    """Return the validation accuracy lost by narrowing one group of channels, for each width.
+
+    The network is not retrained.
+    """
     groups, val = context.groups, context.data.val
     whole, scores = grade(context.model, context.data, val), score_filters(context, context.model, ranking, ranked_on)
 
@@ -49,7 +55,9 @@ def loss_curve(size: int, lost: dict[int, float]) -> npt.NDArray[np.float64]:
 
 
 def equally_lossy(context: PruningContext, predicted: Losses, share: float) -> dict[str, float]:
-    """Return shares at which all groups lose the same accuracy, at the cost of the network with `share` of each group.
+    """Return shares at which all groups lose the same accuracy.
+
+    The cost is that of the network with `share` of each group.
 
     Numbers of channels are rounded such that no group loses more than the common level.
     """

@@ -1,4 +1,7 @@
-"""Joint training of all widths: the sandwich rule, inplace distillation and calibration (US-Nets, once-for-all)."""
+"""Joint training of all widths: sandwich rule, inplace distillation, calibration.
+
+US-Nets and once-for-all use it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def sort_channels(context: PruningContext, whole: nn.Module) -> nn.Module:
 
 
 def draw_widths(keep: tuple[float, ...], widths: int, rng: np.random.Generator) -> Iterator[float]:
-    """Yield the widths of one step by the sandwich rule: the widest first, the narrowest, random ones between."""
+    """Yield the widths of one step by the sandwich rule.
+
+    The widest comes first, then the narrowest, then random ones between.
+    """
     yield keep[0]
     yield keep[-1]
     yield from np.round(rng.uniform(keep[-1], keep[0], widths - 2), 2).tolist()

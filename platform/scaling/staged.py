@@ -1,4 +1,7 @@
-"""Training of AdaScale's supernet: Algorithm 1 with option (a), then each operator, then operators on random paths."""
+"""Training of AdaScale's supernet.
+
+Algorithm 1 with option (a), then each operator, then operators on random paths.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +181,9 @@ def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[Rows]:
 
 
 def train_paths(branched: Branched, data: DataSplits, schedule: StagedSchedule) -> None:
-    """Train operators along random paths to random exits, on the labels and by distillation from the full network.
+    """Train operators along random paths to random exits.
+
+    The loss is on labels and by distillation from the full network.
 
     Stages and exits are frozen, so that paths without operators do not change.
     """
@@ -201,7 +206,10 @@ def train_paths(branched: Branched, data: DataSplits, schedule: StagedSchedule) 
 
 
 def _path_loss(branched: Branched, data: DataSplits, path: tuple[int, ...], rows: Rows) -> Tensor | None:
-    """Return the loss of a path: the task's, plus the distillation loss from the full network if labels allow it."""
+    """Return the loss of a path.
+
+    It is the task's, plus the distillation loss from the full network if labels allow it.
+    """
     images, labels = to_input(data.train.images[rows]), data.train.labels[rows]
     x = whole = branched.stem(branched.expects.convert(images)).detach()
     for which, operator in enumerate(path):

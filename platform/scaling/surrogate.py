@@ -1,4 +1,6 @@
-"""ElasticDNN's networks: surrogates cut from a gated master for the most difficult sample of a domain (Section III-B).
+"""ElasticDNN's networks: surrogates cut from a gated master (Section III-B).
+
+A surrogate is cut for the most difficult sample of a domain.
 
 Building pre-trains the master at falling keep ratios (`master_training.py`) and cuts one surrogate per ratio for frames
 of the source. On the device a draft selects the channels for a target domain, and the changes of a trained surrogate

@@ -1,4 +1,6 @@
-"""US-Nets (Yu & Huang, ICCV 2019): networks of all widths, trained jointly as prefixes of the same weights.
+"""US-Nets (Yu & Huang, ICCV 2019): networks of all widths, trained jointly.
+
+They are prefixes of the same weights.
 
 Differs from the paper: training starts from a trained network instead of random weights; the widest network is the
 widest requested one; a task without classes trains on its labels at every width.

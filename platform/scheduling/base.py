@@ -104,7 +104,7 @@ class Scheduling(ABC):
 
     @property
     def uses_estimates(self) -> bool:
-        """Return whether it uses estimates of an adaptation's accuracy estimator, where there is one, as offers."""
+        """Return whether offers have estimated accuracies, where the adaptation estimates any."""
         return bool(self.initial_trials(1))
 
     @property

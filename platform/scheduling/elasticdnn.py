@@ -72,7 +72,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class FilterGrained(Scheduling):
-    """ElasticDNN (TC 2024): choose each application's surrogate size for mean accuracy over a window (Eq. 8-11)."""
+    """ElasticDNN (TC 2024): choose surrogate sizes for mean accuracy over a window (Eq. 8-11)."""
 
     eq8: Annotated[Eq8, Means("weights of the accuracies in Eq. 8: corrected, or as printed in the paper")] = (
         "corrected"

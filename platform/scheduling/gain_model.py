@@ -176,30 +176,30 @@ def _observed_since(demand: Demand, since_s: float) -> float | None:
 def estimate(window: SchedulerInput, app: LearningApp, history: AppHistory) -> tuple[AppEstimate, AppHistory]:
     """Fill in the accuracies of an application, and add the results of its trials to its history."""
     demand = window.demands[app.index]
-    ways = () if demand.learning is None else demand.learning.configs
+    configs = () if demand.learning is None else demand.learning.configs
     waited_s = window.start_s - (demand.observed_s or 0.0)
     rows: list[tuple[Candidate, float, ExpectedGain | None]] = []
     for one in app.candidates:
         if one.config is None:
             rows.append(_estimate_running(demand, app, history, one, waited_s))
             continue
-        way = ways[one.config]
-        trial = history.tried.get(way.name)
+        config = configs[one.config]
+        trial = history.tried.get(config.name)
         if one.accuracy_after is None and trial is not None:
             before = known(app.now + trial.accuracy_before - trial.now)
             one = replace(one, seconds=one.seconds or trial.seconds, accuracy_before=before or 0.0)
         length = length_of(app, one)
         if one.accuracy_after is None:
-            gain, deviation = history.of(way).expect(length, app.now)
-            expected = ExpectedGain(way, length, app.now, known(app.now + gain) or 0.0)
+            gain, deviation = history.of(config).expect(length, app.now)
+            expected = ExpectedGain(config, length, app.now, known(app.now + gain) or 0.0)
             rows.append((replace(one, accuracy_after=expected.accuracy_after), deviation, expected))
             continue
         result = TrialResult(one.seconds, app.now, one.accuracy_before, one.accuracy_after)
         if result != trial:  # not a repetition of the same offer
             history = replace(
-                history.add(way, length, app.now, one.accuracy_after), tried={**history.tried, way.name: result}
+                history.add(config, length, app.now, one.accuracy_after), tried={**history.tried, config.name: result}
             )
-        expected = ExpectedGain(way, length, app.now, one.accuracy_after)
+        expected = ExpectedGain(config, length, app.now, one.accuracy_after)
         rows.append((replace(one, accuracy_after=known(one.accuracy_after + history.correction)), 0.0, expected))
     candidates, deviations, gains = zip(*rows, strict=True) if rows else ((), (), ())
     return AppEstimate(replace(app, candidates=candidates), deviations, gains), history

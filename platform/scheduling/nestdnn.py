@@ -40,7 +40,7 @@ class CachedPlan:
 
 @dataclass(frozen=True)
 class NestDnn(Scheduling):
-    """NestDNN (MobiCom 2018): greedy MinTotalCost or MinMaxCost over accuracy and latency goals, per window."""
+    """NestDNN (MobiCom 2018): greedy MinTotalCost or MinMaxCost over goals, per window."""
 
     objective: LoweredCost = "total"
     method: Annotated[

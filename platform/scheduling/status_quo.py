@@ -11,7 +11,10 @@ from driftlab.platform.world.measured import knee
 
 @dataclass(frozen=True)
 class StatusQuo(Scheduling):
-    """Status quo (NestDNN, MobiCom 2018): the variant at the accuracy-size knee, equal shares, memory ignored."""
+    """Status quo (NestDNN, MobiCom 2018): the variant at the accuracy-size knee.
+
+    Shares are equal, and memory is ignored.
+    """
 
     triggers = WINDOW_ONLY
 

@@ -123,9 +123,9 @@ class StreamRunner:
     def _process(self, app: AppSim, segment: StreamSegment, captured: Captured, stop_s: float) -> None:
         """Start the model on a segment of the stream; without truth it is scored against the teacher's labels."""
         machine, name, session = self.device.machine, app.spec.name, self.runner.session
-        courses = [machine.course(f"{name}/answer", segment.start_s, stop_s)]
+        courses = [machine.share_schedule(f"{name}/answer", segment.start_s, stop_s)]
         if self.device.beside:
-            courses.append(machine.course(f"{name}/beside", segment.start_s, stop_s))
+            courses.append(machine.share_schedule(f"{name}/beside", segment.start_s, stop_s))
         if not captured.frames:
             return
         truth = None if captured.has_truth else session.call(app.teacher, "label", segment.capturing)

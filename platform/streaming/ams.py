@@ -38,7 +38,10 @@ MAX_SCALE = 4  # a frame then has sixteen times the pixels
 
 @dataclass(frozen=True)
 class Ams(Streaming):
-    """AMS (ICCV 2021): upload a buffer per interval; adaptive sampling (ASR) and training rates (ATR) from φ-scores."""
+    """AMS (ICCV 2021): upload a buffer per interval.
+
+    φ-scores adapt the sampling rate (ASR) and the training rate (ATR).
+    """
 
     interval_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0
     max_stretch: Annotated[float, Ge(1), Means("longest interval that ATR may set", "intervals")] = 6.0

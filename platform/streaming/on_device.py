@@ -22,7 +22,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class OnDevice(Streaming):
-    """On-device phases: every `period_s` seconds test a trigger, sample for one period, train on the device."""
+    """On-device phases: every `period_s` seconds test a trigger, sample, and train."""
 
     period_s: Annotated[
         float, Gt(0), Means("time between two tests of the trigger, and duration of the sampling", "s")

@@ -16,7 +16,10 @@ from driftlab.platform.streaming.wire.samples import codec_faults
 
 @dataclass(frozen=True)
 class OneTime(Streaming):
-    """One-Time (AMS, ICCV 2021): upload samples of the first `sample_s` seconds, download all weights once."""
+    """One-Time (AMS, ICCV 2021): upload samples once, download all weights once.
+
+    The samples are of the first `sample_s` seconds.
+    """
 
     sample_s: Annotated[float, Gt(0), Means("duration of the sampling from the start of the stream", "s")] = 60.0
     rate_fps: Annotated[float, Gt(0), Means("sampling rate", "frames/s")] = 1.0

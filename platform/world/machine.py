@@ -37,11 +37,11 @@ class InterleavedShare(dict[Resource, float]):
     """Shares of resources for a task that uses them at the same time, interleaved with other tasks."""
 
 
-def taken_s(start_s: float, alone_s: float, course: ShareSchedule) -> float:
+def taken_s(start_s: float, alone_s: float, schedule: ShareSchedule) -> float:
     """Return the duration of a task from its start; the last share of the schedule holds."""
-    waited_s, now_s = 0.0, max(start_s, course[0][0])
-    stops = (*(time_s for time_s, _ in course[1:]), math.inf)
-    for (_, share), stop_s in zip(course, stops, strict=True):
+    waited_s, now_s = 0.0, max(start_s, schedule[0][0])
+    stops = (*(time_s for time_s, _ in schedule[1:]), math.inf)
+    for (_, share), stop_s in zip(schedule, stops, strict=True):
         if stop_s <= now_s:
             continue
         if share and now_s + alone_s / share <= stop_s:
@@ -52,9 +52,9 @@ def taken_s(start_s: float, alone_s: float, course: ShareSchedule) -> float:
     return math.inf
 
 
-def done_s(start_s: float, alone_s: float, course: ShareSchedule) -> float:
+def done_s(start_s: float, alone_s: float, schedule: ShareSchedule) -> float:
     """Return the end of a task that starts at a time."""
-    return start_s + taken_s(start_s, alone_s, course)
+    return start_s + taken_s(start_s, alone_s, schedule)
 
 
 def rate(cost: TaskCost, share: Share) -> float:
@@ -119,7 +119,7 @@ class Processor:
         self.speed = 1.0  # relative to the idle device: other programs and a slower clock reduce it
         self.works: dict[str, ProcessorTask] = {}  # in order of entry
         self.peak_memory_bytes = 0
-        self._courses: dict[str, list[tuple[float, float]]] = {}
+        self._share_schedules: dict[str, list[tuple[float, float]]] = {}
 
     def enter(self, name: str, reason: str | None = "offer", cost: TaskCost | None = None) -> ProcessorTask:
         """Add a task and redistribute the shares; a task without an end has a `need`, whose memory counts.
@@ -217,12 +217,12 @@ class Processor:
             self._record(task.name, accelerator_share(task.share) * speed)
             self._wake(task, before)
 
-    def course(self, name: str, start_s: float, stop_s: float) -> ShareSchedule:
+    def share_schedule(self, name: str, start_s: float, stop_s: float) -> ShareSchedule:
         """Return the shares of a task in a span of time, times the speed; older shares are dropped."""
-        recorded = self._courses.get(name, [])
+        recorded = self._share_schedules.get(name, [])
         before = [share for time_s, share in recorded if time_s <= start_s][-1:] or [0.0]
         later = [(time_s, share) for time_s, share in recorded if time_s > start_s]
-        self._courses[name] = [(start_s, before[0]), *later]
+        self._share_schedules[name] = [(start_s, before[0]), *later]
         return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
 
     def _set_share(self, task: ProcessorTask, share: Share) -> None:
@@ -245,7 +245,7 @@ class Processor:
 
     def _record(self, name: str, share: float) -> None:
         """Append a share to the share schedule of a task; the last one of an instant holds."""
-        schedule = self._courses.setdefault(name, [])
+        schedule = self._share_schedules.setdefault(name, [])
         if schedule and schedule[-1][0] == self.clock.now:
             schedule.pop()
         schedule.append((self.clock.now, share))

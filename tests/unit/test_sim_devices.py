@@ -207,7 +207,9 @@ class TestLearning:
         device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
         assert (one.inference_share, one.training_share) == (0.4, 0.4)
-        assert [device.machine.course(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [((0.0, 0.4),)] * 2
+        assert [device.machine.share_schedule(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [
+            ((0.0, 0.4),)
+        ] * 2
 
 
 def several(**more: Any) -> dict[str, Any]:

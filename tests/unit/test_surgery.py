@@ -26,7 +26,7 @@ def plain() -> Net:
 def test_a_chain_has_a_group_per_layer_and_an_output_that_stays():
     found = groups(plain(), IMAGE)
     assert found.sizes == {"a": 6, "b": 8}
-    assert found.fixed == {"full": "they are what the model returns"}
+    assert found.fixed == {"full": "they are outputs of the model"}
     small = cut(plain(), found, {"a": [5, 0], "b": range(3)})
     assert [(m.in_channels, m.out_channels) for m in (small.a, small.b)] == [(3, 2), (2, 3)]
     assert (small.norm.num_features, small.full.in_features) == (2, 12)
@@ -51,7 +51,7 @@ def test_cutting_equals_silencing_the_reads():
 
 def test_a_model_without_channels_of_its_own_has_no_groups():
     assert groups(nn.ReLU(), IMAGE).sizes == {}
-    assert groups(nn.Conv2d(3, 2, 1), IMAGE).fixed == {"weight": "they are what the model returns"}
+    assert groups(nn.Conv2d(3, 2, 1), IMAGE).fixed == {"weight": "they are outputs of the model"}
 
 
 def test_a_group_can_do_without_all_but_one():
@@ -284,7 +284,7 @@ def test_all_that_is_wrong_with_a_request_is_said_at_once():
     for part in (
         "'a' is left with none of its 6 channels",
         "'b' has channels 0 to 7, got 8",
-        "layer 'full' must stay: they are what the model returns",
+        "layer 'full' must stay: they are outputs of the model",
         "there is no group 'norn'",
     ):
         assert part in str(caught.value)

@@ -330,7 +330,7 @@ def test_the_page_runs_as_it_is_written(capsys: pytest.CaptureFixture):
     exec(compile(code, str(PAGE), "exec"), {})
     sizes, fixed = capsys.readouterr().out.splitlines()
     assert sizes.startswith("{'first.0': 16, 'deep.0.0': 32, ")
-    assert fixed == "{'head': 'they are what the model returns'}"
+    assert fixed == "{'head': 'they are outputs of the model'}"
 
 
 def load_coverage() -> ModuleType:

@@ -41,7 +41,7 @@ def test_two_cameras_share_fairly_between_training_and_inference():
     clock.run(until=200)
     assert ends == pytest.approx({"a/learn": 40.0, "b/learn": 190.0})
     for camera in "ab":
-        (before, after, last) = machine.course(f"{camera}/answer", 0, 200)
+        (before, after, last) = machine.share_schedule(f"{camera}/answer", 0, 200)
         assert before == pytest.approx((0.0, 0.25))
         assert after == pytest.approx((40.0, 1 / 3))
         assert last == pytest.approx((190.0, 0.5))
@@ -142,7 +142,7 @@ class TestTasks:
         machine.leave(gone)  # a second removal has no effect
         clock.run()
         assert ends == {"next": 5}
-        assert machine.course("gone", 0, 9) == ((0, 1.0), (3, 0.0))
+        assert machine.share_schedule("gone", 0, 9) == ((0, 1.0), (3, 0.0))
         assert machine.works == {}
 
     def test_removed_task_never_ends_its_job(self):

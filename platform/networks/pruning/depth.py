@@ -12,7 +12,10 @@ SHORTCUTS = ("shortcut", "downsample")  # of blocks of this project, and of torc
 
 
 def removable_blocks(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of blocks with an identity shortcut: the layers before and behind them fit together."""
+    """Return the names of blocks with an identity shortcut.
+
+    The layers before and behind them fit together.
+    """
     return tuple(name for name, module in model.named_modules() if _adds_its_input(module))
 
 

@@ -1,4 +1,6 @@
-"""A family of networks of several widths: shared weights in one vector, of which each network uses a prefix.
+"""A family of networks of several widths, with shared weights.
+
+The weights are one vector, of which each network uses a prefix.
 
 The vector starts with the weights of the smallest network, followed by those that each larger network adds: switching
 to a larger network appends a slice, switching back drops it. Unshared tensors are stored per network. A width of 0
@@ -77,7 +79,10 @@ class Family:
         return tuple(len(places) for places in self.places)
 
     def memory_bytes(self, which: int) -> int:
-        """Return the bytes in memory while a network runs, with the unshared tensors of all networks if nested."""
+        """Return the bytes in memory while a network runs.
+
+        A nested family also holds the unshared tensors of all networks.
+        """
         own = [sum(array.nbytes for array in private.values()) for private in self.private]
         return self.shared[: self.ends()[which]].nbytes + (sum(own) if self.nested else own[which])
 

@@ -1,4 +1,6 @@
-"""Feature boosting and suppression (FBS), the gates of ElasticDNN's master (Eq. 2): keep the most relevant channels.
+"""Feature boosting and suppression (FBS), the gates of ElasticDNN's master (Eq. 2).
+
+The gates keep the most relevant channels.
 
 A gate predicts the relevance of each channel from the input of its layer. It multiplies the last batch norm of a group
 of channels, before the activation, so that dropped channels are exactly zero for every layer that reads them: the
@@ -129,7 +131,10 @@ def keep_count(size: int, ratio: float, min_keep: int) -> int:
 
 
 def top_channels(gates: Tensor, keep: int) -> Tensor:
-    """Return the indices of the largest gates along the last dimension, ascending; of equal gates the first."""
+    """Return the indices of the largest gates along the last dimension, ascending.
+
+    Of equal gates the first counts.
+    """
     return gates.sort(dim=-1, descending=True, stable=True).indices[..., :keep].sort(dim=-1).values
 
 
@@ -165,7 +170,10 @@ def find_sites(model: nn.Module, groups: Groups, example: Tensor) -> tuple[tuple
 def cut_gated(
     model: nn.Module, groups: Groups, sites: Sequence[GateSite], kept: Channels, gates: Mapping[str, Tensor]
 ) -> nn.Module:
-    """Cut a network to the kept channels, each multiplied by a constant gate; gates are by place of the norm."""
+    """Cut a network to the kept channels, each multiplied by a constant gate.
+
+    The gates are by the place of the norm.
+    """
     small = cut(model, groups, kept).eval()
     for site in sites:
         parent, _, name = site.norm.rpartition(".")
@@ -198,7 +206,10 @@ def _running_order(model: nn.Module, example: Tensor) -> list[str]:
 
 
 def _is_exact(model: nn.Module, groups: Groups, site: GateSite, example: Tensor) -> bool:
-    """Return whether dropping channels by a gate equals cutting them, for random statistics and a random image."""
+    """Return whether dropping channels by a gate equals cutting them.
+
+    It compares outputs for random statistics and a random image.
+    """
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.default_generator.manual_seed(0)
         twin = copy_model(model).double().eval()

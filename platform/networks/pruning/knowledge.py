@@ -1,4 +1,6 @@
-"""ElasticDNN's domain knowledge (Eq. 1, 3 and 4): the weights of each layer as a mixture of knowledge entries.
+"""ElasticDNN's domain knowledge (Eq. 1, 3 and 4).
+
+The weights of each layer are a mixture of knowledge entries.
 
 The weights of a layer, one row per filter, are `mixing @ entries`: `mixing` holds the relevances w_i(j, k), `entries`
 the weight set of the layer. The changes of a surrogate are stored in the entries (Eq. 3), and the layer is mixed again
@@ -22,7 +24,10 @@ MAX_GAP = 1e-5  # between the weights of a layer and its mixture
 
 @dataclass(frozen=True, eq=False)
 class LayerLink:
-    """The knowledge of one layer in double precision; without a mixing, the entries are the rows of the layer."""
+    """The knowledge of one layer in double precision.
+
+    Without a mixing, the entries are the rows of the layer.
+    """
 
     mixing: Tensor | None  # [filters, filters]
     entries: Tensor  # [filters, inputs · kernel]
@@ -33,7 +38,10 @@ class LayerLink:
         return self.entries if self.mixing is None else self.mixing @ self.entries
 
     def store_change(self, change: Tensor, rate: float) -> LayerLink:
-        """Return the link after a change of the layer's weights (Eq. 3); filters that were not trained have zeros."""
+        """Return the link after a change of the layer's weights (Eq. 3).
+
+        Filters that were not trained have zeros.
+        """
         change = change.to(self.entries)
         if self.mixing is None:
             return LayerLink(None, self.entries + rate * change)

@@ -101,7 +101,10 @@ def triplet_response_residual(sums: ClassSums, *, ratio: bool = False) -> Tensor
 
 
 def sum_by_class(maps: Tensor, labels: npt.NDArray[np.integer[Any]], classes: int) -> ClassSums:
-    """Return the sums over maps [samples, channels, numbers], in float64 because large sums are subtracted."""
+    """Return the sums over maps [samples, channels, numbers] in float64.
+
+    Large sums are subtracted from each other.
+    """
     label = torch.from_numpy(labels.astype(np.int64))
     listed = (label >= 0) & (label < classes)
     member = F.one_hot(label[listed], classes).double().T
@@ -205,7 +208,10 @@ def _readers(model: nn.Module, groups: Groups) -> dict[str, Tensor]:
 
 
 def _by_weights(model: nn.Module, groups: Groups, *, norms: bool) -> Scores:
-    """Return the L1 norm of the weights that make each channel, or with `norms` the absolute batch-norm scale."""
+    """Return the L1 norm of the weights that make each channel.
+
+    With `norms` it is the absolute scale of the batch norm.
+    """
     tensors = dict(model.named_parameters())
     parts = []
     for (name, dim), channels in groups.axes.items():

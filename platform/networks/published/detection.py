@@ -66,7 +66,10 @@ class Scales(nn.Module, BoxOutput):
 
 
 class Yolo(Scales):
-    """YOLOv3: Darknet-53 and three scales, each with features of the next coarser one; `width` is that of the stem."""
+    """YOLOv3: Darknet-53 and three scales; `width` is that of the stem.
+
+    Each scale has features of the next coarser one.
+    """
 
     def __init__(self, classes: int, width: int = 32) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""Residual networks that torchvision lacks: ResNet-56, SE-ResNet-18, ResNet-18 with CBAM, ResNeXt-29, WRN."""
+"""Residual networks that torchvision lacks.
+
+ResNet-56, SE-ResNet-18, ResNet-18 with CBAM, ResNeXt-29 and WRN.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ class Cbam(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Residual block: two 3x3 convolutions and an optional attention; the shortcut is projected if shapes differ."""
+    """Residual block: two 3x3 convolutions and an optional attention.
+
+    The shortcut is projected if shapes differ.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, attention: Attention | None = None) -> None:
         super().__init__()
@@ -94,7 +100,10 @@ class PreActivatedBlock(nn.Module):
 
 
 class StagedClassifier(nn.Module):
-    """A stem, stages that halve the resolution from the second on, and a linear layer on the mean features."""
+    """A stem, stages, and a linear layer on the mean features.
+
+    Stages halve the resolution from the second on.
+    """
 
     def __init__(self, stem: nn.Module, stages: list[nn.Module], last: nn.Module, width: int, classes: int) -> None:
         super().__init__()

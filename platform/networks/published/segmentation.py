@@ -1,4 +1,7 @@
-"""DeepLabV3 on MobileNetV2 without ASPP (Sandler et al., CVPR 2018, Table 7): the student of the AMS paper."""
+"""DeepLabV3 on MobileNetV2 without ASPP, the student of the AMS paper.
+
+Sandler et al., CVPR 2018, Table 7.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ _INK_PX = 1
 
 
 def stack(frames: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """Return the boxes of frames as an object array; `np.array` would merge frames with equal numbers of boxes."""
+    """Return the boxes of frames as an object array.
+
+    `np.array` would merge frames with equal numbers of boxes.
+    """
     stack = np.empty(len(frames), dtype=object)
     for row, boxes in enumerate(frames):
         stack[row] = boxes
@@ -91,7 +94,10 @@ def loss(output: torch.Tensor, labels: npt.NDArray[np.object_]) -> torch.Tensor 
 
 
 def _draw_targets(boxes: Boxes, classes: int, height: int, width: int) -> tuple[Floats, Floats, Floats]:
-    """Return targets of centres, sides and weights; of overlapping Gaussians the higher one sets the sides."""
+    """Return targets of centres, sides and weights.
+
+    Of overlapping Gaussians the higher one sets the sides.
+    """
     heat = np.zeros((classes, height, width), np.float32)
     if not len(boxes):
         return heat, np.zeros((SIDES, height, width), np.float32), np.zeros((height, width), np.float32)
@@ -124,7 +130,10 @@ def mirror(boxes: Boxes, width: int) -> Boxes:
 
 
 def warp(boxes: Boxes, source: Floats) -> Boxes:
-    """Return each box at the pixels whose source is inside it; boxes without such pixels have left the frame."""
+    """Return each box at the pixels whose source is inside it.
+
+    Boxes without such pixels have left the frame.
+    """
     from_x, from_y = source[..., 0], source[..., 1]
     moved = []
     for box in boxes:

@@ -1,4 +1,6 @@
-"""The operations that depend on the task: ground truth, decoding of outputs, loss, scores and encoding of labels.
+"""The operations that depend on the task.
+
+These are ground truth, decoding of outputs, loss, scores and encoding of labels.
 
 Ground truth, teacher labels and predictions have one type, `TaskLabels`, with one entry per frame: label maps
 [n, height, width], classes [n], or boxes, an object array [n] of [m, 5 or 6]: class, x0, y0, x1, y1 in pixels and, in
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 TaskLabels = npt.NDArray[Any]
-TaskLabel = Any  # one entry of Answers
+TaskLabel = Any  # one entry of TaskLabels
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Source = npt.NDArray[np.float32]  # [height, width, 2] source position of each pixel (networks/tasks/flow.py)
@@ -69,11 +71,17 @@ class Task(ABC):
         return None
 
     def by_class(self, counts: Counts, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts | None:
-        """Return ground truth, predictions and hits per class, [classes, 3]; None for tasks without class labels."""
+        """Return ground truth, predictions and hits per class, [classes, 3].
+
+        It is None for tasks without class labels.
+        """
         return None
 
     def score_classes(self, by_class: Counts) -> Floats:
-        """Return the score per class of these counts; NaN for classes that do not occur, and without class labels."""
+        """Return the score per class of these counts.
+
+        It is NaN for classes that do not occur, and without class labels.
+        """
         return np.full(len(by_class), np.nan)
 
     @abstractmethod

@@ -1,4 +1,7 @@
-"""The cache of built networks on disk, by a hash of their recipe. Importing this module does not import torch."""
+"""The cache of built networks on disk, by a hash of their recipe.
+
+Importing this module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,10 @@ class SourceSummaryRecipe:
 
 
 def obtain(recipe: Recipe) -> Weights:
-    """Return a recipe's weights from the cache, or build and store them; concurrent processes build them once."""
+    """Return a recipe's weights from the cache, or build and store them.
+
+    Concurrent processes build them once.
+    """
 
     def build() -> Weights:
         from driftlab.platform.networks.training.pretrain import pretrain, recipe_elsewhere  # torch: seconds
@@ -124,7 +130,10 @@ def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
 
 
 def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weights:
-    """Return an adaptation member's summary of the source data from the cache, or build it; empty without one."""
+    """Return an adaptation member's summary of the source data from the cache, or build it.
+
+    It is empty for a member without one.
+    """
 
     def build() -> Weights:
         from driftlab.platform.networks.training.pretrain import build_pack
@@ -200,7 +209,10 @@ def _file_name(member: Member) -> str:
 
 
 def _decisive(recipe: Any) -> Origin:
-    """Return the fields of a recipe or a member, without later fields at their `BEFORE` value: old keys stay valid."""
+    """Return the fields of a recipe or a member.
+
+    A later field at its `BEFORE` value is left out, so that old keys stay valid.
+    """
     before = {field.name: field.metadata.get(BEFORE, dataclasses.MISSING) for field in dataclasses.fields(recipe)}
     return {name: value for name, value in dataclasses.asdict(recipe).items() if value != before[name]}
 
@@ -265,7 +277,10 @@ def _recipe_json(origin: Origin, seal: str) -> object:
 
 
 def _write(path: Path, weights: Weights, origin: Origin) -> None:
-    """Store weights with their digest and the hash of their recipe, and the readable recipe in a file next to them."""
+    """Store weights with their digest and the hash of their recipe.
+
+    The readable recipe is in a file next to them.
+    """
     from safetensors.numpy import save
 
     from driftlab.platform.networks.digest import digest

@@ -51,7 +51,9 @@ WARM_UP = 0.1  # share of steps with a rising learning rate
 
 
 def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
-    """Build a network and train it on frames of all workloads of its family; equal recipes give equal bits.
+    """Build a network and train it on frames of all workloads of its family.
+
+    Equal recipes give equal bits.
 
     `before` holds the weights of `recipe_elsewhere`, if the recipe names a pre-training set.
     """
@@ -146,7 +148,10 @@ def uses_labelled_set(recipe: Recipe) -> bool:
 
 
 def _data_of_set(recipe: Recipe) -> DataSplits:
-    """Open a labelled set, with at most as many images as all steps can use; its splits do not depend on the seed."""
+    """Open a labelled set with at most as many images as all steps can use.
+
+    Its splits do not depend on the seed.
+    """
     name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
     return convert_set(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
 

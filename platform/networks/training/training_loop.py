@@ -78,7 +78,10 @@ class TrainingSchedule:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread within this context: the number of threads changes the order of sums and thus the last bits."""
+    """Use one thread within this context.
+
+    The number of threads changes the order of sums and thus the last bits.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -89,7 +92,10 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """Use one thread and a seeded generator within this context: cached results must not depend on other code."""
+    """Use one thread and a seeded generator within this context.
+
+    Cached results must not depend on other code.
+    """
     with one_thread(), torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         yield

@@ -112,10 +112,8 @@ def mean_confidence(model: nn.Module, images: npt.NDArray[np.uint8], task: Task)
 
 BATCH_FRAMES = 8  # of one batch
 WEIGHT = 0.3  # of the newest batch in moving averages
-AVERAGED_BATCHES, MIN_BATCHES = (
-    20,
-    6,
-)  # batches whose averages are usual ones, and how many there must be for a decision
+AVERAGED_BATCHES = 20  # newest batches whose averages are the usual values
+MIN_BATCHES = 6  # averages that a decision needs
 DEVIATIONS = 4.0  # above the mean of the usual values
 FLOOR = 0.02  # least standard deviation: few alike batches must not make every next one unusual
 STRIKES = 2  # unusual batches in a row

@@ -58,7 +58,10 @@ def _bisect(names: list[str], agree: Callable[[list[str]], bool]) -> list[str]:
 
 
 def _agree(model: nn.Module, image: Tensor, groups: Groups, names: list[str], branches: Sequence[Branch]) -> bool:
-    """Return whether the cut and the masked network have equal outputs in the most exact number type that runs."""
+    """Return whether the cut and the masked network have equal outputs.
+
+    It computes in the most exact number type that runs.
+    """
     keep = {name: [channel for channel in range(groups.sizes[name]) if channel % 3 != 1] for name in names}
     off = 0.0
     for kind, digits in PRECISIONS:

@@ -13,7 +13,10 @@ SUMS = "sums over channels, which fewer channels would change"
 
 
 def matrix_product(call: TorchCall) -> list[Tensor]:
-    """Multiply matrices: a weight reads channels along the summed dimension and makes channels along the other."""
+    """Multiply matrices.
+
+    A weight reads channels along the summed dimension and makes channels along the other.
+    """
     left, right = (call.given(0, "input"), call.given(1, "other")) if len(call.args) < 2 else call.args[:2]
     if call.name == "rmatmul":
         left, right = right, left
@@ -41,7 +44,10 @@ def einsum(call: TorchCall) -> list[Tensor]:
 
 
 def attend(call: TorchCall) -> list[Tensor]:
-    """Apply attention: its weights are sums over all channels of queries and keys, which are therefore fixed."""
+    """Apply attention, whose queries and keys are fixed.
+
+    Its weights are sums over all channels of queries and keys.
+    """
     query, key, value = (call.given(place, name) for place, name in enumerate(("query", "key", "value")))
     summed = call.trace.pin(f"{call.trace.layer} {SUMS}")
     for tensor in filter(follows, (query, key)):

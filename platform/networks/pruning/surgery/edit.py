@@ -135,7 +135,10 @@ def _where(stay: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _silence_tensor(name: str, tensor: Tensor, groups: Groups, stay: Tensor) -> Tensor:
-    """Return a tensor with zero weights where it reads removed channels, except in rows of removed channels."""
+    """Return a tensor with zero weights where it reads removed channels.
+
+    Rows of removed channels keep theirs.
+    """
     read = [dim for dim in groups.dims.get(name, ()) if (name, dim) in groups.reads]
     if not read:
         return tensor.clone()

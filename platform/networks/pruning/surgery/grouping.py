@@ -147,7 +147,9 @@ def _drop_empty_row(channels: Tensor) -> Tensor:
 def _number(
     trace: Trace, pairs: list[Tensor], members: dict[str, Group], only: Ids | None = None
 ) -> tuple[Ids, dict[str, str]]:
-    """Number the channels for one kind of cut, after those of `members`, to which the new groups are added.
+    """Number the channels for one kind of cut, after those of `members`.
+
+    The new groups are added to `members`.
 
     `only` restricts the groups to these labels and to more than one channel. Returns the number of each label, and the
     layers whose channels must stay, with the reason.
@@ -206,7 +208,9 @@ def layer_of(place: Place) -> str:
 
 
 def _clash(trace: Trace, trial: Trace, remaining: Ids) -> tuple[str, Ids]:
-    """Return the layer and labels that are elsewhere in the trial than in the cut model, or that stopped the trial.
+    """Return the layer and labels that differ between the trial and the cut model.
+
+    It also returns those that stopped the trial.
 
     Both runs assign labels in the same order: those of the trial correspond to the remaining ones of the first run.
     """

@@ -107,7 +107,9 @@ def convolve(call: TorchCall) -> list[Tensor]:
 
 
 def _divide_blocks(call: TorchCall, weight: Tensor, inputs: Tensor, outputs: Tensor, transposed: bool) -> None:
-    """Record that a grouped convolution can lose whole blocks, or the same place in each; labels [blocks, places].
+    """Record which channels a grouped convolution can lose: whole blocks, or the same place in each.
+
+    The labels are [blocks, places].
 
     A transposed convolution can only lose whole blocks.
     """
@@ -146,7 +148,10 @@ def keep(call: TorchCall) -> list[Tensor]:
 
 
 def combine(call: TorchCall) -> list[Tensor]:
-    """Compute element by element: elements that meet are the same channel, except if one tensor is broadcast."""
+    """Compute element by element.
+
+    Elements that meet are the same channel, except if one tensor is broadcast.
+    """
     shape = call.made[0].shape
     tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Tensor)]
     followed = [tensor for tensor in tensors if follows(tensor)]

@@ -48,7 +48,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class TensorView:
-    """A view of one of the model's tensors, with the original dimension of each dimension; None for copies."""
+    """A view of one of the model's tensors, with the original dimension of each dimension.
+
+    Copies have None instead.
+    """
 
     name: str
     dims: tuple[int | None, ...]
@@ -156,7 +159,10 @@ class Trace:
 
 
 def _moved(numbers: Tensor, moved: Tensor) -> list[int | None] | None:
-    """Return the original dimension of each dimension of a moved tensor; None if dimensions were split or merged."""
+    """Return the original dimension of each dimension of a moved tensor.
+
+    It is None if dimensions were split or merged.
+    """
     dims: list[int | None] = []
     for size, dim in zip(moved.shape, range(moved.dim()), strict=True):
         steps = (moved.narrow(dim, 1, size - 1) - moved.narrow(dim, 0, size - 1)).unique().tolist() if size > 1 else [0]
@@ -255,7 +261,7 @@ def run(
         except Exception as error:
             return trace, error
         returned += [rules.compact(tensor.labels) for tensor in tensors_in(result) if isinstance(tensor, Followed)]
-    output = trace.pin("they are what the model returns")
+    output = trace.pin("they are outputs of the model")
     for labels in returned:
         trace.unite(labels, output)
     return trace, None
