@@ -28,6 +28,7 @@ from driftlab.platform.scaling.selecting import alone_limit_s, same
 BUCKETS = 8  # of the remaining latency limit
 FIRST_EPSILON, LAST_EPSILON = 1.0, 0.1  # probability of a random operator, in the first and last episode
 LEARNING_RATE = 0.3
+EPISODES = 200  # of Q-learning
 State = tuple[int, int]  # stage, and bucket of the remaining limit
 
 
@@ -35,7 +36,6 @@ State = tuple[int, int]  # stage, and bucket of the remaining limit
 class AdaDeep(PathScaling):
     """AdaDeep (TMC 2020): Q-learning selects operators once; repeated only for new accuracies."""
 
-    episodes: Annotated[int, Ge(1), Means("episodes of Q-learning")] = field(default=200, metadata={CHOOSING: True})
     energy_weight: Annotated[float, Ge(0), Le(1), Means("weight of energy in the reward")] = field(
         default=0.3, metadata={CHOOSING: True}
     )
@@ -53,8 +53,8 @@ class AdaDeep(PathScaling):
         limit_s = alone_limit_s(budget)
         rng, values = rng_for(0, "adadeep"), dict[tuple[State, str], float]()
         rewards: dict[int, float] = {}
-        for episode in range(self.episodes):
-            epsilon = FIRST_EPSILON + (LAST_EPSILON - FIRST_EPSILON) * episode / max(1, self.episodes - 1)
+        for episode in range(EPISODES):
+            epsilon = FIRST_EPSILON + (LAST_EPSILON - FIRST_EPSILON) * episode / (EPISODES - 1)
             steps = self._run_episode(variants, paths, options, values, (limit_s, epsilon, rng))
             which = paths[tuple(name for _, name in steps)]
             rewards[which] = reward = self._reward(variants, which, limit_s)

@@ -279,13 +279,13 @@ def store(master: Master) -> Weights:
     return arrays
 
 
-def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], bottleneck: int, min_keep: int) -> Master:
+def restore(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Master:
     """Restore a stored master of this model, for frames of this size."""
     example = torch.zeros(1, 3, *size, device=device_of(model))
     channel_groups = groups(model, example)
     sites, _ = gating.find_sites(model, channel_groups, example)
     with torch.random.fork_rng(devices=()):
-        gated = GatedNetwork(copy_model(model), sites, bottleneck, min_keep).to(device_of(model)).eval()
+        gated = GatedNetwork(copy_model(model), sites).to(device_of(model)).eval()
     restore_entries(gated, _part(arrays, "master/"))
     links = {
         name: _link(gated.network, name, arrays)

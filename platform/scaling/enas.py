@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.paths import Path
     from driftlab.platform.networks.training.training_loop import DataSplits, Rows, TrainingSchedule
 
+CONTROLLER_LEARNING_RATE = 0.02
+
 
 @dataclass(frozen=True)
 class Enas(PathSearchScaling):
     """ENAS (ICML 2018): RL controller over a weight-sharing supernet; run the best sampled path."""
 
     steps: Annotated[int, Ge(0), Means("controller steps after each epoch, one path each")] = 30
-    controller_learning_rate: Annotated[float, Gt(0), Le(10), Means("learning rate of the controller")] = 0.02
     candidates: Annotated[int, Ge(1), Means("paths drawn and compared at the end")] = 10
 
     def find_path(self, branched: Branched, data: DataSplits, schedule: TrainingSchedule) -> Path:
@@ -40,7 +41,7 @@ class Enas(PathSearchScaling):
         from driftlab.platform.scaling.controller import Controller
 
         rng = rng_for(data.seed, "scaling", "enas")
-        controller = Controller(branched.space.counts, int(rng.integers(2**31)), self.controller_learning_rate)
+        controller = Controller(branched.space.counts, int(rng.integers(2**31)), CONTROLLER_LEARNING_RATE)
 
         def learn(rows: Rows) -> None:
             network = branched.shared(controller.draw(rng))

@@ -33,6 +33,7 @@ from driftlab.platform.scaling.selecting import predicted_slowdown, same
 Floats = npt.NDArray[np.float64]
 Names = tuple[str, ...]
 SLACK = 1e-12  # of comparisons between sums
+MEMORY_STEP_BYTES = 2.0**20 / 10  # step in which a memory limit is relaxed
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +89,6 @@ class BlockProfiles:
 class LegoDnn(PathScaling):
     """LegoDNN (MobiCom 2021): select one variant per block from additive accuracy and latency profiles."""
 
-    memory_step: Annotated[float, Gt(0), Le(1e9), Means("step in which a memory limit is relaxed", "bytes")] = field(
-        default=2.0**20 / 10, metadata={CHOOSING: True}
-    )
     latency_step_s: Annotated[float, Gt(0), Le(3600), Means("step in which a latency limit is relaxed", "s")] = field(
         default=0.1, metadata={CHOOSING: True}
     )
@@ -103,7 +101,7 @@ class LegoDnn(PathScaling):
         numbers, accuracy_drop, idle_s, memory = profiles.totals
         latency_s = np.minimum(idle_s * predicted_slowdown(budget), np.finfo(np.float64).max)
         fits = np.isin(numbers, fit_memory(variants, numbers, budget))
-        memory_limit = relaxed(budget.memory_bytes, float(memory[fits].min()), self.memory_step)
+        memory_limit = relaxed(budget.memory_bytes, float(memory[fits].min()), MEMORY_STEP_BYTES)
         fits &= memory <= memory_limit + SLACK
         limit_s = relaxed(budget.latency_s, float(latency_s[fits].min()), self.latency_step_s)
         fits &= latency_s <= limit_s * (1 + SLACK)

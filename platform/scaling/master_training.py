@@ -30,6 +30,8 @@ from driftlab.platform.scaling.growing import PruningContext
 logger = logging.getLogger(__name__)
 CALIBRATION_BATCH = 256  # frames, in the order of the data set
 DRAWN_RATIOS = 2  # per step, between the smallest ratio and 1
+GATE_PENALTY = 1e-6  # weight of the sum of gates in the loss
+LINK_PENALTY = 5e-4  # weight of the links in the loss, for `knowledge: penalty`
 Rows = npt.NDArray[np.int64]
 
 
@@ -39,12 +41,8 @@ class MasterPlan:
 
     stages: tuple[float, ...]  # smallest keep ratio of each stage
     schedule: TrainingSchedule  # of each stage
-    gate_penalty: float
     link_mode: LinkMode
     orthogonal: bool
-    link_penalty: float
-    bottleneck: int
-    min_keep: int
 
 
 @dataclass
@@ -64,7 +62,7 @@ def train_master(context: PruningContext, sites: Sequence[GateSite], plan: Maste
     """
     network = copy.deepcopy(context.model)
     layers = knowledge.layers_with_knowledge(network, head_of(network, context.data.example(network)))
-    gated = GatedNetwork(network, sites, plan.bottleneck, plan.min_keep).to(device_of(network)).eval()
+    gated = GatedNetwork(network, sites).to(device_of(network)).eval()
     master = MasterInTraining(gated, layers)
     if plan.link_mode == "reparam":
         knowledge.parametrise(network, layers)
@@ -94,10 +92,10 @@ def _train_stage(context: PruningContext, master: MasterInTraining, plan: Master
             outputs, raw = gated.run(images)
             loss = context.data.task.loss(outputs, context.data.train.labels[rows])
             if loss is not None:
-                torch.autograd.backward((loss + plan.gate_penalty * _mean_gates(raw.values())) / len(ratios))
+                torch.autograd.backward((loss + GATE_PENALTY * _mean_gates(raw.values())) / len(ratios))
         # Second loss: the distance between layers and mixtures of their knowledge; the other modes have none.
         if penalty is not None:
-            torch.autograd.backward(plan.link_penalty * penalty.loss(gated.network))
+            torch.autograd.backward(LINK_PENALTY * penalty.loss(gated.network))
         for value in decayed:  # gates and mixings have no weight decay
             if value.grad is not None:
                 value.grad.add_(value.detach(), alpha=plan.schedule.weight_decay)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from driftlab.platform.scaling.growing import Footprint, Growth, PruningContext
 
 logger = logging.getLogger(__name__)
+GROW_LEARNING_RATE = 0.03  # initial, after each growing step
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,6 @@ class Nested(WidthScaling):
     prune_epochs: Annotated[int, Ge(0), Means("epochs of retraining after each pruning step", "epochs")] = 2
     prune_learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after pruning")] = 0.02
     grow_epochs: Annotated[int, Ge(0), Means("epochs of training after each growing step", "epochs")] = 3
-    grow_learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate after growing")] = 0.03
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
 
     nested = True
@@ -123,7 +123,7 @@ class Nested(WidthScaling):
         from driftlab.platform.networks.training.training_loop import TrainingSchedule, train_best
         from driftlab.platform.scaling import growing
 
-        schedule = TrainingSchedule(self.grow_epochs, self.grow_learning_rate, self.batch)
+        schedule = TrainingSchedule(self.grow_epochs, GROW_LEARNING_RATE, self.batch)
         order = growing.nested_order(context.groups, roadmap)
         footprints = roadmap[::-1]
         descendants = [growing.reorder_nested(context, footprints[0], order)]

@@ -55,8 +55,6 @@ class Surrogate(Scaling):
     mixing: Annotated[Literal["orthogonal", "softmax"], Means("mixing matrices of knowledge mix_fixed")] = "orthogonal"
     absorb_alpha: Annotated[float, Ge(0), Le(1), Means("share of a filter's change that updates the master")] = 1.0
     bn_alpha: Annotated[float, Ge(0), Le(1), Means("share of a batch norm's change that updates the master")] = 0.2
-    bottleneck: Annotated[int, Ge(1), Means("factor by which the hidden layer of a gate is narrower")] = 16
-    min_keep: Annotated[int, Ge(1), Means("minimum channels per group")] = 2
     stages: Annotated[tuple[float, ...], Gt(0), Le(1), Means("smallest keep ratio of each training stage, falling")] = (
         0.8,
         0.5,
@@ -65,10 +63,6 @@ class Surrogate(Scaling):
     epochs: Annotated[int, Ge(0), Means("epochs per stage", "epochs")] = 4
     learning_rate: Annotated[float, Gt(0), Le(10), Means("initial learning rate of a stage")] = 0.02
     batch: Annotated[int, Ge(2), Means("batch size", "frames")] = 32
-    gate_penalty: Annotated[float, Ge(0), Le(1), Means("weight of the sum of gates in the loss")] = 1e-6
-    link_penalty: Annotated[float, Ge(0), Le(1), Means("weight of the links in the loss; for knowledge: penalty")] = (
-        5e-4
-    )
 
     needs_data = True
     nested = False
@@ -101,8 +95,8 @@ class Surrogate(Scaling):
             sites, others = find_sites(model, context.groups, data.example(model))
             elastic.refuse_ungated(model, sites, others)
             schedule = TrainingSchedule(self.epochs, self.learning_rate, self.batch)
-            link = self.knowledge, self.mixing == "orthogonal", self.link_penalty
-            plan = MasterPlan(self.stages, schedule, self.gate_penalty, *link, self.bottleneck, self.min_keep)
+            link = self.knowledge, self.mixing == "orthogonal"
+            plan = MasterPlan(self.stages, schedule, *link)
             master = elastic.first_master(train_master(context, sites, plan), context, self.keep_ratios)
             # Surrogate generator: one surrogate per keep ratio for frames of the source.
             images = data.train.images[:SOURCE_SAMPLES]
@@ -152,7 +146,7 @@ class Surrogate(Scaling):
     def restore(self, model: nn.Module, arrays: Weights, size: Size) -> Master:
         from driftlab.platform.scaling.elastic import restore
 
-        return restore(model, arrays, size, self.bottleneck, self.min_keep)
+        return restore(model, arrays, size)
 
     def _ratio_of(self, family: Master, budget: Budget) -> int:
         if budget.variant is not None:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.seeding import rng_for
@@ -38,6 +38,7 @@ Eq8 = Literal["corrected", "as_printed"]
 MAX_COMBINATIONS = 200_000  # of sizes that are all evaluated
 BATCH = 20_000  # combinations per evaluation
 IN_TIME = 1 + 1e-12  # limit of Eq. 11 over the window, with rounding
+TRAINING_SHARE = 0.5  # of the processor, for all retraining
 PENALTY = 10.0  # fitness per window of lateness
 POPULATION, ELITE, REDRAW = 32, 8, 0.2
 MAX_GENERATIONS, MAX_STALE = 200, 60  # in total; without a better vector
@@ -81,7 +82,6 @@ class FilterGrained(Scheduling):
         Literal["auto", "exhaustive", "evolution"],
         Means("search of the sizes; auto: exhaustive up to 200 000 combinations"),
     ] = "auto"
-    train_share: Annotated[float, Gt(0), Le(1), Means("share of the processor for all retraining")] = 0.5
     work_conserving: Annotated[bool, Means("whether the share of finished retraining is divided among the others")] = (
         False
     )
@@ -103,7 +103,7 @@ class FilterGrained(Scheduling):
         apps = read_apps(window)
         learners = [app for app in apps if app.learns and not app.lacks_estimates]
         rules = Rules(
-            self.horizon_s or window.window_s, self.eq8, self.train_share, self.work_conserving, self.allow_none
+            self.horizon_s or window.window_s, self.eq8, TRAINING_SHARE, self.work_conserving, self.allow_none
         )
         running = dict(previous_state(window).own or ())
         sizes = tabulate_sizes(learners, running)
@@ -113,7 +113,7 @@ class FilterGrained(Scheduling):
         }
         picked = {app.app: float(sizes.size[i, k]) for i, (app, k) in enumerate(zip(learners, best, strict=True)) if k}
         total = sum(picked.values())
-        training = np.array([self.train_share * picked.get(app.app, 0.0) / total if total else 0.0 for app in apps])
+        training = np.array([TRAINING_SHARE * picked.get(app.app, 0.0) / total if total else 0.0 for app in apps])
         inference = equal_inference(apps, 1 - float(training.sum()))
         plan = SharePlan(training, inference, [chosen.get(app.app) for app in apps])
         return to_grants(window, apps, plan, self.patience_s, tuple(sorted(picked.items())))

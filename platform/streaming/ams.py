@@ -44,7 +44,6 @@ class Ams(Streaming):
     """
 
     interval_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0
-    max_stretch: Annotated[float, Ge(1), Means("longest interval that ATR may set", "intervals")] = 6.0
     horizon_s: Annotated[float, Gt(0), Means("age up to which samples are trained on", "s")] = 120.0
     min_fps: Annotated[float, Gt(0), Means("lowest sampling rate", "frames/s")] = 0.1
     max_fps: Annotated[float, Gt(0), Means("highest sampling rate", "frames/s")] = 1.0
@@ -54,9 +53,6 @@ class Ams(Streaming):
     control: Annotated[
         Literal["tanh", "linear", "scaled", "fixed"], Means("control law of the sampling rate (ASR); fixed: no control")
     ] = "tanh"
-    phi_target: Annotated[float, Gt(0), Means("φ-score between consecutive samples at which the rate is constant")] = (
-        0.4
-    )
     adaptive_training: Annotated[bool, Means("whether the training interval adapts too (ATR)")] = True
     atr_step_s: Annotated[
         float | None, Gt(0), Means("time between two steps of the training interval; none: one per upload", "s")
@@ -125,7 +121,7 @@ class Ams(Streaming):
 
     def _sampling_control(self, mode: Mode) -> SamplingControl:
         """Scale ASR's steps by r_max: a stream at twice the speed and twice the rates is controlled alike."""
-        control = SamplingControl(mode, self.phi_target, min_fps=self.min_fps, max_fps=self.max_fps)
+        control = SamplingControl(mode, min_fps=self.min_fps, max_fps=self.max_fps)
         if mode == "scaled":  # its gain is per frame/s already
             return control
         return replace(
@@ -134,7 +130,7 @@ class Ams(Streaming):
 
     def _training_control(self) -> TrainingControl:
         """Scale ATR's step by τ_min; without `adaptive_training` the longest interval is the shortest."""
-        control = TrainingControl(max_stretch=self.max_stretch if self.adaptive_training else 1.0)
+        control = TrainingControl() if self.adaptive_training else TrainingControl(max_stretch=1.0)
         step_s = control.step_s * self.interval_s / control.min_interval_s
         return replace(control, min_interval_s=self.interval_s, step_s=step_s, period_s=self.atr_step_s)
 

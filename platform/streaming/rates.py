@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Mode = Literal["tanh", "linear", "scaled"]
+PHI_TARGET = 0.4  # φ-score between consecutive samples at which the rate is constant
+MAX_STRETCH = 6.0  # longest training interval over the shortest one
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class SamplingControl:
     """Parameters of ASR."""
 
     mode: Mode = "tanh"
-    phi_target: float = 0.4  # the φ-score at which the rate is constant
+    phi_target: float = PHI_TARGET  # the φ-score at which the rate is constant
     gain_fps: float = 4.0  # η_r: change of the rate per unit of φ, for small errors (`scaled`: per frame/s of rate)
     max_step_fps: float = 0.2  # `tanh`: the largest change of the rate in one update
     min_fps: float = 0.1  # r_min
@@ -39,7 +41,7 @@ class TrainingControl:
     """Parameters of ATR; both thresholds are shares of r_max."""
 
     min_interval_s: float = 10.0  # τ_min
-    max_stretch: float = 6.0  # the longest interval over τ_min
+    max_stretch: float = MAX_STRETCH  # the longest interval over τ_min
     step_s: float = 2.0  # Δ
     slowdown_below: float = 0.25  # γ_0: enters the slowdown mode
     slowdown_until: float = 0.35  # γ_1: leaves it

@@ -26,7 +26,9 @@ from driftlab.platform.networks.predict import evaluating
 from driftlab.platform.networks.pruning.surgery import Groups, cut
 from driftlab.platform.networks.pruning.surgery.edit import Channels
 
-MIN_HIDDEN = 4
+MIN_HIDDEN = 4  # units of the hidden layer of a gate
+BOTTLENECK = 16  # factor by which this layer is narrower than the output
+MIN_KEEP = 2  # channels of a group
 INITIAL_STD = 0.05  # of the last layer's weights: the gated network starts close to the ungated one
 
 
@@ -85,7 +87,9 @@ class StaticNorm(nn.BatchNorm2d):
 class GatedNetwork(nn.Module):
     """A network that keeps a share of the channels of every gated group, selected per frame."""
 
-    def __init__(self, network: nn.Module, sites: Sequence[GateSite], bottleneck: int, min_keep: int) -> None:
+    def __init__(
+        self, network: nn.Module, sites: Sequence[GateSite], bottleneck: int = BOTTLENECK, min_keep: int = MIN_KEEP
+    ) -> None:
         super().__init__()
         self.network, self.sites, self.min_keep, self.ratio = network, tuple(sites), min_keep, 1.0
         modules: dict[str, Any] = dict(network.named_modules())
