@@ -122,7 +122,7 @@ def test_steps_in_place_are_those_along_one_vector(name, monkeypatch):
     found = []
     for limit in (run.IN_ONE, 0):
         monkeypatch.setattr(run, "IN_ONE", limit)
-        params = {"every": 3, "capacity": 4} if name == "note" else {}
+        params = {"every_frames": 3, "capacity": 4} if name == "note" else {}
         member, model = Member("adaptation", name, tuple(params.items())).make(), build("tiny_classifier", 4, seed=0)
         state = prepared(member, model.eval())
         for number in range(3):
