@@ -94,20 +94,6 @@ def test_a_phase_is_undone_as_a_whole():
     assert len(done.passes.forward) == 6  # what was computed is paid for
 
 
-def test_only_what_learns_has_gradients_and_moves():
-    model, learning = build("tiny_classifier", 4, seed=0).eval(), []
-
-    class Watched(Steered):
-        def train_step(self, run, rows) -> None:
-            learning.extend(name for name, value in model.named_parameters() if value.requires_grad)
-            super().train_step(run, rows)
-
-    member = Watched(losses=("usual",))
-    assert member.adapt(model, member.prepare(model), frames(6), STREAM).iterations == 1
-    assert learning == member.scope(model)
-    assert all(value.requires_grad and value.grad is None for value in model.parameters())
-
-
 def test_a_member_without_a_training_step_is_refused():
     class Lacking(LearningAdaptation, StreamAdaptation):
         pass
