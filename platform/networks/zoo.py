@@ -135,7 +135,11 @@ PUBLISHED: Mapping[str, ZooEntry] = {
         pretraining=LARGE,
     ),
     "resnet56": ZooEntry(
-        CLASSIFICATION, "ResNet-56 for 32 x 32 images, 0.85 M parameters", STAGED, input=SMALL_PICTURES, pretraining=LARGE
+        CLASSIFICATION,
+        "ResNet-56 for 32 x 32 images, 0.85 M parameters",
+        STAGED,
+        input=SMALL_PICTURES,
+        pretraining=LARGE,
     ),
     "wrn_28_10": ZooEntry(
         CLASSIFICATION,

@@ -280,7 +280,7 @@ class TestEveryAdaptation:
         if not member.stream_batch:
             pytest.skip("learns in phases alone")
         done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)
-        assert done.iterations <= 7 // getattr(member, "every_batches", 7)
+        assert done.iterations <= 7 // getattr(member, "every_frames", getattr(member, "every_batches", 7))
         if not done.skipped:
             assert 7 in done.passes.forward
 

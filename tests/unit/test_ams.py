@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -215,10 +215,6 @@ class TestResync:
         assert set(versions[:17]) == {0}  # torn at 6.5 s, sent whole at once and again at 7.5 s, and taken at 8.5 s
         assert versions[17] == 4
 
-    def test_without_a_refusal_nothing_is_sent_whole(self):
-        loop, _ = run(ams(interval_s=5.0), distill(fraction=0.1), duration_s=20.0)
-        assert len({row["values"] for row in rows(loop, "updates")}) == 1
-
 
 @pytest.fixture(scope="module")
 def six() -> Runner:
@@ -327,8 +323,3 @@ class TestRates:
         usual, fast = self.trace(1.0, control), self.trace(4.0, control)
         assert np.array(fast) == pytest.approx(np.array(usual))
         assert len({interval_s for _, interval_s in usual}) > 3
-
-    def test_an_upload_without_a_pair_of_labels_changes_nothing(self):
-        member = Member("streaming", "ams").make()
-        state = replace(member.start(StreamFacts(2.0, 60.0)), fps=0.3, slow=True, interval_s=24.0)
-        assert member.plan_downlink(state, StreamFacts(2.0, 60.0), Stored(1, 1, 0.0, 0.0, ()), 5.0).state == state

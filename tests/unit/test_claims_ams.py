@@ -228,14 +228,6 @@ class TestTraffic:
 
 
 class TestHouse:
-    def test_a_slot_is_read_from_the_spec_of_the_run(self):
-        spec = {"systems": ["one_time", "oracle", part("mine", "ams", streaming={"interval_s": 3})]}
-        tables = Made(spec)
-        assert base.slot(tables, "one_time", "adaptation")["fraction"] == 1.0
-        assert base.slot(tables, "mine", "streaming")["interval_s"] == 3
-        assert base.slot(tables, "mine", "adaptation")["fraction"] == 0.05
-        assert base.slot(tables, "oracle", "streaming").name == "foresight"
-
     @pytest.mark.slow
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):
         tables = Made()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import pytest
 from claims_factory import SEEDS, WOBBLE, ask, measured, part, run_row, word
 from tables_factory import Made
@@ -75,10 +74,6 @@ class TestServer:
         tables = self.fleets({"ams": 5, "ams-steady": 5})
         tables.change("devices", score=lambda row: row["score"] - 0.001 * ("steady/dance/n-3" in row["cell"]))
         assert (measured(ask("AMS-14", tables)).value, word("AMS-14", tables)) == (0, "not reproduced")
-
-    def test_a_fleet_counts_only_when_all_smaller_ones_are_served(self):
-        lost = pd.DataFrame({"seed": 0, "devices": [1, 3, 5, 7], "loss": [0.0, 0.001, 0.02, 0.001]})
-        assert fleets._served(lost).tolist() == [3]
 
     def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
         found = ask("SHARE-1", self.fleets({"ams": 5, "ams-patient": 9}, most=7))

@@ -36,15 +36,6 @@ def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_tra
     assert isinstance(CLAIMS["N-1"].ask(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
 
 
-def test_shares_kept_go_with_the_networks_from_the_smallest_on():
-    found = networks.pruned_alone(pruned(trr_0=[0.3, 0.7, 0.9]))
-    assert found[found["app"] == "a"][["share", "accuracy"]].to_numpy().tolist() == [[0.25, 0.3], [0.5, 0.7], [1, 0.9]]
-
-
-def test_where_a_network_is_missing_nobody_knows_what_was_kept():
-    assert set(networks.pruned_alone(pruned(trr_0=[0.3, 0.9], l1_0=[0.3, 0.7, 0.9]))["system"]) == {"l1-0"}
-
-
 def test_networks_of_one_size_are_compared_and_small_ones_apart_from_large_ones():
     tables = built(FAMILIES)
     assert value("N-2", tables) == pytest.approx((0.0475 + 0.1) / 2)

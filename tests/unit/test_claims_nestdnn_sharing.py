@@ -102,12 +102,6 @@ def test_who_waits_has_no_frames_and_no_accuracy():
     assert found["energy_ratio"] == pytest.approx(0.2 / 0.05)
 
 
-def test_a_level_that_is_not_reached_is_not_made_up():
-    points = pd.DataFrame({"gain": [0.1, 0.2], "speedup": [2.0, 1.5]})
-    assert sharing.crossing(points, "gain", 0.0, "speedup") != sharing.crossing(points, "gain", 0.0, "speedup")
-    assert sharing.crossing(points, "gain", 0.15, "speedup") == pytest.approx(1.75)
-
-
 @pytest.mark.parametrize(
     ("gains", "lowest"), [([0.1, -0.1, 0.1, 0.2], 1.75), ([-0.1, 0.0, 0.0, 0.1], 1.5), ([0.1, -0.1, 0.0, 0.0], 1.0)]
 )
@@ -142,11 +136,6 @@ def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal()
     found = {objective: sharing.costs(tables, {"ours": 0.1}, objective)["ours"] for objective in ("total", "max")}
     assert found["total"].tolist() == pytest.approx([-0.05 + 0.0 + 0.15 + 0.01])
     assert found["max"].tolist() == pytest.approx([0.16])
-
-
-def test_a_priority_multiplies_what_is_never_negative():
-    rows = [share("ours", 0, 0.0, accuracy=0.5, latency_ms=150.0, accuracy_goal=0.6, priority=3.0)]
-    assert sharing.costs(shared(rows), {"ours": 0.1})["ours"].tolist() == pytest.approx([3 * 1.11 - 1])
 
 
 def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
@@ -241,11 +230,3 @@ def test_a_short_run_does_not_say_how_often_who_is_there(number):
     refused = CLAIMS[number].ask(shared(visits("ours", "d", [6, 5, 4])))
     assert isinstance(refused, Untestable)
     assert numbers_in(refused.reason)[:2] == [15, 100_000]
-
-
-def test_an_early_frame_costs_as_much_as_one_in_time():
-    rows = pd.DataFrame(
-        {"latency_ms": [50.0, 100.0, 200.0], "latency_goal_ms": 100.0, "val_accuracy": 0.5, "priority": 1.0}
-    )
-    early, in_time, late = sharing.cost(rows, pd.Series([0.8, 0.8, 0.8]), alpha=1.0)
-    assert early == in_time < late

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from driftlab.datasets.catalogue import find_workload, open_stream
-from driftlab.datasets.domains.orders import ORDERS, Domain, Order, spread
+from driftlab.datasets.catalogue import open_stream
+from driftlab.datasets.domains.orders import ORDERS, Domain, Order
 from driftlab.datasets.domains.stream import shift_cached, turned_boxes, turned_labels
 from driftlab.datasets.frames import IGNORE, NO_CLASS
 from driftlab.errors import RequestError
@@ -71,10 +71,6 @@ class TestOrders:
         first = states[np.flatnonzero(np.diff(states, prepend=-1))][:-1] == 0
         assert runs[first].mean() == pytest.approx(1 / (0.2 * (1 - wanted[0])), rel=0.15)
         assert chain.changes(50) == tuple(np.flatnonzero(np.diff(states[:50])) + 1)
-
-    def test_a_majority_kind_has_neighbours_of_the_same_kind(self):
-        found = spread(["a", "a", "a", "a", "b"], np.random.default_rng(0), "")
-        assert sorted(found) == [0, 1, 2, 3, 4]
 
 
 class TestStream:
@@ -189,10 +185,6 @@ class TestStream:
         stream = opened("domains:streets/driving_la", adapt_s=1.0, shifts=["inversion"])
         labels = stream.at([0.0, 1.25]).labels
         assert (labels[0] == IGNORE).all() and not (labels[1] == IGNORE).any()
-
-    def test_a_domain_workload_has_the_networks_of_its_base(self):
-        names = ("domains:set:digits", "domains:signs/town", "domains:streets/driving_la")
-        assert [find_workload(name).family for name in names] == ["set:digits", "signs", "streets"]
 
     def test_parameters_of_the_base_remain(self):
         plain, crowded = (opened("domains:streets/driving_la", crowd=crowd).at([3.0]).images for crowd in (1.0, 0.0))

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import results_factory as factory
 from PIL import Image
-from typer.testing import CliRunner
 
 from driftlab.cli import app as front
 from driftlab.errors import RequestError
@@ -114,9 +113,6 @@ class TestRequests:
         with pytest.raises(RequestError, match="'tensorboard'"):
             export(folder, "tensorbord")
         assert main("export", str(folder), "--to", "xlsx", monkeypatch=monkeypatch) == 2
-
-    def test_the_format_has_to_be_said(self, folder):
-        assert CliRunner().invoke(front.build_app(), ["export", str(folder)]).exit_code == 2
 
 
 class Client:

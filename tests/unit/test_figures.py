@@ -30,7 +30,6 @@ from driftlab.platform.results.figures import (
 )
 from driftlab.platform.results.figures.base import FigureContent, Panel, View, view_of
 from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
-from driftlab.platform.results.stats import means
 
 EVERY_RUN = {"accuracy", "gains", "traffic"}
 SHOWN = {
@@ -137,14 +136,6 @@ def test_a_run_without_cells_shows_nothing():
 
 
 # --- means
-
-
-def test_means_are_over_seeds_and_not_over_cells():
-    rows = pd.DataFrame({"system": "a", "seed": [0, 0, 0, 1], "value": [0.0, 0.0, 0.0, 1.0]})
-    assert means(rows, ["system"], "value")["mean"].tolist() == [0.5]
-    one = means(rows[rows["seed"] == 0], ["system"], "value")
-    assert one[["low", "high"]].isna().all(axis=None)
-    assert one["n"].tolist() == [1]
 
 
 def test_a_curve_of_many_values_is_that_of_its_quantiles():

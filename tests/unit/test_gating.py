@@ -12,7 +12,7 @@ from torch import nn
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.module_utils import batch_norms
 from driftlab.platform.networks.pruning import gating, knowledge
-from driftlab.platform.networks.pruning.gating import GatedNetwork, find_sites, kept_places, mark_top, top_channels
+from driftlab.platform.networks.pruning.gating import GatedNetwork, find_sites, kept_places, top_channels
 from driftlab.platform.networks.pruning.knowledge import LayerLink
 from driftlab.platform.networks.pruning.surgery import groups
 
@@ -80,19 +80,6 @@ def cut_for(gated: GatedNetwork, raw: dict[str, torch.Tensor], row: int, images:
 
 
 class TestGates:
-    def test_top_channels_keeps_the_largest_and_of_equals_the_first(self):
-        row = torch.tensor([[0.2, 0.9, 0.0, 0.4, 0.7], [0.5, 0.1, 0.3, 0.3, 0.6]])
-        assert (row * mark_top(row, 2)).tolist() == torch.tensor([[0, 0.9, 0, 0, 0.7], [0.5, 0, 0, 0, 0.6]]).tolist()
-        assert (row * mark_top(row, 3))[1].tolist() == torch.tensor([0.5, 0, 0.3, 0, 0.6]).tolist()
-        assert top_channels(torch.zeros(6), 3).tolist() == [0, 1, 2]  # dead gates keep their number of channels
-
-    @pytest.mark.parametrize(
-        ("size", "ratio", "keep"),
-        [(100, 0.29, 29), (5, 0.4, 2), (5, 0.6, 3), (16, 0.01, 2), (1, 0.3, 1), (32, 1.0, 32)],
-    )
-    def test_keep_count_rounds_down_to_at_least_the_minimum(self, size, ratio, keep):
-        assert gating.keep_count(size, ratio, 2) == keep
-
     def test_a_gate_depends_on_the_mean_absolute_input(self):
         gate = gating.ChannelGate(3, 40, 4)
         assert gate.squeeze.out_features == 10

@@ -41,11 +41,6 @@ def passes(system: System) -> list[tuple[float, float]]:
     return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in course(system).learning]
 
 
-def test_answering_takes_as_long_as_there_are_frames():
-    assert course(SYSTEMS["no_custom"]).until(60.0) == pytest.approx(120 * FRAME_S)
-    assert passes(SYSTEMS["no_custom"]) == []
-
-
 def test_large_pictures_take_longer_to_answer():
     large = dataclasses.replace(STREAM, height=64, width=96)
     (found,) = ComputeEstimates(10.0).of(SYSTEMS["no_custom"], [large], run_networks=True)
@@ -73,12 +68,6 @@ def test_on_the_stream_every_batch_is_learned_from():
     adaptation = Member("adaptation", "onda", (("stream_batch", 40),))
     found = passes(System("onda", "", adaptation=adaptation))
     assert found == [(at_s, pytest.approx(40 * forecasts.FORWARD_SHARE)) for at_s in (0.0, 20.0, 40.0)]
-
-
-def test_members_whose_parameters_are_lists_can_be_asked():
-    assert passes(System("listed", "", scaling=Member("scaling", "nested", (("keep_ratios", [1.0, 0.5]),)))) == []
-    distill = Member("adaptation", "distill", (("step_choices", [5, 10]),))
-    assert len(passes(System("listed", "", Member("streaming", "ams"), distill))) == 5
 
 
 def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeypatch):

@@ -94,20 +94,6 @@ def test_a_phase_is_undone_as_a_whole():
     assert len(done.passes.forward) == 6  # what was computed is paid for
 
 
-def test_only_what_learns_has_gradients_and_moves():
-    model, learning = build("tiny_classifier", 4, seed=0).eval(), []
-
-    class Watched(Steered):
-        def train_step(self, run, rows) -> None:
-            learning.extend(name for name, value in model.named_parameters() if value.requires_grad)
-            super().train_step(run, rows)
-
-    member = Watched(losses=("usual",))
-    assert member.adapt(model, member.prepare(model), frames(6), STREAM).iterations == 1
-    assert learning == member.scope(model)
-    assert all(value.requires_grad and value.grad is None for value in model.parameters())
-
-
 def test_a_member_without_a_training_step_is_refused():
     class Lacking(LearningAdaptation, StreamAdaptation):
         pass
@@ -122,7 +108,7 @@ def test_steps_in_place_are_those_along_one_vector(name, monkeypatch):
     found = []
     for limit in (run.IN_ONE, 0):
         monkeypatch.setattr(run, "IN_ONE", limit)
-        params = {"every": 3, "capacity": 4} if name == "note" else {}
+        params = {"every_frames": 3, "capacity": 4} if name == "note" else {}
         member, model = Member("adaptation", name, tuple(params.items())).make(), build("tiny_classifier", 4, seed=0)
         state = prepared(member, model.eval())
         for number in range(3):

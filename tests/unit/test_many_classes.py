@@ -71,11 +71,6 @@ def test_the_loss_covers_every_class_and_ignores_unlisted_labels():
     assert float(CLASSIFICATION.score(counts)) == 0.5
 
 
-def test_phi_compares_classes_above_255_and_ignores_unlisted_ones():
-    assert CLASSIFICATION.phi(299, 43, CLASSES) == CLASSIFICATION.phi(255, 3, CLASSES) == 1.0
-    assert CLASSIFICATION.phi(299, 299, CLASSES) == CLASSIFICATION.phi(NO_CLASS, 3, CLASSES) == 0.0
-
-
 @pytest.mark.parametrize("kind", [0, 255, 256, 299, NO_CLASS])
 def test_a_class_crosses_the_link_and_one_below_256_takes_a_byte(kind):
     packed = CLASSIFICATION.pack(np.int64(kind))

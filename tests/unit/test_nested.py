@@ -18,7 +18,7 @@ from driftlab.platform.networks.pruning.family import extract, restore, store
 from driftlab.platform.networks.pruning.surgery import permute
 from driftlab.platform.networks.training import training_loop
 from driftlab.platform.networks.training.descent import Descent
-from driftlab.platform.networks.training.training_loop import TrainingSchedule, epochs, grade
+from driftlab.platform.networks.training.training_loop import TrainingSchedule, epochs
 from driftlab.platform.networks.vector import layout_of, read
 from driftlab.platform.scaling import growing
 from driftlab.platform.scaling.base import Budget
@@ -98,11 +98,6 @@ def test_growing_from_scratch_uses_no_weights_of_the_footprint(built):
             count = len(old[name])
             assert torch.equal(statistic[:count], old[name])
             assert (statistic[count:] == float(name.endswith("var"))).all()
-
-
-def test_validation_accuracy_never_falls_with_size(built):
-    scores = [grade(network, problem(), problem().val) for network in built.descendants]
-    assert scores == sorted(scores)
 
 
 def test_frozen_coordinates_stay_under_weight_decay_and_all_others_change(built, monkeypatch):

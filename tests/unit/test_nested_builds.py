@@ -72,16 +72,6 @@ def test_cutting_one_filter_saves_its_reads_and_the_reads_of_it(smaller: dict[st
 
 
 @pytest.mark.slow
-def test_equal_seeds_build_equal_families_and_change_no_other_generator():
-    torch.manual_seed(9)
-    before = torch.get_rng_state()
-    first, again = (MEMBER.build(networks()["plain"], problem()) for _ in range(2))
-    torch.manual_seed(9)
-    assert torch.equal(before, torch.get_rng_state())
-    assert first.shared.tobytes() == again.shared.tobytes() and first.val_accuracies == again.val_accuracies
-
-
-@pytest.mark.slow
 def test_a_missed_accuracy_goal_ends_the_roadmap_or_is_refused_at_the_first_step():
     member = Nested(keep_ratios=(0.5, 0.2), accuracy_loss=0.0, prune_epochs=0)
     trained = networks()["plain"]

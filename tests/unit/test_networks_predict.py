@@ -39,14 +39,6 @@ def test_prediction_is_the_argmax_of_each_frame_alone(model, images):
         assert np.array_equal(model(pixels).argmax(1)[0].numpy(), label)
 
 
-def test_batches_have_a_maximum_size_and_no_frames_are_fine(model, images):
-    seen = []
-    model.register_forward_hook(lambda module, given, made: seen.append(len(given[0])))
-    predict(model, images, batch=3)
-    assert seen == [3, 3, 1]
-    assert predict(model, images[:0]).shape == (0, 24, 32)
-
-
 def test_prediction_leaves_modes_and_statistics_as_they_were(model, images):
     model.train()
     model.first[1].eval()  # frozen on purpose

@@ -13,7 +13,6 @@ import pytest
 
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.datasets.sheet import PALETTE
-from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
@@ -21,9 +20,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict, state_of
 from driftlab.platform.sim.nodes.application import AppNode
-from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
-from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.streaming.wire import delta
 from driftlab.platform.world import hardware
 from driftlab.platform.world.cost import inference_j, inference_s
@@ -82,12 +79,6 @@ def column(reply: Any, name: str) -> list[Any]:
     return np.asarray(reply.rows["frames"][0][name]).tolist()
 
 
-@pytest.mark.parametrize("chained", [True, False])
-def test_labels_are_carried_as_the_request_says(chained):
-    made = application()
-    assert AppNode(replace(made._spec, tracks=True, chained=chained), weights())._tracker.chained == chained
-
-
 class TestVersions:
     ARRIVALS_S = (0.6, 1.0, 1.01, 3.9, 4.0)  # between frames, on one, just after, before and on a window's edge
 
@@ -112,13 +103,6 @@ class TestVersions:
         for number, image, labels in zip(wanted, images, seen, strict=True):
             vector.write(model, vectors[number])
             assert np.array_equal(predict(model, image[None])[0], labels)
-
-    def test_weights_that_no_frame_will_use_again_are_dropped(self):
-        node = application()
-        for number in range(1, 6):
-            node.apply(whole(number, seed=number)[0], number - 0.5)
-            watch(node, frames(number, number + 1))
-            assert len(node._versions) == 1
 
     @pytest.mark.parametrize(
         "spoil", [lambda data: data[:-9], lambda data: b"", lambda data: data[:50] + b"!" + data[51:]]
@@ -146,32 +130,6 @@ class TestVersions:
         held = vector.read(other)
         foreign = delta.encode(delta.Change(held, held, None, 1, None), vector.layout_of(other), delta.Format())
         assert application().apply(foreign.data, 1.0).facts.reason.startswith("foreign")
-
-
-class TestTwoCopies:
-    @pytest.mark.parametrize("fraction", [0.05, 1.0])
-    def test_device_and_server_hold_the_same_bits_after_every_update(self, fraction):
-        distill = Member("adaptation", "distill", (("fraction", fraction),))
-        learner, node = LearnerNode(replace(STUDENT, adaptation=distill), weights()), application()
-        digests = set()
-        for number in range(5):
-            seen = frames(number, number + 1)
-            learner.store(seen, seen.labels)
-            answer = DownlinkPlan(None, Phase(4), dense=number == 3)
-            applied = node.apply(learner.train(answer).payload, float(number)).facts
-            assert (applied.accepted, applied.version) == (True, number + 1)
-            assert node._versions[-1].state.vector.tobytes() == learner._vector.tobytes()
-            assert vector.read(learner._model).tobytes() == learner._vector.tobytes()
-            digests.add(node.finish().facts.digest)
-        assert len(digests) == 5
-
-    def test_and_so_they_predict_the_same(self):
-        learner = LearnerNode(replace(STUDENT, adaptation=Member("adaptation", "distill")), weights())
-        seen = frames(0, 2)
-        node = application(snapshots=tuple(seen.times_s))
-        learner.store(seen, seen.labels)
-        node.apply(learner.train(DownlinkPlan(None, Phase(10))).payload, 0.0)
-        assert np.array_equal(shown(watch(node, seen)), predict(learner._model, seen.images))
 
 
 class TestBusy:
@@ -246,12 +204,6 @@ class TestScores:
         assert accuracy == pytest.approx((predicted == truth).mean(axis=(1, 2)))
         assert sum(reply.facts.counts for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
 
-    def test_facts_sum_the_rows(self):
-        reply = watch(application(), frames(0, 3))
-        assert reply.facts.scored == 12
-        assert reply.facts.frame_score_sum == pytest.approx(sum(column(reply, "score_frame")))
-        assert reply.facts.window_score_sum == pytest.approx(sum(column(reply, "score_window")))
-
     def test_a_frame_whose_truth_is_unknown_counts_for_nothing(self):
         """One of them made the score of a whole run NaN."""
         seen = frames(0, 2)
@@ -274,21 +226,11 @@ class TestScores:
         )
         assert column(given, "score_window") == column(own, "score_window")
 
-    def test_frames_are_numbered_through(self):
-        node = application()
-        numbers = [n for start_s in (0, 1, 2) for n in column(watch(node, frames(start_s, start_s + 1)), "frame")]
-        assert numbers == list(range(12))
-
 
 class TestPictures:
     def test_only_the_wanted_frames_are_kept(self):
         reply = watch(application(snapshots=(0.5, 1.75, 9.0)), frames(0, 2))
         assert [chunk["time_s"] for chunk in reply.rows["snapshots"]] == [[0.5], [1.75]]
-
-    def test_late_in_a_stream_too(self):
-        seen = replace(frames(0, 2), times_s=1e5 + np.arange(8) / FPS)
-        reply = watch(application(snapshots=(1e5 + 0.5,)), seen)
-        assert [chunk["time_s"] for chunk in reply.rows["snapshots"]] == [[1e5 + 0.5]]
 
     def test_they_show_frame_and_truth(self):
         seen = frames(0, 1)

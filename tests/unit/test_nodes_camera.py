@@ -34,11 +34,6 @@ def test_windows_show_every_frame_once():
     assert np.array_equal(images, stream().at(times_s).images)
 
 
-def test_a_window_between_two_frames_is_empty():
-    reply = CameraNode(SPEC).capture(0.1, 0.3)
-    assert (reply.facts.frames, len(reply.payload)) == (0, 0)
-
-
 @pytest.mark.parametrize("codec", ["png", "jpeg"])
 def test_what_is_received_is_what_the_codec_leaves_and_no_truth(codec):
     times_s = (0.4, 2.0, 7.6)
@@ -104,12 +99,6 @@ def test_a_larger_upload_may_be_torn_as_well():
     sampling = Sampling((0.4,), 8.0, codec="jpeg", scale=2)
     torn = receive(CameraNode(SPEC).upload(sampling).payload, sampling, SIZE, MessageDamage("cut", 1))
     assert torn.facts.refused.startswith("torn")
-
-
-def test_x264_s_account_of_itself_is_counted_beside_what_is_sent():
-    facts = CameraNode(SPEC).upload(Sampling((0.4, 2.0), 8.0, codec="h264")).facts
-    assert facts.gross_bytes - facts.bytes > 600
-    assert 0 < facts.host_seconds < 10
 
 
 def test_a_checkpoint_leaves_the_open_stream_behind():

@@ -9,7 +9,7 @@ import pytest
 from stream_factory import FROZEN, columns, member, real, spent, stream, watched
 
 from driftlab.platform.sim.nodes import observing
-from driftlab.platform.sim.nodes.observing import BATCH_FRAMES, DomainCounter, UsualRange
+from driftlab.platform.sim.nodes.observing import BATCH_FRAMES, DomainCounter
 
 FEATURES = 16
 
@@ -50,17 +50,6 @@ class TestCounting:
     def test_nothing_is_decided_before_enough_is_usual(self):
         early = observing.REFERENCE + observing.MIN_BATCHES - 1
         assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}
-
-    def test_the_limit_is_four_deviations_above_the_mean_of_twenty(self):
-        trace = UsualRange()
-        for value in range(30):
-            trace.average = float(value)
-            trace.keep()
-        usual = np.arange(10, 30)
-        limit = usual.mean() + 4 * usual.std()
-        for value, above in ((limit - 0.1, False), (limit + 0.1, True)):
-            trace.average = value
-            assert trace.unusual(value) == above
 
 
 def seen_by(adaptation: Any = FROZEN, **params: Any) -> dict[str, list[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.metrics import confusion, miou
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import vector
@@ -61,12 +59,6 @@ class TestStore:
         wanted = [1 - float(miou(confusion(labels[i + 1], labels[i], CLASSES))) for i in range(4)]
         assert found == pytest.approx(wanted)
 
-    def test_the_same_labels_again_are_no_change(self):
-        node, seen = learner(), frames(0.0, 1.0)
-        same = np.stack([seen.labels[0]] * 2)
-        assert node.store(seen, same).facts.phis == (0.0,)
-        assert node.store(seen, same).facts.phis == (0.0, 0.0)
-
     def test_a_change_is_told_from_the_sample_before_even_when_the_horizon_has_passed_it(self):
         node = learner()
         store(node, 0.0, 1.0)
@@ -95,10 +87,6 @@ class TestStore:
         assert node.store(frames(3.0), np.full_like(labels[:1], CLASSES + 1)).facts.usable_s == 1.0
         assert store(node, 4.0).usable_s == 4.0
 
-    def test_where_no_label_counts_no_sample_is_usable(self):
-        seen = frames(0.0, 1.0)
-        assert learner().store(seen, np.full_like(seen.labels, IGNORE)).facts.usable_s is None
-
     def test_it_counts_labels_that_name_no_class_among_those_that_came(self):
         node, seen = learner(), frames(0.0, 1.0)
         labels = seen.labels.copy()
@@ -126,22 +114,6 @@ class TestTrain:
         assert node.train(replace(few, dense=True)).facts.bytes > 2 * size
         node.switch(0)
         assert node.train(few).facts.bytes > 2 * size
-
-    def test_facts_are_of_this_phase(self):
-        node = learner()
-        store(node, 0.0, 1.0)
-        facts, payload = (lambda reply: (reply.facts, reply.payload))(node.train(DownlinkPlan(None, Phase(7))))
-        assert facts.iterations == 7
-        assert facts.bytes == len(payload)
-        assert facts.loss_first != facts.loss_last
-        assert facts.skipped == ""
-        assert facts.host_seconds > 0
-
-    def test_old_samples_leave_the_buffer(self):
-        node = learner()
-        store(node, 0.0, 1.0, 2.0)
-        node.train(DownlinkPlan(None, Phase(1), oldest_s=1.0))
-        assert store(node, 3.0).buffered == 3
 
     def test_nothing_to_learn_from_is_no_update_and_no_version(self):
         node = learner()
@@ -174,29 +146,6 @@ class TestTrain:
         facts = node.train(DownlinkPlan(None, Phase(60))).facts
         assert facts.loss_last < facts.loss_first / 2
 
-    def test_chance_depends_on_the_stream_and_the_phase_alone(self):
-        def sent(seed: int) -> list[bytes]:
-            node = learner(seed)
-            store(node, 0.0, 1.0, 2.0)
-            return [node.train(DownlinkPlan(None, Phase(2))).payload for _ in range(2)]
-
-        assert sent(0) == sent(0)
-        assert sent(0)[0] != sent(1)[0]
-
-    def test_every_phase_draws_anew(self, monkeypatch):
-        node, drawn = learner(), []
-        adapt = Distill.adapt
-
-        def noted(self, model, state, batch, phase):
-            drawn.append(copy.deepcopy(batch.rng).integers(0, 2**60))
-            return adapt(self, model, state, batch, phase)
-
-        monkeypatch.setattr(Distill, "adapt", noted)
-        store(node, 0.0, 1.0)
-        for _ in range(3):
-            node.train(DownlinkPlan(None, Phase(1)))
-        assert len(set(drawn)) == 3
-
     def test_values_too_large_for_half_precision_are_clamped_and_counted_at_both_ends(self):
         node = learner(fraction=1.0, learning_rate=1e-30)
         weights = vector.read(node._model)
@@ -227,23 +176,3 @@ class TestResend:
         node.train(DownlinkPlan(None, Phase(2)))  # lost on the way
         whole, update = node.resend(), node.train(DownlinkPlan(None, Phase(2)))
         assert np.array_equal(self.after(whole.payload, update.payload), vector.read(node._model))
-
-    def test_it_carries_every_weight_and_trains_nothing(self):
-        node = learner()
-        store(node, 0.0, 1.0)
-        node.train(DownlinkPlan(None, Phase(2)))
-        before = vector.read(node._model)
-        facts = node.resend().facts
-        assert (facts.values, facts.iterations, facts.loss_first, facts.skipped) == (len(before), 0, None, "")
-        assert facts.bytes > 2 * len(before)
-        assert np.allclose(vector.read(node._model), before, rtol=1e-3, atol=1e-7)
-
-    def test_phases_go_on_as_if_nothing_had_happened(self):
-        """What is sent again is rounded, so weights differ by that; chance does not."""
-        lost, kept = learner(), learner()
-        for node in (lost, kept):
-            store(node, 0.0, 1.0)
-            node.train(DownlinkPlan(None, Phase(2)))
-        lost.resend()
-        values = [node.train(DownlinkPlan(None, Phase(2))).facts for node in (lost, kept)]
-        assert values[0].loss_first == pytest.approx(values[1].loss_first, rel=1e-3)

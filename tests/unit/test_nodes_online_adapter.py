@@ -19,7 +19,6 @@ from stream_factory import (
     HALF,
     LESSON_J,
     LESSON_S,
-    Steps,
     application,
     between,
     columns,
@@ -31,13 +30,9 @@ from stream_factory import (
     steps,
     stream,
     watched,
-    weights,
 )
 
-from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.sim.nodes.learner import LearnerNode
-from driftlab.platform.streaming.base import DownlinkPlan
 
 
 class TestByHand:
@@ -213,13 +208,6 @@ def test_what_comes_later_changes_nothing_before(name, known):
     assert other != honest
 
 
-def test_the_latency_of_a_batch_holds_the_wait_for_it():
-    found = watched(made("tent batch exclusive"), stream(8.0), (0.0, 8.0))
-    first = found["frames.latency_ms"][:3]
-    assert np.diff(first) == pytest.approx([-500.0, -500.0])
-    assert first[2] > 0
-
-
 @pytest.mark.parametrize("name", [name for name in FOLLOWING if name not in ("tracking", "frozen", "steps")])
 def test_labels_in_frames_reach_no_member_that_learns_without(name):
     seen = stream(10.0)
@@ -229,20 +217,3 @@ def test_labels_in_frames_reach_no_member_that_learns_without(name):
     for column in honest:
         if not any(word in column for word in ("score", "accuracy", "facts")):
             assert other[column] == honest[column], column
-
-
-def test_what_a_member_is_given_holds_no_labels(monkeypatch):
-    given, adapt, answer = [], Steps.adapt, Steps.predict
-
-    def noted(call: Any) -> Any:
-        return lambda self, model, memory, batch, *rest: (
-            given.append(batch.labels) or call(self, model, memory, batch, *rest)
-        )
-
-    monkeypatch.setattr(Steps, "adapt", noted(adapt))
-    monkeypatch.setattr(Steps, "predict", noted(answer))
-    watched(application(steps()), stream(4.0), (0.0, 4.0))
-    learner = LearnerNode(application(steps())._spec.student, weights())
-    learner.store(stream(2.0), stream(2.0).labels)
-    learner.train(DownlinkPlan(None, Phase(1)))
-    assert given == [None] * 9

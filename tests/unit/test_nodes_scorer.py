@@ -37,19 +37,3 @@ def test_each_frame_is_scored_over_the_last_ten_seconds(fps, parts, seed):
     for index in range(n):
         inside = (times_s > times_s[index] - WINDOW_S + 1e-9) & (times_s <= times_s[index])
         assert found[index] == pytest.approx(float(miou(confusion(predicted[inside], truth[inside], CLASSES))))
-
-
-def test_memory_is_that_of_one_window():
-    scorer = Scorer(CLASSES)
-    for number in range(30):
-        predicted, truth = maps(8, number)
-        scorer.score(number * 2.0 + np.arange(8) / 4, predicted, truth)
-        assert len(scorer._times_s) == len(scorer._counts) <= WINDOW_S * 4 + 8
-
-
-def test_the_batch_s_matrix_is_of_the_batch_alone():
-    scorer = Scorer(CLASSES)
-    for number in range(2):
-        predicted, truth = maps(8, number)
-        scores = scorer.score(number * 2.0 + np.arange(8) / 4, predicted, truth)
-        assert np.array_equal(scores.counts, confusion(predicted, truth, CLASSES))

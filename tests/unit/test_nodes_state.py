@@ -7,11 +7,9 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from state_factory import CLASSES, DEVICE, HEIGHT, SERVER, WIDTH, frames
+from state_factory import CLASSES, HEIGHT, SERVER, WIDTH, frames
 
-from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import state
@@ -49,11 +47,6 @@ def application(adaptation: Member = FROZEN, scaling: Member = FIXED, weights: A
 def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any = None) -> LearnerNode:
     spec = replace(STUDENT, adaptation=adaptation, scaling=scaling)
     return LearnerNode(spec, weights or state_of(build("half", CLASSES, seed=0)))
-
-
-def watch(node: AppNode, seen: Frames) -> Any:
-    """Let an application see frames with the whole machine, and wait until every answer is there."""
-    return node.run_stream(seen, None, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), 1.0),))
 
 
 def trained(node: LearnerNode, start_s: float, answer: DownlinkPlan = TRAIN) -> bytes:
@@ -113,36 +106,11 @@ class TestUpdates:
         assert device.apply(server.resend().payload, 2.0).facts.accepted
         assert in_step(device, server)
 
-    def test_buffers_are_compared_with_those_last_sent(self):
-        server, device = learner(), application()
-        built = state.read(server._model)
-        assert device.apply(trained(server, 0.0), 1.0).facts.accepted
-        same = server._pack(TRAIN, None).data
-        state.write(server._model, built)
-        undone = server._pack(TRAIN, None).data
-        assert (same[4], undone[4]) == (1, 2)
-        assert device.apply(same, 2.0).facts.accepted
-        assert device.apply(undone, 3.0).facts.accepted
-        assert newest(device) == bits_of(built)
-
     def test_as_long_as_none_moved_none_is_sent(self):
         server = learner(Member("adaptation", "distill"))
         messages = [trained(server, 0.0), server.resend().payload, trained(server, 5.0, replace(TRAIN, dense=True))]
         server.switch(0)
         assert [data[4] for data in (*messages, trained(server, 9.0))] == [1] * 4
-
-    def test_versions_are_used_with_their_own_buffers(self):
-        server, device = learner(), application()
-        states = [newest(device)]
-        for number in range(2):
-            assert device.apply(trained(server, 10.0 * number), 1.0 + number).facts.accepted
-            states.append(newest(device))
-        shown = []
-        blank = np.zeros((1, HEIGHT, WIDTH), np.uint8)
-        device._predict = lambda sights: shown.append(bits_of(state.read(device._model))) or blank
-        watch(device, frames(0.0))  # shown at 0, 1 and 2 s
-        assert shown == states
-        assert len({tuple(bits) for bits in states}) == 3
 
 
 class TestCheckpoints:
@@ -155,32 +123,6 @@ class TestCheckpoints:
         server, device = (pickle.loads(pickle.dumps(node)) for node in (server, device))
         assert device.apply(server.resend().payload, 22.0).facts.accepted
         assert in_step(device, server)
-
-
-class TestDigest:
-    def test_an_update_of_buffers_moves_it(self):
-        server, device = learner(), application()
-        digests = [device.finish().facts.digest]
-        for number in range(2):
-            device.apply(trained(server, 10.0 * number), 1.0 + number)
-            digests.append(device.finish().facts.digest)
-        assert len(set(digests)) == 3
-
-    def test_what_is_learned_on_the_device_moves_it(self):
-        found = []
-        for adaptation in (FROZEN, DEVICE):
-            node = application(adaptation)
-            found.append(node.finish().facts.digest)
-            watch(node, frames(0.0))
-            found.append(node.finish().facts.digest)
-            assert pickle.loads(pickle.dumps(node)).finish().facts.digest == found[-1]
-        assert found[0] == found[1] == found[2] != found[3]
-
-    def test_the_state_of_an_adaptation_on_the_device_moves_it(self):
-        node = application(DEVICE)
-        before = node.finish().facts.digest
-        node._adapter.memory = {"steps": 1}
-        assert node.finish().facts.digest != before
 
 
 @pytest.mark.parametrize("batch_norm", BATCH_NORMS)

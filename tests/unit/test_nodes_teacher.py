@@ -9,7 +9,6 @@ from driftlab.datasets.frames import IGNORE, Frames
 from driftlab.errors import RequestError
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import predict, state_of
-from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 from driftlab.platform.sim.nodes.teacher import TeacherNode, blur_borders, wobble
 from driftlab.platform.sim.setting import TeacherSpec
 
@@ -61,21 +60,6 @@ def test_noise_is_at_borders_and_takes_a_neighbour_s_label():
         assert (around == noisy)[:, wrong].any(axis=0).all()
 
 
-def test_the_first_row_does_not_touch_the_last():
-    labels = np.zeros((HEIGHT, WIDTH), np.uint8)
-    labels[HEIGHT // 2 :] = 1
-    for seed in range(20):
-        wrong = blur_borders(labels, 1.0, seed=seed) != labels
-        assert not wrong[[0, -1]].any()
-        assert not wrong[:, [0, -1]][: HEIGHT // 2 - 1].any()
-
-
-def test_noise_is_as_likely_as_was_asked():
-    labels = np.indices((200, 200)).sum(axis=0).astype(np.uint8) % 2
-    assert (blur_borders(labels, 0.3, seed=0) != labels).mean() == pytest.approx(0.3, abs=0.02)
-    assert np.array_equal(blur_borders(labels, 0.0, seed=0), labels)
-
-
 def test_what_is_unknown_stays_unknown_and_does_not_spread():
     labels = np.indices((40, 40)).sum(axis=0).astype(np.uint8) % 3
     labels[10:20] = IGNORE
@@ -93,13 +77,6 @@ def test_a_network_says_what_it_sees():
     seen = frames(truth=False)
     labels = TeacherNode(TeacherSpec(kind="network", network="tiny"), state_of(model)).label(seen).payload
     assert np.array_equal(labels, predict(model, seen.images))
-
-
-def test_labels_are_packed_without_loss():
-    labels = frames(1).labels
-    packed = TeacherNode(TeacherSpec()).pack(labels)
-    assert packed.facts.bytes == len(packed.payload) < labels.size / 4
-    assert np.array_equal(SEGMENTATION.unpack(packed.payload, HEIGHT, WIDTH), labels[0])
 
 
 @pytest.mark.parametrize("reach_px", [1.0, 3.0])

@@ -70,14 +70,6 @@ def test_labels_follow_the_motion_since_their_frame(chained, step_px):
         assert (found[index] == seen.labels[index])[:, inside].mean() > max(0.9, standing)
 
 
-def test_a_still_world_keeps_its_labels_whatever_the_windows():
-    seen = frames(0, 8, step_px=0)
-    tracker = Tracker()
-    tracker.add(keyframe(seen, 0, arrive_s=0.0))
-    for part in (seen[:3], seen[3:4], seen[4:]):
-        assert np.array_equal(followed(tracker, part), part.labels)
-
-
 def test_the_newest_labels_that_have_arrived_are_used():
     seen = frames(0, 6, step_px=0)
     tracker = Tracker()
@@ -98,13 +90,3 @@ def test_where_a_label_is_unknown_the_prediction_stands():
     found = followed(tracker, seen)
     assert (found[:, :10] == 7).all()
     assert np.array_equal(found[:, 10:], seen.labels[:, 10:])
-
-
-def test_frames_before_the_labels_in_use_are_forgotten():
-    tracker = Tracker()
-    for start in range(0, 40, 4):
-        seen = frames(start, start + 4, step_px=0)
-        tracker.add(keyframe(seen, 0, arrive_s=float(seen.times_s[2])))
-        followed(tracker, seen)
-        assert len(tracker._seen) <= 4
-        assert len(tracker._keyframes) == 1

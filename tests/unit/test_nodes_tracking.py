@@ -58,11 +58,6 @@ def test_frames_that_are_missed_are_not_tracked():
     assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(6 * 0.6 + 4 * FLOW_MACS / 4e6 * 0.6)
 
 
-def test_labels_of_a_frame_that_was_missed_are_carried_all_the_same():
-    """From 1.5 s, which was seen but not answered, over 2 s to 3 s."""
-    assert flows(tracked([(1.5, 2.2)], 4e6 / 0.6), 4e6 / 0.6)[::2] == [0, 0, 0, 2, 1, 1]
-
-
 def test_flows_that_take_long_cost_the_next_frames():
     """Three flows at once last until 2.5 s + 0.505 s; the frame of 3 s is missed."""
     macs_per_s = (4e6 + 3 * FLOW_MACS) / 0.505

@@ -11,7 +11,7 @@ from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream,
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
 from driftlab.platform.core.records import Stored, StreamStatistics
-from driftlab.platform.core.registry import Member, parameter_faults
+from driftlab.platform.core.registry import Member
 from driftlab.platform.networks import state
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.sim.nodes.learner import LearnerNode
@@ -71,12 +71,6 @@ class TestPhases:
         answer = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
         assert (answer.phase, answer.oldest_s) == (Phase(7), oldest_s)
         assert answer.state == Learned(2)
-
-    def test_it_says_where_it_learns_and_what_it_refuses(self):
-        member = OnDevice()
-        assert (member.place, member.feeds_learner, member.needs_labels) == ("device", True, False)
-        wrong = {"period_s": 0, "rate_fps": -1, "horizon_s": 0, "threshold": -1, "iterations": 0}
-        assert len(parameter_faults(OnDevice, wrong)) == 5
 
 
 class TestNoticing:
@@ -139,21 +133,6 @@ class TestLearner:
         assert (done.facts.skipped, done.facts.passes.forward) == ("", (8,))
         assert done.payload is not None
 
-    def test_labels_never_reach_a_member_that_learns_without(self):
-        seen, digests = stream(4.0), set()
-        for labels in (None, seen.labels, np.full_like(seen.labels, 3)):
-            node = learner(Member("adaptation", "tent"))
-            node.store(seen, labels)
-            node.train(DownlinkPlan(None, Phase(3)))
-            digests.add(node.finish().facts)
-        assert len(digests) == 1
-
-    def test_what_is_older_is_forgotten(self):
-        node = learner()
-        node.store(stream(4.0), None)
-        assert node.drop_samples_before(2.9).facts == 2
-        assert node.store(stream(4.0)[:1], None).facts.buffered == 3
-
     def test_domains_are_told_to_a_learner_on_the_device_alone(self):
         """What came over the link does not say of which scene it is."""
         node, sampling = learner(domain_oracle=True), Sampling((0.0, 0.5), 1.0)
@@ -170,26 +149,6 @@ class TestLearner:
         assert node.finish().facts != before
         node.store(stream(10.0)[17:], None)
         assert node.finish().facts == before
-
-    def test_buffers_that_were_sent_are_part_of_the_digest(self):
-        node = learner()
-        before = node.finish().facts
-        node.store(stream(4.0), None)
-        node.train(DownlinkPlan(None, Phase()))
-        after = node.finish().facts
-        node.train(DownlinkPlan(None, Phase(0)))
-        assert len({before, after}) == 2
-        assert node.finish().facts == after
-
-    def test_a_switch_keeps_the_state_and_the_source(self):
-        node = learner(Member("adaptation", "tent"))
-        source = {name: array.tobytes() for name, array in node._state.source.items()}
-        node.store(stream(4.0), None)
-        node.train(DownlinkPlan(None, Phase(3)))
-        node.switch(0)
-        assert node._state.steps == 3
-        assert any(array.any() for array in node._state.moments[0].values())
-        assert {name: array.tobytes() for name, array in node._state.source.items()} == source
 
 
 class TestTryOut:

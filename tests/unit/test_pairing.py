@@ -103,11 +103,6 @@ def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str
     assert compare(tables, "a", "b", column, less_is_better=False).answer == "worse"
 
 
-def test_more_of_a_unit_that_is_no_cost_is_better():
-    tables = scored({"dance": (1.0, 1.1, 1.2)}, {"dance": (0.0, 0.1, 0.2)})
-    assert compare(tables, "a", "b").answer == "better"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "told"),

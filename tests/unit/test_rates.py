@@ -114,11 +114,6 @@ def test_the_rate_of_the_released_code_swings_where_the_stability_bound_says():
         assert max(tail) - min(tail) <= 0.4
 
 
-def test_rates_are_unchanged_without_scores():
-    rates = Rates(0.5, 14.0, slow=True, recent_fps=(0.2, 0.3))
-    assert update_rates(rates, (), SamplingControl(), TrainingControl()) is rates
-
-
 def test_training_interval_has_hysteresis():
     training, rates, trace = TrainingControl(window=1), Rates(1.0, 10.0), []
     for fps in (0.3, 0.2, 0.3, 0.4):
@@ -164,11 +159,3 @@ def test_a_static_scene_ends_at_the_longest_interval():
     assert rising[:25] == [float(s) for s in range(12, 62, 2)]
     assert set(rising[25:]) == {60.0}
     assert rates.fps == 0.1
-
-
-def test_thresholds_scale_with_the_highest_rate():
-    training = TrainingControl(window=3)
-    rates = next_training_interval(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 2.0)
-    assert rates.recent_fps == (0.1, 0.1, 0.9)
-    assert rates.slow  # a mean of 0.37 is below a quarter of 2
-    assert not next_training_interval(Rates(0.9, 10.0, recent_fps=(0.1, 0.1, 0.1)), training, 1.0).slow

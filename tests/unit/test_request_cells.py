@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from driftlab.platform.core.registry import Member
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.core.spec import SystemPart
-from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.lab import cells
 from driftlab.platform.lab.cells import cells_of, system_of
 from driftlab.platform.lab.read import parse
@@ -37,13 +35,6 @@ def part_of(**given: Any) -> SystemPart:
 def grid(**changes: Any) -> list[Cell]:
     document = {"name": "test", "systems": ["no_custom", "one_time"], "workloads": WORKLOADS, "bounds": False}
     return cells_of(parse({**document, **changes}))
-
-
-def test_every_combination_once_seed_by_seed():
-    found = [cell.id for cell in grid(fleets=FLEETS, seeds=[0, 5])]
-    assert len(set(found)) == len(found) == 2 * 2 * 2 * 2
-    assert [cell.split("/")[-1] for cell in found] == ["seed-0"] * 8 + ["seed-5"] * 8
-    assert found[0] == "no_custom/running/one/seed-0"
 
 
 def test_bounds_are_added_where_no_system_stands_for_them():
@@ -77,19 +68,6 @@ def test_over_a_zero_delay_link_a_method_is_a_bound_in_the_same_world():
     ]
 
 
-def test_a_part_changes_the_slots_that_it_names():
-    part = part_of(name="mine", base="one_time", streaming={"name": "one_time", "sample_s": 5})
-    system = system_of(part)
-    assert system.streaming == Member("streaming", "one_time", (("sample_s", 5),))
-    assert system.adaptation == SYSTEMS["one_time"].adaptation
-    assert system.name == "mine"
-
-
-def test_a_system_of_one_s_own_begins_with_null_members():
-    system = system_of(part_of(name="mine", scaling="fixed"))
-    assert [member.name for member in system.members] == ["local", "frozen", "fixed", "uniform"]
-
-
 def test_a_fleet_lists_its_devices_in_order():
     (cell,) = grid(fleets=FLEETS[1:], systems=["no_custom"], workloads=WORKLOADS[:1])
     assert [device.name for device in cell.devices] == ["device-0000", "device-0001", "device-0002"]
@@ -113,12 +91,6 @@ def test_every_device_sees_a_world_of_its_own_the_same_whatever_runs_on_it():
     assert all(len(seeds) == 1 for seeds in worlds.values())
     assert len({min(seeds) for seeds in worlds.values()}) == len(worlds) == 2 * 2 * 3
     assert worlds["streets/running", 1, 2] == {seed_for(1, "stream", "streets/running", 2)}
-
-
-def test_a_stream_is_described_in_full():
-    stream = grid()[-1].devices[0].apps[0].stream
-    assert (stream.workload, stream.fps, stream.height, stream.width) == ("streets/dance", 1.0, 32, 48)
-    assert (stream.duration_s, stream.params) == (6.0, (("pace", 2),))
 
 
 @pytest.mark.slow

@@ -68,12 +68,6 @@ class TestOverrides:
     def test_every_override_changes_the_experiment(self, override):
         assert parse(document(), [override]) != parse(document())
 
-    def test_overrides_change_systems_of_the_table(self):
-        changed = parse(document(systems=["one_time"]), ["systems.0.streaming.sample_s=6"])
-        (cell,) = cells_of(changed)
-        assert dict(cell.system.streaming.params)["sample_s"] == 6
-        assert cell.system.name == "one_time"
-
     def test_every_setting_can_be_overridden(self):
         def leaves(value: Any, place: str = "") -> set[str]:
             if isinstance(value, dict):
@@ -121,14 +115,6 @@ class TestSizes:
         assert parse(self.SIZED, ["size=small"]).seeds == (7,)
         assert parse(self.SIZED, ["size=small"]).student.pretrain_steps == 3
 
-    def test_the_spec_in_full_says_its_size_and_keeps_it_when_it_is_read_again(self):
-        chosen = parse(self.SIZED, ["size=small"])
-        assert chosen.size == "small"
-        assert parse(chosen.model_dump(mode="json")) == chosen
-
-    def test_a_size_comes_before_every_override(self):
-        assert parse(self.SIZED, ["seeds.0=9", "size=small"]).seeds == (9,)
-
     @pytest.mark.parametrize(
         ("changes", "overrides", "said"),
         [
@@ -169,9 +155,6 @@ class TestChoice:
 
     def test_seeds_are_replaced(self):
         assert parse(document(), (), Choice(seeds=(3, 4))).seeds == (3, 4)
-
-    def test_empty_choice_keeps_the_experiment(self):
-        assert parse(document(), (), Choice()) == parse(document())
 
     def test_overrides_apply_to_chosen_systems(self):
         chosen = parse(document(), ["workloads.0.fps=1"], Choice(workloads=("streets/dance",)))

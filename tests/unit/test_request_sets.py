@@ -7,7 +7,7 @@ import pytest
 from driftlab.datasets import labelled
 from driftlab.datasets.signs import sets as signs
 from driftlab.errors import RequestError
-from driftlab.platform.lab import read, sets
+from driftlab.platform.lab import read
 from driftlab.platform.lab.cells import cells_of, points_of
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.world import apps
@@ -32,11 +32,6 @@ def test_a_set_stands_for_its_items_with_changes():
         "again",
     ]
     assert {part.duration_s for part in found[:-1]} == {5.0}
-
-
-@pytest.mark.parametrize("given", [5, 1e-9, True, "streets", {"a": 1}])
-def test_malformed_lists_of_workloads_are_refused(given):
-    assert "workloads" in refused(workloads=given)
 
 
 def test_a_change_may_reach_deeper_and_leaves_the_set_as_it_was():
@@ -99,12 +94,6 @@ def test_workloads_vary_by_their_alias_and_may_give_labels():
 )
 def test_what_is_wrong_is_said(changes, said):
     assert said in refused(**changes)
-
-
-def test_every_built_in_set_is_used_and_valid():
-    texts = "".join(file.read_text() for file in read.FOLDER.glob("*.yaml"))
-    for named in sets.built_in().values():
-        assert all(f"set: {name}" in texts for name in named)
 
 
 @pytest.mark.parametrize("name", read.names())

@@ -309,11 +309,6 @@ def test_a_score_is_called_what_the_student_s_task_calls_it(students, named):
     assert plots.measure(pd.DataFrame({"student": students})) == named
 
 
-def test_scores_of_several_kinds_or_of_none_are_just_scores():
-    assert plots.measure(pd.DataFrame({"student": ["tiny", "tiny_detector"]})) == "score"
-    assert plots.measure(pd.DataFrame({"student": [None]})) == "score"
-
-
 @pytest.mark.slow
 def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_street_names(tmp_path, page, composed):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
@@ -361,13 +356,6 @@ def test_a_film_notes_what_each_frame_scored(folder, film):
     frames = run.frame("frames")
     frames = frames[(frames["cell"] == cell) & (frames["device"] == film.device)].set_index("time_s")["score_frame"]
     assert tile.notes == tuple(f"{frames[time_s]:.2f}" for time_s in film.times_s)
-
-
-@pytest.mark.slow
-def test_a_film_stands_still_for_who_wants_no_motion(page):
-    style = page.partition("<style>")[2].partition("</style>")[0]
-    assert re.search(r"@media \(prefers-reduced-motion: reduce\) \{ \.roll \{ animation: none", style)
-    assert Reader(page).tags["input"] == 1  # and others can stop it
 
 
 @pytest.mark.slow

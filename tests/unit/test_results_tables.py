@@ -84,16 +84,6 @@ def test_chunks_of_many_kinds_join_in_order():
         as_table("devices", "x", [devices(device=np.array(["a"])), devices(device=np.array([1.0]))])
 
 
-def test_what_was_not_measured_is_null():
-    table = as_table("devices", "x", [devices(device=["a", "b"], score=np.array([np.nan, 0.5]), busy_s=None)])
-    assert table["score"].to_pylist() == [None, 0.5]
-    assert table["busy_s"].null_count == 2
-
-
-def test_an_empty_chunk_gives_no_rows():
-    assert len(as_table("devices", "x", [devices(device=[])])) == 0
-
-
 @pytest.mark.parametrize(
     ("chunk", "message"),
     [

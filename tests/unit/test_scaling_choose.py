@@ -27,24 +27,6 @@ def choice(variants: tuple[Variant, ...] = ALL, **budget: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("budget", "chosen"),
-    [
-        ({}, 2),
-        ({"memory_bytes": 40}, 2),
-        ({"memory_bytes": 39}, 1),
-        ({"latency_s": 0.04}, 2),
-        ({"latency_s": 0.04, "share": 0.5}, 1),
-        ({"latency_s": 0.04, "share": 0.25}, 0),
-        ({"energy_j": 0.3}, 1),
-        ({"accuracy": 0.75}, 2),
-        ({"memory_bytes": 25, "latency_s": 0.03, "energy_j": 0.15}, 0),
-    ],
-)
-def test_it_is_the_most_accurate_within_every_limit(budget: dict[str, Any], chosen: int):
-    assert choice(**budget) == chosen
-
-
-@pytest.mark.parametrize(
     "budget",
     [{"memory_bytes": 9}, {"latency_s": 0.001}, {"accuracy": 0.9}, {"share": 0.0, "latency_s": 1.0},
      {"accuracy": 0.75, "memory_bytes": 20}],

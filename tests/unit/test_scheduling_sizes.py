@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 
 import learners_factory as factory
 import numpy as np
@@ -26,9 +25,8 @@ from driftlab.platform.scheduling.elasticdnn import (
     objective,
 )
 from driftlab.platform.scheduling.evaluation import AccuracyFactor, evaluate, trainings_of
-from driftlab.platform.scheduling.gain_model import AppHistory
-from driftlab.platform.scheduling.joint import Joint, _with_expected
-from driftlab.platform.scheduling.sequencing import LearningPace, Offers, _scores, plan_steps
+from driftlab.platform.scheduling.joint import Joint
+from driftlab.platform.scheduling.sequencing import plan_steps
 from driftlab.platform.scheduling.sizing import best_config
 
 
@@ -76,12 +74,6 @@ class TestSizes:
         assert value(PAPER, best, printed) * 2 == pytest.approx(1.374)
         assert durations(PAPER, best[None], printed) == pytest.approx(np.array([[80, 96]]))
 
-    def test_objective_equals_ekyas_mean_accuracy(self):
-        two = sizes([[0.5], [0.5]], [[0.5], [0.7]], [[0.65], [0.72]], [[20], [20]])
-        both = np.array([1, 1])
-        assert value(two, both, Rules(200.0)) == pytest.approx(0.668)
-        assert value(two, both, Rules(200.0, "as_printed")) == pytest.approx(0.617)
-
     def test_size_zero_is_chosen_if_no_sizes_end_in_time(self):
         assert 0 in exhaustive(PAPER, Rules(20.0)).tolist()
         assert exhaustive(PAPER, Rules(1.0)).tolist() == [0, 0]
@@ -115,14 +107,6 @@ class TestSizes:
             assert (best > 0).all()
             assert value(given, found, rules) >= 0.99 * value(given, best, rules)
             assert (found > 0).all()
-
-    @pytest.mark.slow
-    def test_result_does_not_depend_on_the_order_of_applications(self):
-        for seed in range(20):
-            given, order = drawn(seed), np.random.default_rng(seed).permutation(len(drawn(seed).size))
-            turned = Sizes(*(one[order] for one in (given.size, given.before, given.after, given.seconds)))
-            for solve in (exhaustive, evolve):
-                assert solve(given, Rules(600.0))[order].tolist() == solve(turned, Rules(600.0)).tolist()
 
     def test_work_conserving_shares_shorten_the_last_training(self):
         given = sizes([[0.4], [0.1]], [[0.5], [0.5]], [[0.8], [0.6]], [[10], [20]])
@@ -268,19 +252,3 @@ class TestJoint:
             state = allocation.state
             learns = [bool(grant.training_share) for grant in allocation.grants]
             assert learns == [start_s > 100, True] or names[0].learning is None
-
-
-def test_accuracy_drop_during_training_lowers_the_score():
-    pace = LearningPace(np.array([0.0, 1.0]), np.array([0.5, 0.5]), np.array([0.0, 1.0]))
-    seconds, nothing = np.array([[2.0]]), np.zeros((1, 1))
-    offers = [Offers(np.array([[0.5]]), np.array([[drop]]), seconds, nothing) for drop in (0.0, 0.25)]
-    (kept,), (lost,) = (_scores(one, pace, 10.0, np.zeros((1, 1), int), None)[0] for one in offers)
-    assert (kept, lost) == (10 * 0.5 - 2 * 0.5, 10 * 0.5 - 2 * 0.75)
-
-
-def test_chosen_configuration_is_stored_with_its_expectation():
-    candidates = (SimpleNamespace(seconds=3.0), SimpleNamespace(seconds=7.0))
-    view = SimpleNamespace(app=SimpleNamespace(state="offered", candidates=candidates), expected=("a", "b"))
-    past = _with_expected(AppHistory(), view, 1)
-    assert (past.expected, past.usual_s) == ("b", 7.0)
-    assert _with_expected(past, view, None) == replace(past, expected=None)

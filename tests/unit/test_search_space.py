@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-
 import numpy as np
 import pytest
 
@@ -34,17 +32,6 @@ def test_grid_has_both_ends_without_duplicates(domain):
     assert (grid[0], grid[-1]) == pytest.approx((domain.at(0.0), domain.at(1.0))) or isinstance(domain, OneOf)
     assert len({repr(value) for value in grid}) == len(grid)
     assert all(0 <= domain.position(value) <= 1 for value in grid)
-
-
-def test_whole_numbers_are_equally_likely():
-    found = collections.Counter(Range(1, 4, integer=True).at(at) for at in np.random.default_rng(0).random(8000))
-    assert sorted(found) == [1, 2, 3, 4]
-    assert all(abs(count - 2000) < 200 for count in found.values())
-
-
-def test_a_logarithmic_range_gives_each_order_of_magnitude_its_share():
-    drawn = [Range(1e-4, 1e-1, log=True).at(at) for at in np.random.default_rng(0).random(6000)]
-    assert sum(value < 1e-3 for value in drawn) == pytest.approx(2000, abs=150)
 
 
 @pytest.mark.parametrize("value", [2.5, -0.1, True, "1", None])

@@ -21,7 +21,6 @@ from driftlab.datasets.signs.alphabet import (
 )
 from driftlab.datasets.signs.draw import Views, draw
 from driftlab.datasets.signs.presets import PRESETS
-from driftlab.datasets.signs.views import draw_views
 from driftlab.errors import RequestError
 
 SIDE = 96
@@ -100,21 +99,6 @@ def test_patterns_of_sign_and_background_are_all_different(layer):
         assert np.all(image[there] == 128) and (image[here].std() > 20) == (letter != PLAIN)
         found.append(image[here])
     assert all(not np.array_equal(a, b) for k, a in enumerate(found) for b in found[:k])
-
-
-def test_discs_hide_the_sign():
-    blobs = [[[0.0, 0.0, 0.1, 1, 0, 0]]]
-    image = picture(SignClass(0, PLAIN, PLAIN), blobs=blobs)
-    assert image[48, 48].tolist() == [255, 0, 0] and image[48, 48 - 20].tolist() == [255, 255, 255]
-
-
-def test_views_vary_with_the_difficulty():
-    kinds = [SignClass(0, 0, 0)] * 500
-    easy, hard = (draw_views(np.random.default_rng(0), kinds, difficulty) for difficulty in (0.0, 2.0))
-    assert not easy.centres.any() and not easy.turns.any() and not easy.blobs[..., 2].any()
-    assert np.abs(hard.centres).max() == pytest.approx(0.2, abs=0.01) and hard.turns.std() == pytest.approx(
-        0.2, rel=0.2
-    )
 
 
 @pytest.mark.slow

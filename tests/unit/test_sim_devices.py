@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -127,22 +126,6 @@ class TestGrants:
         assert [grant.network and grant.network.name for grant in grants] == ["v1", None, "v1"]
         assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
 
-    def test_who_is_gone_leaves_memory_and_comes_back_to_none(self):
-        app = AppGoals("a")
-        events = (Event(0.0, "start", app), Event(0.0, "start", AppGoals("b")), Event(5.0, "stop", app))
-        events += (Event(10.0, "start", replace(app, priority=4.0)),)
-        asked = Scripted([granted((0.5, 1), (0.5, 0)), granted((1.0, 0)), granted((0.5, 0), (0.5, 1))])
-        device = host(asked, "a", "b", events=events)
-        names = [[one.demand.app for one in window(device, 5.0 * k)] for k in range(3)]
-        assert names == [["a", "b"], ["b"], ["b", "a"]]
-        assert asked.asked[2].demands[1].running is None
-        assert asked.asked[2].demands[1].priority == 4.0
-
-    def test_the_only_network_is_known_without_a_choice(self):
-        device = host(Scripted([granted((1.0, None))]), "a", variants=VARIANTS[:1])
-        (one,) = window(device, 0.0)
-        assert (one.variant, one.network) == (None, VARIANTS[0])
-
     def test_scaling_chooses_what_the_scheduler_leaves_open(self):
         """It hears of the share, of the time between two frames and of the goal, and of its own last word."""
         budgets = []
@@ -156,18 +139,6 @@ class TestGrants:
         networks = [window(device, 5.0 * k)[0].network for k in range(2)]
         assert networks == list(VARIANTS)
         assert budgets == [(1 / 30, None, 0.75, None), (1 / 30, None, 0.75, "choice 1")]
-
-    def test_how_long_the_scheduler_took_is_measured(self):
-        class Slow(Scripted):
-            def allocate(self, window: SchedulerInput) -> Allocation:
-                until_s = time.thread_time() + 0.02
-                while time.thread_time() < until_s:
-                    pass
-                time.sleep(0.1)  # does not count
-                return super().allocate(window)
-
-        grants = window(host(Slow([granted((0.5, 0), (0.5, 0))]), "a", "b"), 0.0)
-        assert {0.02 <= grant.host_seconds < 0.1 for grant in grants} == {True}
 
     @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
     def test_too_few_grants_or_too_much_of_a_machine_is_refused(self, count, share):
@@ -196,9 +167,6 @@ class TestLearning:
 
     def test_learning_takes_half_of_what_the_application_has(self):
         assert self.shares(Grant(0.8)) == [(0.8, None, 2.0), (0.4, 0.4, 2.0), (0.8, None, 1.0)]
-
-    def test_a_scheduler_may_say_how_much(self):
-        assert self.shares(Grant(0.5, training_share=0.3))[1] == (0.5, 0.3, 2.0)
 
     def test_learning_instead_of_answering_takes_all_of_it(self):
         assert self.shares(Grant(0.5, training_share=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
@@ -233,12 +201,6 @@ def several(**more: Any) -> dict[str, Any]:
 
 
 class TestCells:
-    def test_applications_that_watch_one_place_see_the_same(self):
-        (cell,) = cells_of(parse(several()))
-        (device,) = cell.devices
-        assert [app.name for app in device.apps] == ["scene", "cars"]
-        assert device.apps[0].stream == device.apps[1].stream
-
     def test_an_application_is_called_by_its_device_and_beside_others_by_both(self):
         (cell,) = cells_of(parse(several()))
         (device,) = cell.devices

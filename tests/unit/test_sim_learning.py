@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from learning_factory import (
@@ -25,7 +24,6 @@ from loop_factory import (
     WIRE,
     FakeSession,
     Scripted,
-    check_shares,
     rows,
     run,
     run_real,
@@ -39,7 +37,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.sim.inline import InlineBackend
-from driftlab.platform.sim.ledger import PURPOSES, Ledger
+from driftlab.platform.sim.ledger import PURPOSES
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.cost import task_cost
@@ -154,18 +152,6 @@ class TestShares:
         given = {"duration_s": 25.0, "session": switching(), "scheduling": Member("scheduling", name)}
         _, loop = run(Scripted(), apps=("a", "b", "c"), **given)
         assert [seconds(loop, app) for app in "abc"] == [25.0] * 3
-
-
-def test_shares_that_add_up_to_more_than_a_machine_would_be_noticed():
-    loop = SimpleNamespace(ledger=Ledger())
-    for start_s, share, learn in ((0.0, 0.6, None), (5.0, 0.3, 0.05)):
-        loop.ledger.row(
-            "shares", device="d", time_s=start_s, window_s=10.0, inference_share=share, training_share=learn
-        )
-    check_shares(loop)
-    loop.ledger.row("shares", device="d", time_s=9.0, window_s=2.0, inference_share=0.1, training_share=None)
-    with pytest.raises(AssertionError, match=r"of d at 9\.5 s"):
-        check_shares(loop)
 
 
 class TestScaling:

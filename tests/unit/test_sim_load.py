@@ -62,7 +62,7 @@ def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float
 
     clock.process(change())
     clock.run(until=1e4)
-    course = machine.course("a", 0, 1e4)
+    course = machine.share_schedule("a", 0, 1e4)
     stops = [*(time_s for time_s, _ in course[1:]), clock.now]
     done = sum((stop_s - start_s) * pace for (start_s, pace), stop_s in zip(course, stops, strict=True))
     assert done_s(0, alone_s, course) == pytest.approx(ends["a"])

@@ -31,12 +31,11 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.scheduling import uniform
 from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Grant, SchedulerInput, Scheduling
-from driftlab.platform.sim.setting import BuiltNetwork, Device
+from driftlab.platform.sim.setting import BuiltNetwork
 from driftlab.platform.sim.teaching import RETRY_S
 from driftlab.platform.streaming.base import RESYNC_BYTES, DownlinkPlan
 from driftlab.platform.world.apps import AppGoals, Event
-from driftlab.platform.world.hardware import find
-from driftlab.platform.world.link import LINKS, MessageDamage
+from driftlab.platform.world.link import MessageDamage
 
 
 @dataclass
@@ -90,11 +89,6 @@ class TestLeaving:
         assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
         assert [note.now_s for note in session.of("run_stream")] == [10, 30, 40]
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
-
-    def test_a_stop_belongs_to_the_span_that_ends_with_it(self):
-        spec = Device("d", find("phone-hi"), LINKS["zero-delay"], (), events=away(5.0, 7.0))
-        assert spec.stopped(0.0, 5.0) == {"segmentation"}
-        assert spec.stopped(5.0, 10.0) == spec.stopped(0.0, 4.0) == set()
 
     def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
         scheduling = Given(PerWindow(uniform.Uniform().allocate))
@@ -192,12 +186,6 @@ class TestLateServers:
         down = [row["queued_s"] for row in rows(loop, "transfers") if row["direction"] == "down"]
         assert down == pytest.approx([8.5, 12.5, 12.5])
         assert len(session.of("track")) == 3
-
-    def test_what_arrives_after_the_end_is_not_served(self):
-        session, loop = run(Scripted(uploads(5.0, 29.0)))
-        assert len(session.of("label")) == len(rows(loop, "updates")) == 1
-        late = rows(loop, "transfers")[-1]
-        assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.5), "it did not arrive in the session")
 
 
 class TestRefusals:

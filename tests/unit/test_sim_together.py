@@ -104,11 +104,6 @@ def test_an_application_that_leaves_releases_the_other():
     assert [note.node.name for note in session.of("train")] == ["device-0/a"]
 
 
-def test_applications_that_prepare_at_other_times_are_asked_about_one_by_one():
-    _, _, scheduler = ran(("a",))
-    assert [apps for _, apps in scheduler.offers] == [["a"]]
-
-
 # Engines --------------------------------------------------------------------------------------------------------------
 
 

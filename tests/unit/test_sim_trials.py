@@ -13,7 +13,6 @@ import pytest
 from loop_factory import (
     COST,
     FPS,
-    UP_BYTES,
     WIRE,
     FakeSession,
     Given,
@@ -211,13 +210,6 @@ class TestWindows:
         assert seen == [(10.0, 0), (20.0, 20), (25.0, 50)]  # what a window showed is asked for one window late
         for table in ("frames", "transfers", "updates", "shares", "devices", "runs"):
             assert without_host(rows(loop, table)) == without_host(rows(whole, table))
-
-    def test_whoever_looks_may_stop(self):
-        session, loop = begin(Scripted(uploads(5.0)))
-        progress = next(iter(loop.windows()))
-        assert (progress.time_s, progress.accounts["device-0"].up_bytes) == (10.0, UP_BYTES)
-        assert session.now_s == 10.0
-        assert rows(loop, "runs") == []
 
     @pytest.mark.slow
     @pytest.mark.parametrize(

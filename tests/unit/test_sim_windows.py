@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from loop_factory import (
-    COST,
     DOWN_BYTES,
     UP_BYTES,
     FakeSession,
@@ -23,17 +22,9 @@ from loop_factory import (
 
 from driftlab.platform.core.records import Captured, Finished
 from driftlab.platform.core.registry import Member
-from driftlab.platform.scaling.base import single_profile
-from driftlab.platform.sim.setting import BuiltNetwork, TeacherSpec
 
 
 class TestWatching:
-    def test_windows_cover_the_stream_once(self):
-        session, _ = run(Scripted(), duration_s=25.0)
-        assert [note.args for note in session.of("capture")] == [(0, 10), (10, 20), (20, 25)]
-        assert [note.now_s for note in session.of("capture")] == [0, 10, 20]
-        assert sum(session.advances) == 25.0
-
     def test_a_window_is_watched_when_it_is_over_and_asked_for_one_window_late(self):
         session, _ = run(Scripted(), duration_s=30.0)
         assert [note.now_s for note in session.of("run_stream")] == [10, 20, 30]
@@ -56,10 +47,6 @@ class TestWatching:
         asked = session.of("label")
         assert [note.args for note in asked] == [(captured,) for captured in session.of("capture")]
         assert [note.args[1] for note in session.of("run_stream")] == asked
-
-    def test_the_whole_machine_goes_to_the_only_application(self):
-        session, _ = run(Scripted())
-        assert [note.args[3:] for note in session.of("run_stream")] == [(((at, 1.0),),) for at in (0.0, 10.0, 20.0)]
 
     def test_rows_of_the_nodes_come_in_the_order_of_windows(self):
         _, loop = run(Scripted(), devices=2)
@@ -94,10 +81,6 @@ class TestSums:
         (whole,) = rows(loop, "runs")
         assert whole["score"] is whole["score_frame"] is whole["score_global"] is None
 
-    def test_the_digest_tells_other_final_weights(self):
-        digests = {rows(run(Scripted(), devices=n)[1], "runs")[0]["weights_digest"] for n in (1, 2)}
-        assert len(digests) == 2
-
 
 class TestPlacing:
     def specs(self, adaptation: Member) -> dict[str, Any]:
@@ -121,11 +104,6 @@ class TestPlacing:
         placed = {node.kind: args for _, node, args in session.placed}
         assert placed["application"][0].student.adaptation == tent
         assert [device.beside for device in loop.devices.values()] == [training_runs == "concurrent"]
-
-    def test_a_network_s_weights_go_to_the_teacher(self):
-        teacher = BuiltNetwork("teacher", single_profile(COST), "digest", "the teacher's weights")
-        session, _ = run(Scripted(), teacher=teacher, teacher_spec=TeacherSpec(kind="network"))
-        assert session.placed[0][2] == (TeacherSpec(kind="network"), "the teacher's weights")
 
     @pytest.mark.parametrize("snapshots", [0, 1, 3])
     def test_snapshots_are_spread_over_the_first_device_on_frames_that_exist(self, snapshots):

@@ -37,10 +37,6 @@ def test_an_interval_ends_at_what_is_possible():
     assert Estimate(0.1, None, None, 1).within(0.0) == (0.1, None, None, 1)
 
 
-def test_a_share_counts_its_cases():
-    assert stats.share([True, False, True, True]) == (0.75, None, None, 4)
-
-
 def test_a_slope_needs_two_places():
     assert stats.slope([0, 1, 2], [1, 3, 5]) == pytest.approx(2.0)
     assert math.isnan(stats.slope([1, 1], [0, 2]))
@@ -50,12 +46,6 @@ def test_equal_values_share_their_rank():
     assert stats.rank_correlation([1.0, 2, 3], [10.0, 30, 20]) == pytest.approx(0.5)
     assert stats.rank_correlation([1.0, 1, 3], [2.0, 2, 9]) == pytest.approx(1.0)
     assert math.isnan(stats.rank_correlation([1.0, 1, 1], [1.0, 2, 3]))
-
-
-def test_means_are_averaged_within_a_seed_first():
-    rows = pd.DataFrame({"system": "a", "seed": [0, 0, 0, 1], "score": [0.0, 0.3, 0.6, 0.9]})
-    (row,) = stats.means(rows, ["system"], "score", least=0.0, most=0.7).to_dict("records")
-    assert (row["mean"], row["n"], row["low"], row["high"]) == (pytest.approx(0.6), 2, 0.0, 0.7)
 
 
 def groups(**values: list[float]) -> pd.Series:

@@ -36,13 +36,6 @@ class TestOneTime:
         assert (plan.times_s, plan.send_s, plan.next_s) == ((1.5, 3.5), 4.0, None)
         assert one_time.plan_uplink(state, SESSION, 4.0, SEEN) is None
 
-    def test_shorter_stream_is_uploaded_at_its_end(self):
-        assert member("one_time").plan_uplink(False, SESSION, 0.0, SEEN).send_s == 25.0
-
-    def test_all_weights_are_downloaded(self):
-        downlink = member("one_time", iterations=7).plan_downlink(False, SESSION, STORED, 5.0)
-        assert (downlink.phase, downlink.dense) == (Phase(7), True)
-
 
 class TestForesight:
     def test_static_bound_samples_the_whole_stream_once(self):
@@ -62,9 +55,6 @@ class TestForesight:
 
     def test_oracle_of_a_window_drops_older_samples(self):
         assert member("foresight").plan_downlink(None, SESSION, STORED, 10.0).oldest_s == 10.0
-
-    def test_frames_are_sent_lossless(self):
-        assert member("foresight").plan_uplink(None, SESSION, 0.0, SEEN).codec == "png"
 
 
 class TestJustInTime:
@@ -160,15 +150,6 @@ class TestAms:
         downlink = ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0)
         assert (downlink.rate_fps, downlink.interval_s) == (downlink.state.fps, downlink.state.interval_s)
         assert downlink.rate_fps == pytest.approx(0.8, abs=1e-3)
-
-    def test_plan_has_scale_and_stamp(self):
-        plan = member("ams", scale=2, stamp="receipt").plan_uplink(member("ams").start(SESSION), SESSION, 0.0, SEEN)
-        assert (plan.scale, plan.stamp) == (2, "receipt")
-
-    def test_fixed_control_keeps_the_rates(self):
-        ams = member("ams", control="fixed")
-        state = ams.start(SESSION)
-        assert ams.plan_downlink(state, SESSION, Stored(5, 5, 4.5, 4.5, (0.0,)), 5.0).state == state
 
 
 def test_remote_tracking_uploads_the_newest_frame_periodically():

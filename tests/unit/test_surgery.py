@@ -34,31 +34,6 @@ def test_a_chain_has_a_group_per_layer_and_an_output_that_stays():
     assert torch.equal(small.full.weight, plain().full.weight[:, :12])
 
 
-def test_cutting_equals_silencing_the_reads():
-    model = plain()
-    found, keep = groups(model, IMAGE), {"a": torch.tensor([1, 2, 4]), "b": torch.tensor([0, 7])}
-    by_hand = plain()
-    with torch.no_grad():
-        by_hand.b.weight[:, [0, 3, 5]] = 0
-        by_hand.full.weight.view(5, 8, 4)[:, 1:7] = 0
-    expected = by_hand(IMAGE)
-    assert torch.allclose(cut(model, found, keep)(IMAGE), expected, rtol=1e-5)
-    assert torch.allclose(mask(model, found, keep)(IMAGE), expected, rtol=1e-5)
-    assert not torch.allclose(model(IMAGE), expected, rtol=1e-2)
-    # Weights that only removed channels read stay, so that the network can be expanded again.
-    assert torch.equal(mask(model, found, keep).b.weight[1:7], model.b.weight[1:7])
-
-
-def test_a_model_without_channels_of_its_own_has_no_groups():
-    assert groups(nn.ReLU(), IMAGE).sizes == {}
-    assert groups(nn.Conv2d(3, 2, 1), IMAGE).fixed == {"weight": "they are outputs of the model"}
-
-
-def test_a_group_can_do_without_all_but_one():
-    found = groups(plain(), IMAGE)
-    assert cut(plain(), found, {"a": [2], "b": [3]})(IMAGE).shape == (2, 5)
-
-
 def test_after_a_permutation_a_smaller_model_is_a_prefix():
     model = plain()
     found = groups(model, IMAGE)
@@ -86,19 +61,6 @@ def test_edits_change_no_tensor_of_the_original():
             tensor.data.fill_(7)
             assert tensor.grad is None
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_a_residual_sum_ties_its_channels():
-    def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
-        x = net.stem(x)
-        x += net.two(net.one(x).relu())
-        return net.head(x)
-
-    net = Net(forward, stem=conv(3, 6), one=conv(6, 4), two=conv(4, 6), head=conv(6, 2))
-    found = groups(net, IMAGE)
-    assert found.sizes == {"stem": 6, "one": 4}
-    assert found.members["stem"].layers == ("stem", "two")
-    assert cut(net, found, {"stem": [0, 3]}).two.weight.shape == (2, 4, 3, 3)
 
 
 def test_a_depthwise_layer_goes_with_its_producer_and_a_block_goes_as_one_or_evenly():
@@ -149,30 +111,12 @@ def test_pictures_put_side_by_side_have_the_same_channels(join):
     assert found.members["a"].layers == ("a", "b")
 
 
-def test_single_channels_that_are_joined_are_two():
-    net = Net(lambda net, x: net.head(torch.cat([net.a(x), net.b(x)], 1)), a=conv(3, 1), b=conv(3, 1), head=conv(2, 2))
-    assert groups(net, IMAGE).sizes == {"a": 1, "b": 1}
-
-
 def test_two_groups_that_begin_in_one_layer_have_names_of_their_own():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.head(net.both(x) + torch.cat([net.a(x), net.b(x)], dim=1))
 
     net = Net(forward, a=conv(3, 4), b=conv(3, 6), both=conv(3, 10), head=conv(10, 2))
     assert groups(net, IMAGE).sizes == {"both": 4, "both#2": 6}
-
-
-def test_a_gate_is_tied_to_its_channels_and_its_bottleneck_is_free():
-    def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
-        x = net.a(x)
-        average, peak = F.adaptive_avg_pool2d(x, 1), x.amax((2, 3), keepdim=True)
-        gate = net.up(net.down(average).relu()) + net.up(net.down(peak).relu())
-        return net.head(x * gate.sigmoid())
-
-    net = Net(forward, a=conv(3, 6), down=nn.Conv2d(6, 4, 1), up=nn.Conv2d(4, 6, 1), head=conv(6, 2))
-    found = groups(net, IMAGE)
-    assert found.sizes == {"a": 6, "down": 4}
-    assert found.members["a"].layers == ("a", "up")
 
 
 def test_attention_over_channels_is_refused_and_says_where():
@@ -256,23 +200,6 @@ def test_flat_vectors_are_cut_by_coordinates():
     found, keep = groups(model, IMAGE), {"a": [4, 1], "b": [0, 2, 3]}
     where = coordinates(vector.layout_of(model), found, keep)
     assert vector.read(model)[where].tolist() == vector.read(cut(model, found, keep)).tolist()
-
-
-def test_lift_puts_changes_of_a_small_model_at_their_places():
-    model = plain()
-    found, keep = groups(model, IMAGE), {"a": [4, 1], "b": [0, 2, 3]}
-    small = cut(model, found, keep)
-    with torch.no_grad():
-        for parameter in small.parameters():
-            parameter.add_(1)
-    big = expand(small, model, found, keep)
-    before = dict(cut(model, found, keep).named_parameters())
-    delta = lift({name: now - before[name] for name, now in small.named_parameters()}, found, keep)
-    for name, parameter in big.named_parameters():
-        assert torch.allclose(parameter, model.get_parameter(name) + delta[name])
-    assert all(torch.equal(a, b) for a, b in zip(cut(big, found, keep).parameters(), small.parameters(), strict=True))
-    grown = expand(small, mask(model, found, keep), found, keep)
-    assert torch.allclose(grown(IMAGE), small(IMAGE), rtol=1e-5)
 
 
 def test_all_that_is_wrong_with_a_request_is_said_at_once():

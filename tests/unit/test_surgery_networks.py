@@ -207,15 +207,6 @@ def test_random_networks_compute_the_same(seed: int):
     check(filled(lambda: Random(seed), seed), images, seed)
 
 
-@pytest.mark.slow
-def test_random_networks_are_of_every_kind_and_can_be_cut():
-    models = [Random(seed) for seed in SEEDS]
-    assert {block.kind for model in models for block in model.blocks[1:]} == set(KINDS)
-    groups_of = [groups(model, torch.randn(1, 3, 12, 12)) for model in models]
-    assert all("head.2" in found.sizes for found in groups_of)
-    assert sum(len(found.sizes) for found in groups_of) > 3 * len(models)
-
-
 class Grouped(nn.Module):
     """Grouped convolutions of different numbers of blocks, with a sum, a gate and a depthwise one between."""
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from driftlab.datasets.catalogue import open_stream
 from driftlab.datasets.frames import NO_CLASS, Frames
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.metrics import f1_boxes
@@ -60,9 +59,6 @@ def shown(labels_of, task):
 
 @pytest.mark.parametrize("task", EVERY, ids=lambda task: task.name)
 class TestEveryTask:
-    def test_is_found_by_its_name(self, task):
-        assert tasks.find(task.name) is task
-
     def test_takes_its_truth_and_no_other(self, task):
         given_ = answers(task)
         assert equal(task.truth(shown(given_, task)), given_)
@@ -80,12 +76,6 @@ class TestEveryTask:
         assert float(task.score(counts.sum(axis=0))) < 0.5
         phis = [task.phi(a, b, CLASSES) for a, b in zip(right, wrong, strict=True)]
         assert min(phis) >= 0 and max(phis) == pytest.approx(1.0, abs=0.1) and np.mean(phis) > 0.5
-
-    def test_counts_of_frames_add_up(self, task):
-        right, given_ = answers(task, n=6), answers(task, seed=2, n=6)
-        whole = task.counts(given_, right, CLASSES)
-        parts = [task.counts(given_[part], right[part], CLASSES) for part in (slice(0, 2), slice(2, 6))]
-        assert np.array_equal(np.concatenate(parts), whole)
 
     def test_unpack_returns_the_packed_label(self, task):
         for answer in answers(task):
@@ -109,12 +99,6 @@ class TestEveryTask:
         pictures = [task.draw(answer, image) for answer in answers(task)]
         assert {(picture.shape, picture.dtype) for picture in pictures} == {(image.shape, image.dtype)}
         assert not equal(pictures[:1], pictures[1:2])
-
-    def test_labels_can_be_stacked_selected_and_blank(self, task):
-        given_ = answers(task)
-        gathered = np.concatenate([task.blank(0, HEIGHT, WIDTH), given_])
-        assert equal(gathered[np.array([True, False, True, False])], given_[[0, 2]])
-        assert task.blank(3, HEIGHT, WIDTH).dtype == given_.dtype
 
     @pytest.mark.slow
     def test_a_network_learns_from_it(self, task):
@@ -225,14 +209,6 @@ def test_the_centre_loss_is_the_focal_loss():
     assert float(boxes.loss(output, found)) == pytest.approx(wanted, rel=1e-4)
     here = sides[:, 7, 7]  # centre of the cell: 15, 15
     assert np.exp(here) * boxes.UNIT_PX == pytest.approx([5, 5, 5, 5])
-
-
-def test_small_boxes_are_not_scored():
-    found = np.array([[1, 0, 0, 3.9, 20], [1, 0, 0, 4, 20], [1, 0, 0, 20, 2]], np.float32)
-    assert boxes.drop_small(found).tolist() == found[1:2].tolist()
-    stream = open_stream("streets/walking_paris", seed=0, height=64, width=96, fps=2, duration_s=20)
-    truth = DETECTION.truth(stream.at(np.arange(10.0)))
-    assert min(np.minimum(b[:, 3] - b[:, 1], b[:, 4] - b[:, 2]).min() for b in truth if len(b)) >= 4
 
 
 def test_warp_moves_boxes_and_drops_those_outside_the_frame():

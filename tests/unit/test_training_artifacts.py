@@ -53,14 +53,6 @@ def kept():
     return path
 
 
-def test_a_second_request_reads_the_cache(built):
-    assert obtain(RECIPE) is WEIGHTS
-    again = obtain(Recipe("half"))
-    assert built == [RECIPE]
-    assert digest(again) == digest(WEIGHTS)
-    assert again["a.count"].shape == ()
-
-
 def test_the_cache_holds_weights_and_recipe_and_no_temporary_files(built):
     obtain(RECIPE)
     told = json.loads(kept().with_suffix(".json").read_text())
@@ -192,13 +184,6 @@ def test_an_unwritable_folder_is_refused_with_the_fix(built, monkeypatch, tmp_pa
     assert not built  # refused before the build
 
 
-def test_without_the_variable_the_users_cache_is_used(monkeypatch, tmp_path):
-    monkeypatch.delenv(artifacts.FOLDER_VARIABLE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if sys.platform == "linux":
-        assert cache_folder() == tmp_path / "driftlab" / "networks"
-
-
 LOOKING = """
 from dataclasses import dataclass
 
@@ -277,11 +262,6 @@ def test_a_pack_belongs_to_its_family_and_to_its_member(looking, tmp_path):
     with (tmp_path / "looking.py").open("a") as file:
         file.write("# changed\n")
     assert looking().key() != edited
-
-
-def test_a_member_without_a_pack_builds_no_family(looking):
-    assert obtain_pack(looking("tent")) == {}
-    assert not cache_folder().exists()
 
 
 def test_families_that_were_built_before_packs_are_found(monkeypatch):

@@ -15,7 +15,7 @@ from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.digest import digest
 from driftlab.platform.networks.predict import load, predict, state_of
 from driftlab.platform.networks.tasks.tasks import Segmentation
-from driftlab.platform.networks.training import pretrain, training_loop
+from driftlab.platform.networks.training import pretrain
 from driftlab.platform.networks.training.artifacts import Recipe
 
 SHORT = Recipe("half", height=24, width=32, steps=3, batch=4)
@@ -39,17 +39,6 @@ def test_half_as_many_bits_teach_nearly_the_same_and_are_kept_apart():
     assert 0 < apart < learned / 3
     assert all(value.dtype == whole[name].dtype for name, value in half.items())
     assert len({recipe.key(), halved.key(), replace(recipe, device="cuda").key()}) == 3
-
-
-def test_it_computes_on_one_thread_and_gives_the_others_back():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with training_loop.one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,6 @@ from driftlab.platform.adaptation.sparse import SparseUpdates
 from driftlab.platform.adaptation.tent import Tent
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import Member
-from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.networks.module_utils import normalise_by_batch
 
 
@@ -40,11 +37,6 @@ def run(member, jobs: int, first: int = 0):
 
 
 class TestRDumb:
-    def test_without_an_end_it_is_the_member(self):
-        ours, theirs = run(RDumb(member="tent", member_params=()), 5), run(Tent(), 5)
-        assert ours[0] == theirs[0]
-        assert [done.predictions.tolist() for done in ours[1]] == [done.predictions.tolist() for done in theirs[1]]
-
     def test_a_job_is_that_of_a_run_begun_at_the_last_return(self):
         after, done = run(RDumb(member="tent", member_params=("learning_rate=0.1",), reset_steps=3), 7)
         fresh, begun = run(Tent(learning_rate=0.1), 2, first=3)
@@ -54,9 +46,6 @@ class TestRDumb:
         assert [one.predictions.tolist() for one in done[3:5]] == [one.predictions.tolist() for one in begun]
         assert done[2].changed.any()
         assert not done[2].skipped
-
-    def test_the_system_is_eata_without_its_pull(self):
-        assert SYSTEMS["rdumb"].adaptation.make().inner == replace(Member("adaptation", "eata").make(), fisher_weight=0)
 
 
 class TestSparseUpdates:

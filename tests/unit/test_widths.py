@@ -19,13 +19,12 @@ from driftlab.platform.networks.pruning.ranking import rank
 from driftlab.platform.networks.pruning.surgery import cut, groups
 from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames, TrainingSchedule, grade
 from driftlab.platform.scaling import slimming
-from driftlab.platform.scaling.base import most_accurate, variants_on, width_of
+from driftlab.platform.scaling.base import width_of
 from driftlab.platform.scaling.growing import PruningContext, prefix_of
 from driftlab.platform.scaling.independent import Independent
 from driftlab.platform.scaling.nested import Nested
 from driftlab.platform.scaling.once_for_all import OnceForAll
 from driftlab.platform.scaling.usnet import UsNet
-from driftlab.platform.world import hardware
 
 EXAMPLE = factory.some_images()
 
@@ -148,23 +147,6 @@ def test_shares_of_the_same_whole_channels_are_one_network(member):
     assert len(family) == 3
     macs = [one.cost.macs for one in member.profile(family, factory.SIZE)]
     assert macs == sorted(set(macs))
-
-
-def test_a_larger_network_takes_longer_and_draws_more():
-    here = context()
-    member = UsNet(keep_ratios=factory.KEEP, epochs=0)
-    profile = member.profile(member.build(here.model, here.data), factory.SIZE)
-    known = variants_on(hardware.find("phone-lo"), profile)
-    assert [one.latency_s for one in known] == sorted({one.latency_s for one in known})
-    assert [one.energy_j for one in known] == sorted({one.energy_j for one in known})
-
-
-def test_the_most_accurate_is_the_smaller_of_equals_and_of_none_the_smallest():
-    accuracies = (0.5, 0.7, 0.7, 0.6)
-    assert most_accurate(accuracies) == 1
-    assert most_accurate(accuracies, [0, 2, 3]) == 2
-    assert most_accurate(accuracies, []) == 0
-    assert most_accurate((None, None)) == 0
 
 
 def test_a_network_without_a_block_is_nested_and_absorbed():

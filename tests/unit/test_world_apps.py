@@ -72,16 +72,6 @@ def test_goals_change_only_as_the_churn_allows():
         assert event.app.latency_goal_s is None
 
 
-def test_running_apps_are_in_order_of_arrival_with_current_goals():
-    a, b = AppGoals("a"), AppGoals("b")
-    changed = AppGoals("a", priority=2.0)
-    events = (
-        Event(0, "start", a), Event(1, "start", b), Event(2, "change", changed),
-        Event(3, "stop", changed), Event(4, "start", a),
-    )  # fmt: skip
-    assert [running_apps(events, time_s) for time_s in (0, 1.5, 2, 3, 9)] == [(a,), (a, b), (changed, b), (b,), (b, a)]
-
-
 def test_fewer_applications_than_the_maximum_are_accepted():
     assert max(len(running_apps(drawn(seed, apps=SIX[:3]), tick)) for seed in range(9) for tick in range(60)) == 3
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.world.forecasting import (
     KINDS,
-    ArModel,
     Forecaster,
     ForecastState,
     choose_order,
@@ -67,12 +66,6 @@ def test_forecasts_are_within_the_bounds_of_a_load(series: list[float], kind: st
         predicted, state = Forecaster(kind, horizon=4).predict(series[:count], state)
         assert len(predicted) == 4
         assert all(0 <= value <= 1 for value in predicted)
-
-
-def test_a_clipped_forecast_is_fed_back():
-    assert ArModel(0.5, (3.0,)).predict([0.6], 3) == pytest.approx((0.8, 1.0, 1.0))
-    assert ArModel(0.5, (2.0, -1.8)).predict([0.6, 0.95], 3) == pytest.approx((1.0, 0.69, 0.0))  # 1.22 would give 1
-    assert ArModel(0.5, (-2.5,)).predict([0.9], 3) == pytest.approx((0.0, 1.0, 0.0))
 
 
 def test_few_samples_or_nan_fall_back_to_persistence():

@@ -47,10 +47,6 @@ def cpus(load: Load) -> np.ndarray:
     return np.array([step.cpu for step in load.steps])
 
 
-def test_idle_device_has_no_load():
-    assert draw(LOADS["idle"], 60.0, rng_for(0, "load")) is None
-
-
 @pytest.mark.parametrize("name", sorted(set(LOADS) - {"idle"}))
 def test_drawn_preset_depends_on_the_seed_only_and_is_within_its_bounds(name: str):
     first, again, other = drawn(name), drawn(name), drawn(name, seed=1)
@@ -121,10 +117,6 @@ class TestSensors:
     def test_readings_and_changes_at_one_time_are_one_instant(self):
         assert list(RAMP.instants(2.0)) == [0.0, 0.5, 1.0, 1.5]
         assert list(replace(RAMP, sense_hz=0.4).instants(4.0)) == [0.0, 1.0, 2.0, 2.5, 3.0]
-
-    def test_without_readings_the_speed_is_one(self):
-        assert slowdown(()) == 1.0
-        assert slowdown((LoadReading(0.0, 1.0, 1), LoadReading(1.0, 0.5, 1, 0.8))) == pytest.approx(0.8 * 0.55)
 
     def test_queued_law_sets_the_speed(self):
         load = draw(

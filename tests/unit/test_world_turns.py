@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import simpy
-from machine_factory import FixedPolicy, fair, job, seconds, told
-from simpy.rt import RealtimeEnvironment
+from machine_factory import FixedPolicy, seconds, told
 
 from driftlab.platform.core.records import Share
 from driftlab.platform.world.machine import Processor, ProcessorTask, first_come
@@ -122,12 +121,3 @@ def by_resource(processors: int) -> Turn:
         return take
 
     return on
-
-
-def test_it_runs_on_a_wall_clock():
-    clock = RealtimeEnvironment(factor=0.01, strict=False)
-    machine, ends = Processor(clock, fair), dict[str, float]()
-    for name, alone_s in (("a", 1.0), ("b", 3.0)):
-        clock.process(job(machine, name, [seconds(alone_s)], ends))
-    clock.run(until=10)
-    assert ends == {"a": 2, "b": 4}

@@ -89,7 +89,7 @@ class AppNode:
         newest = self._versions[-1]
         try:
             kept, data = draft.split(damaged(update, damage))
-            family = self._family if kept is None else self._redrafted(ChannelMask(kept))
+            family = self._family if kept is None else self._apply_mask(ChannelMask(kept))
             held = newest.state if kept is None else state.read(self._network_of(family))
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
         except WireError as error:
@@ -203,7 +203,7 @@ class AppNode:
         memory = None if self._adapter is None else self._adapter.memory
         return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
 
-    def _redrafted(self, given: ChannelMask) -> Any:
+    def _apply_mask(self, given: ChannelMask) -> Any:
         """Return the family with its network cut by a draft; refuse a draft for another family."""
         try:
             return self._scaling.apply_mask(self._family, self._budget, given)
