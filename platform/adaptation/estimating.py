@@ -226,8 +226,8 @@ def _retrained(
     from driftlab.platform.networks.training.training_loop import grade
 
     batch, judged, data = parts
-    draft = scaling.select_channels(family, budget, batch.images, data.task)
-    network = scaling.select(family if draft is None else scaling.apply_mask(family, budget, draft), budget)
+    mask = scaling.select_channels(family, budget, batch.images, data.task)
+    network = scaling.select(family if mask is None else scaling.apply_mask(family, budget, mask), budget)
     before = grade(network, data, judged)
     member.adapt(network, member.prepare(network), batch, Phase())
     return before, grade(network, data, judged)

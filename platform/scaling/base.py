@@ -135,7 +135,7 @@ class Scaling(ABC):
         """Select the channels to keep for samples; None if networks do not depend on samples."""
         return None
 
-    def apply_mask(self, family: Any, budget: Budget, draft: ChannelMask) -> Any:
+    def apply_mask(self, family: Any, budget: Budget, mask: ChannelMask) -> Any:
         """Return the family with the network of this budget cut to a channel mask; missing gates are 1."""
         raise RequestError(f"{type(self).__name__} has no networks that are cut for samples")
 

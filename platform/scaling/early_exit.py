@@ -2,7 +2,7 @@
 
 Stages and exits are those of a supernet without operators. Thresholds are set on validation frames such that the shares
 of frames per exit form a geometric series. Every series is a network to select, with the mean cost of a frame.
-Under load, the most accurate network that is in time runs. Each frame has the latency of its own exit.
+Under load, the most accurate network that is in time runs. The latency of a frame is that of its exit.
 
 Differs from the paper: confidence is the largest probability; for detection, that of box centres.
 """

@@ -116,7 +116,7 @@ def measure_accuracies(master: Master, data: DataSplits) -> Master:
 # Domain-specific surrogate generator ----------------------------------------------------------------------------------
 
 
-def draft_for(
+def mask_for(
     master: Master, which: int, images: npt.NDArray[np.uint8], task: Task, *, sample: str, filters: str
 ) -> ChannelMask:
     """Select the channels of a keep ratio for samples of a domain; all samples pass the master once."""
@@ -169,21 +169,22 @@ def _selection_passes(
     return Passes(forward=(frames,) if frames else (), kept_bytes=whole.weight_bytes)
 
 
-def cut_by(master: Master, which: int, draft: ChannelMask) -> Master:
+def cut_by(master: Master, which: int, mask: ChannelMask) -> Master:
     """Return the master with the surrogate of a keep ratio reassembled from the selected channels."""
-    if draft.kept.keys() != {site.group for site in master.gated.sites}:
-        raise RequestError(f"the draft is of other groups than {', '.join(site.group for site in master.gated.sites)}")
+    groups = [site.group for site in master.gated.sites]
+    if mask.kept.keys() != set(groups):
+        raise RequestError(f"the channel mask is of other groups than {', '.join(groups)}")
     for site in master.gated.sites:
         keep = gating.keep_count(site.size, master.ratios[which], master.gated.min_keep)
-        if len(draft.kept[site.group]) != keep:
-            raise RequestError(f"the draft keeps {len(draft.kept[site.group])} channels of '{site.group}', not {keep}")
+        if (count := len(mask.kept[site.group])) != keep:
+            raise RequestError(f"the channel mask keeps {count} channels of '{site.group}', not {keep}")
     network, gates = master.at_ratio(which).network, {}
     for site in master.gated.sites:
-        places = gating.kept_places(site, torch.from_numpy(np.array(draft.kept[site.group])))
-        gate = draft.gates.get(site.group)
+        places = gating.kept_places(site, torch.from_numpy(np.array(mask.kept[site.group])))
+        gate = mask.gates.get(site.group)
         gates[site.group] = torch.ones(int(places.sum())) if gate is None else torch.from_numpy(np.array(gate))
-    model = gating.cut_gated(network, master.groups, master.gated.sites, dict(draft.kept), gates)
-    return _with_cut(master, which, Cut(dict(draft.kept), state_of(model)))
+    model = gating.cut_gated(network, master.groups, master.gated.sites, dict(mask.kept), gates)
+    return _with_cut(master, which, Cut(dict(mask.kept), state_of(model)))
 
 
 def surrogate_of(master: Master, which: int) -> nn.Module:

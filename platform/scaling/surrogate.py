@@ -3,7 +3,7 @@
 A surrogate is cut for the most difficult sample of a domain.
 
 Building pre-trains the master at falling keep ratios (`master_training.py`) and cuts one surrogate per ratio for frames
-of the source. On the device a draft selects the channels for a target domain, and the changes of a trained surrogate
+of the source. On the device a channel mask is selected for a target domain, and the changes of a trained surrogate
 update the master through its domain knowledge (Eq. 3 and 4, `elastic.py`). The accuracy estimator (Eq. 5-7) is
 `adaptation/estimating.py`, the scheduler (Eq. 8-11) `scheduling/elasticdnn.py`.
 
@@ -101,8 +101,8 @@ class Surrogate(Scaling):
             # Surrogate generator: one surrogate per keep ratio for frames of the source.
             images = data.train.images[:SOURCE_SAMPLES]
             for which in range(len(master)):
-                draft = self.select_channels(master, Budget(variant=which), images, data.task)
-                master = self.apply_mask(master, Budget(variant=which), draft)
+                mask = self.select_channels(master, Budget(variant=which), images, data.task)
+                master = self.apply_mask(master, Budget(variant=which), mask)
             return elastic.measure_accuracies(master, data)
 
     def select(self, family: Master, budget: Budget) -> nn.Module:
@@ -112,15 +112,15 @@ class Surrogate(Scaling):
         return surrogate_of(family, self._ratio_of(family, budget))
 
     def select_channels(self, family: Master, budget: Budget, images: npt.NDArray[np.uint8], task: Task) -> ChannelMask:
-        from driftlab.platform.scaling.elastic import draft_for
+        from driftlab.platform.scaling.elastic import mask_for
 
         which = self._ratio_of(family, budget)
-        return draft_for(family, which, images, task, sample=self.sample, filters=self.filters)
+        return mask_for(family, which, images, task, sample=self.sample, filters=self.filters)
 
-    def apply_mask(self, family: Master, budget: Budget, draft: ChannelMask) -> Master:
+    def apply_mask(self, family: Master, budget: Budget, mask: ChannelMask) -> Master:
         from driftlab.platform.scaling.elastic import cut_by
 
-        return cut_by(family, self._ratio_of(family, budget), draft)
+        return cut_by(family, self._ratio_of(family, budget), mask)
 
     def absorb(self, family: Master, variant: nn.Module) -> Master:
         from driftlab.platform.scaling.elastic import feed_back

@@ -31,7 +31,7 @@ from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
 from driftlab.platform.sim.setting import AppNodeConfig
-from driftlab.platform.streaming.wire import delta, draft
+from driftlab.platform.streaming.wire import channel_mask, delta
 from driftlab.platform.world.cost import flow_cost, inference_j, inference_s
 from driftlab.platform.world.link import MessageDamage, damaged
 from driftlab.platform.world.machine import ShareSchedule
@@ -88,7 +88,7 @@ class AppNode:
         """Apply an update to the shadow copy; frames from its arrival on use it."""
         newest = self._versions[-1]
         try:
-            kept, data = draft.split(damaged(update, damage))
+            kept, data = channel_mask.split(damaged(update, damage))
             family = self._family if kept is None else self._apply_mask(ChannelMask(kept))
             held = newest.state if kept is None else state.read(self._network_of(family))
             changed = delta.apply(data, held.vector, self._layout, base=newest.number, buffers=held.buffers)
@@ -204,7 +204,7 @@ class AppNode:
         return Reply(Finished(state.digest_of(held, self._built, memory), settled.facts), settled.rows)
 
     def _apply_mask(self, given: ChannelMask) -> Any:
-        """Return the family with its network cut by a draft; refuse a draft for another family."""
+        """Return the family with its network cut to a channel mask; refuse that of another family."""
         try:
             return self._scaling.apply_mask(self._family, self._budget, given)
         except RequestError as error:

@@ -27,7 +27,7 @@ from driftlab.platform.sim.nodes import experts, networks
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, adapt_guarded
 from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
-from driftlab.platform.streaming.wire import delta, draft
+from driftlab.platform.streaming.wire import channel_mask, delta
 from driftlab.platform.streaming.wire.samples import UNKNOWN_SCENE, receive
 from driftlab.platform.world.link import MessageDamage
 
@@ -305,12 +305,12 @@ class LearnerNode:
         return chosen
 
     def _message(self, update: delta.Encoded | None) -> bytes | None:
-        """Put the draft that the update is for in front of it, and let the family learn what the device has."""
+        """Put the channel mask that the update is for in front of it, and let the family learn what the device has."""
         if update is None or self._drafted is None:
             return update.data if update else None
         self._family = self._scaling.absorb(self._family, self._model)
         kept, self._drafted = self._drafted.kept, None
-        return draft.encode(kept, update.data)
+        return channel_mask.encode(kept, update.data)
 
     def _follow_weights(self) -> None:
         """Start to track the device's weights; the previous network's are dropped."""

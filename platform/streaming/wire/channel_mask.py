@@ -1,6 +1,7 @@
-"""Wire format of a draft: the channels that a network keeps, sent before the update of its weights.
+"""Wire format of a channel mask, which is sent before the update of a network's weights.
 
-All numbers are little-endian. A message without this magic is an update without a draft.
+A channel mask lists the channels that the network keeps. All numbers are little-endian.
+A message without this magic is an update without a channel mask.
 
     offset  bytes  field
     0       4      magic "DRFT"
@@ -29,7 +30,7 @@ HEADER, NAME, MARKS = struct.Struct("<4sBHI"), struct.Struct("<H"), struct.Struc
 
 
 def encode(kept: Kept, update: bytes) -> bytes:
-    """Prepend a draft to an update."""
+    """Prepend a channel mask to an update."""
     parts = []
     for name, channels in kept.items():
         mask = np.zeros(int(channels.max()) + 1, dtype=bool)
@@ -41,16 +42,16 @@ def encode(kept: Kept, update: bytes) -> bytes:
 
 
 def split(message: bytes) -> tuple[dict[str, npt.NDArray[np.int64]] | None, bytes]:
-    """Split a message into its draft (None without one) and its update; refuse a damaged draft."""
+    """Split a message into its channel mask (None without one) and its update; refuse a damaged mask."""
     if message[: len(MAGIC)] != MAGIC:
         return None, message
     if len(message) < HEADER.size:
-        raise WireError(f"torn: {len(message)} bytes are less than the header of a draft")
+        raise WireError(f"torn: {len(message)} bytes are less than the header of a channel mask")
     _, version, count, length = HEADER.unpack_from(message)
     end = HEADER.size + length + CHECKSUM.size
     body = unseal(message[:end])
     if version != VERSION:
-        raise WireError(f"foreign: a draft of format {version}, known is {VERSION}")
+        raise WireError(f"foreign: a channel mask of format {version}, known is {VERSION}")
     kept, rest = dict[str, npt.NDArray[np.int64]](), body[HEADER.size :]
     for _ in range(count):
         encoded_name, rest = _field(rest, NAME)
@@ -58,15 +59,15 @@ def split(message: bytes) -> tuple[dict[str, npt.NDArray[np.int64]] | None, byte
         mask = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
         kept[encoded_name.decode(errors="replace")] = np.flatnonzero(mask)
     if rest:
-        raise WireError(f"torn: a draft of {count} groups is followed by {len(rest)} bytes")
+        raise WireError(f"torn: a channel mask of {count} groups is followed by {len(rest)} bytes")
     return kept, message[end:]
 
 
 def _field(data: bytes, length: struct.Struct) -> tuple[bytes, bytes]:
     """Split off a field that begins with its length."""
     if len(data) < length.size:
-        raise WireError("torn: a draft ends before its last group")
+        raise WireError("torn: a channel mask ends before its last group")
     end = length.size + int(length.unpack_from(data)[0])
     if len(data) < end:
-        raise WireError("torn: a draft ends within a group")
+        raise WireError("torn: a channel mask ends within a group")
     return data[length.size : end], data[end:]

@@ -19,7 +19,7 @@ from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.nodes.networks import Builder
 from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan
-from driftlab.platform.streaming.wire import draft
+from driftlab.platform.streaming.wire import channel_mask
 from driftlab.platform.world import hardware
 
 KEPT = {"first": np.array([0, 3, 8]), "größe": np.array([1])}
@@ -28,26 +28,26 @@ RECIPE = FamilyRecipe(Recipe("half", height=HEIGHT, width=WIDTH, steps=2), SURRO
 
 
 class TestWire:
-    def test_draft_and_update_round_trip(self):
-        kept, update = draft.split(draft.encode(KEPT, b"DLTA..."))
+    def test_channel_mask_and_update_round_trip(self):
+        kept, update = channel_mask.split(channel_mask.encode(KEPT, b"DLTA..."))
         assert kept is not None and list(kept) == list(KEPT)
         assert all(np.array_equal(kept[name], KEPT[name]) for name in KEPT)
         assert update == b"DLTA..."
-        assert len(draft.encode(KEPT, b"")) == 11 + (2 + 5 + 4 + 2) + (2 + 7 + 4 + 1) + 4
+        assert len(channel_mask.encode(KEPT, b"")) == 11 + (2 + 5 + 4 + 2) + (2 + 7 + 4 + 1) + 4
 
-    def test_update_without_a_draft_has_none(self):
-        assert draft.split(b"DLTA...") == (None, b"DLTA...")
+    def test_update_without_a_channel_mask_has_none(self):
+        assert channel_mask.split(b"DLTA...") == (None, b"DLTA...")
 
     def test_damage_is_refused(self):
-        message = draft.encode(KEPT, b"DLTA...")
+        message = channel_mask.encode(KEPT, b"DLTA...")
         head = len(message) - 7
         for place in range(4, head):
             torn = bytearray(message)
             torn[place] ^= 4
             with pytest.raises(WireError):
-                draft.split(bytes(torn))
+                channel_mask.split(bytes(torn))
             with pytest.raises(WireError):
-                draft.split(message[:place])
+                channel_mask.split(message[:place])
 
 
 @cache
@@ -89,7 +89,7 @@ class TestDelivery:
         before, sizes = application._versions[-1].state.vector.copy(), []
         for number in range(3):
             reply = update_of(learner, 10.0 * number)
-            kept, _ = draft.split(reply.payload)
+            kept, _ = channel_mask.split(reply.payload)
             assert kept is not None
             receipt = application.apply(reply.payload, 10.0 * number).facts
             assert receipt.accepted, receipt.reason
@@ -126,11 +126,11 @@ class TestDelivery:
         assert application.apply(reply.payload, 0.0).facts.accepted
 
     @pytest.mark.slow
-    def test_a_draft_for_another_network_of_the_family_is_refused(self):
+    def test_a_channel_mask_for_another_network_of_the_family_is_refused(self):
         application, learner = nodes()
         learner._alone = False
         reply = update_of(learner, 0.0)
         application.switch(1)
         receipt = application.apply(reply.payload, 0.0).facts
         assert not receipt.accepted
-        assert "the draft keeps" in receipt.reason
+        assert "the channel mask keeps" in receipt.reason
