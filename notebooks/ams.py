@@ -74,7 +74,7 @@ show(view, "gains")
 show(view, "clients")
 
 # %% [markdown]
-# ## Figure 8: how far back to look (`ams-horizon`)
+# ## Figure 8: training horizon (`ams-horizon`)
 #
 # In the paper a short horizon loses far more than a long one when updates come less often.
 

@@ -56,5 +56,5 @@ show(view, "utility")
 # ## Any two systems, pair by pair
 
 # %%
-names = list(view.looks)
+names = list(view.styles)
 run.compare(names[1], names[0])

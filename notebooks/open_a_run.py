@@ -32,7 +32,7 @@ RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 run = driftlab.open_run(RUN)
 runs = plots.with_settings(run.frame("runs"))
 frames = run.frame("frames")
-looks = view_of(run).looks  # the colours of its report
+styles = view_of(run).styles  # the colours of its report
 runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]
@@ -54,7 +54,7 @@ run.sql("""
 # %%
 for setting, here in runs[runs["status"] == "done"].groupby("setting"):
     figure, axis = plt.subplots(figsize=(9, 3.5), layout="constrained")
-    plots.accuracy(axis, here, frames[frames["cell"].isin(here["cell"])], looks)
+    plots.accuracy(axis, here, frames[frames["cell"].isin(here["cell"])], styles)
     axis.set_title(setting, loc="left")
     axis.legend(frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.15))
     plt.show()
@@ -66,8 +66,8 @@ for setting, here in runs[runs["status"] == "done"].groupby("setting"):
 for setting, here in runs[runs["status"] == "done"].groupby("setting"):
     height = 0.8 + 0.4 * here["system"].nunique()  # inches
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, height), layout="constrained")
-    plots.scores(left, here, looks)
-    plots.traffic(right, here, looks)
+    plots.scores(left, here, styles)
+    plots.traffic(right, here, styles)
     figure.suptitle(setting, x=0.01, ha="left")
     plt.show()
 
@@ -82,7 +82,7 @@ import io
 snapshots = run.frame("snapshots").merge(runs[["cell", "system", "seed", "setting"]], on="cell")
 for setting, here in snapshots[snapshots["seed"] == snapshots["seed"].min()].groupby("setting"):
     moments = sorted(set(here["time_s"]))
-    systems = [name for name in looks if name in set(here["system"])]
+    systems = [name for name in styles if name in set(here["system"])]
     figure, axes = plt.subplots(
         len(systems) + 1, len(moments), figsize=(9, 1.2 * (len(systems) + 1)), squeeze=False, layout="constrained"
     )

@@ -34,7 +34,7 @@ run.frame("trials").dropna(axis="columns", how="all")
 # ## What the search has gained
 #
 # The recommended settings and the defaults on held-out seeds, pair by pair. In the search itself the best of many
-# trials looks better than it is; this table does not.
+# trials has a score that is too high (selection bias); in this table it has not.
 
 # %%
 show_search(found, "held_out")

@@ -32,8 +32,8 @@ def report(
 ) -> None:
     """Write report.html, a self-contained file with plots, and report.md from a run's tables."""
     from driftlab.platform.results.report.page import write_report
+    from driftlab.platform.results.tables.integrity import warnings_of
     from driftlab.platform.results.tables.read import open_run
-    from driftlab.platform.results.tables.trust import warnings_of
 
     path = write_report(run, compare_to)
     for warning in warnings_of(open_run(run)):
@@ -97,18 +97,18 @@ def diff(
 
     With --tolerance, print scores and traffic of each cell for both runs, such as a simulation and a field run.
     """
-    from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
     from driftlab.platform.results.tables.diff import departures, differences
     from driftlab.platform.results.tables.read import open_run
+    from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
 
     differing = differences(first, second) if tolerance is None else departures(first, second, tolerance)
-    figures = [] if tolerance is None else beside(open_run(first), open_run(second))
+    figures = [] if tolerance is None else compare_figures(open_run(first), open_run(second))
     if as_json:
         listed = {"figures": [{**vars(one), "share": one.share} for one in figures]} if figures else {}
         print_json({"identical": not differing, "differences": differing, **listed})
         raise typer.Exit(1 if differing else 0)
     if figures:
-        print_table(BESIDE, rows_of(figures))
+        print_table(HEADER, rows_of(figures))
         say()
     elif differing:
         for line in differing[:MAX_SHOWN]:

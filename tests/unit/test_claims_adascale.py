@@ -28,7 +28,7 @@ def test_a_claim_about_an_unknown_column_is_an_error_with_the_new_name(column, h
     claim = every_claim()["AS-4"]
     claim = replace(claim, of={**claim.of, "where": {"column": column}})
     with pytest.raises(RequestError, match=f"^Claim 'AS-4': paths.exits_and_light has no column '{column}'.{hint}$"):
-        claim.ask(tables())
+        claim.measure(tables())
 
 
 def test_the_best_fixed_exit_misses_no_more_than_ours():

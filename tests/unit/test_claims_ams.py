@@ -248,7 +248,7 @@ class TestHouse:
 
     def test_a_zero_delay_link_is_no_cell_of_the_method(self):
         rows = [run_row("ams", 0), run_row("ams-zero-delay", 0, bound="zero_delay_link")]
-        assert base.done(Made(runs=rows))["system"].tolist() == ["ams"]
+        assert base.completed_cells(Made(runs=rows))["system"].tolist() == ["ams"]
 
     def test_gain_on_average_is_over_all_streets(self):
         tables = scored(ams={"dance": 0.6, "running": 0.49}, no_custom={"dance": 0.4, "running": 0.5})

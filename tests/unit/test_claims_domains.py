@@ -99,11 +99,11 @@ class TestTime:
     def test_a_phase_is_learned_after_the_job_in_which_it_begins(self):
         frames = pd.DataFrame({"time_s": np.arange(11) / 2})
         phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "isolated_s": [3.0, 0.5, 7.0]})
-        sizes, learn_s = timing.job_lessons(frames, None, phases, usual=2)
+        sizes, learn_s = timing.job_training(frames, None, phases, usual=2)
         assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
 
     def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
-        found = timing.paces(STREAMS)
+        found = timing.load_levels(STREAMS)
         assert [(pace.fleet, pace.utilisation) for pace in found] == [("calm", 0.1), ("full", 1.0)]
         assert found[0].missed == 0 and found[1].missed > 0.6
 

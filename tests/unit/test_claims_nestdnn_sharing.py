@@ -154,7 +154,7 @@ def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
     rows = [share(name, 0, 0.0, latency_ms=50.0) | {"val_accuracy": each} for name, each in known.items()]
     found = sharing.costs(shared(rows), {"ours": 0.1, "base": 0.1})
     assert (found["base"] - found["ours"]).tolist() == pytest.approx([0.5])
-    assert sharing.beside_status_quo(shared(rows), ["ours"])["gain"].tolist() == [0.0]
+    assert sharing.gains_over_status_quo(shared(rows), ["ours"])["gain"].tolist() == [0.0]
 
 
 def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():

@@ -21,10 +21,10 @@ from driftlab.platform.lab.cells import cells_of
 from driftlab.platform.lab.plan import origins_of, plan_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import parse
+from driftlab.platform.results.tables.integrity import mixes_versions, warnings_of
 from driftlab.platform.results.tables.origin import KEY
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, table_file
-from driftlab.platform.results.tables.trust import mixed, warnings_of
 
 DOCUMENT = {**documents.TINY, "systems": documents.TINY["systems"][:2]}
 CELLS = ["no_custom/running/one/seed-0", "one_time/running/one/seed-0"]
@@ -237,7 +237,7 @@ LATER = {"torch": "2", "scheduling/joint": 2}
     ],
 )
 def test_systems_have_members_of_their_own_versions_and_cells_of_a_system_are_alike(cells, told):
-    assert mixed(cells) is told
+    assert mixes_versions(cells) is told
 
 
 def test_cells_that_are_there_twice_are_warned_of(run):

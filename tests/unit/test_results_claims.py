@@ -59,9 +59,9 @@ def test_a_single_value_is_judged_and_marked():
 
 def test_a_claim_about_an_old_column_is_an_error_with_the_new_name(tmp_path):
     tables = Tables(open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False)))
-    of = {"relation": "scores.scores", "systems": ["one_time", "no_custom"], "where": {"beside": "answering_j"}}
+    of = {"relation": "scores.scores", "systems": ["one_time", "no_custom"], "where": {"traffic_column": "answering_j"}}
     with pytest.raises(RequestError, match=r"Unknown column of 'runs' 'answering_j'\. It is now 'inference_j'"):
-        replace(every_claim()["ONCE-1"], of=of).ask(tables)
+        replace(every_claim()["ONCE-1"], of=of).measure(tables)
 
 
 def test_what_cannot_be_told_is_not_judged():
@@ -125,7 +125,7 @@ def test_rendering_and_choice(tmp_path):
 
 def test_claims_that_no_run_can_judge_are_counted_apart():
     never = replace(every_claim()["ONCE-1"], id="X-1", not_testable="no table tells")
-    told = [judge(never, never.ask(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
+    told = [judge(never, never.measure(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
     assert counted([*told, judge(every_claim()["ONCE-2"], Untestable("why"))]) == {
         "testable by no run": 1, "reproduced": 2, "not testable here": 1
     }  # fmt: skip

@@ -9,10 +9,10 @@ import results_factory as factory
 import yaml
 
 from driftlab.platform.results.report.page import side_by_side
-from driftlab.platform.results.tables.beside import beside
 from driftlab.platform.results.tables.diff import departures, differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder
+from driftlab.platform.results.tables.run_pair import compare_figures
 
 CELL = "one_time/w/two-phones/seed-0"
 
@@ -107,7 +107,7 @@ def test_a_figure_that_one_run_lacks_departs(pair):
 @pytest.mark.slow
 def test_figures_stand_side_by_side(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(uplink_kbps=rows["runs"][0]["uplink_kbps"] * 1.25))
-    found = {one.name: one for one in beside(*map(open_run, pair)) if one.cell == "one_time w 0"}
+    found = {one.name: one for one in compare_figures(*map(open_run, pair)) if one.cell == "one_time w 0"}
     assert found["uplink_kbps"].share == pytest.approx(0.2)
     assert found["score"].share == 0.0
     assert not found["uplink_kbps"].within(0.19)

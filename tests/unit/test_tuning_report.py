@@ -56,7 +56,7 @@ def test_words_say_what_the_held_out_seeds_say(folder):
     assert "1 failed" in told
     for row in (score, energy):
         known = {"better": "better than", "worse": "worse than"}
-        said = known.get(row.answer, "not significantly different from")
+        said = known.get(row.verdict, "not significantly different from")
         assert f"{row.metric} is {said}" in told
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from driftlab.platform.results.relations.base import STREAM, done, members
+from driftlab.platform.results.relations.base import STREAM, completed_cells, members
 from driftlab.platform.results.tables.read import Tables
 
 
-def missing(tables: Tables, assumes: Mapping[str, Any]) -> str:
+def missing_assumption(tables: Tables, assumes: Mapping[str, Any]) -> str:
     """Say what the run lacks that a claim assumes; nothing if it lacks nothing."""
     return next(filter(None, (ASSUMPTIONS[name](tables, least) for name, least in assumes.items())), "")
 
 
 def _stream_s(tables: Tables, least: float) -> str:
     """Streams last so long."""
-    shortest = done(tables)["duration_s"].min()
+    shortest = completed_cells(tables)["duration_s"].min()
     return f"needs streams of {least:g} s, these last {shortest:g} s" if shortest < least else ""
 
 
@@ -31,7 +31,7 @@ def _updates(tables: Tables, least: Mapping[str, float]) -> str:
 
 def _received(tables: Tables, member: str) -> dict[str, float]:
     """Average the updates that every application accepts from the server, by system."""
-    runs = done(tables)
+    runs = completed_cells(tables)
     runs = runs[runs["system"].isin(list(members(tables, "streaming", member)))]
     updates = tables.frame("updates")
     counts = updates[updates["accepted"].eq(True)].groupby(STREAM).size()
@@ -42,7 +42,7 @@ def _received(tables: Tables, member: str) -> dict[str, float]:
 
 def _warm_up(tables: Tables, most: float) -> str:
     """The wait for the first update of an application is a small part of its stream."""
-    updates = tables.frame("updates").merge(done(tables)[["cell", "system", "duration_s"]], on="cell")
+    updates = tables.frame("updates").merge(completed_cells(tables)[["cell", "system", "duration_s"]], on="cell")
     updates = updates[updates["accepted"].eq(True) & updates["system"].isin(list(members(tables, "streaming", "ams")))]
     parts = updates.groupby([*STREAM, "duration_s"])["arrive_s"].min().reset_index()
     part = (parts["arrive_s"] / parts["duration_s"]).mean()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.results.claims.assumed import missing
+from driftlab.platform.results.claims.assumed import missing_assumption
 from driftlab.platform.results.claims.statistics import STATISTICS, Measured
 from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Run, Tables
@@ -59,7 +59,7 @@ class Claim:
         """Say what a verdict can tell: a number, a direction, or that nothing is broken."""
         return "by construction" if self.by_construction else STRENGTHS.get(self.rule, "quantitative")
 
-    def ask(self, tables: Tables) -> Measured | Untestable:
+    def measure(self, tables: Tables) -> Measured | Untestable:
         """Measure it, within what is possible, or return why these tables cannot."""
         if self.not_testable:
             return Untestable(self.not_testable)
@@ -129,13 +129,13 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
         if name not in known:
             raise unknown_name("claim", name, known)
     source = tables or Tables(run)
-    return [judge(known[name], _asked(known[name], source)) for name in wanted or known]
+    return [judge(known[name], _measure_claim(known[name], source)) for name in wanted or known]
 
 
-def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
+def _measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
     """Measure a claim; of what cannot be told say which experiment can, if it is another one."""
-    found = claim.ask(tables)
-    if isinstance(found, Measured) and (lacks := missing(tables, claim.assumes)):
+    found = claim.measure(tables)
+    if isinstance(found, Measured) and (lacks := missing_assumption(tables, claim.assumes)):
         found = Untestable(lacks)
     other = tables.run.spec.get("name") != claim.experiment
     if isinstance(found, Untestable) and other and not claim.not_testable:

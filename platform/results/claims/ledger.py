@@ -150,7 +150,7 @@ def stale(line: Line, claim: Claim, digests: Digests) -> str:
         "measures": digests.measure,
     }
     changed = [name for name in now if then[name] != now[name]]
-    said = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
-    if any(line[name] != value for name, value in said.items()):
+    claim_fields = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    if any(line[name] != value for name, value in claim_fields.items()):
         changed.append("claim")
     return f"other {' and '.join(changed)} since" if changed else ""

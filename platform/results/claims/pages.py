@@ -68,7 +68,7 @@ def sizes_in(pages: Iterable[str]) -> frozenset[str]:
     return frozenset(size for text in pages for _, _, size, *_ in PLACE.findall(text) if size)
 
 
-def written(text: str, evidence: Evidence) -> str:
+def fill_tables(text: str, evidence: Evidence) -> str:
     """Write the tables of a page anew."""
     return PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
 
@@ -138,8 +138,8 @@ def main(docs: Path) -> None:
     evidence = evidence_of(docs)
     for page in sorted(docs.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        if (anew := written(text, evidence)) != text:
-            page.write_text(anew, encoding="utf-8")
+        if (filled := fill_tables(text, evidence)) != text:
+            page.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":

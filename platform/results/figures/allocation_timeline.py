@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
-from driftlab.platform.results.relations.courses import join_windows
-from driftlab.platform.results.relations.sharing import allocations, once
+from driftlab.platform.results.relations.sharing import allocations, allocations_once
+from driftlab.platform.results.relations.time_series import join_windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +114,7 @@ def _key(axis: Axes, networks: int) -> None:
 
 def _grids(view: View) -> list[Grid]:
     """Tabulate the number of concurrent applications and the time of each, if applications come and go."""
-    rows = once(view.tables)
+    rows = allocations_once(view.tables)
     at_a_time = rows.groupby(["cell", "device", "time_s"]).size()
     if at_a_time.nunique() < 2:
         return []

@@ -33,7 +33,7 @@ class View:
 
     tables: Tables
     runs: pd.DataFrame
-    looks: Mapping[str, Style]
+    styles: Mapping[str, Style]
 
     def named(self, table: str) -> pd.DataFrame:
         """Return a table with the system, the setting and the seed of every row."""
@@ -42,7 +42,7 @@ class View:
     def members(self, family: str, *names: str) -> dict[str, Slot]:
         """Return the member of each system in one family, restricted to `names` if given."""
         found = members(self.tables, family, *names)
-        return {system: found[system] for system in self.looks if system in found}
+        return {system: found[system] for system in self.styles if system in found}
 
     def one_of_each(self) -> list[str]:
         """Select one system per scheduler and scaling; of an alpha sweep the one closest to `USUAL_ALPHA`."""
@@ -114,8 +114,8 @@ def view_of(run: Run, tables: Tables | None = None) -> View:
     """Return the inputs of figures for a run; systems keep the colours of its report."""
     tables = tables or Tables(run)
     runs = plots.with_settings(tables.frame("runs"))
-    looks = plots.styles(runs, [_name(system) for system in run.spec.get("systems", ())])
-    return View(tables, runs[runs["status"] == "done"], looks)
+    styles = plots.assign_styles(runs, [_name(system) for system in run.spec.get("systems", ())])
+    return View(tables, runs[runs["status"] == "done"], styles)
 
 
 def _name(system: Any) -> str:

@@ -33,15 +33,17 @@ def show(view: View) -> FigureContent | None:
     if sized.empty:
         return None
     families = sized.sort_values("order", kind="stable").drop_duplicates("family")
-    looks = {family: view.looks[system] for family, system in zip(families["family"], families["system"], strict=True)}
+    styles = {
+        family: view.styles[system] for family, system in zip(families["family"], families["system"], strict=True)
+    }
     unit = plots.scaled(float(sized["memory_bytes"].max()), "B")
     panels = [
-        Panel(place, partial(_draw, points=sized[sized["place"] == place], looks=looks, unit=unit), HEIGHT)
+        Panel(place, partial(_draw, points=sized[sized["place"] == place], styles=styles, unit=unit), HEIGHT)
         for place in list(dict.fromkeys(sized["place"]))[:MOST]
     ]
     grown = unscaled(view.tables)
-    grids = [_by_rank(sized, grown, looks), *_kept(view, sized, unit)]
-    return FigureContent(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, looks)
+    grids = [_by_rank(sized, grown, styles), *_kept(view, sized, unit)]
+    return FigureContent(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, styles)
 
 
 def _families(view: View) -> pd.DataFrame:
@@ -53,7 +55,7 @@ def _families(view: View) -> pd.DataFrame:
     names = {name: name if list(words.values()).count(word) > 1 else word for name, word in words.items()}
     rows = over_draws(networks(view.tables))
     rows = rows[rows["system"].isin(list(names))]
-    order = rows["system"].map({name: k for k, name in enumerate(view.looks)})
+    order = rows["system"].map({name: k for k, name in enumerate(view.styles)})
     rows = rows.assign(family=rows["system"].map(names), order=order).sort_values(["order", "workload", "variant"])
     each = rows.groupby(["family", "app", "variant"])[["memory_bytes", "accuracy"]].nunique()
     alike = bool((each <= 1).all(axis=None))
@@ -61,11 +63,11 @@ def _families(view: View) -> pd.DataFrame:
     return rows.drop_duplicates(["family", "place", "variant"])
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, unit: tuple[float, str]) -> None:
-    for name, look in looks.items():
+def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap, unit: tuple[float, str]) -> None:
+    for name, style in styles.items():
         own = points[points["family"] == name].sort_values("memory_bytes")
         size = own["memory_bytes"] / unit[0]
-        axis.plot(size, own["accuracy"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+        axis.plot(size, own["accuracy"], "o", color=style.colour, linestyle=style.dash, linewidth=1.5, markersize=4.5)
     plots.scale(axis)
     axis.set_xlabel(f"memory, {unit[1]}")
     axis.set_ylabel("accuracy")
@@ -73,7 +75,7 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, unit: tuple[f
     plots.tidy(axis)
 
 
-def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.StyleMap) -> Grid:
+def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     """Average accuracy and operations over applications, by size rank of the network."""
     app = ["workload", "app"]
     largest = (sized if grown.empty else grown).groupby(app)["macs"].max().rename("most")
@@ -85,7 +87,7 @@ def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.StyleMap) ->
         name: [
             _entry(wide["accuracy"].loc[name, rank], wide["work"].loc[name, rank], best[rank]) for rank in best.index
         ]
-        for name in looks
+        for name in styles
     }
     return Grid("accuracy, %", [f"network {rank + 1}" for rank in best.index], rows)
 

@@ -75,11 +75,11 @@ def _one_app(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Series) -> None:
-    looks = dict(zip(("cpu", "sensed_cpu", "forecast_cpu"), LEGEND.values(), strict=False))
-    for column, look in looks.items():
+    styles = dict(zip(("cpu", "sensed_cpu", "forecast_cpu"), LEGEND.values(), strict=False))
+    for column, style in styles.items():
         if rows[column].notna().any():
             values = rows[column].astype(float)
-            line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2}
+            line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.2}
             axis.plot(rows["time_s"], values, drawstyle="steps-post", **line)
     if len(times_ms) > 1:
         heights = rows["variant"].map(times_ms) / times_ms.max()
@@ -104,7 +104,7 @@ def _missed_grid(view: View, missed: pd.DataFrame) -> list[Grid]:
         system: [
             GridCell(f"{100 * shares[system, setting]:.1f}") for setting in settings if (system, setting) in shares
         ]
-        for system in view.looks
+        for system in view.styles
         if system in shares.index.get_level_values("system")
     }
     return [Grid("missed frames, %", settings, rows)]
@@ -130,7 +130,7 @@ def _grids(view: View) -> list[Grid]:
         fleets = list(dict.fromkeys(stated.index.get_level_values("fleet")))
         rows = {
             system: [GridCell(f"{stated[system, fleet]:.3f}" if (system, fleet) in stated else "–") for fleet in fleets]
-            for system in view.looks
+            for system in view.styles
             if system in stated.index.get_level_values("system")
         }
         grids.append(Grid("error of forecasts that members state", fleets, rows))
@@ -157,8 +157,8 @@ def save_load_plot(load: Load, seconds: float, file: Path) -> None:
     canvas = Canvas(figsize=(9, 3.2), dpi=120, layout="constrained")
     axis = canvas.subplots()
     drawn = {name: values for name, values in lines.items() if len(values) == len(times_s)}
-    for name, look in plots.series(drawn).items():
-        axis.plot([*times_s, seconds], [*drawn[name], drawn[name][-1]], drawstyle="steps-post", color=look.colour)
+    for name, style in plots.series(drawn).items():
+        axis.plot([*times_s, seconds], [*drawn[name], drawn[name][-1]], drawstyle="steps-post", color=style.colour)
     axis.set_ylim(-0.03, 1.05)
     axis.set_xlim(0, seconds)
     axis.set_xlabel("time, s")

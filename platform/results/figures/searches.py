@@ -153,19 +153,19 @@ SEARCH_FIGURES: Sequence[Figure] = (
 def words(found: SearchResults) -> list[str]:
     """Summarise the search and its result in a few sentences."""
     spent, spec, best = found.budget, found.spec, found.best
-    told = [
+    sentences = [
         f"{_ended(found)} trials of {spec['system']} by {spec['searcher']}, {spent.failed} failed and {spent.stopped} "
         f"stopped early, on seeds {', '.join(map(str, spec['seeds']))}."
     ]
     if best is None:
-        return [*told, "No trial completed, so no settings are recommended."]
+        return [*sentences, "No trial completed, so no settings are recommended."]
     first = found.objectives[0].metric
-    told.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
+    sentences.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
     if best.number == 0:
-        told.append("Its settings are the defaults: no other trial is better.")
+        sentences.append("Its settings are the defaults: no other trial is better.")
     if not found.feasible:
-        told.append("No trial satisfies all constraints; this one has the smallest violation.")
-    return [*told, *(_answer(row) for row in found.held_out() if row.difference is not None)]
+        sentences.append("No trial satisfies all constraints; this one has the smallest violation.")
+    return [*sentences, *(_held_out_sentence(row) for row in found.held_out() if row.difference is not None)]
 
 
 def _ended(found: SearchResults) -> str:
@@ -174,11 +174,11 @@ def _ended(found: SearchResults) -> str:
     return str(ended) if ended == asked else f"{ended} of {asked}"
 
 
-def _answer(row: HeldOut) -> str:
-    said = {"better": "better than", "worse": "worse than", "inconclusive": "not significantly different from"}[
-        row.answer
+def _held_out_sentence(row: HeldOut) -> str:
+    comparison = {"better": "better than", "worse": "worse than", "inconclusive": "not significantly different from"}[
+        row.verdict
     ]
-    return f"On held-out seeds its {row.metric} is {said} that of the defaults: {_difference(row)}."
+    return f"On held-out seeds its {row.metric} is {comparison} that of the defaults: {_difference(row)}."
 
 
 def _difference(row: HeldOut) -> str:
@@ -191,7 +191,7 @@ def _difference(row: HeldOut) -> str:
 
 def _compared(row: HeldOut) -> list[GridCell]:
     values = [GridCell(DASH if value is None else _number(value)) for value in (row.best, row.defaults)]
-    return [*values, GridCell(_difference(row)), GridCell(row.answer, strong=row.answer != "inconclusive")]
+    return [*values, GridCell(_difference(row)), GridCell(row.verdict, strong=row.verdict != "inconclusive")]
 
 
 def _front_note(found: SearchResults) -> str:

@@ -40,15 +40,15 @@ def sides(ours: pd.Series, theirs: pd.Series, note: str = "") -> pd.DataFrame:
     """Put two measurements of the same places and seeds side by side."""
     import pandas as pd
 
-    return noted(pd.DataFrame({"ours": ours, "theirs": theirs}), note)
+    return with_note(pd.DataFrame({"ours": ours, "theirs": theirs}), note)
 
 
 def single(value: pd.Series, note: str = "") -> pd.DataFrame:
     """Make rows of one measurement."""
-    return noted(value.to_frame("value"), note)
+    return with_note(value.to_frame("value"), note)
 
 
-def nothing(needs: str = "") -> pd.DataFrame:
+def no_rows(needs: str = "") -> pd.DataFrame:
     """Make rows of nothing, where a run lacks what is compared; a claim may say itself what it needs."""
     import pandas as pd
 
@@ -57,7 +57,7 @@ def nothing(needs: str = "") -> pd.DataFrame:
     return rows
 
 
-def noted(rows: pd.DataFrame, note: str) -> pd.DataFrame:
+def with_note(rows: pd.DataFrame, note: str) -> pd.DataFrame:
     """Give rows the sentence that stands beside their number."""
     rows.attrs["note"] = note
     return rows
@@ -66,10 +66,10 @@ def noted(rows: pd.DataFrame, note: str) -> pd.DataFrame:
 def of_one_network(rows: pd.DataFrame, note: str) -> pd.DataFrame:
     """Mark a row that is the same under every seed, so that it has no interval."""
     rows.attrs["single"] = True
-    return noted(rows, note)
+    return with_note(rows, note)
 
 
-def done(tables: Tables) -> pd.DataFrame:
+def completed_cells(tables: Tables) -> pd.DataFrame:
     """List the cells that came to their end; what a method would do over no link is no cell of that method."""
     return tables.once(_done)
 
@@ -79,9 +79,9 @@ def _done(tables: Tables) -> pd.DataFrame:
     return runs[(runs["status"] == "done") & (runs["bound"] != "zero_delay_link")]
 
 
-def named(tables: Tables, table: str, *columns: str) -> pd.DataFrame:
+def with_columns(tables: Tables, table: str, *columns: str) -> pd.DataFrame:
     """Read a table with columns of the cells that came to their end, by default the system and the seed."""
-    return tables.frame(table).merge(done(tables)[["cell", *(columns or ("system", "seed"))]], on="cell")
+    return tables.frame(table).merge(completed_cells(tables)[["cell", *(columns or ("system", "seed"))]], on="cell")
 
 
 def slot(tables: Tables, system: str, family: str) -> Slot:
@@ -100,7 +100,7 @@ def slots(tables: Tables, systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
 
 
 def _slots_of_done(tables: Tables) -> dict[str, dict[str, Slot]]:
-    return slots(tables, done(tables)["system"].unique())
+    return slots(tables, completed_cells(tables)["system"].unique())
 
 
 def members(tables: Tables, family: str, *names: str) -> dict[str, Slot]:

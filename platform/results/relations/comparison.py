@@ -31,7 +31,7 @@ class Pairing:
     ours: float | None
     theirs: float | None
     difference: Estimate | None
-    answer: ComparisonResult
+    verdict: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Comparison:
     rows: Sequence[Pairing]  # the last one is over all places
 
     @property
-    def answer(self) -> ComparisonResult:
+    def verdict(self) -> ComparisonResult:
         """Tell whether the first system is better, over all places."""
-        return self.rows[-1].answer
+        return self.rows[-1].verdict
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -58,7 +58,7 @@ class Comparison:
 
         names = [self.by, "ours", "theirs", "difference", "low", "high", "n", "verdict"]
         rows = [
-            (row.place, row.ours, row.theirs, *(row.difference or (None, None, None, 0)), row.answer)
+            (row.place, row.ours, row.theirs, *(row.difference or (None, None, None, 0)), row.verdict)
             for row in self.rows
         ]
         numbers = dict.fromkeys(names[1:6], float)

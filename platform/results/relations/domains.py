@@ -10,15 +10,15 @@ import numpy as np
 from driftlab.platform.results.relations.base import (
     STREAM,
     Kinds,
-    done,
+    completed_cells,
     labels_of,
     learners,
     members,
-    noted,
-    nothing,
+    no_rows,
     of_kinds,
     sides,
     single,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 
@@ -41,7 +41,7 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
     A stretch is what a stream shows of one domain at a time. Without frames to adapt on, before and after are unknown.
     """
-    runs, names = done(tables), tables.once(labels_of)
+    runs, names = completed_cells(tables), tables.once(labels_of)
     through = [workload for workload in runs["workload"].unique() if names.get(workload, "").startswith("domains:")]
     runs = runs[runs["workload"].isin(through)][["cell", "system", "workload", "fleet", "seed"]]
     rows = tables.frame("frames").merge(runs[["cell"]], on="cell").sort_values([*STREAM, "frame"])
@@ -61,16 +61,16 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
 def costs(tables: Tables) -> pd.DataFrame:
     """List what each cell paid: time and joules of a phase alone, memory, latency and joules of a frame."""
-    runs = done(tables).set_index("cell")
+    runs = completed_cells(tables).set_index("cell")
     updates, devices = tables.frame("updates"), tables.frame("devices")
     phases = updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")
     frames = tables.frame("frames")
-    answered = frames[frames["processed"].eq(True)].groupby("cell")
+    processed = frames[frames["processed"].eq(True)].groupby("cell")
     found = runs[["system", "workload", "fleet", "seed"]].copy()
     found["phase_s"], found["phase_j"] = phases["isolated_s"].mean(), phases["energy_j"].mean()
     found["memory_bytes"] = devices.groupby("cell")["peak_memory_bytes"].max()
-    found["latency_ms"] = answered["latency_ms"].median()
-    found["frame_j"] = runs["inference_j"] / answered.size()
+    found["latency_ms"] = processed["latency_ms"].median()
+    found["frame_j"] = runs["inference_j"] / processed.size()
     return found.reset_index()
 
 
@@ -116,17 +116,17 @@ def gains_over_baselines(tables: Tables, whose: Whose, which: Which = "all") -> 
     """List by how much ElasticDNN is more accurate after adapting than its baselines, as a mean over these."""
     after, names = tables.once(after_adapting), _names(tables, whose, which)
     if after.empty or not names:
-        return nothing()
+        return no_rows()
     gains = after[names].rsub(after["ours"], axis=0)
     note = ", ".join(f"{name} {gain:+.3f}" for name, gain in gains.mean().sort_values().items())
     return single(gains.mean(axis=1), note)
 
 
-def beside_the_best(tables: Tables, whose: Whose, which: Which = "others") -> pd.DataFrame:
+def accuracy_of_best_baseline(tables: Tables, whose: Whose, which: Which = "others") -> pd.DataFrame:
     """List the accuracy after adapting of ElasticDNN, and of the baseline that is best on average."""
     after, names = tables.once(after_adapting), _names(tables, whose, which)
     if after.empty or not names:
-        return nothing()
+        return no_rows()
     best = str(after[names].mean().idxmax())
     return sides(after["ours"], after[best], f"the best is {best}")
 
@@ -137,7 +137,7 @@ def gains_of_batch_norms(tables: Tables, whose: Whose) -> pd.DataFrame:
     kind = {"scaling": "independent" if whose == "small" else "fixed", "adaptation": "frozen"}
     plain = [name for name in of_kinds(tables, kind) if name in after]
     if after.empty or not names or not plain:
-        return nothing()
+        return no_rows()
     return single(after[names].mean(axis=1) - after[plain[0]])
 
 
@@ -151,30 +151,30 @@ def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which =
     paid = paid.assign(domain_j=paid["phase_j"] + FRAMES * paid["frame_j"])
     factors = factor_over(paid, ours[0], names, column) if ours else None
     if factors is None or factors.empty:
-        return nothing()
+        return no_rows()
     means = paid.groupby("system")[column].mean()
     ratios = (means[names] / means[ours[0]]).sort_values()
     return single(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
 
 
-def costs_on_the_nearest_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame:
+def costs_on_closest_device(tables: Tables, column: str, whose: Whose) -> pd.DataFrame:
     """List such factors on the machine on which they are least."""
-    factors = _by_machine(tables, column, whose)
+    factors = _by_fleet(tables, column, whose)
     if factors is None:
-        return nothing()
+        return no_rows()
     note = ", ".join(f"{fleet} {ratio:.3g}" for fleet, ratio in factors.mean().sort_values().items())
     return single(factors.min(axis=1), note)
 
 
-def costs_over_machines(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> pd.DataFrame:
+def costs_over_devices(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> pd.DataFrame:
     """List the largest such factor among some machines, and the smallest."""
-    factors = _by_machine(tables, column, whose)
+    factors = _by_fleet(tables, column, whose)
     if factors is None or not set(fleets) <= set(factors):
-        return nothing()
+        return no_rows()
     return sides(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
 
 
-def _by_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
+def _by_fleet(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
     """Put the factors of all machines side by side, by seed; None without ElasticDNN or baselines."""
     import pandas as pd
 
@@ -190,7 +190,7 @@ def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
     ours, names = usual_surrogates(tables), _names(tables, whose, "others")
     wide = tables.once(costs).pivot_table("memory_bytes", ["workload", "seed"], "system")
     if not ours or not names:
-        return nothing()
+        return no_rows()
     saved = 1 - wide[names].rdiv(wide[ours[0]], axis=0)
     return single(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
 
@@ -201,10 +201,10 @@ def costs_of_members(tables: Tables, column: str, whose: Whose, names: Sequence[
     known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
     if any(known.get(name) not in wide for name in names):
-        return nothing(f"needs {', '.join(names)} on {whose} networks")
+        return no_rows(f"needs {', '.join(names)} on {whose} networks")
     own = wide[[known[name] for name in names]]
     means = ", ".join(f"{name} {value:.3g}" for name, value in own.mean().sort_values().items())
-    return noted(own.set_axis(list(names), axis=1), means)
+    return with_note(own.set_axis(list(names), axis=1), means)
 
 
 def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[str]) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[
     systems = baselines(tables, small=whose == "small", statistics=False)
     groups = [[name for name, one in systems.items() if (one.name in large) is wanted] for wanted in (True, False)]
     if not all(groups):
-        return nothing()
+        return no_rows()
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
     ours, theirs = (wide[group] for group in groups)
     return sides(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
@@ -223,7 +223,7 @@ def phases_by_size(tables: Tables, whose: Whose) -> pd.DataFrame:
     quick, slow = (_names(tables, whose, which) for which in ("statistics", "others"))
     ours = usual_surrogates(tables)
     if not quick or not slow or not ours:
-        return nothing()
+        return no_rows()
     wide = tables.once(costs).pivot_table("phase_s", ["workload", "seed"], "system")
     return sides(wide[[*slow, *ours]].min(axis=1), wide[quick].max(axis=1))
 
@@ -233,7 +233,7 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     after = tables.once(after_adapting)
     names = [[name for name in of_kinds(tables, kinds) if name in after] for kinds in (ours, theirs)]
     if after.empty or not all(names):
-        return nothing("needs both systems through domains with frames to adapt on")
+        return no_rows("needs both systems through domains with frames to adapt on")
     better, worse = (after[group].mean(axis=1) for group in names)
     return sides(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
 
@@ -242,7 +242,7 @@ def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     """List by how much the accuracy after adapting of two kinds of systems varies over domains, by seed."""
     names = [next(iter(of_kinds(tables, kinds)), "") for kinds in (ours, theirs)]
     if not all(names):
-        return nothing("needs both systems through domains")
+        return no_rows("needs both systems through domains")
     spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
     return sides(*(spread[name] for name in names))
 
@@ -267,7 +267,7 @@ def forgotten(tables: Tables) -> pd.DataFrame:
     found = forgetting(tables)
     found = found[found["system"].isin(list(learners(tables)))]
     if found.empty:
-        return nothing("needs domains that come back")
+        return no_rows("needs domains that come back")
     last = found[found["round"] == found["round"].max()]
     worst = last.groupby("system")["lost"].mean().sort_values()
     return single(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")

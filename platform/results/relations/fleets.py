@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
-from driftlab.platform.results.relations.base import Untestable, by_seed, done, members, nothing, sides, single
+from driftlab.platform.results.relations.base import (
+    Untestable,
+    by_seed,
+    completed_cells,
+    members,
+    no_rows,
+    sides,
+    single,
+)
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
     It never waits in a fleet with a GPU for each device, and of such fleets the largest counts. There it runs the same
     system, or the one that it is to be compared `against`.
     """
-    runs = done(tables)
+    runs = completed_cells(tables)
     columns = ["cell", "system", "workload", "seed", "fleet", "devices"]
     rows = tables.frame("devices").merge(runs[columns], on="cell").sort_values("devices")
     device = ["workload", "seed", "device"]
@@ -47,7 +55,7 @@ def devices_by_slowdown(tables: Tables) -> pd.DataFrame:
     names = [_first(tables, slowdown=slowdown, patient=False) for slowdown in (True, False)]
     adaptive, steady = (_losses(tables, name, name) for name in names)
     if adaptive.empty or steady.empty:
-        return nothing(f"needs AMS with and without slowdown {SHARING}")
+        return no_rows(f"needs AMS with and without slowdown {SHARING}")
     if adaptive["loss"].tolist() == steady["loss"].tolist():
         raise Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
     served, without = _served(adaptive), _served(steady)
@@ -59,7 +67,7 @@ def patient_devices(tables: Tables) -> pd.DataFrame:
     """List how many devices a GPU serves that make room for one another, by seed."""
     lost, _ = _patient_and_not(tables)
     if lost.empty:
-        return nothing(f"needs AMS with and without patience {SHARING}")
+        return no_rows(f"needs AMS with and without patience {SHARING}")
     served, most = _served(lost), int(lost["devices"].max())
     if (served == most).all() and most < MORE:
         raise Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
@@ -71,7 +79,7 @@ def losses_by_patience(tables: Tables) -> pd.DataFrame:
     """List what devices lose in the largest fleet: `ours` as they come, `theirs` where they make room, by seed."""
     patient, plain = _patient_and_not(tables)
     if patient.empty or plain.empty:
-        return nothing(f"needs AMS with and without patience {SHARING}")
+        return no_rows(f"needs AMS with and without patience {SHARING}")
     most = plain["devices"].max()
     means = [stats.over_seeds(lost[lost["devices"] == most].set_index("seed")["loss"]) for lost in (plain, patient)]
     return sides(

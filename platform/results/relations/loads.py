@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.relations.base import STREAM, by_seed, done, nothing, single
+from driftlab.platform.results.relations.base import STREAM, by_seed, completed_cells, no_rows, single
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.forecasting import ForecastKind, score_forecasts
 
@@ -33,7 +33,7 @@ def misses(tables: Tables) -> pd.DataFrame:
 
 def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
     """Return the sensed loads by fleet and seed, a series for each device; all systems sense the same ones."""
-    rows = tables.frame("loads").merge(done(tables)[["cell", "fleet", "seed"]], on="cell")
+    rows = tables.frame("loads").merge(completed_cells(tables)[["cell", "fleet", "seed"]], on="cell")
     longest = rows.groupby(["fleet", "seed", *STREAM])["sensed_cpu"].agg(list)
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for (fleet, seed, _, device, _), series in longest.items():
@@ -65,7 +65,7 @@ def forecast_gains(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "
     rows = tables.once(skills)
     own = rows[rows["fleet"].isin(fleets) & (rows["kind"] == kind)]
     if absent := [fleet for fleet in fleets if fleet not in set(own["fleet"])]:
-        return nothing(f"needs fleets whose devices have a load, called {', '.join(absent)}")
+        return no_rows(f"needs fleets whose devices have a load, called {', '.join(absent)}")
     wide = own.groupby(["seed", "fleet"])["skill"].agg(fmean).unstack("fleet")[list(fleets)]
     note = ", ".join(f"{fleet} {100 * fmean(wide[fleet].dropna()):+.1f} %" for fleet in fleets)
     return single(by_seed([(int(seed), fmean(each)) for seed, *each in wide.dropna().itertuples()]), note)
@@ -74,5 +74,5 @@ def forecast_gains(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "
 def stated_errors(tables: Tables) -> pd.Series:
     """Return the mean absolute error of the forecasts that members state, by system and fleet."""
     rows = tables.frame("loads").dropna(subset=["forecast_cpu"])
-    rows = rows.merge(done(tables)[["cell", "system", "fleet"]], on="cell")
+    rows = rows.merge(completed_cells(tables)[["cell", "system", "fleet"]], on="cell")
     return rows.assign(error=(rows["forecast_cpu"] - rows["cpu"]).abs()).groupby(["system", "fleet"])["error"].mean()

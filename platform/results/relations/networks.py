@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.results.relations.base import members, named, noted, nothing, sides, single
+from driftlab.platform.results.relations.base import members, no_rows, sides, single, with_columns, with_note
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.measured import paged_bytes
 
@@ -23,7 +23,7 @@ def networks(tables: Tables) -> pd.DataFrame:
 
     The `draw` tells apart what was trained more than once: it is the seed, if each seed has networks of its own.
     """
-    rows = named(tables, "variants", "system", "workload", "seed")
+    rows = with_columns(tables, "variants", "system", "workload", "seed")
     rows = rows.assign(draw=rows["seed"] if tables.run.spec.get("student", {}).get("per_seed") else 0)
     return rows.drop_duplicates(["draw", "system", "app", "variant", "network", "accuracy", "memory_bytes", "macs"])
 
@@ -121,7 +121,7 @@ def gains_of_residual(tables: Tables) -> pd.DataFrame:
     """List what TRR leaves less what L1 leaves, over every pruning point of every layer, by application."""
     found = pruned_alone(tables).pivot_table("accuracy", [*APP, "layer", "share"], "ranking")
     if not {"trr", "l1"} <= set(found.columns):
-        return nothing()
+        return no_rows()
     found = found[found.index.get_level_values("share") < 1]
     gains = found["trr"] - found["l1"]
     note = f"at least as good at {(gains >= 0).mean():.0%} of {len(gains)} points"
@@ -133,14 +133,14 @@ def gains_of_residual(tables: Tables) -> pd.DataFrame:
 def gains_of_descendants(tables: Tables) -> pd.DataFrame:
     """List how much more accurate nested networks are than independent ones of the same size, by application."""
     gains = _gains(tables)
-    return nothing() if gains.empty else single(gains.groupby(APP)["gain"].mean())
+    return no_rows() if gains.empty else single(gains.groupby(APP)["gain"].mean())
 
 
 def gains_by_size(tables: Tables) -> pd.DataFrame:
     """List the gain of the two smallest descendants and of the two largest, by application."""
     gains = _gains(tables)
     if gains.empty or gains["variant_nested"].nunique() < 4:
-        return nothing()
+        return no_rows()
     by_app = gains.sort_values("macs").groupby(APP)["gain"]
     small, large = by_app.apply(lambda each: each.iloc[:2].mean()), by_app.apply(lambda each: each.iloc[-2:].mean())
     return sides(small, large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
@@ -157,14 +157,14 @@ def smaller_descendants(tables: Tables) -> pd.DataFrame:
     descendants = of_kind(tables, "nested")[lambda rows: rows["system"].isin(smaller)]
     both = descendants.merge(unscaled(tables), on=APP, suffixes=("", "_whole"))
     ratio = both["macs"] / both["macs_whole"]
-    return single(ratio < 1, f"{ratio.min():.0%} to {ratio.max():.0%} of the whole") if len(both) else nothing()
+    return single(ratio < 1, f"{ratio.min():.0%} to {ratio.max():.0%} of the whole") if len(both) else no_rows()
 
 
 def memory_of_nested(tables: Tables) -> pd.DataFrame:
     """List what the largest descendant holds, and all independent networks together, by application."""
     nested, alone = of_kind(tables, "nested"), of_kind(tables, "independent")
     if nested.empty or alone.empty:
-        return nothing()
+        return no_rows()
     largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
     note = " MB for ".join(f"{each.groupby('draw').sum().mean() / 1e6:.3g}" for each in (largest, together)) + " MB"
     return sides(largest, together, note)
@@ -192,8 +192,8 @@ def loaded_upwards(tables: Tables) -> pd.DataFrame:
     rows, whole_ratios = [], []
     for nested, alone in _with_kernels(tables):
         mine = _upwards(nested, nested=True)["loaded"].sum()
-        rows.append((_kept_on_the_way_up(alone.assign(memory_bytes=alone["kernel_bytes"])), mine))
-        whole_ratios.append(_kept_on_the_way_up(alone) / mine)
+        rows.append((_net_loaded_bytes(alone.assign(memory_bytes=alone["kernel_bytes"])), mine))
+        whole_ratios.append(_net_loaded_bytes(alone) / mine)
     least, most = min(whole_ratios, default=1.0), max(whole_ratios, default=1.0)
     return _equal(rows, f"{least:.5g} to {most:.5g} with batch norms and biases, which nested ones always hold")
 
@@ -206,13 +206,13 @@ def energy_of_switches(tables: Tables) -> pd.DataFrame:
     """
     byte_j, changes = joule_per_byte(tables), switches_by_kind(tables)
     if changes.empty or byte_j is None:
-        return nothing()
+        return no_rows()
     moved = (changes["loaded"] + changes["dropped"]).groupby([changes[key] for key in [*APP, "kind"]]).mean()
     spent = (1000 * byte_j * moved).unstack("kind")
     rows = sides(spent[INDEPENDENT], spent[NESTED])
     saved = rows["ours"] - rows["theirs"]
     note = f"{rows['theirs'].mean():.3g} J against {rows['ours'].mean():.3g} J"
-    return noted(rows, f"{note}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
+    return with_note(rows, f"{note}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
 
 
 def _with_kernels(tables: Tables) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
@@ -226,14 +226,14 @@ def _equal(rows: Sequence[tuple[int, int]], note: str) -> pd.DataFrame:
     """Make rows of what ought to be equal to the byte, application by application."""
     import pandas as pd
 
-    return noted(pd.DataFrame(rows, columns=["ours", "theirs"]), note) if rows else nothing()
+    return with_note(pd.DataFrame(rows, columns=["ours", "theirs"]), note) if rows else no_rows()
 
 
 def _upwards(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
     return every_switch(rows, nested=nested)[lambda found: found["before"] < found["after"]]
 
 
-def _kept_on_the_way_up(alone: pd.DataFrame) -> int:
+def _net_loaded_bytes(alone: pd.DataFrame) -> int:
     """Sum what all switches up load less what they drop."""
     found = _upwards(alone, nested=False)
     return int(found["loaded"].sum() - found["dropped"].sum())

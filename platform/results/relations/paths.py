@@ -10,14 +10,14 @@ from driftlab.platform.results.relations.base import (
     CELL,
     STREAM,
     Untestable,
-    done,
+    completed_cells,
     members,
-    named,
-    noted,
-    nothing,
+    no_rows,
     of_one_network,
     sides,
     single,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot, every_system
@@ -34,7 +34,14 @@ WHOLE = r"base(\.base)*"  # a path without operators
 LAST = 1000  # exit of a member that names none
 NOT_RUN = "needs a network that follows the load (adascale) beside fixed exits of it (branches)"
 ONE_NETWORK = "of one network"
-BESIDE = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)  # other networks, beside the paths of one
+OTHER_NETWORKS = (
+    "usnet",
+    "once_for_all",
+    "early_exit",
+    "darts",
+    "enas",
+    LIGHT,
+)  # other networks, beside the paths of one
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:
@@ -42,7 +49,7 @@ def deadlines(tables: Tables) -> pd.DataFrame:
 
     Columns are `accuracy` (a missed frame keeps the last answer), `missed`, `latency_ms` and `energy_j` of a frame.
     """
-    cells = done(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
+    cells = completed_cells(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
     goals = tables.frame("shares").groupby(STREAM)["latency_goal_ms"].max().reset_index()
     frames = tables.frame("frames").merge(goals.dropna(), on=STREAM)
     late = ~frames["processed"] | (frames["latency_ms"] > frames["latency_goal_ms"])
@@ -73,7 +80,7 @@ def choosers(tables: Tables) -> list[str]:
 
 def others(tables: Tables) -> list[str]:
     """Name the systems that run other networks."""
-    return list(_of_kind(tables, *BESIDE))
+    return list(_of_kind(tables, *OTHER_NETWORKS))
 
 
 def fixed_exits(tables: Tables) -> dict[str, int | None]:
@@ -112,7 +119,7 @@ def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[s
 
 def whole_paths(tables: Tables) -> pd.DataFrame:
     """List the paths without operators of each network once, from the first exit on: one for each `exit`."""
-    rows = named(tables, "variants")
+    rows = with_columns(tables, "variants")
     rows = rows[rows["system"].isin(members(tables, "scaling", FIXED, ADAPTIVE))]
     rows = rows[rows["network"].str.fullmatch(WHOLE)]
     exits = rows["network"].str.count(r"\.") + 1
@@ -125,7 +132,7 @@ def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 
     Systems that could run the same networks are one: the first of them is named. The lowest seed tells.
     """
-    cells = done(tables)
+    cells = completed_cells(tables)
     cells = cells[cells["seed"] == cells["seed"].min()][["cell", "system", "workload"]]
     rows = tables.frame("variants").merge(cells, on="cell").dropna(subset=["accuracy"])
     found: dict[str, dict[str, pd.DataFrame]] = {}
@@ -144,7 +151,7 @@ def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 def light_networks(tables: Tables) -> pd.DataFrame:
     """List the light networks that run beside, each once; `network` is their structure."""
     kinds = {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
-    rows = named(tables, "variants")
+    rows = with_columns(tables, "variants")
     rows = rows[rows["system"].isin(kinds)]
     rows = rows.assign(network=rows["system"].map(kinds))
     return rows.drop_duplicates(["app", "network", "accuracy", "memory_bytes", "macs"]).sort_values(["seed", "network"])
@@ -172,15 +179,15 @@ def latency_of_whole(tables: Tables) -> pd.DataFrame:
     whole = max(exits, key=lambda name: exits[name] or LAST)
     own = rows.loc[ours]["latency_ms"]
     both = sides(own, rows.loc[whole]["latency_ms"].reindex(own.index))
-    return noted(both, _under_each_load(1 - both["ours"] / both["theirs"]))
+    return with_note(both, _under_each_load(1 - both["ours"] / both["theirs"]))
 
 
 def loss_below_whole(tables: Tables) -> pd.DataFrame:
     """List how much less accurate the paths that ran are than the whole network, by time, on held-out data."""
     ours = first(tables)
     if not ours or not fixed_exits(tables):
-        return nothing(NOT_RUN)
-    shares = named(tables, "shares", "system", *CELL)
+        return no_rows(NOT_RUN)
+    shares = with_columns(tables, "shares", "system", *CELL)
     shares = shares[(shares["system"] == ours) & (shares["window_s"] > 0)]
     shares = shares[~shares["fleet"].isin(idle_fleets(tables))]
     rows = tables.frame("variants")
@@ -196,7 +203,7 @@ def accuracy_by_exit(tables: Tables, late: int, early: int) -> pd.DataFrame:
     """List the accuracy of two exits without operators on held-out data; one row if all seeds share their network."""
     rows = whole_paths(tables)
     if rows.empty:
-        return nothing(NOT_RUN)
+        return no_rows(NOT_RUN)
     wide = rows.pivot_table(index=["seed", "app"], columns="exit", values="accuracy")
     if early not in wide or late not in wide:
         raise Untestable(f"needs a network with {late} exits")
@@ -208,7 +215,7 @@ def costs_rise(tables: Tables) -> pd.DataFrame:
     """List for each step from one exit to the next whether latency, memory and operations all rise."""
     rows = whole_paths(tables)
     if rows.empty:
-        return nothing(NOT_RUN)
+        return no_rows(NOT_RUN)
     steps = rows.groupby(["cell", "app"])[["latency_ms", "memory_bytes", "macs"]].diff().dropna()
     return single((steps > 0).all(axis=1))
 
@@ -217,8 +224,8 @@ def choices(tables: Tables) -> pd.DataFrame:
     """Count the networks that each application can choose from."""
     ours = first(tables)
     if not ours:
-        return nothing(NOT_RUN)
-    rows = named(tables, "variants", "system")
+        return no_rows(NOT_RUN)
+    rows = with_columns(tables, "variants", "system")
     return single(rows[rows["system"] == ours].groupby(STREAM).size())
 
 
@@ -226,8 +233,8 @@ def search_times(tables: Tables) -> pd.DataFrame:
     """List the processor time of a choice between two windows that changed the path, in ms: the median of each cell."""
     ours = first(tables)
     if not ours:
-        return nothing(NOT_RUN)
-    rows = named(tables, "shares")
+        return no_rows(NOT_RUN)
+    rows = with_columns(tables, "shares")
     between = rows["time_s"] % tables.run.spec.get("window_s", rows["time_s"].max() + 1) > 0  # else shares are made too
     rows = rows[(rows["system"] == ours) & between & (rows["host_schedule_seconds"] > 0)]
     took = rows.groupby(["seed", "cell"])[["host_schedule_seconds", "latency_ms"]].median()
@@ -240,11 +247,11 @@ def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"] != TRANSFORMER]
     if exits.empty or light.empty:
-        return nothing()
+        return no_rows()
     both = sides(*(stats.over_seeds(rows.set_index("seed")[column]) for rows in (exits, light))).dropna()
     best = light.sort_values("accuracy").iloc[-1]
     note = f"of {len(light)} light networks, the best is {best['network']} with {100 * best['accuracy']:.1f} %"
-    return of_one_network(both, note) if len(both) == 1 else noted(both, "")
+    return of_one_network(both, note) if len(both) == 1 else with_note(both, "")
 
 
 def cost_of_light(tables: Tables, column: str) -> pd.DataFrame:
@@ -260,7 +267,7 @@ def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"].isin(networks)]
     if exits.empty or light.empty:
-        return nothing(f"needs exits of a network (branches) beside {', '.join(networks)} (light)")
+        return no_rows(f"needs exits of a network (branches) beside {', '.join(networks)} (light)")
     both = sides(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
     return of_one_network(both, ONE_NETWORK) if len(both) == 1 else both
 
@@ -269,22 +276,22 @@ def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> p
     """List the share of missed deadlines with the usual value of a setting of adascale, and with another one."""
     known = by_setting(tables, setting)
     if not {usual, other} <= set(known):
-        return nothing(f"needs adascale with {setting}: {other} beside the one with {usual}")
-    return _beside(tables, known[usual], known[other], "missed")
+        return no_rows(f"needs adascale with {setting}: {other} beside the one with {usual}")
+    return _compare_loaded(tables, known[usual], known[other], "missed")
 
 
 def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
     """List the accuracy of frames under a choice by the true load, and under ours."""
     ours, bound = first(tables), first(tables, BOUND)
     if not ours or not bound:
-        return nothing()
-    return _beside(tables, bound, ours, "accuracy")
+        return no_rows()
+    return _compare_loaded(tables, bound, ours, "accuracy")
 
 
-def _beside(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
+def _compare_loaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
     found = _loaded(deadlines(tables), tables)
     both = sides(*(found.loc[name][column] for name in (ours, theirs)))
-    return noted(both, _under_each_load(both["ours"] - both["theirs"]))
+    return with_note(both, _under_each_load(both["ours"] - both["theirs"]))
 
 
 def _under_each_load(values: pd.Series) -> str:

@@ -13,14 +13,14 @@ from driftlab.platform.results.relations.base import (
     STREAM,
     Untestable,
     by_seed,
-    done,
+    completed_cells,
     first_of,
     members,
-    named,
-    nothing,
+    no_rows,
     sides,
     single,
     slot,
+    with_columns,
 )
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
 from driftlab.platform.results.tables.read import Tables
@@ -39,7 +39,7 @@ def uploads(tables: Tables) -> pd.DataFrame:
     One visit to the server takes all uploads that wait, in the order of their arrival; what was refused or came too
     late has no phase.
     """
-    sent = named(tables, "transfers", "system", *CELL)
+    sent = with_columns(tables, "transfers", "system", *CELL)
     sent = sent[sent["kind"] == "samples"].sort_values([*STREAM, "sequence"])
     start_s = sent.groupby(STREAM)["queued_s"].shift(fill_value=0.0)
     sent = sent.assign(start_s=start_s, gap_s=sent["queued_s"] - start_s)
@@ -59,8 +59,8 @@ def losses_by_horizon(tables: Tables) -> pd.DataFrame:
     horizons, intervals = (sorted({key[part] for key in grid}) for part in (0, 1))
     corners = list(itertools.product(_ends(horizons), _ends(intervals)))
     if len(corners) < 4 or any(corner not in grid for corner in corners):
-        return nothing()
-    runs = done(tables)
+        return no_rows()
+    runs = completed_cells(tables)
     wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
@@ -73,12 +73,12 @@ def scores_by_horizon(tables: Tables) -> pd.DataFrame:
     A horizon that is longer than the stream forgets nothing, and no longer one would do otherwise.
     """
     grid = _horizons(tables)
-    runs = done(tables)
+    runs = completed_cells(tables)
     shortest_s = min((every for _, every in grid), default=0.0)
     soon = {horizon: name for (horizon, every), name in grid.items() if every == shortest_s}
     half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == HALF)]
     if half.empty or half["system"].nunique() < 2:
-        return nothing()
+        return no_rows()
     means = half.groupby("system")["score"].mean()
     scores = means.loc[list(soon.values())].set_axis(list(soon)).rename_axis("horizon_s")
     note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.sort_index().items())
@@ -124,7 +124,7 @@ def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
     buffers = tables.once(_buffers)
     buffers = buffers[(buffers["system"] == "ams") & buffers["static_scene"].eq(True)]
     if buffers.empty:
-        return nothing()
+        return no_rows()
     usual_s = slot(tables, "ams", "streaming")["interval_s"]
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
@@ -137,7 +137,7 @@ def rates_within_bounds(tables: Tables) -> pd.DataFrame:
     buffers = tables.once(_buffers)
     buffers = buffers[buffers["system"] == "ams"]
     if buffers.empty:
-        return nothing()
+        return no_rows()
     streams = buffers.groupby(STREAM)
     rates = streams["samples"].sum() / streams["gap_s"].sum()
     member = slot(tables, "ams", "streaming")
@@ -149,7 +149,7 @@ def changes_by_control(tables: Tables) -> pd.DataFrame:
     """List how much the rate changes from buffer to buffer under `scaled` control and under `tanh` control."""
     modes = {mode: first_of(tables, {**USUAL, "streaming.control": mode}) for mode in ("scaled", "tanh")}
     if not all(modes.values()):
-        return nothing()
+        return no_rows()
     buffers = tables.once(_buffers)
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
     changes = settled.groupby(STREAM)["rate"].diff().abs()
@@ -164,7 +164,7 @@ def encoding_times(tables: Tables) -> pd.DataFrame:
     sent = tables.once(uploads)
     took = sent[sent["system"].isin(clips)].dropna(subset="host_pack_seconds")
     if took.empty:
-        return nothing()
+        return no_rows()
     note = f"on this machine; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
     return single(took.groupby("seed")["host_pack_seconds"].max(), note)
 

@@ -10,14 +10,14 @@ from driftlab.platform.results.relations.base import (
     FRAME,
     Kinds,
     Untestable,
-    done,
+    completed_cells,
     first_of,
-    named,
-    noted,
-    nothing,
+    no_rows,
     pairs,
     sides,
     single,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.relations.scenery import sceneries, swept
 from driftlab.platform.results.tables.read import Tables
@@ -38,15 +38,15 @@ ONCE_OR_NEVER = "needs 'one_time' and 'no_custom' on the same workload and seed,
 UPDATED = ", and an update that arrived"
 
 
-def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, beside: str = "") -> pd.DataFrame:
+def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_column: str = "") -> pd.DataFrame:
     """List what two systems score by place and seed; the note has the ratio of their traffic `beside` it."""
     names = [first_of(tables, system) for system in (ours, theirs)]
     found = pairs(tables, *names)
     if found.empty:
-        return nothing(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
-    if beside:
-        traffic = pairs(tables, names[0], names[1], beside)
-        return noted(found, f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
+        return no_rows(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
+    if traffic_column:
+        traffic = pairs(tables, names[0], names[1], traffic_column)
+        return with_note(found, f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
     found.attrs["ranges"] = True  # over workloads, beside the mean
     return found
 
@@ -57,7 +57,7 @@ def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> p
     found = pairs(tables, ours, theirs)
     found = found[found.index.get_level_values("workload").isin(list(values))]
     if found.empty:
-        return nothing(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
+        return no_rows(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
     gains = (found["ours"] - found["theirs"]).rename(index=values, level="workload")
     by_value = gains.groupby(["workload", "seed"]).mean().unstack("workload")
     lowest, *_, highest = by_value.columns
@@ -69,10 +69,10 @@ def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
     """List what a system scores more than each other one that learns, by workload, fleet and seed."""
     import pandas as pd
 
-    others = [name for name in done(tables)["system"].unique() if name not in (ours, "no_custom")]
+    others = [name for name in completed_cells(tables)["system"].unique() if name not in (ours, "no_custom")]
     parts = [pairs(tables, ours, name).reset_index().assign(other=name) for name in others]
     if not any(map(len, parts)):
-        return nothing(f"needs '{ours}' and rivals, with truth")
+        return no_rows(f"needs '{ours}' and rivals, with truth")
     found = pd.concat([part for part in parts if len(part)])
     found["workload"] = found["workload"] + " with " + found["fleet"] + " against " + found["other"]
     return found.set_index(["workload", "seed"])[["ours", "theirs"]]
@@ -82,10 +82,10 @@ def strategies(tables: Tables) -> pd.DataFrame:
     """List the steps down from gradient guidance over random and both ends to one end; a step is a `workload`."""
     names = {name: first_of(tables, {**GUIDED, "adaptation.strategy": name}) for name in STRATEGIES}
     if not all(names.values()):
-        return nothing()
+        return no_rows()
     import pandas as pd
 
-    runs = done(tables)
+    runs = completed_cells(tables)
     wide = runs[runs["system"].isin(list(names.values()))].pivot_table("score", ["workload", "seed"], "system").dropna()
     guided, scattered, ends, first, last = (wide[name] for name in names.values())
     steps = {
@@ -102,20 +102,20 @@ def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     """List the mean size of the updates of two kinds of systems, by seed."""
     names = [first_of(tables, kinds) for kinds in (ours, theirs)]
     if not all(names):
-        return nothing()
-    updates = named(tables, "updates", "system", *CELL)
+        return no_rows()
+    updates = with_columns(tables, "updates", "system", *CELL)
     sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
     if not set(names) <= set(sizes.index.get_level_values("system")):  # an update that is not accepted counts nothing
-        return nothing()
+        return no_rows()
     return sides(*(sizes[name] for name in names))
 
 
 def received(tables: Tables, system: str) -> pd.DataFrame:
     """List what a system receives by cell, in kbit/s; the note has what it sends, and bits per parameter."""
-    runs = done(tables)
+    runs = completed_cells(tables)
     runs = runs[runs["system"] == system]
     if runs.empty:
-        return nothing(f"needs '{system}'")
+        return no_rows(f"needs '{system}'")
     bits = (runs["downlink_kbps"] * 1000 / runs["parameters"]).mean()
     note = f"{runs['uplink_kbps'].mean():.3g} kbit/s up; {bits:.2g} bit per parameter and second down"
     return single(runs.set_index("seed")["downlink_kbps"], note)
@@ -127,26 +127,26 @@ def improved_frames(tables: Tables) -> pd.DataFrame:
     Frames count from the arrival of One-Time's update on: before it there is nothing to improve them, and a session of
     ours is hardly longer than that takes.
     """
-    frames = named(tables, "frames", "system", *CELL).dropna(subset="score_frame")
+    frames = with_columns(tables, "frames", "system", *CELL).dropna(subset="score_frame")
     frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
     gains = stats.gains(frames, frames[frames["system"] == "no_custom"], "score_frame", FRAME)
     better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
     shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
     note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
-    return noted(sides(shares["ams"], shares["one_time"]).dropna(), note)
+    return with_note(sides(shares["ams"], shares["one_time"]).dropna(), note)
 
 
 def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
     """List the gain of One-Time over whole sessions in which no stream changes its scene, nor that its light."""
     frames = _once_and_never(tables)
     if frames.empty:
-        return nothing(ONCE_OR_NEVER)
+        return no_rows(ONCE_OR_NEVER)
     frames = frames.merge(
         sceneries(tables, frames["cell"])[["cell", "device", "appearance_drift"]], on=["cell", "device"]
     )
     frames = frames[~frames["appearance_drift"].eq(True)]
     still = frames[frames.groupby(CELL)["changes"].transform("max") == 0]
-    return single(still.groupby(CELL)["gain"].mean()) if len(still) else nothing("every stream changes its scene")
+    return single(still.groupby(CELL)["gain"].mean()) if len(still) else no_rows("every stream changes its scene")
 
 
 def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:

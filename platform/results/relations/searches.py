@@ -44,7 +44,7 @@ class HeldOut:
     best: float | None
     defaults: float | None
     difference: Estimate | None
-    answer: ComparisonResult
+    verdict: ComparisonResult
 
 
 @dataclass(frozen=True)

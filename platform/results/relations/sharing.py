@@ -13,12 +13,12 @@ from driftlab.platform.results.relations.base import (
     STREAM,
     Untestable,
     members,
-    named,
-    noted,
-    nothing,
+    no_rows,
     sides,
     single,
     slot,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
@@ -39,7 +39,7 @@ STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
 
 def allocations(tables: Tables) -> pd.DataFrame:
     """List every share with its system, setting and seed; `rate` is the frames per second that there is time for."""
-    rows = named(tables, "shares", "system", *CELL)
+    rows = with_columns(tables, "shares", "system", *CELL)
     return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["inference_share"] > 0, 0.0))
 
 
@@ -50,7 +50,7 @@ def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
     return known["accuracy_goal"].astype(float).fillna(known["val_accuracy"].astype(float)).fillna(0.0)
 
 
-def once(tables: Tables) -> pd.DataFrame:
+def allocations_once(tables: Tables) -> pd.DataFrame:
     """List the applications window by window, once for each trace: systems of a setting and seed see the same."""
     rows = tables.once(allocations)
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
@@ -120,7 +120,7 @@ def frontier(tables: Tables, objective: str) -> pd.DataFrame:
         if (one := greedy.get(next(iter(line)))) and one["objective"] == objective and in_use(one)
     ]
     line = max(lines, key=len, default={})
-    points = beside_status_quo(tables, line)
+    points = gains_over_status_quo(tables, line)
     return points.assign(alpha=points["system"].map(line)).sort_values([*CELL, "alpha"])
 
 
@@ -129,7 +129,7 @@ def in_use(member: Slot) -> bool:
     return member["method"] == "lookahead" and bool(member["cached"])
 
 
-def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
+def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     """Compare systems with the status quo, application second by application second.
 
     A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
@@ -187,13 +187,13 @@ def knee(points: pd.DataFrame) -> pd.Series:
     return points.loc[above.idxmax()]
 
 
-def needless_bytes(tables: Tables) -> pd.DataFrame:
+def avoidable_bytes(tables: Tables) -> pd.DataFrame:
     """List what each switch up drops and each switch down loads, where networks lie inside one another."""
     found = switches(tables)
     nested = [name for name in found["system"].unique() if slot(tables, name, "scaling").nested]
     found = found[found["system"].isin(nested)]
     if found.empty:
-        return nothing()
+        return no_rows()
     up = found["variant"] > found["before"]
     why = "by construction, a switch moves only the difference"  # of one vector, in which each is a beginning
     wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"])
@@ -215,7 +215,7 @@ def shares_of_applications(tables: Tables) -> pd.DataFrame:
     rows = _arrivals(tables)
     parts = 100 * rows["app"].value_counts(normalize=True)
     note = f"{parts.min():.1f} to {parts.max():.1f} %"
-    return _counted(noted(parts.to_frame("ours").assign(theirs=100 / APPS), note), len(rows))
+    return _counted(with_note(parts.to_frame("ours").assign(theirs=100 / APPS), note), len(rows))
 
 
 def _counted(rows: pd.DataFrame, count: int) -> pd.DataFrame:
@@ -226,7 +226,7 @@ def _counted(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
 def _arrivals(tables: Tables) -> pd.DataFrame:
     """List the applications window by window, once for each trace, on devices that six applications come to."""
-    rows = once(tables)
+    rows = allocations_once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
     changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
@@ -247,7 +247,7 @@ def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) 
     """
     points = tables.once(frontier, objective)
     if points.empty or points["alpha"].nunique() < 3:
-        return nothing()
+        return no_rows()
     if where == KNEE:
         traces, what = on_traces(points, lambda each: float(knee(each)[wanted])), "the knee"
     else:
@@ -256,13 +256,13 @@ def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) 
     goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
     whole = goals[goals["count"] == goals["size"]]
     ends = [f"{size - count} of {size} on {name}" for name, _, size, count in goals.itertuples() if count < size]
-    told = f"frontiers that end before {what}: {', '.join(ends)}"
+    without_crossing = f"frontiers that end before {what}: {', '.join(ends)}"
     if whole.empty:
-        raise Untestable(told)
+        raise Untestable(without_crossing)
     counted = traces[traces["workload"].isin(whole.index)].set_index(["workload", "seed"])["value"]
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
     note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
-    return single(counted, f"{note}; {told}" if ends else note)
+    return single(counted, f"{note}; {without_crossing}" if ends else note)
 
 
 def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
@@ -276,14 +276,14 @@ def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
         gaps[name] = 100 * (found[name] - found[best])
     used = [name for name in gaps if in_use(slot(tables, name, "scheduling"))]
     if not used:
-        return nothing()
-    told = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
-    others = ", ".join(text for name, text in told.items() if name not in used)
-    note = ", ".join(told[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
+        return no_rows()
+    mean_gaps = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
+    others = ", ".join(text for name, text in mean_gaps.items() if name not in used)
+    note = ", ".join(mean_gaps[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
     return single(pd.concat([gaps[name] for name in used]), note + (f"; not counted: {others}" if others else ""))
 
 
-def costs_of_walks(tables: Tables) -> pd.DataFrame:
+def costs_of_greedy_methods(tables: Tables) -> pd.DataFrame:
     """List what the best of the steepest walks costs, however fine its grid, and what lookahead does, by window."""
     greedy = {
         name: one for name, one in members(tables, "scheduling", "nestdnn").items() if one["objective"] == "total"
@@ -291,7 +291,7 @@ def costs_of_walks(tables: Tables) -> pd.DataFrame:
     ahead = [name for name, one in greedy.items() if one["method"] == "lookahead" and not one["cached"]]
     steepest = [name for name, one in greedy.items() if one["method"] == "steepest" and not one["cached"]]
     if not ahead or not steepest:
-        return nothing()
+        return no_rows()
     found = 100 * costs(tables, dict.fromkeys([ahead[0], *steepest], greedy[ahead[0]]["alpha"]))
     best = min(steepest, key=lambda name: float(found[name].mean()))
     took = _decision_s(tables)
@@ -310,9 +310,9 @@ def decision_times(tables: Tables) -> pd.DataFrame:
         if one["method"] == "steepest"
     ]
     if not both:
-        return nothing()
-    kept, anew = (_decision_s(tables)[name] for name in both[0])
-    return sides(kept, anew, f"of {1000 * anew.mean():.2g} ms")
+        return no_rows()
+    kept, replanned = (_decision_s(tables)[name] for name in both[0])
+    return sides(kept, replanned, f"of {1000 * replanned.mean():.2g} ms")
 
 
 def _decision_s(tables: Tables) -> dict[str, pd.Series]:

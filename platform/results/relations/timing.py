@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.results.relations.base import done, learners, members, noted, nothing, sides, single
+from driftlab.platform.results.relations.base import (
+    completed_cells,
+    learners,
+    members,
+    no_rows,
+    sides,
+    single,
+    with_note,
+)
 from driftlab.platform.results.relations.utility import (
     Floats,
     Jobs,
@@ -46,12 +54,12 @@ class LoadLevel:
     missed: float  # the largest share among systems
 
 
-def paces(tables: Tables) -> list[LoadLevel]:
+def load_levels(tables: Tables) -> list[LoadLevel]:
     """List the fleets in which something learns on the stream, from the least busy on.
 
     There is none without a system that only answers.
     """
-    runs = done(tables)
+    runs = completed_cells(tables)
     learning = runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["fleet"]
     runs = runs[runs["fleet"].isin(learning)]
     frames = tables.frame("frames").merge(runs[["cell", "system", "fleet", "bound"]], on="cell")
@@ -73,54 +81,54 @@ def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
     A job is what a member learned from at a time. A system that learns in phases, or from nothing, has jobs as large as
     the others', and a phase is learned after the job in which it begins.
     """
-    calm = next((pace.fleet for pace in paces(tables)[:1] if pace.missed == 0), None)
-    runs = done(tables)
+    calm = next((pace.fleet for pace in load_levels(tables)[:1] if pace.missed == 0), None)
+    runs = completed_cells(tables)
     runs = runs[runs["fleet"] == calm]
     frames = dict(list(tables.frame("frames").groupby("cell")))
-    lessons = dict(list(tables.frame("adaptations").groupby("cell")))
+    batches = dict(list(tables.frame("adaptations").groupby("cell")))
     updates = tables.frame("updates")
     phases = dict(list(updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")))
-    if runs.empty or not lessons:
+    if runs.empty or not batches:
         return {}
-    usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
+    usual = max((int(own["frames"].max()) for own in batches.values()), default=1)
     plain = runs[runs["bound"] == PLAIN]
     plain_s = float(np.median(np.concatenate([frames[cell]["latency_ms"] for cell in plain["cell"]]))) / 1000
     plain_j = float((plain["inference_j"] / plain["frames"]).mean())
     found = {}
     for row in runs.itertuples():
-        answer_s = plain_s * float(row.inference_j) / float(row.frames) / plain_j  # of a frame
+        inference_s = plain_s * float(row.inference_j) / float(row.frames) / plain_j  # of a frame
         own = frames[row.cell].sort_values("time_s")
-        sizes, learn_s = job_lessons(own, lessons.get(row.cell), phases.get(row.cell), usual)
-        jobs = _jobs(own, sizes, learn_s, (answer_s, usual * plain_s))
+        sizes, training_s = job_training(own, batches.get(row.cell), phases.get(row.cell), usual)
+        jobs = _jobs(own, sizes, training_s, (inference_s, usual * plain_s))
         if len(jobs.accuracy):
             found[str(row.system), str(row.workload), int(row.seed)] = jobs
     return found
 
 
-def job_lessons(
-    frames: pd.DataFrame, lessons: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
+def job_training(
+    frames: pd.DataFrame, batches: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
 ) -> tuple[Rows, Floats]:
     """Return the frames of each job, and how long it is learned from."""
-    if lessons is not None:
-        rows = lessons.sort_values("start_s")
+    if batches is not None:
+        rows = batches.sort_values("start_s")
         return rows["frames"].to_numpy(int), rows["isolated_s"].to_numpy(float)
-    sizes, learn_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
+    sizes, training_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
     if phases is not None:
         newest = np.searchsorted(frames["time_s"], phases["train_start_s"], side="right") - 1
         jobs = newest // usual
-        np.add.at(learn_s, jobs[jobs < len(sizes)], phases["isolated_s"].to_numpy(float)[jobs < len(sizes)])
-    return sizes, learn_s
+        np.add.at(training_s, jobs[jobs < len(sizes)], phases["isolated_s"].to_numpy(float)[jobs < len(sizes)])
+    return sizes, training_s
 
 
-def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[float, float]) -> Jobs:
+def _jobs(frames: pd.DataFrame, sizes: Rows, training_s: Floats, each_s: tuple[float, float]) -> Jobs:
     """Cut a stream into jobs of these sizes; frames after the last one are left. Times are of a frame, and of a job."""
     scores = frames["score_frame"].to_numpy(float)
     stops = np.cumsum(sizes)
     kept = stops <= len(scores)
-    sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
+    sizes, stops, training_s = sizes[kept], stops[kept], training_s[kept]
     accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
-    answer_s, plain_s = each_s
-    return Jobs(accuracy, np.asarray(sizes * answer_s, np.float64), learn_s, plain_s)
+    inference_s, plain_s = each_s
+    return Jobs(accuracy, np.asarray(sizes * inference_s, np.float64), training_s, plain_s)
 
 
 def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
@@ -131,7 +139,7 @@ def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
 
 def _on_stream(tables: Tables) -> set[str]:
     """Name the systems that learn on the stream."""
-    runs = done(tables)
+    runs = completed_cells(tables)
     return set(runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["system"])
 
 
@@ -220,17 +228,17 @@ def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) ->
     """List by seed how far orders agree under two pressures."""
     found = rank_agreement(tables, kind)
     if found.empty:
-        return nothing()
+        return no_rows()
     wide = found.pivot_table("agreement", "seed", "pressure")
     return sides(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
 
 
 def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
     """Correlate the scores of systems on the busiest fleet with those on the calmest, by seed."""
-    every = paces(tables)
+    every = load_levels(tables)
     if len(every) < 2 or every[0].missed:
-        return nothing()
-    runs = done(tables)
+        return no_rows()
+    runs = completed_cells(tables)
     runs = runs[~runs["system"].isin(list(stopping(tables)))]
     wide = runs.pivot_table("score_frame", ["seed", "system"], "fleet").dropna()
     ends = wide[[every[0].fleet, every[-1].fleet]]
@@ -240,7 +248,7 @@ def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
 def lost_places(tables: Tables) -> pd.DataFrame:
     """List by seed the share of the timed places that the system which is best without time does not win."""
     found = tables.once(utilities)
-    return single(lost_by_the_best(found, TIMED)) if len(found) else nothing()
+    return single(lost_by_the_best(found, TIMED)) if len(found) else no_rows()
 
 
 def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) -> pd.DataFrame:
@@ -250,7 +258,7 @@ def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) 
     wide = here.pivot_table("utility", ["workload", "seed"], "system")
     own = [name for name in wide if adapting[name] in ours]
     if not own or len(own) == wide.shape[1]:
-        return nothing()
+        return no_rows()
     rest = wide.drop(columns=own)
     note = f"{wide[own].mean().idxmax()} against {rest.mean().idxmax()}"
     return sides(wide[own].max(axis=1), rest.max(axis=1), note)
@@ -263,20 +271,20 @@ def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.Dat
         "utility", ["seed", "workload", "system"], ["kind", "pressure"]
     )
     if wide.empty:
-        return nothing()
+        return no_rows()
     both = sides(wide["offline", 0.0], wide[kind, pressure])
     worst = (both["ours"] - both["theirs"]).groupby("system").mean().sort_values()
-    return noted(both, f"{worst.iloc[0]:.3f} {worst.index[0]} to {worst.iloc[-1]:.3f} {worst.index[-1]}")
+    return with_note(both, f"{worst.iloc[0]:.3f} {worst.index[0]} to {worst.iloc[-1]:.3f} {worst.index[-1]}")
 
 
 def scores_by_budget(tables: Tables, member: str) -> pd.DataFrame:
     """List the score of a member that stops after its smallest budget, and of the system that does not learn."""
     ours = sorted((steps, name) for name, (own, steps) in stopping(tables).items() if own == member)
     plain = list(members(tables, "adaptation", "frozen"))
-    every = paces(tables)
+    every = load_levels(tables)
     if not ours or not plain or not every:
-        return nothing(f"needs {member} with a budget, and a system that does nothing")
-    runs = done(tables)
+        return no_rows(f"needs {member} with a budget, and a system that does nothing")
+    runs = completed_cells(tables)
     wide = runs[runs["fleet"] == every[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
     gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)
     note = ", ".join(f"{gain:+.3f} {name}" for name, gain in gains.mean().items())

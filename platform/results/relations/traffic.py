@@ -16,17 +16,17 @@ from driftlab.platform.results.relations.base import (
     Kinds,
     Untestable,
     by_seed,
-    done,
+    completed_cells,
     first_of,
     members,
-    named,
-    noted,
-    nothing,
+    no_rows,
     of_kinds,
     pairs,
     sides,
     single,
     slot,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.streaming.wire.values import bytes_of
@@ -41,10 +41,10 @@ USUAL = {"streaming": "ams", "streaming.value_format": "fp16", "streaming.horizo
 def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
     """List how many times the traffic of AMS Just-In-Time needs, at the threshold where it scores as AMS does."""
     names = _just_in_time(tables, dense=False)
-    runs = done(tables).dropna(subset=["score"])
+    runs = completed_cells(tables).dropna(subset=["score"])
     ams = runs[runs["system"] == "ams"]
     if len(names) < 3 or ams.empty:
-        return nothing()
+        return no_rows()
     rows, above = [], 0
     streets: defaultdict[str, list[float]] = defaultdict(list)
     for _, cell in ams.iterrows():
@@ -70,9 +70,9 @@ def slopes(tables: Tables) -> pd.DataFrame:
     """List how steeply the scores of Just-In-Time and of AMS rise with the logarithm of their downlink."""
     kinds = (_just_in_time(tables, dense=False), of_kinds(tables, USUAL))
     if any(len(names) < 3 for names in kinds):
-        return nothing()
+        return no_rows()
     found = []
-    for (_, _, seed), cells in done(tables).dropna(subset=["score"]).groupby(CELL):
+    for (_, _, seed), cells in completed_cells(tables).dropna(subset=["score"]).groupby(CELL):
         used = [cells[cells["system"].isin(names) & (cells[DOWN] > 0)] for names in kinds]
         found.append((seed, *(stats.slope(np.log(own[DOWN]), own["score"]) for own in used)))
     both = [by_seed([(row[0], row[side]) for row in found]) for side in (1, 2)]
@@ -84,18 +84,18 @@ def dense_downlinks(tables: Tables) -> pd.DataFrame:
     sparse, dense = _just_in_time(tables, dense=False), _just_in_time(tables, dense=True)
     alike = [(a, b) for a, limit in dense.items() for b, other in sparse.items() if limit == other]
     if not alike:
-        return nothing()
+        return no_rows()
     against = pairs(tables, alike[0][0], "ams", DOWN)
     note = "" if against.empty else f"{(against['ours'] / against['theirs']).mean():.3g} times that of ams"
-    return noted(pairs(tables, alike[0][0], alike[0][1], DOWN), note)
+    return with_note(pairs(tables, alike[0][0], alike[0][1], DOWN), note)
 
 
 def downlinks(tables: Tables, ours: Kinds, theirs: str) -> pd.DataFrame:
     """List the downlink of two systems; the note has the same updates with eight bits in place of four."""
     name = first_of(tables, ours)
-    if not name or theirs not in set(done(tables)["system"]):
-        return nothing()
-    return noted(pairs(tables, name, theirs, DOWN), _with_eight_bits(tables, name, theirs))
+    if not name or theirs not in set(completed_cells(tables)["system"]):
+        return no_rows()
+    return with_note(pairs(tables, name, theirs, DOWN), _with_eight_bits(tables, name, theirs))
 
 
 def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
@@ -109,7 +109,7 @@ def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
 
 def _with_eight_bits(tables: Tables, name: str, usual: str) -> str:
     """Compute how large the same updates would be with eight bits a value: the mask, which no codec shortens, stays."""
-    updates = named(tables, "updates", "system")
+    updates = with_columns(tables, "updates", "system")
     plain, small = (updates[(updates["system"] == system) & (updates["values"] > 0)] for system in (usual, name))
     if plain.empty or small.empty:
         return ""

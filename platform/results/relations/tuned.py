@@ -45,20 +45,20 @@ def unequal_budgets(run: Run) -> list[str]:
     if not found:
         return []
     rows = run.frame("runs")
-    rivals = sorted(set(rows[rows["bound"].isna()]["system"]) - _only_answering(run))
-    spent = {name: found[name].streamed_s if name in found else 0.0 for name in rivals}
+    methods = sorted(set(rows[rows["bound"].isna()]["system"]) - _inference_only(run))
+    spent = {name: found[name].streamed_s if name in found else 0.0 for name in methods}
     if len(spent) < 2 or max(spent.values()) <= LIKE * min(spent.values()):
         return []
-    told = ", ".join(f"{name} {found[name].trials if name in found else 0} trials" for name in rivals)
-    return [f"Warning: settings of the systems got unequal budgets of search: {told}. Tune all of them, or none."]
+    trials = ", ".join(f"{name} {found[name].trials if name in found else 0} trials" for name in methods)
+    return [f"Warning: settings of the systems got unequal budgets of search: {trials}. Tune all of them, or none."]
 
 
-def _only_answering(run: Run) -> set[str]:
+def _inference_only(run: Run) -> set[str]:
     """Name the variants of the system that does nothing: other networks that learn nothing either."""
     parts = [part for part in run.spec.get("systems", ()) if isinstance(part, Mapping)]
-    return {part["name"] for part in parts if part.get("base") == "no_custom" and _learns_nothing(part)}
+    return {part["name"] for part in parts if part.get("base") == "no_custom" and _is_frozen(part)}
 
 
-def _learns_nothing(part: Mapping[str, Any]) -> bool:
+def _is_frozen(part: Mapping[str, Any]) -> bool:
     slot = part.get("adaptation") or "frozen"
     return bool((slot["name"] if isinstance(slot, Mapping) else slot) == "frozen")

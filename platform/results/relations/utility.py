@@ -26,13 +26,13 @@ class Jobs:
 
     accuracy: Floats
     inference_duration_s: Floats
-    learn_s: Floats
+    training_s: Floats
     plain_s: float  # time of one job without any learning
 
     @property
     def work_s(self) -> Floats:
         """Return how long each job keeps the machine."""
-        return self.inference_duration_s + self.learn_s
+        return self.inference_duration_s + self.training_s
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def discrete(jobs: Jobs, period_s: float, chance: float = 0.0) -> Utility:
 
 def continuous(jobs: Jobs, half_s: float) -> Utility:
     """Weigh each answer by its waiting: plain inference has its full worth, a waiting of `half_s` half of it."""
-    waited_s = jobs.inference_duration_s + np.concatenate([[0.0], jobs.learn_s[:-1]])
+    waited_s = jobs.inference_duration_s + np.concatenate([[0.0], jobs.training_s[:-1]])
     late_s = np.maximum(0.0, waited_s - jobs.plain_s)
     worth = 1 / (1 + late_s / (half_s - jobs.plain_s))
     value, accuracy = float((jobs.accuracy * worth).mean()), float(jobs.accuracy.mean())

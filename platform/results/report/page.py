@@ -19,14 +19,14 @@ from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
-from driftlab.platform.results.report.film import Film, film
 from driftlab.platform.results.report.snapshots import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH
 from driftlab.platform.results.report.summary.table import Summary, summarise
-from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
+from driftlab.platform.results.report.video import Video, make_video
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION
+from driftlab.platform.results.tables.integrity import warnings_of
 from driftlab.platform.results.tables.read import Run, Tables, open_run
-from driftlab.platform.results.tables.trust import warnings_of
+from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
 
 COMPUTED = "computed from the hardware profiles"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -52,10 +52,10 @@ class Page:
     question: str  # what the experiment asks, in its own words
     warnings: list[str]
     summary: Summary
-    looks: Mapping[str, Style]
+    styles: Mapping[str, Style]
     measure: str  # what a score is
     sections: list[Section]
-    film: Film | None
+    video: Video | None
     strips: list[Strip]
     failures: list[tuple[str, str]]
     verdicts: list[claims.Verdict]
@@ -87,11 +87,11 @@ def compose(run: Run) -> Page:
         question=str(run.spec.get("summary") or ""),
         warnings=[*warnings_of(run), *unequal_budgets(run)],
         summary=summarise(view, verdicts),
-        looks=view.looks,
+        styles=view.styles,
         measure=plots.measure(runs),
         sections=_sections(view, FIGURES),
-        film=film(runs, tables.frame("snapshots"), tables.frame("frames"), view.looks),
-        strips=strips(runs, tables.frame("snapshots"), tables.frame("frames"), view.looks, _films(run)),
+        video=make_video(runs, tables.frame("snapshots"), tables.frame("frames"), view.styles),
+        strips=strips(runs, tables.frame("snapshots"), tables.frame("frames"), view.styles, _video_workloads(run)),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=verdicts,
         commands=_commands(run, "run"),
@@ -109,10 +109,10 @@ def compose_search(run: Run) -> Page:
         question=str(run.spec.get("summary") or ""),
         warnings=[],
         summary=Summary((), words(found), ()),
-        looks={},
+        styles={},
         measure="",
         sections=_sections(found, SEARCH_FIGURES),
-        film=None,
+        video=None,
         strips=[],
         failures=[
             (f"trial {number}", reason) for number, reason in zip(failed["trial"], failed["reason"], strict=True)
@@ -124,7 +124,7 @@ def compose_search(run: Run) -> Page:
     )
 
 
-def _films(run: Run) -> set[str]:
+def _video_workloads(run: Run) -> set[str]:
     """Name the workloads whose first application watches a file: only the file knows its classes."""
     parts = run.spec.get("workloads", ())
     return {
@@ -148,10 +148,10 @@ def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Sec
 def side_by_side(run: Run, other: Run) -> Section:
     """Put the figures of two runs side by side, and say of each where its times come from."""
     first, second = run.info.get("times") or COMPUTED, other.info.get("times") or COMPUTED
-    found = rows_of(beside(run, other))
+    found = rows_of(compare_figures(run, other))
     rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
     note = f"Times of the first: {first}. Times of the second, {other.path.name}: {second}."
-    return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", BESIDE[2:], rows)])
+    return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", HEADER[2:], rows)])
 
 
 def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
@@ -204,11 +204,11 @@ def _render(template: str, page: Page) -> str:
     return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
 
 
-def _shape(look: Style) -> str:
-    """Write the points of a look as an SVG path; empty for the usual ones, which need no telling."""
-    return SHAPES.get(look.marker, "")
+def _shape(style: Style) -> str:
+    """Write the points of a style as an SVG path; empty for the usual ones, which need no telling."""
+    return SHAPES.get(style.marker, "")
 
 
-def _dashes(look: Style) -> str:
+def _dashes(style: Style) -> str:
     """Write a line's dash as SVG has it."""
-    return "none" if look.dash == "-" else " ".join(f"{2 * part:g}" for part in look.dash[1])
+    return "none" if style.dash == "-" else " ".join(f"{2 * part:g}" for part in style.dash[1])

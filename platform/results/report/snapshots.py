@@ -49,16 +49,16 @@ def strips(
     runs: pd.DataFrame,
     snapshots: pd.DataFrame,
     frames: pd.DataFrame,
-    looks: Mapping[str, Style],
-    films: Collection[str] = (),
+    styles: Mapping[str, Style],
+    unnamed_classes: Collection[str] = (),
 ) -> list[Strip]:
     """Make one strip per setting, of its first seed and first device that have snapshots."""
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
     found = []
     for setting in sorted(set(joined["setting"])):
-        strip = _strip(setting, first_stream(joined, setting), frames, looks)
+        strip = _strip(setting, first_stream(joined, setting), frames, styles)
         asked = runs[runs["setting"] == setting]
-        named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(films)
+        named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(unnamed_classes)
         found.append(strip if named else replace(strip, classes=()))  # other tasks and films have classes of their own
     return found
 
@@ -70,32 +70,32 @@ def first_stream(joined: pd.DataFrame, setting: str) -> pd.DataFrame:
     return here[here["device"] == here["device"].min()]
 
 
-def spread(times_s: pd.Series, most: int) -> tuple[float, ...]:
+def evenly_spaced(times_s: pd.Series, most: int) -> tuple[float, ...]:
     """Choose at most so many moments, evenly spread over those that were recorded."""
     every = sorted(set(times_s))
     count = min(most, len(every))
     return tuple(every[k * len(every) // count] for k in range(count))
 
 
-def noted(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
+def score_notes(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
     """Write what a device's frames scored in a cell at these moments; nothing where there is no score."""
     seen = frames[(frames["cell"] == cell) & (frames["device"] == device)]
     scores = seen.groupby("time_s")["score_frame"].mean().dropna()
     return tuple(f"{scores[time_s]:.2f}" if time_s in scores.index else "" for time_s in times_s)
 
 
-def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> Strip:
-    times = spread(here["time_s"], MOMENTS)
+def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, styles: Mapping[str, Style]) -> Strip:
+    times = evenly_spaced(here["time_s"], MOMENTS)
     device = str(here["device"].iloc[0])
     shown = here.drop_duplicates("time_s").set_index("time_s")
     rows = [("frame", tuple(Picture(_source(shown["image"].get(time_s), smooth=True)) for time_s in times))]
     if shown["truth"].notna().any():
         rows.append(("truth", tuple(Picture(_source(shown["truth"].get(time_s))) for time_s in times)))
-    for system in looks:
+    for system in styles:
         own = here[here["system"] == system].set_index("time_s")
         if own.empty:
             continue
-        notes = noted(frames, str(own["cell"].iloc[0]), device, times)
+        notes = score_notes(frames, str(own["cell"].iloc[0]), device, times)
         sources = [_source(own["prediction"].get(time_s)) for time_s in times]
         rows.append((system, tuple(map(Picture, sources, notes))))
     maps = [png for column in ("truth", "prediction") for png in here[here["time_s"].isin(times)][column].dropna()]

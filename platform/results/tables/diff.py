@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from driftlab.errors import quoted
 from driftlab.platform.core.registry import FAMILIES
-from driftlab.platform.results.tables.beside import beside, figures_of
 from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.results.tables.run_pair import compare_figures, figures_of
 from driftlab.platform.results.tables.schema import TABLES, host_columns
 from driftlab.platform.results.tables.systems import all_params, every_system
 
@@ -52,7 +52,7 @@ def departures(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> li
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
     cells = (set(figures_of(left)), set(figures_of(right)))
     lines = [f"{cell}: only in one of the runs" for cell in sorted(cells[0] ^ cells[1])]
-    for one in beside(left, right):
+    for one in compare_figures(left, right):
         if not one.within(tolerance):
             share = "" if one.share is None else f" ({one.share:.1%})"
             lines.append(f"{one.cell}, {one.name}: {_figure(one.first)} vs {_figure(one.second)}{share}")

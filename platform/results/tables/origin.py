@@ -16,7 +16,9 @@ from driftlab.datasets.catalogue import label_of
 
 KEY = b"driftlab.seal"
 # What changes no row: names for people, the choice of cells, and how a run is carried out.
-PASSED_OVER = frozenset({"systems", "workloads", "fleets", "seeds", "bounds", "bound_rows", "summary", "size", "clock"})
+IRRELEVANT_KEYS = frozenset(
+    {"systems", "workloads", "fleets", "seeds", "bounds", "bound_rows", "summary", "size", "clock"}
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def cell_spec(spec: Mapping[str, Any], system: str, workload: str, fleet: str, s
     fleets = {part["name"]: part for part in spec["fleets"]}
     if seed not in spec["seeds"]:
         raise KeyError(seed)
-    common = {key: value for key, value in spec.items() if key not in PASSED_OVER}
+    common = {key: value for key, value in spec.items() if key not in IRRELEVANT_KEYS}
     if isinstance(compute := common.get("compute"), Mapping):
         common["compute"] = {key: value for key, value in compute.items() if key != "gpus_per_actor"}
     own = {"system": rows[system], "workload": workloads[workload], "fleet": fleets[fleet], "seed": seed}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SPEC_CURE = "Put back what was changed, or start the experiment again."
+SPEC_FIX = "Put back what was changed, or start the experiment again."
 UNKNOWN_COLUMN, UNKNOWN_TABLE = r'[Cc]olumn (?:named )?"([^"]+)"', r"Table with name (\w+)"  # in DuckDB's messages
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
@@ -103,7 +103,7 @@ class Tables:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._frames: dict[str, pd.DataFrame] = {}
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
 
     def frame(self, name: str) -> pd.DataFrame:
         """Read a table, or return the one read before, which must not be changed."""
@@ -114,9 +114,9 @@ class Tables:
     def once(self, make: Callable[Concatenate[Tables, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Compute something from these tables, or return what was computed before, which must not be changed."""
         key = (make, args, tuple(kwargs.items()))
-        if key not in self._made:
-            self._made[key] = make(self, *args, **kwargs)
-        found: T = self._made[key]
+        if key not in self._results:
+            self._results[key] = make(self, *args, **kwargs)
+        found: T = self._results[key]
         return found
 
 
@@ -154,7 +154,7 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
     document = read_request(folder)
     experiment = document.get("experiment")  # of a search, which has settings of its own beside it
     whole = {**experiment, **document} if isinstance(experiment, dict) else document
-    _check_shape(whole, Spec, folder / "spec.yaml", SPEC_CURE)
+    _check_shape(whole, Spec, folder / "spec.yaml", SPEC_FIX)
     return document
 
 
@@ -177,7 +177,7 @@ def read_request(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RequestError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
-    return _mapping(spec, file, "mapping of settings", SPEC_CURE)
+    return _mapping(spec, file, "mapping of settings", SPEC_FIX)
 
 
 def _refuse_other_versions(folder: Path) -> None:
@@ -199,26 +199,26 @@ def read_info(folder: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
     except (OSError, ValueError, DataError) as error:
-        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
-    cure = f"Remove it: {_cure(folder)}"
-    document = _mapping(info, file, "JSON object", cure)
-    _check_shape(document, Info, file, cure)
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_fix(folder)}") from error
+    fix = f"Remove it: {_fix(folder)}"
+    document = _mapping(info, file, "JSON object", fix)
+    _check_shape(document, Info, file, fix)
     return document
 
 
-def _mapping(document: Any, file: Path, kind: str, cure: str) -> dict[str, Any]:
+def _mapping(document: Any, file: Path, kind: str, fix: str) -> dict[str, Any]:
     """Return a document that is a mapping."""
     if not isinstance(document, dict):
-        raise DataError(f"'{file}' is not a {kind}. {cure}")
+        raise DataError(f"'{file}' is not a {kind}. {fix}")
     return document
 
 
-def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path, cure: str) -> None:
+def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path, fix: str) -> None:
     """Refuse a document of another shape; keys that the model does not have may be those of another version."""
     from driftlab.platform.core.documents import shape_fault
 
     if fault := shape_fault(model, document, lenient=True):
-        raise DataError(f"'{file}' cannot be read ({fault}). {cure}")
+        raise DataError(f"'{file}' cannot be read ({fault}). {fix}")
 
 
 def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:
@@ -232,10 +232,10 @@ def _read(file: Path, table: str, folder: Path, only: Sequence[str] = ()) -> pa.
     try:
         return read_file(file, table, only)
     except FileNotFoundError:
-        raise DataError(f"'{file}' is missing though its cell is complete. {_cure(folder)}") from None
+        raise DataError(f"'{file}' is missing though its cell is complete. {_fix(folder)}") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_fix(folder)}") from error
 
 
-def _cure(folder: Path) -> str:
+def _fix(folder: Path) -> str:
     return f"`{as_typed('driftlab', 'run', '--resume', folder)}` writes it again."

@@ -52,7 +52,7 @@ class Recorder:
         return Reply(facts={name: len(table) for name, table in tables.items()})
 
 
-def finished(directory: str) -> set[str]:
+def finished_cells(directory: str) -> set[str]:
     """Name the cells that ended well and whose files are all readable and as written; resume repeats every other.
 
     A cell of another minor schema version or with other columns counts as not finished: a run must not mix both. One of
@@ -61,10 +61,10 @@ def finished(directory: str) -> set[str]:
     tables = Path(directory) / "tables"
     rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
     cells = [row["cell"][0].as_py() for row in rows if row is not None and len(row)]
-    return {cell for cell in cells if doubt(tables, cell) is None}
+    return {cell for cell in cells if reason_to_repeat(tables, cell) is None}
 
 
-def doubt(tables: Path, cell: str) -> str | None:
+def reason_to_repeat(tables: Path, cell: str) -> str | None:
     """Say why a cell that has a `runs` file must run again; None if all its files can be kept."""
     file = table_file(tables, "runs", cell)
     row = _readable(file, "runs")

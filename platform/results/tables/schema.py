@@ -27,7 +27,7 @@ from driftlab.platform.results.tables.columns import (
     note,
     table_of,
 )
-from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
+from driftlab.platform.results.tables.detail_tables import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {

@@ -24,17 +24,17 @@ BOUNDS: Mapping[str, str] = {
     "best_static": "bound: best static model",
     "oracle": "bound: per-window oracle",
 }
-TOLD = 3  # settings described in sentences; the table holds all
+MOST_SENTENCES = 3  # settings described in sentences; the table holds all
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Column:
-    """Heading of a column; `look` is strong, quiet or empty."""
+    """Heading of a column; `emphasis` is strong, quiet or empty."""
 
     title: str
     unit: str = ""
-    look: str = ""
+    emphasis: str = ""
 
     @property
     def named(self) -> str:
@@ -83,7 +83,7 @@ def by_system(view: View, line: Callable[[str, str, pd.DataFrame], T]) -> list[T
     return [
         line(setting, system, own)
         for setting in sorted(set(runs["setting"]))
-        for system in view.looks
+        for system in view.styles
         if len(own := runs[(runs["setting"] == setting) & (runs["system"] == system)])
     ]
 

@@ -29,7 +29,7 @@ class Gain:
     """A mean difference over seeds, and the verdict from its interval."""
 
     difference: Estimate | None
-    answer: ComparisonResult
+    verdict: ComparisonResult
 
     @property
     def text(self) -> str:
@@ -39,7 +39,7 @@ class Gain:
     @property
     def mark(self) -> str:
         """Return the verdict with its symbol."""
-        return DASH if self.difference is None else f"{MARKS[self.answer]} {self.answer}"
+        return DASH if self.difference is None else f"{MARKS[self.verdict]} {self.verdict}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
     against = reference(view)
     found: dict[tuple[str, str], Gain] = {}
     settings = view.runs[["workload", "fleet", "setting"]].drop_duplicates()
-    for system in view.looks if against else ():
+    for system in view.styles if against else ():
         if system == against:
             continue
         both = pairs(view.tables, system, str(against)).reset_index().merge(settings, on=["workload", "fleet"])
@@ -83,7 +83,7 @@ def _compared(view: View) -> list[HeadlineLine]:
     if not scored and not view.tables.frame("shares")["accuracy"].notna().any():
         return []
     column, name = ("score", measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
-    methods = [name for name in view.looks if name in set(view.runs[view.runs["bound"].isna()]["system"])]
+    methods = [name for name in view.styles if name in set(view.runs[view.runs["bound"].isna()]["system"])]
     against = reference(view)
     if against is None:
         return _best(view, methods, name) if scored else []
@@ -99,7 +99,7 @@ def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
     """List the systems of one verdict by gain, without those that share no seed with the reference."""
     means = {one.ours: difference.mean for one in compared if (difference := one.rows[-1].difference)}
     own = sorted(
-        (one for one in compared if one.ours in means and one.answer == answer), key=lambda one: -means[one.ours]
+        (one for one in compared if one.ours in means and one.verdict == answer), key=lambda one: -means[one.ours]
     )
     more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
     return ", ".join([*map(_named, own[:NAMED]), *more])
@@ -107,13 +107,13 @@ def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
 
 def _named(one: Comparison) -> str:
     """Format a system with its overall gain, and the workloads of the verdict if not all."""
-    places = [row.answer == one.answer for row in one.rows[:-1]]
-    part = "" if all(places) or one.answer == "inconclusive" else f", on {sum(places)} of {len(places)} workloads"
+    places = [row.verdict == one.verdict for row in one.rows[:-1]]
+    part = "" if all(places) or one.verdict == "inconclusive" else f", on {sum(places)} of {len(places)} workloads"
     return f"{one.ours} ({_gain(one).text}{part})"
 
 
 def _gain(one: Comparison) -> Gain:
-    return Gain(one.rows[-1].difference, one.answer)
+    return Gain(one.rows[-1].difference, one.verdict)
 
 
 def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
@@ -123,8 +123,8 @@ def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
         return []
     first, second = map(str, means.sort_values(ascending=False, kind="stable").index[:2])
     one = compare(view.tables, first, second)
-    text = f"The highest mean is that of {first}. {AGAINST[one.answer]} the next, {second}: {_named(one)}."
-    return [HeadlineLine(MARKS[one.answer], text), HeadlineLine("", _basis(view, [one], name))]
+    text = f"The highest mean is that of {first}. {AGAINST[one.verdict]} the next, {second}: {_named(one)}."
+    return [HeadlineLine(MARKS[one.verdict], text), HeadlineLine("", _basis(view, [one], name))]
 
 
 def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:

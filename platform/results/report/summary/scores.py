@@ -88,10 +88,10 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> S
 
 def _columns(what: str) -> list[Column]:
     return [
-        Column(what, look="strong"),
+        Column(what, emphasis="strong"),
         Column("gain"),
         Column("verdict"),
-        Column("n", look="quiet"),
+        Column("n", emphasis="quiet"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
         Column("energy", "J"),

@@ -10,7 +10,7 @@ from driftlab.platform.results import stats
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.relations.sharing import allocations, decisions
 from driftlab.platform.results.report.summary.base import (
-    TOLD,
+    MOST_SENTENCES,
     Column,
     Part,
     Row,
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    Column("accuracy", look="strong"),
-    Column("frames", "% of the stream", look="strong"),
+    Column("accuracy", emphasis="strong"),
+    Column("frames", "% of the stream", emphasis="strong"),
     Column("waits", "% of the time"),
     Column("paged", "MB"),
     Column("energy", "J"),
     Column("decision", "ms"),
-    Column("n", look="quiet"),
+    Column("n", emphasis="quiet"),
 )
 NOTE = (
     "Means over n seeds of the allocations per window and application. Accuracy: test accuracy of the networks that "
@@ -67,7 +67,9 @@ def show(view: View) -> Part | None:
     if not (shares.groupby("cell")["app"].nunique() > 1).any() and not waits.any():
         return None
     found = lines(view)
-    words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]
+    words = [
+        _in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:MOST_SENTENCES]
+    ]
     return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view) + too_large(view))
 
 
@@ -111,9 +113,13 @@ def never_ran(view: View) -> list[str]:
     ends = rows.groupby(["setting", "system", "app", "cell", "device"])
     found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
     apps = found.groupby(["setting", "system", "app"])
-    told = [_waited(app) for _, app in apps if app["waits"].any()]
-    more = [f"{len(told) - TOLD} more never run; the table `shares` has them."] if len(told) > TOLD else []
-    return told[:TOLD] + more
+    warnings = [_waited(app) for _, app in apps if app["waits"].any()]
+    more = (
+        [f"{len(warnings) - MOST_SENTENCES} more never run; the table `shares` has them."]
+        if len(warnings) > MOST_SENTENCES
+        else []
+    )
+    return warnings[:MOST_SENTENCES] + more
 
 
 def too_large(view: View) -> list[str]:
@@ -126,11 +132,11 @@ def too_large(view: View) -> list[str]:
     windows = held_bytes.reset_index().join(there_bytes, on=["cell", "device"])
     over = (windows["memory_bytes"] > windows["there"]).rename("over")
     parts = over.groupby([windows["setting"], windows["system"]]).mean()
-    told = [
+    warnings = [
         f"On {setting}, the networks that {system} runs need more memory than there is {100 * part:.2g} % of the time."
         for (setting, system), part in parts[parts > 0].items()
     ]
-    return told[:TOLD]
+    return warnings[:MOST_SENTENCES]
 
 
 def _waited(app: pd.DataFrame) -> str:
@@ -173,10 +179,12 @@ def _in_words(here: Sequence[SharingLine]) -> str:
     if not methods:
         return ""
     fastest, best = (max(methods, key=lambda line: _middle(getattr(line, name))) for name in ("frames", "accuracy"))
-    told = f"{fastest.system} gives them time for {100 * _middle(fastest.frames):.1f} % of the frames"
+    sentence = f"{fastest.system} gives them time for {100 * _middle(fastest.frames):.1f} % of the frames"
     if len(methods) > 1 and best.accuracy is not None:
-        told += f", as much as any; the most accurate networks run under {best.system} ({_middle(best.accuracy):.3f})"
-    return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {told}."
+        sentence += (
+            f", as much as any; the most accurate networks run under {best.system} ({_middle(best.accuracy):.3f})"
+        )
+    return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {sentence}."
 
 
 def _middle(found: Estimate | None) -> float:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 BINS = 20  # of a window
 
 
-def score_course(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.DataFrame:
+def average_scores(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.DataFrame:
     """Average windowed scores over devices and applications, by system, seed and `bin` of time: `points` at most."""
     known = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
     joined = known.merge(runs[["cell", "system", "seed"]], on="cell")

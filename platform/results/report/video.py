@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures.plots import StyleMap
-from driftlab.platform.results.report.snapshots import Moments, address, first_stream, noted, spread
+from driftlab.platform.results.report.snapshots import Moments, address, evenly_spaced, first_stream, score_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,14 +31,14 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Film(Moments):
+class Video(Moments):
     """One device's stream as several systems saw it."""
 
     aspect: float  # width over height of a moment
     tiles: tuple[Tile, ...]
 
 
-def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, looks: StyleMap) -> Film | None:
+def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, styles: StyleMap) -> Video | None:
     """Make a film of the first setting with several moments, if possible one with truth."""
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
     streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
@@ -46,24 +46,24 @@ def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, look
     if not streams:
         return None
     here = next((stream for stream in streams if stream["truth"].notna().any()), streams[0])
-    times = spread(here["time_s"], MOMENTS)
+    times = evenly_spaced(here["time_s"], MOMENTS)
     size = (TILE_PX, max(1, round(TILE_PX * int(here["height"].iloc[0]) / int(here["width"].iloc[0]))))
     shown = here.drop_duplicates("time_s").set_index("time_s")
     tiles = [Tile("frame", _sprite(shown["image"], times, size, smooth=True), ())]
     if shown["truth"].notna().any():
         tiles.append(Tile("truth", _sprite(shown["truth"], times, size), ()))
-    for system in _cast(here, looks):
+    for system in _cast(here, styles):
         own = here[here["system"] == system].set_index("time_s")
-        notes = noted(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
+        notes = score_notes(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
         tiles.append(Tile(system, _sprite(own["prediction"], times, size), notes))
     first = here.iloc[0]
-    return Film(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
+    return Video(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
 
 
-def _cast(here: pd.DataFrame, looks: StyleMap) -> list[str]:
+def _cast(here: pd.DataFrame, styles: StyleMap) -> list[str]:
     """Choose the method with the highest score, and beside it the system that does nothing."""
     there = here.drop_duplicates("system").set_index("system")
-    there = there.loc[[name for name in looks if name in there.index]]
+    there = there.loc[[name for name in styles if name in there.index]]
     methods = there[there["bound"].isna()]
     best = methods["score"].astype(float).fillna(-1.0).idxmax() if len(methods) else None
     return [*([str(best)] if best is not None else []), *there[there["bound"] == "no_adaptation"].index]

@@ -29,7 +29,7 @@ def warnings_of(run: Run) -> list[str]:
         warnings.append("Warning: a cell is there twice; move the file of 'runs' away that is not called by its cell.")
     if changed:
         warnings.append(f"Warning: files of {len(changed)} cells are not those that were written: {changed[0]}, ….")
-    if mixed(versions):
+    if mixes_versions(versions):
         warnings.append("Warning: cells were computed by different versions of driftlab, torch or a member's file.")
     if edited:
         shown = "; ".join(list(edited)[:DIFFERENCES_SHOWN])
@@ -37,7 +37,7 @@ def warnings_of(run: Run) -> list[str]:
     return warnings
 
 
-def mixed(versions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+def mixes_versions(versions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
     """Tell whether code of several versions made the cells of a run, from the system and the versions of each cell.
 
     A cell names its own members alone, and none of a first version: systems differ, and the cells of one are alike.
