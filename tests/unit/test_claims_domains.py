@@ -78,7 +78,7 @@ def test_costs_are_ordered_as_a_paper_orders_them_or_not():
         assert measured(found).value == pytest.approx(value)
     assert isinstance(ask("E-22", PHASES), Untestable) and isinstance(ask("E-23", PHASES), Untestable)
     one = {"column": "phase_j", "whose": "whole", "fleets": ["board"]}
-    assert measured(ask_of(PHASES, "ratio", "domains.costs_over_machines", **one)).value == 1
+    assert measured(ask_of(PHASES, "ratio", "domains.costs_over_devices", **one)).value == 1
     assert isinstance(ask("E-27", PHASES), Untestable)
 
 

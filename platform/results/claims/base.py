@@ -1,4 +1,4 @@
-"""What a claim is, how it is judged, and how verdicts are shown. The claims are data: a YAML file for each source."""
+"""Define claims, judge them, and format verdicts. The claims are data: one YAML file per source."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ STRENGTHS: Mapping[str, Strength] = {"sign": "direction", "ge": "direction", "le
 class Claim:
     """A sentence that tables can support or contradict.
 
-    The rule is `exact`, `abs<=x`, `rel<=x`, `sign`, `ge`, `le` or `info`, and compares with the paper's value. A rule
-    that asks for a side (`sign`, `ge`, `le`) wants the whole interval on it: a mean alone may have got there by luck.
+    The rule is `exact`, `abs<=x`, `rel<=x`, `sign`, `ge`, `le` or `info`, and compares with the paper's value. The
+    one-sided rules (`sign`, `ge`, `le`) hold if the whole interval is on that side, not only the mean.
     """
 
     id: str
-    experiment: str  # that was made to ask
+    experiment: str  # the experiment that tests the claim
     source: str
     sentence: str
     paper: float | None
     unit: str
     rule: str
-    of: Mapping[str, Any] = field(default_factory=dict)  # a relation, its systems, and where
-    statistic: str | Mapping[str, Mapping[str, Any]] = ""  # by its name, or a name with its options
-    needs: str = ""  # what a run lacks for which the relation has no rows
+    of: Mapping[str, Any] = field(default_factory=dict)  # the relation, its systems and its other arguments
+    statistic: str | Mapping[str, Mapping[str, Any]] = ""  # its name, or its name with options
+    needs: str = ""  # the note if the relation has no rows
     not_testable: str = ""  # the reason why no run can judge it
-    assumes: Mapping[str, Any] = field(default_factory=dict)  # what a run must offer, by the names in assumed.py
-    least: float | None = None  # that is possible: no interval reaches below it
-    by_construction: bool = False  # it follows from what the systems are, and would only fail by a fault
+    assumes: Mapping[str, Any] = field(default_factory=dict)  # conditions on the run, by their names in assumed.py
+    least: float | None = None  # the least possible value, where intervals are cut
+    by_construction: bool = False  # it follows from the definition of the systems, and fails only by a fault
 
     @property
     def strength(self) -> Strength:
-        """Say what a verdict can tell: a number, a direction, or that nothing is broken."""
+        """Return the kind of evidence that a verdict gives: a number, a direction, or a check of the code."""
         return "by construction" if self.by_construction else STRENGTHS.get(self.rule, "quantitative")
 
     def measure(self, tables: Tables) -> Measured | Untestable:
-        """Measure it, within what is possible, or return why these tables cannot."""
+        """Return the measured value with its interval, or the reason why these tables cannot give one."""
         if self.not_testable:
             return Untestable(self.not_testable)
         try:
@@ -91,7 +91,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim beside what was measured."""
+    """A claim with its measured value and the result of its rule."""
 
     claim: Claim
     word: Word
@@ -100,7 +100,7 @@ class Verdict:
 
 
 def relation(name: str) -> Callable[..., pd.DataFrame]:
-    """Find a function of the package `relations` by its module and its name: `scores.received`."""
+    """Return a function of the package `relations` by module and name, such as `scores.received`."""
     module, _, function = name.partition(".")
     found: Callable[..., pd.DataFrame] = getattr(import_module(f"{RELATIONS}.{module}"), function)
     return found
@@ -122,7 +122,7 @@ def every_claim() -> Mapping[str, Claim]:
 
 
 def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None) -> list[Verdict]:
-    """Judge all claims, or those asked for, by the tables of a run."""
+    """Judge all claims, or those in `only`, by the tables of a run."""
     known = every_claim()
     wanted = list(only)
     for name in wanted:
@@ -133,7 +133,7 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
 
 
 def _measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
-    """Measure a claim; of what cannot be told say which experiment can, if it is another one."""
+    """Measure a claim; if it is untestable here, name the experiment that tests it."""
     found = claim.measure(tables)
     if isinstance(found, Measured) and (lacks := missing_assumption(tables, claim.assumes)):
         found = Untestable(lacks)
@@ -175,7 +175,7 @@ def _holds(rule: str, paper: float, measured: Measured) -> bool:
 
 
 def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Write verdicts as plain data, for JSON."""
+    """Return verdicts as plain data, for JSON."""
     return [
         {
             "id": verdict.claim.id,
@@ -200,7 +200,7 @@ COLUMNS = ("claim", "paper", "ours", "95 % CI", "tells", "verdict")
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """Write verdicts in columns; a dash where there is no number."""
+    """Return verdicts as rows of texts; a dash where there is no number."""
     return [
         (
             f"{verdict.claim.id}: {verdict.claim.sentence}",
@@ -215,12 +215,12 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
 
 
 def counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """Count the verdicts by their word; claims that no run can judge count apart."""
+    """Count the verdicts by their word; claims that no run can judge are counted separately."""
     return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.word for verdict in verdicts))
 
 
 def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """Map claims that the tables say nothing about to the reason, which several may share."""
+    """Map identifiers of untestable claims, joined where they share a reason, to that reason."""
     reasons: dict[str, str] = {}
     for verdict in verdicts:
         if verdict.measured is None:
@@ -229,7 +229,7 @@ def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def of_paper(claim: Claim) -> str:
-    """Write what the paper says, or the limit that the rule sets."""
+    """Format the paper's value, or the limit that the rule sets."""
     if claim.paper is None:
         return DASH
     side = {"le": "at most ", "ge": "at least "}.get(claim.rule, "")
@@ -237,12 +237,12 @@ def of_paper(claim: Claim) -> str:
 
 
 def of_ours(verdict: Verdict) -> str:
-    """Write what was measured."""
+    """Format the measured value."""
     return _number(verdict.measured.value, verdict.claim) if verdict.measured else DASH
 
 
 def of_span(verdict: Verdict) -> str:
-    """Write the interval and how many values it rests on."""
+    """Format the interval and the number of its values."""
     found = verdict.measured
     if found is None or found.low is None or found.high is None:
         return DASH
@@ -250,7 +250,7 @@ def of_span(verdict: Verdict) -> str:
 
 
 def _number(value: float, claim: Claim) -> str:
-    """Write a difference with its sign, and anything else plainly."""
+    """Format a value with its unit; a difference has its sign."""
     share = re.fullmatch(r"share (of .+)|(of the .+)", claim.unit)
     if share:
         text = f"{100 * value:.4g} % {share[1] or share[2]}"

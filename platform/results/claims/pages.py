@@ -3,14 +3,14 @@
     driftlab claims runs/NAME --record
     python -m driftlab.platform.results.claims.pages docs
 
-The ledger is `evidence/ledger.jsonl` beside the pages' folder. A page has a place for a table between two marks:
-`<!-- claims AMS DELTA-1 -->` names claims, alone or by what their identifiers begin with, and
-`<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
+The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a place for a table between two marks:
+`<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
+table. The value of a claim comes from the experiment that tests it.
 
-The mark `<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks,
-and `<!-- claims AMS-1 by ams-table2 -->` what the run of another experiment says of a claim. A size that any mark names
-stands in the tables of its marks alone: elsewhere an experiment is shown at the size, of the others, that was recorded
-last. A line that does not hold for the code, the experiment and the claim of today is marked as stale.
+The mark `<!-- claims AMS of size city -->` shows the claims that runs of that size measured, and
+`<!-- claims AMS-1 by ams-table2 -->` the value that another experiment measured. A size that any mark lists is shown
+in the tables of these marks only; other tables show the most recent of the remaining sizes. A line is marked as stale
+if the code, the experiment or the claim has changed since it was recorded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Evidence:
     digests: Digests = field(default_factory=Digests)
 
     def of(self, experiment: str, size: str | None) -> dict[str, Line]:
-        """Find the lines of an experiment by claim: at this size, or without one at the size that was recorded last."""
+        """Return the lines of an experiment by claim, at this size or, for None, the most recent size."""
         own = [line for line in self.lines.values() if line["experiment"] == experiment]
         if size is None:
             own = [line for line in own if line["size"] not in self.sizes]
@@ -69,12 +69,12 @@ def sizes_in(pages: Iterable[str]) -> frozenset[str]:
 
 
 def fill_tables(text: str, evidence: Evidence) -> str:
-    """Write the tables of a page anew."""
+    """Return a page with all of its tables rewritten."""
     return PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:
-    """Write the table of a mark; a mark with a size shows only claims that a run of that size measured."""
+    """Return the table of a mark; a mark with a size shows only claims that a run of that size measured."""
     claims = [replace(claim, experiment=by or claim.experiment) for claim in of_place(names)]
     runs = {claim.experiment: evidence.of(claim.experiment, size) for claim in claims}
     if size is not None:
@@ -88,7 +88,7 @@ def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> 
 
 
 def of_place(names: str) -> list[Claim]:
-    """List the claims of a mark, family by family as it names them, and as papers do: N-13b between N-13 and N-14."""
+    """List the claims of a mark in the order of its families, then by number: N-13b follows N-13."""
     asked = names.split()
     families = list(dict.fromkeys(name.partition("-")[0] for name in asked))
     claims = [claim for claim in every_claim().values() if {claim.id, _family(claim)} & set(asked)]
@@ -134,7 +134,7 @@ def _origin(line: Line, evidence: Evidence) -> str:
 
 
 def main(docs: Path) -> None:
-    """Write the tables of all pages."""
+    """Rewrite the tables of all pages."""
     evidence = evidence_of(docs)
     for page in sorted(docs.rglob("*.md")):
         text = page.read_text(encoding="utf-8")

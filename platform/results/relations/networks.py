@@ -111,8 +111,8 @@ def pruned_alone(tables: Tables) -> pd.DataFrame:
     kinds = {name: member for name, member in kinds.items() if not member["prune_epochs"] and not member["grow_epochs"]}
     rows = tables.once(networks)
     count = rows.groupby(["system", *APP])["variant"].transform("size")
-    rows = rows[count == rows["system"].map({name: len(member["keep"]) for name, member in kinds.items()})]
-    shares = [kinds[row.system]["keep"][::-1][row.variant] for row in rows.itertuples()]
+    rows = rows[count == rows["system"].map({name: len(member["keep_ratios"]) for name, member in kinds.items()})]
+    shares = [kinds[row.system]["keep_ratios"][::-1][row.variant] for row in rows.itertuples()]
     ranking, layer = ({name: kinds[name][field] for name in kinds} for field in ("ranking", "only"))
     return rows.assign(share=shares, ranking=rows["system"].map(ranking), layer=rows["system"].map(layer))
 
@@ -153,7 +153,7 @@ def _gains(tables: Tables) -> pd.DataFrame:
 
 def smaller_descendants(tables: Tables) -> pd.DataFrame:
     """List for every descendant whether it computes less than the network that it was made from."""
-    smaller = {name for name, member in members(tables, "scaling", "nested").items() if max(member["keep"]) < 1}
+    smaller = {name for name, member in members(tables, "scaling", "nested").items() if max(member["keep_ratios"]) < 1}
     descendants = of_kind(tables, "nested")[lambda rows: rows["system"].isin(smaller)]
     both = descendants.merge(unscaled(tables), on=APP, suffixes=("", "_whole"))
     ratio = both["macs"] / both["macs_whole"]
