@@ -216,7 +216,10 @@ class TestTraffic:
             ]
         )
         found = measured(ask("DELTA-1", tables))
-        assert found.note == f"eight bits a value would make it {(300 + 660) / 1680:.2f} times, because the mask stays"
+        assert (
+            found.note
+            == f"with eight bits per value it would be {(300 + 660) / 1680:.2f} times, as the mask has the same size"
+        )
 
     def test_a_score_that_may_differ_by_more_is_not_within_the_limit(self):
         """A small difference between scores that scatter is no proof that they are equal."""

@@ -1,4 +1,4 @@
-"""What each stretch of a domain was worth before and after adapting to it, what that cost, and what was forgotten."""
+"""Accuracy before and after adapting to each domain, the cost of adapting, and forgetting."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from driftlab.platform.results.tables.systems import Slot
 
 COSTS = ("phase_s", "phase_j", "memory_bytes", "latency_ms", "frame_j")  # columns of `costs`
-STATISTICS = ("adabn", "onda", "tent")  # members that tune batch norms alone
+STATISTICS = ("adabn", "onda", "tent")  # members that tune batch norms only
 SMALL = {"scaling": "independent"}  # a network of the surrogate's size that was pruned offline
 WHOLE = {"scaling": "fixed"}
-FRAMES = 1000  # answered in each domain where energies are added up
+FRAMES = 1000  # processed in each domain, for `domain_j`
 Whose = Literal["small", "whole"]  # networks of the surrogate's size, or the one that it was cut from
-Which = Literal["all", "statistics", "others"]  # of the baselines: those that tune batch norms alone, or that do more
+Which = Literal["all", "statistics", "others"]  # of the baselines; `statistics`: those that tune batch norms only
 
 
 def stretches(tables: Tables) -> pd.DataFrame:
-    """List the stretches of all streams through domains: `before` and `after` the frames to adapt on, and `score`.
+    """List the visits of all streams to domains, with the accuracy `before` and `after` adapting, and `score`.
 
-    A stretch is what a stream shows of one domain at a time. Without frames to adapt on, before and after are unknown.
+    A stretch is one visit of a stream to a domain. Without frames to adapt on, before and after are unknown.
     """
     runs, names = completed_cells(tables), tables.once(labels_of)
     through = [workload for workload in runs["workload"].unique() if names.get(workload, "").startswith("domains:")]
@@ -60,7 +60,7 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
 
 def costs(tables: Tables) -> pd.DataFrame:
-    """List what each cell paid: time and joules of a phase alone, memory, latency and joules of a frame."""
+    """List the costs of each cell: isolated time and energy of a phase, memory, latency and energy of a frame."""
     runs = completed_cells(tables).set_index("cell")
     updates, devices = tables.frame("updates"), tables.frame("devices")
     phases = updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")
@@ -75,9 +75,9 @@ def costs(tables: Tables) -> pd.DataFrame:
 
 
 def forgetting(tables: Tables) -> pd.DataFrame:
-    """List by how much each stretch of a domain that was shown before falls below the best so far: `lost`, `round`.
+    """List the loss against the best earlier score on the same domain, `lost`, by `round` of a recurring domain.
 
-    Domains are compared with themselves, so that one which is harder does not count as forgotten.
+    Domains are compared with themselves, so that a harder domain does not count as forgotten.
     """
     rows = tables.once(stretches).sort_values([*STREAM, "stretch"])
     place = [*STREAM, "scene"]
@@ -88,7 +88,7 @@ def forgetting(tables: Tables) -> pd.DataFrame:
 
 
 def baselines(tables: Tables, *, small: bool, statistics: bool = True) -> dict[str, Slot]:
-    """Name the systems that adapt a network of the surrogate's size, or the whole one, and what adapts it."""
+    """Map the systems that adapt a network of the surrogate's size, or the whole one, to their members."""
     kind = SMALL if small else WHOLE
     found = members(tables, "adaptation")
     adapting = {name: found[name] for name in of_kinds(tables, kind) if found[name].name != "frozen"}
@@ -96,13 +96,13 @@ def baselines(tables: Tables, *, small: bool, statistics: bool = True) -> dict[s
 
 
 def usual_surrogates(tables: Tables) -> list[str]:
-    """Name ElasticDNN as it is, without the variants that take a part of it away."""
+    """List the systems that run ElasticDNN without ablations."""
     usual = {"adaptation.select": "cumulative", "adaptation.objective": "information", "scaling.filters": "relevant"}
     return of_kinds(tables, {"scaling": "surrogate", "adaptation": "elasticdnn", **usual, "scaling.absorb_alpha": 1.0})
 
 
 def factor_over(rows: pd.DataFrame, ours: str, theirs: list[str], column: str) -> pd.Series:
-    """Divide what baselines pay by what one system pays, as a geometric mean over baselines."""
+    """Return the geometric mean over baselines of their cost relative to one system."""
     wide = rows.pivot_table(column, ["workload", "seed"], "system")
     known = [name for name in theirs if name in wide and wide[name].notna().all() and (wide[name] > 0).all()]
     if ours not in wide or not known:
@@ -113,7 +113,7 @@ def factor_over(rows: pd.DataFrame, ours: str, theirs: list[str], column: str) -
 
 
 def gains_over_baselines(tables: Tables, whose: Whose, which: Which = "all") -> pd.DataFrame:
-    """List by how much ElasticDNN is more accurate after adapting than its baselines, as a mean over these."""
+    """List the mean gain in accuracy after adapting of ElasticDNN over its baselines."""
     after, names = tables.once(after_adapting), _names(tables, whose, which)
     if after.empty or not names:
         return no_rows()
@@ -132,7 +132,7 @@ def accuracy_of_best_baseline(tables: Tables, whose: Whose, which: Which = "othe
 
 
 def gains_of_batch_norms(tables: Tables, whose: Whose) -> pd.DataFrame:
-    """List how much the baselines that tune batch norms alone gain over the same network as it was built."""
+    """List the gain of baselines that tune batch norms only over the same network without adaptation."""
     after, names = tables.once(after_adapting), _names(tables, whose, "statistics")
     kind = {"scaling": "independent" if whose == "small" else "fixed", "adaptation": "frozen"}
     plain = [name for name in of_kinds(tables, kind) if name in after]
@@ -142,9 +142,9 @@ def gains_of_batch_norms(tables: Tables, whose: Whose) -> pd.DataFrame:
 
 
 def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which = "others") -> pd.DataFrame:
-    """List how many times what ElasticDNN pays its baselines pay, as a geometric mean over these.
+    """List the cost of baselines relative to ElasticDNN, as a geometric mean over baselines.
 
-    Columns are those of `costs`, and `domain_j` for all energy of a domain.
+    Columns are those of `costs`, and `domain_j`: the energy of a domain with its phase and 1000 frames.
     """
     ours, names = usual_surrogates(tables), _names(tables, whose, which)
     paid = tables.once(costs)
@@ -158,7 +158,7 @@ def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which =
 
 
 def costs_on_closest_device(tables: Tables, column: str, whose: Whose) -> pd.DataFrame:
-    """List such factors on the machine on which they are least."""
+    """List the factors of `costs_of_baselines` on the device where they are smallest."""
     factors = _by_fleet(tables, column, whose)
     if factors is None:
         return no_rows()
@@ -167,7 +167,7 @@ def costs_on_closest_device(tables: Tables, column: str, whose: Whose) -> pd.Dat
 
 
 def costs_over_devices(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> pd.DataFrame:
-    """List the largest such factor among some machines, and the smallest."""
+    """List the largest and the smallest factor of `costs_of_baselines` among some devices."""
     factors = _by_fleet(tables, column, whose)
     if factors is None or not set(fleets) <= set(factors):
         return no_rows()
@@ -175,7 +175,7 @@ def costs_over_devices(tables: Tables, column: str, whose: Whose, fleets: list[s
 
 
 def _by_fleet(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
-    """Put the factors of all machines side by side, by seed; None without ElasticDNN or baselines."""
+    """Return the factors of all fleets by seed; None without ElasticDNN or baselines."""
     import pandas as pd
 
     ours, names = usual_surrogates(tables), _names(tables, whose, "others")
@@ -186,7 +186,7 @@ def _by_fleet(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
 
 
 def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
-    """List the share of the baselines' memory that ElasticDNN does without, averaged over them."""
+    """List the memory saving of ElasticDNN relative to its baselines, averaged over these."""
     ours, names = usual_surrogates(tables), _names(tables, whose, "others")
     wide = tables.once(costs).pivot_table("memory_bytes", ["workload", "seed"], "system")
     if not ours or not names:
@@ -196,7 +196,7 @@ def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
 
 
 def costs_of_members(tables: Tables, column: str, whose: Whose, names: Sequence[str]) -> pd.DataFrame:
-    """List what members pay, a column for each that the paper tells of; columns are those of `costs`."""
+    """List a cost of `costs` with one column per member in `names`."""
     systems = baselines(tables, small=whose == "small")
     known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
@@ -208,7 +208,10 @@ def costs_of_members(tables: Tables, column: str, whose: Whose, names: Sequence[
 
 
 def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[str]) -> pd.DataFrame:
-    """List the least that some members pay, and the most that others do which train more than batch norms."""
+    """List the lowest cost among the members in `large` and the highest among other members.
+
+    Members that tune batch norms only are not compared.
+    """
     systems = baselines(tables, small=whose == "small", statistics=False)
     groups = [[name for name, one in systems.items() if (one.name in large) is wanted] for wanted in (True, False)]
     if not all(groups):
@@ -248,7 +251,7 @@ def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
 
 
 def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
-    """Name the baselines of ElasticDNN that were asked for."""
+    """List the selected baselines of ElasticDNN."""
     every = baselines(tables, small=whose == "small")
     others = baselines(tables, small=whose == "small", statistics=False)
     chosen = {"all": list(every), "others": list(others), "statistics": [name for name in every if name not in others]}
@@ -256,18 +259,18 @@ def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
 
 
 def after_adapting(tables: Tables) -> pd.DataFrame:
-    """Put the accuracy after adapting of all systems side by side; ElasticDNN's is called `ours`."""
+    """Return the accuracy after adapting, one column per system; `ours` is ElasticDNN."""
     wide = tables.once(stretches).pivot_table("after", ["workload", "seed"], "system")
     found = usual_surrogates(tables)
     return wide.assign(ours=wide[found[0]]) if found and found[0] in wide else wide.iloc[:0].assign(ours=np.nan)
 
 
 def forgotten(tables: Tables) -> pd.DataFrame:
-    """List how far members that learn fall below their best so far when a domain is shown for the last time."""
+    """List the loss of members that train against their best earlier score, in the last round of each domain."""
     found = forgetting(tables)
     found = found[found["system"].isin(list(learners(tables)))]
     if found.empty:
-        return no_rows("needs domains that come back")
+        return no_rows("needs recurring domains")
     last = found[found["round"] == found["round"].max()]
     worst = last.groupby("system")["lost"].mean().sort_values()
     return single(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")

@@ -1,4 +1,4 @@
-"""The load of devices: what a forecast of it is worth, and which answers come too late under it."""
+"""Load of devices: the skill of forecasts, and missed frames."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HORIZON = 3
-LEAST = 60  # readings of a load from which forecasts are judged
+LEAST = 60  # readings of a load; shorter series are not scored
 
 
 def misses(tables: Tables) -> pd.DataFrame:
-    """Return every frame of a loaded device, and whether it was missed: skipped, or answered after its deadline.
+    """Return every frame of a loaded device, and whether it was missed: skipped, or predicted after its deadline.
 
     The deadline is the application's latency goal, or the next frame where that is sooner.
     """
@@ -61,11 +61,11 @@ def skills(tables: Tables) -> pd.DataFrame:
 
 
 def forecast_gains(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "ar") -> pd.DataFrame:
-    """List by how much of its error a forecast is nearer than persistence, over horizons and fleets, by seed."""
+    """List the reduction of the forecast error relative to persistence, over horizons and fleets, by seed."""
     rows = tables.once(skills)
     own = rows[rows["fleet"].isin(fleets) & (rows["kind"] == kind)]
     if absent := [fleet for fleet in fleets if fleet not in set(own["fleet"])]:
-        return no_rows(f"needs fleets whose devices have a load, called {', '.join(absent)}")
+        return no_rows(f"needs the fleets {', '.join(absent)}, whose devices have a load")
     wide = own.groupby(["seed", "fleet"])["skill"].agg(fmean).unstack("fleet")[list(fleets)]
     note = ", ".join(f"{fleet} {100 * fmean(wide[fleet].dropna()):+.1f} %" for fleet in fleets)
     return single(by_seed([(int(seed), fmean(each)) for seed, *each in wide.dropna().itertuples()]), note)

@@ -1,4 +1,4 @@
-"""What is compared of networks that follow a load: accuracy, missed deadlines and latency, beside every fixed exit."""
+"""Accuracy, missed deadlines and latency of load-adaptive networks, compared with fixed exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", B
 TRANSFORMER = "transformer"
 WHOLE = r"base(\.base)*"  # a path without operators
 LAST = 1000  # exit of a member that names none
-NOT_RUN = "needs a network that follows the load (adascale) beside fixed exits of it (branches)"
+NOT_RUN = "needs a load-adaptive network (adascale) and its fixed exits (branches)"
 ONE_NETWORK = "of one network"
 OTHER_NETWORKS = (
     "usnet",
@@ -45,9 +45,10 @@ OTHER_NETWORKS = (
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:
-    """Tell for each cell how accurate its frames were, how many came late or not at all, and what they took.
+    """List accuracy, share of missed deadlines, latency and energy per frame of each cell.
 
-    Columns are `accuracy` (a missed frame keeps the last answer), `missed`, `latency_ms` and `energy_j` of a frame.
+    A missed frame keeps the last prediction, which `accuracy` scores. Columns: `accuracy`, `missed`, `latency_ms`,
+    `energy_j`.
     """
     cells = completed_cells(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
     goals = tables.frame("shares").groupby(STREAM)["latency_goal_ms"].max().reset_index()
@@ -60,12 +61,12 @@ def deadlines(tables: Tables) -> pd.DataFrame:
 
 
 def first(tables: Tables, kind: str = ADAPTIVE) -> str:
-    """Name the first system of the experiment whose scaling is of a kind, or nothing."""
+    """Return the first system of the experiment with a scaling member, or an empty text."""
     return next(iter(_of_kind(tables, kind)), "")
 
 
 def _of_kind(tables: Tables, *kinds: str) -> dict[str, Slot]:
-    """Read the scaling of the systems of some kinds, in the order of the experiment."""
+    """Map systems with one of these scaling members to it, in the order of the experiment."""
     found = members(tables, "scaling", *kinds)
     order = [str(part["name"]) for part in every_system(tables.run.spec)]
     return {
@@ -74,22 +75,22 @@ def _of_kind(tables: Tables, *kinds: str) -> dict[str, Slot]:
 
 
 def choosers(tables: Tables) -> list[str]:
-    """Name the systems that choose among the paths of such networks."""
+    """List the systems that choose among paths of one network."""
     return list(_of_kind(tables, *CHOOSING))
 
 
 def others(tables: Tables) -> list[str]:
-    """Name the systems that run other networks."""
+    """List the systems that run other networks."""
     return list(_of_kind(tables, *OTHER_NETWORKS))
 
 
 def fixed_exits(tables: Tables) -> dict[str, int | None]:
-    """List the systems that always leave at one exit, and which; None: the last one."""
+    """Map the systems with a fixed exit to that exit; None is the last one."""
     return {name: one["exit"] for name, one in _of_kind(tables, FIXED).items()}
 
 
 def by_setting(tables: Tables, setting: str) -> dict[str, str]:
-    """Name for each value of a setting the first system that follows the load with it; older runs may not have it."""
+    """Map each value of a setting of adascale to its first system; older runs may lack the setting."""
     found: dict[str, str] = {}
     for name, one in _of_kind(tables, ADAPTIVE).items():
         found.setdefault(str(one[setting]), name)
@@ -97,15 +98,15 @@ def by_setting(tables: Tables, setting: str) -> dict[str, str]:
 
 
 def idle_fleets(tables: Tables) -> set[str]:
-    """Name the fleets on whose devices nothing else runs, as far as the spec tells."""
+    """Return the fleets whose devices have no load in the spec."""
     fleets = tables.run.spec.get("fleets", [])
     return {one["name"] for one in fleets if all(part.get("load", IDLE) == IDLE for part in one.get("devices", [{}]))}
 
 
 def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[str, str], str]:
-    """Choose for each condition the most accurate fixed exit that misses no more deadlines than ours, over all seeds.
+    """Choose for each condition the most accurate fixed exit that misses no more deadlines than ours.
 
-    Where every exit misses more, it is the one that misses fewest.
+    If every exit misses more, choose the one that misses fewest. Means are over seeds.
     """
     means = found.groupby(["system", *CONDITION])[["accuracy", "missed"]].mean()
     chosen = {}
@@ -118,7 +119,7 @@ def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[s
 
 
 def whole_paths(tables: Tables) -> pd.DataFrame:
-    """List the paths without operators of each network once, from the first exit on: one for each `exit`."""
+    """List the paths without operators of each network once: one for each `exit`, from the first."""
     rows = with_columns(tables, "variants")
     rows = rows[rows["system"].isin(members(tables, "scaling", FIXED, ADAPTIVE))]
     rows = rows[rows["network"].str.fullmatch(WHOLE)]
@@ -128,9 +129,9 @@ def whole_paths(tables: Tables) -> pd.DataFrame:
 
 
 def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return by workload and system the networks that no other one of its own beats, by `latency_ms` on an idle device.
+    """Return the Pareto front of accuracy over latency on an idle device, by workload and system.
 
-    Systems that could run the same networks are one: the first of them is named. The lowest seed tells.
+    Of systems with the same candidate networks only the first is listed. Networks are those of the lowest seed.
     """
     cells = completed_cells(tables)
     cells = cells[cells["seed"] == cells["seed"].min()][["cell", "system", "workload"]]
@@ -149,7 +150,7 @@ def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 
 
 def light_networks(tables: Tables) -> pd.DataFrame:
-    """List the light networks that run beside, each once; `network` is their structure."""
+    """List each light network once; `network` is its structure."""
     kinds = {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
     rows = with_columns(tables, "variants")
     rows = rows[rows["system"].isin(kinds)]
@@ -158,7 +159,7 @@ def light_networks(tables: Tables) -> pd.DataFrame:
 
 
 def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
-    """List our accuracy beside that of the best fixed exit that misses no more deadlines, chosen for each load."""
+    """List our accuracy and that of the best fixed exit of `best_fixed`, chosen for each load."""
     rows, ours, exits = _compared(tables)
     best = best_fixed(rows, ours, list(exits))
     own, rest = rows.loc[ours]["accuracy"], {condition: rows.loc[name]["accuracy"] for condition, name in best.items()}
@@ -170,11 +171,11 @@ def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
         place = [workload] * (len(workloads) > 1) + [fleet] * (len(fleets) > 1 or len(workloads) == 1)
         gain = f" ({100 * means[workload, fleet]:+.1f})" if len(best) > 1 else ""
         notes.append(f"{name} on {' '.join(place)}{gain}")
-    return sides(own, theirs, f"beside {', '.join(notes)}")
+    return sides(own, theirs, f"compared with {', '.join(notes)}")
 
 
 def latency_of_whole(tables: Tables) -> pd.DataFrame:
-    """List the latency of the paths that ran, and of the whole network; always the first exit takes less."""
+    """List the latency of the paths that ran and of the whole network; the fixed first exit is faster still."""
     rows, ours, exits = _compared(tables)
     whole = max(exits, key=lambda name: exits[name] or LAST)
     own = rows.loc[ours]["latency_ms"]
@@ -183,7 +184,7 @@ def latency_of_whole(tables: Tables) -> pd.DataFrame:
 
 
 def loss_below_whole(tables: Tables) -> pd.DataFrame:
-    """List how much less accurate the paths that ran are than the whole network, by time, on held-out data."""
+    """List the accuracy loss of the paths that ran against the whole network, weighted by time, on held-out data."""
     ours = first(tables)
     if not ours or not fixed_exits(tables):
         return no_rows(NOT_RUN)
@@ -230,7 +231,7 @@ def choices(tables: Tables) -> pd.DataFrame:
 
 
 def search_times(tables: Tables) -> pd.DataFrame:
-    """List the processor time of a choice between two windows that changed the path, in ms: the median of each cell."""
+    """List the median host time in ms of a choice that changed the path within a window, by cell."""
     ours = first(tables)
     if not ours:
         return no_rows(NOT_RUN)
@@ -239,11 +240,11 @@ def search_times(tables: Tables) -> pd.DataFrame:
     rows = rows[(rows["system"] == ours) & between & (rows["host_schedule_seconds"] > 0)]
     took = rows.groupby(["seed", "cell"])[["host_schedule_seconds", "latency_ms"]].median()
     took_ms = 1000 * took["host_schedule_seconds"]
-    return single(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the time of a frame")
+    return single(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the latency of a frame")
 
 
 def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
-    """List the mean of all exits and of the light networks without the transformer, as the paper does, by seed."""
+    """List the means of all exits and of the light networks without the transformer, as in the paper, by seed."""
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"] != TRANSFORMER]
     if exits.empty or light.empty:
@@ -255,7 +256,7 @@ def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
 
 
 def cost_of_light(tables: Tables, column: str) -> pd.DataFrame:
-    """List how many times what the exits take the light networks do, by seed."""
+    """List the cost of the light networks relative to that of the exits, by seed."""
     both = exits_and_light(tables, column)
     factors = single(both["theirs"] / both["ours"])
     factors.attrs = both.attrs
@@ -267,7 +268,7 @@ def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"].isin(networks)]
     if exits.empty or light.empty:
-        return no_rows(f"needs exits of a network (branches) beside {', '.join(networks)} (light)")
+        return no_rows(f"needs exits of a network (branches) and {', '.join(networks)} (light)")
     both = sides(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
     return of_one_network(both, ONE_NETWORK) if len(both) == 1 else both
 
@@ -276,12 +277,12 @@ def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> p
     """List the share of missed deadlines with the usual value of a setting of adascale, and with another one."""
     known = by_setting(tables, setting)
     if not {usual, other} <= set(known):
-        return no_rows(f"needs adascale with {setting}: {other} beside the one with {usual}")
+        return no_rows(f"needs adascale with {setting}: {other} and with {setting}: {usual}")
     return _compare_loaded(tables, known[usual], known[other], "missed")
 
 
 def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
-    """List the accuracy of frames under a choice by the true load, and under ours."""
+    """List the accuracy of frames with a choice by the true load, and with ours."""
     ours, bound = first(tables), first(tables, BOUND)
     if not ours or not bound:
         return no_rows()
@@ -295,13 +296,13 @@ def _compare_loaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.D
 
 
 def _under_each_load(values: pd.Series) -> str:
-    """Write the mean of each load in percent where there are several: their common mean hides where a method gains."""
+    """Format the mean of each load in percent, if there are several: an overall mean hides their differences."""
     means = values.groupby(level="fleet").mean()
     return ", ".join(f"{fleet} {100 * mean:+.1f} %" for fleet, mean in means.items()) if len(means) > 1 else ""
 
 
 def _loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Drop devices on which nothing else runs."""
+    """Return the rows of devices with a load."""
     return found[~found.index.get_level_values("fleet").isin(idle_fleets(tables))]
 
 

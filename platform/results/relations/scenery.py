@@ -1,4 +1,4 @@
-"""What streams show beside their frames: whether a scene stays, whether its light drifts, and where the camera is."""
+"""Properties of streams: static scenes, drifting appearance, and camera trajectories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stops(trajectory: pd.DataFrame) -> pd.Series:
 
 
 def travelled_m(trajectory: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64]:
-    """Tell how far the camera has come at these times."""
+    """Return the distance that the camera has travelled at these times."""
     rows = np.searchsorted(trajectory["time_s"], times_s, side="right") - 1
     begin_s, begin_m, speed, acceleration = trajectory[TRAJECTORY].to_numpy()[rows].T
     since_s = times_s.to_numpy() - begin_s
@@ -59,7 +59,7 @@ def travelled_m(trajectory: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.
 
 
 def swept(tables: Tables) -> dict[str, dict[str, float]]:
-    """List parameters of which one stream has several values, the rest alike: workloads and their values."""
+    """Map each parameter with several values, all others equal, to its workloads and their values."""
     workloads = tables.run.spec.get("workloads") or ()
     params = {
         str(part.get("alias") or label_of(part["name"])): (part["name"], dict(part.get("params") or {}))

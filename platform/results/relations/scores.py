@@ -1,4 +1,4 @@
-"""How systems score, pair by pair and frame by frame, and what they receive for it."""
+"""Scores of pairs of systems, by cell and by frame, and their downlink traffic."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UPDATED = ", and an update that arrived"
 
 
 def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_column: str = "") -> pd.DataFrame:
-    """List what two systems score by place and seed; the note has the ratio of their traffic `beside` it."""
+    """List the scores of two systems by place and seed; the note has the ratio of a traffic column, if given."""
     names = [first_of(tables, system) for system in (ours, theirs)]
     found = pairs(tables, *names)
     if found.empty:
@@ -47,12 +47,12 @@ def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_colum
     if traffic_column:
         traffic = pairs(tables, names[0], names[1], traffic_column)
         return with_note(found, f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
-    found.attrs["ranges"] = True  # over workloads, beside the mean
+    found.attrs["ranges"] = True  # over workloads, in the note
     return found
 
 
 def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> pd.DataFrame:
-    """Compare the difference of two systems at the highest value of a stream's parameter with that at the lowest."""
+    """List the score difference of two systems at the highest and the lowest value of a stream parameter."""
     values = swept(tables).get(setting, {})
     found = pairs(tables, ours, theirs)
     found = found[found.index.get_level_values("workload").isin(list(values))]
@@ -66,20 +66,20 @@ def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> p
 
 
 def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
-    """List what a system scores more than each other one that learns, by workload, fleet and seed."""
+    """List the scores of a system and of each other one that trains, by workload, fleet and seed."""
     import pandas as pd
 
     others = [name for name in completed_cells(tables)["system"].unique() if name not in (ours, "no_custom")]
     parts = [pairs(tables, ours, name).reset_index().assign(other=name) for name in others]
     if not any(map(len, parts)):
-        return no_rows(f"needs '{ours}' and rivals, with truth")
+        return no_rows(f"needs '{ours}' and baselines, with truth")
     found = pd.concat([part for part in parts if len(part)])
     found["workload"] = found["workload"] + " with " + found["fleet"] + " against " + found["other"]
     return found.set_index(["workload", "seed"])[["ours", "theirs"]]
 
 
 def strategies(tables: Tables) -> pd.DataFrame:
-    """List the steps down from gradient guidance over random and both ends to one end; a step is a `workload`."""
+    """List the score differences guided − random, random − both ends, both ends − one end, as `workload`."""
     names = {name: first_of(tables, {**GUIDED, "adaptation.strategy": name}) for name in STRATEGIES}
     if not all(names.values()):
         return no_rows()
@@ -111,7 +111,7 @@ def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
 
 
 def received(tables: Tables, system: str) -> pd.DataFrame:
-    """List what a system receives by cell, in kbit/s; the note has what it sends, and bits per parameter."""
+    """List the downlink of a system by cell in kbit/s; the note has its uplink and bits per parameter."""
     runs = completed_cells(tables)
     runs = runs[runs["system"] == system]
     if runs.empty:
@@ -124,8 +124,7 @@ def received(tables: Tables, system: str) -> pd.DataFrame:
 def improved_frames(tables: Tables) -> pd.DataFrame:
     """List the shares of frames that AMS and One-Time improve, by seed.
 
-    Frames count from the arrival of One-Time's update on: before it there is nothing to improve them, and a session of
-    ours is hardly longer than that takes.
+    Frames before the arrival of One-Time's update do not count, as One-Time cannot improve them.
     """
     frames = with_columns(tables, "frames", "system", *CELL).dropna(subset="score_frame")
     frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
@@ -137,7 +136,7 @@ def improved_frames(tables: Tables) -> pd.DataFrame:
 
 
 def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
-    """List the gain of One-Time over whole sessions in which no stream changes its scene, nor that its light."""
+    """List the gain of One-Time over sessions without scene changes and without appearance drift."""
     frames = _once_and_never(tables)
     if frames.empty:
         return no_rows(ONCE_OR_NEVER)
@@ -150,7 +149,7 @@ def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
 
 
 def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:
-    """List the gain of One-Time, from its update on, over frames of scenes that began after its samples were taken."""
+    """List the gain of One-Time after its update, on scenes that began after its samples were taken."""
     gains = _gains_after_the_update(tables)
     if False not in gains:
         raise Untestable("no new scene after the update")
@@ -158,7 +157,7 @@ def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:
 
 
 def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
-    """List the gain of One-Time, from its update on, over frames of new scenes and of those that it had seen."""
+    """List the gain of One-Time after its update, on new scenes and on sampled scenes."""
     gains = _gains_after_the_update(tables).dropna()
     if set(gains) != {True, False} or gains.empty:
         raise Untestable("needs both known and new scenes after the update")
@@ -166,7 +165,7 @@ def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
 
 
 def _once_and_never(tables: Tables) -> pd.DataFrame:
-    """Join the frames of both systems: one row per frame with the gain and how often its stream changes scene."""
+    """Join the frames of both systems: the gain of each frame and the number of its stream's scene changes."""
     runs = tables.frame("runs")
     frames = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["score_frame"])
     once, never = (frames[frames["system"] == system] for system in ("one_time", "no_custom"))
@@ -175,7 +174,7 @@ def _once_and_never(tables: Tables) -> pd.DataFrame:
 
 
 def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
-    """Average the gain of each cell over frames shown with the update: by whether sampling had seen their scene."""
+    """Average the gain of each cell over frames after the update, by whether their scene had been sampled."""
     frames, updates = _once_and_never(tables), tables.frame("updates")
     first = updates[updates["version"] == 1][["cell", "device", "label_start_s"]].dropna()
     known = frames.merge(first, on=["cell", "device"])

@@ -1,4 +1,4 @@
-"""What is compared on a shared device: allocations window by window, frontiers along alpha, and decisions."""
+"""Shared devices: allocations per window, frontiers along alpha, and decision times."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
 
 WINDOW = [*CELL, "device", "time_s"]
 USUAL_ALPHA = 0.1  # of the schedulers that weigh lateness
-ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
+ENDS = 1e-9  # tolerance at the ends of a segment of a frontier
 PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
 APPS = 6
 ENOUGH = 100_000  # windows of applications: an application stays for minutes, so few windows are independent
 KNEE = "knee"
-STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
+STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # relative to itself
 
 
 def allocations(tables: Tables) -> pd.DataFrame:
-    """List every share with its system, setting and seed; `rate` is the frames per second that there is time for."""
+    """List every share with system, setting and seed; `rate` is the frame rate that the share sustains."""
     rows = with_columns(tables, "shares", "system", *CELL)
     return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["inference_share"] > 0, 0.0))
 
 
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
-    """Tell which accuracy each share was asked for; without a goal the least accurate network sets it."""
+    """Return the accuracy goal of each share, by default the accuracy of the least accurate network."""
     least = tables.frame("variants").groupby(STREAM, as_index=False)["val_accuracy"].min()
     known = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
     return known["accuracy_goal"].astype(float).fillna(known["val_accuracy"].astype(float)).fillna(0.0)
 
 
 def allocations_once(tables: Tables) -> pd.DataFrame:
-    """List the applications window by window, once for each trace: systems of a setting and seed see the same."""
+    """List the applications per window, once for each trace, which all systems of a setting and seed share."""
     rows = tables.once(allocations)
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
 
 
 def decisions(tables: Tables) -> pd.DataFrame:
-    """List every window of every device once: a scheduler decides on all of its applications together."""
+    """List every window of every device once, as one decision allocates all of its applications."""
     return tables.once(allocations).drop_duplicates(["cell", "device", "time_s"])
 
 
 def switches(tables: Tables) -> pd.DataFrame:
-    """List the windows in which an application goes on with another network: `before` and `variant`."""
+    """List the windows in which a running application switches its network, `before` to `variant`."""
     rows = tables.once(allocations).sort_values([*STREAM, "time_s"])
     last = rows.groupby(STREAM)[["variant", "time_s", "window_s"]].shift()
     on = (last["time_s"] + last["window_s"] - rows["time_s"]).abs() < 1e-6
@@ -78,7 +78,7 @@ def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
 
 
 def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:
-    """Tell what each window costs under each system with its alpha: one column per system; windows that all have."""
+    """Return the cost of each window, one column per system with its alpha; only windows that all systems have."""
     rows = tables.once(allocations)
     found = {}
     for name, alpha in systems.items():
@@ -91,7 +91,7 @@ def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -
 
 
 def greedy_and_exact(tables: Tables) -> dict[str, str]:
-    """Pair every greedy NestDNN system with the exact one of the same objective, alpha and networks."""
+    """Map every greedy NestDNN system to the exact one with the same objective, alpha and networks."""
     greedy, exact = (members(tables, "scheduling", kind) for kind in ("nestdnn", "exact"))
     scaling = {name: slot(tables, name, "scaling") for name in [*greedy, *exact]}
     return {
@@ -103,7 +103,7 @@ def greedy_and_exact(tables: Tables) -> dict[str, str]:
 
 
 def swept(tables: Tables) -> list[dict[str, float]]:
-    """Group the systems that differ in nothing but how they weigh lateness: each with its alpha, from the smallest."""
+    """Group the systems that differ only in alpha, in ascending order of alpha."""
     groups: defaultdict[tuple[Slot, Slot], dict[str, float]] = defaultdict(dict)
     for name, member in members(tables, "scheduling", "nestdnn", "exact").items():
         others = member.without("alpha"), slot(tables, name, "scaling")
@@ -125,15 +125,15 @@ def frontier(tables: Tables, objective: str) -> pd.DataFrame:
 
 
 def in_use(member: Slot) -> bool:
-    """Tell whether a scheduler walks and remembers as it does unless told otherwise; other ways are comparisons."""
+    """Return whether a scheduler has the default method and cache; other settings are ablations."""
     return member["method"] == "lookahead" and bool(member["cached"])
 
 
 def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
-    """Compare systems with the status quo, application second by application second.
+    """Compare systems with the status quo, paired by application and window.
 
-    A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
-    waits has no frames and no accuracy.
+    A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` per frame. A waiting
+    application has no frames and no accuracy.
     """
     base = next(iter(members(tables, "scheduling", "status_quo")), None)
     rows = tables.once(allocations)
@@ -163,9 +163,9 @@ def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) ->
 
 
 def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
-    """Interpolate linearly along a frontier to where a column has a level; NaN where it never has.
+    """Interpolate linearly along a frontier to a level of a column; NaN if the frontier does not cross it.
 
-    Where a curve has the level several times, the lowest one counts: it is chosen among all of them.
+    Of several crossings the one with the lowest wanted value counts.
     """
     x, y = points[column].to_numpy(), points[wanted].to_numpy()
     found = []
@@ -178,7 +178,7 @@ def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> fl
 
 
 def knee(points: pd.DataFrame) -> pd.Series:
-    """Take the point that is farthest above the line between the ends of a frontier, on axes of equal length."""
+    """Return the point farthest above the line between the ends of a frontier, on axes of equal length."""
     scaled = points[["speedup", "gain"]] - points[["speedup", "gain"]].min()
     scaled = scaled / scaled.max().where(scaled.max() > 0, 1.0)
     ends = scaled.loc[[scaled["speedup"].idxmin(), scaled["speedup"].idxmax()]]
@@ -188,20 +188,20 @@ def knee(points: pd.DataFrame) -> pd.Series:
 
 
 def avoidable_bytes(tables: Tables) -> pd.DataFrame:
-    """List what each switch up drops and each switch down loads, where networks lie inside one another."""
+    """List the bytes that switches up drop and switches down load, for nested networks."""
     found = switches(tables)
     nested = [name for name in found["system"].unique() if slot(tables, name, "scaling").nested]
     found = found[found["system"].isin(nested)]
     if found.empty:
         return no_rows()
     up = found["variant"] > found["before"]
-    why = "by construction, a switch moves only the difference"  # of one vector, in which each is a beginning
+    why = "by construction, a switch moves only the difference"  # each network is a prefix of one vector
     wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"])
     return single(wrong, f"{up.sum()} up and {(~up).sum()} down; {why}")
 
 
 def concurrency(tables: Tables) -> pd.DataFrame:
-    """List for what percent of the windows so many applications run, and for what percent in the paper."""
+    """List the percentage of windows by the number of running applications, and that in the paper."""
     import pandas as pd
 
     counts = _arrivals(tables).groupby(["cell", "device", "time_s"]).size()
@@ -211,7 +211,7 @@ def concurrency(tables: Tables) -> pd.DataFrame:
 
 
 def shares_of_applications(tables: Tables) -> pd.DataFrame:
-    """List the percent of all application seconds that each application has, beside an even share."""
+    """List the percentage of application seconds of each application, and an equal share."""
     rows = _arrivals(tables)
     parts = 100 * rows["app"].value_counts(normalize=True)
     note = f"{parts.min():.1f} to {parts.max():.1f} %"
@@ -219,44 +219,44 @@ def shares_of_applications(tables: Tables) -> pd.DataFrame:
 
 
 def _counted(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Give rows the number of observations that they rest on."""
+    """Set the number of observations of these rows."""
     rows.attrs["n"] = count
     return rows
 
 
 def _arrivals(tables: Tables) -> pd.DataFrame:
-    """List the applications window by window, once for each trace, on devices that six applications come to."""
+    """List the applications per window, once for each trace, on devices with six arriving applications."""
     rows = allocations_once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
     changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
     found = rows[(apps == APPS) & changes]
     if found.empty:
-        raise Untestable("needs six applications that come and go")
+        raise Untestable("needs six applications that arrive and depart")
     if len(found) < ENOUGH:
         raise Untestable(f"has {len(found)} windows of applications and needs {ENOUGH}")
     return found
 
 
 def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) -> pd.DataFrame:
-    """Measure a frontier at its knee, or where it meets the status quo in one thing: by latency goal and trace.
+    """Measure a frontier at its knee, or where it crosses the status quo in one column: by latency goal and trace.
 
-    The goals are the workloads; the paper does not say which ones it asked for. Loose goals leave nothing late, and a
-    frontier ends there before it meets the status quo. The traces that reach it all the same are not drawn by chance,
-    so a goal counts with all of its traces or not at all.
+    Workloads differ in their latency goals, which the paper does not state. With loose goals no frame is late, and a
+    frontier may end before it crosses the status quo. The remaining traces would be a biased sample, so a goal counts
+    only if all of its traces cross.
     """
     points = tables.once(frontier, objective)
     if points.empty or points["alpha"].nunique() < 3:
         return no_rows()
     if where == KNEE:
-        traces, what = on_traces(points, lambda each: float(knee(each)[wanted])), "the knee"
+        traces, place = on_traces(points, lambda each: float(knee(each)[wanted])), "the knee"
     else:
         traces = on_traces(points, lambda each: crossing(each, where, STATUS_QUO[where], wanted))
-        what = f"{wanted} at equal {where}"
+        place = f"{wanted} at equal {where}"
     goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
     whole = goals[goals["count"] == goals["size"]]
     ends = [f"{size - count} of {size} on {name}" for name, _, size, count in goals.itertuples() if count < size]
-    without_crossing = f"frontiers that end before {what}: {', '.join(ends)}"
+    without_crossing = f"frontiers that end before {place}: {', '.join(ends)}"
     if whole.empty:
         raise Untestable(without_crossing)
     counted = traces[traces["workload"].isin(whole.index)].set_index(["workload", "seed"])["value"]
@@ -266,7 +266,7 @@ def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) 
 
 
 def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
-    """List what the schedules in use cost above the least cost of every window, over all alphas and objectives."""
+    """List the cost above the optimum of the default greedy schedulers, by window, over alphas and objectives."""
     import pandas as pd
 
     gaps = {}
@@ -284,7 +284,7 @@ def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
 
 
 def costs_of_greedy_methods(tables: Tables) -> pd.DataFrame:
-    """List what the best of the steepest walks costs, however fine its grid, and what lookahead does, by window."""
+    """List the cost per window of the best steepest greedy system over all grids, and of lookahead."""
     greedy = {
         name: one for name, one in members(tables, "scheduling", "nestdnn").items() if one["objective"] == "total"
     }
@@ -300,7 +300,7 @@ def costs_of_greedy_methods(tables: Tables) -> pd.DataFrame:
 
 
 def decision_times(tables: Tables) -> pd.DataFrame:
-    """List how long a decision takes the steepest walk with a kept plan, and without one, by seed."""
+    """List the decision time of the steepest method with a cached plan and without one, by seed."""
     greedy = members(tables, "scheduling", "nestdnn")
     both = [
         (name, other)
@@ -316,6 +316,6 @@ def decision_times(tables: Tables) -> pd.DataFrame:
 
 
 def _decision_s(tables: Tables) -> dict[str, pd.Series]:
-    """Average how long each system's decisions took on this machine, seed by seed."""
+    """Average the decision time of each system on this host, by seed."""
     by_system = decisions(tables).groupby("system")
     return {name: part.groupby("seed")["host_schedule_seconds"].mean() for name, part in by_system}

@@ -1,7 +1,6 @@
-"""Jobs of a run: how each batch was answered where nothing was missed, and what answering and learning took.
+"""Jobs of a run: accuracy, inference time and training time of each batch in the fleet without missed frames.
 
-The fleet in which nothing is missed tells how a system answers when it has time. From its jobs follow the utilities at
-every pace; the scores of slower fleets are what the same machine really comes to.
+The utilities at every load are computed from these jobs; the scores of slower fleets are measured under time pressure.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ if TYPE_CHECKING:
 
 PLAIN = "no_adaptation"  # the bound whose time is that of plain inference
 PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time between two jobs
-PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # waiting at which an answer is worth half, over the time of plain inference
+PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # wait for half of the utility, over the time of plain inference
 TIMED = {"discrete": PACES, "continuous": PATIENCES}
 CELL = ["system", "workload", "seed"]
 
 
 @dataclass(frozen=True)
 class LoadLevel:
-    """A fleet of a run by how busy plain inference keeps it, and how many frames any system misses there."""
+    """A fleet with its utilisation by plain inference and the largest share of missed frames."""
 
     fleet: str
     utilisation: float
@@ -55,9 +54,9 @@ class LoadLevel:
 
 
 def load_levels(tables: Tables) -> list[LoadLevel]:
-    """List the fleets in which something learns on the stream, from the least busy on.
+    """List the fleets with training on the stream, the least utilised first.
 
-    There is none without a system that only answers.
+    A fleet needs the bound without adaptation, whose frames give the time of plain inference.
     """
     runs = completed_cells(tables)
     learning = runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["fleet"]
@@ -76,10 +75,10 @@ def load_levels(tables: Tables) -> list[LoadLevel]:
 
 
 def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
-    """Make jobs of the cells of the calmest fleet, where it misses nothing: by system, workload and seed.
+    """Return the jobs of the least utilised fleet, if it misses no frames: by system, workload and seed.
 
-    A job is what a member learned from at a time. A system that learns in phases, or from nothing, has jobs as large as
-    the others', and a phase is learned after the job in which it begins.
+    A job is one training batch. Systems that train in phases, or not at all, have jobs of the same size; a phase is
+    trained after the job in which it begins.
     """
     calm = next((pace.fleet for pace in load_levels(tables)[:1] if pace.missed == 0), None)
     runs = completed_cells(tables)
@@ -108,7 +107,7 @@ def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
 def job_training(
     frames: pd.DataFrame, batches: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
 ) -> tuple[Rows, Floats]:
-    """Return the frames of each job, and how long it is learned from."""
+    """Return the number of frames and the training time of each job."""
     if batches is not None:
         rows = batches.sort_values("start_s")
         return rows["frames"].to_numpy(int), rows["isolated_s"].to_numpy(float)
@@ -121,7 +120,7 @@ def job_training(
 
 
 def _jobs(frames: pd.DataFrame, sizes: Rows, training_s: Floats, each_s: tuple[float, float]) -> Jobs:
-    """Cut a stream into jobs of these sizes; frames after the last one are left. Times are of a frame, and of a job."""
+    """Cut a stream into jobs of these sizes, without the rest; `each_s`: inference of a frame, plain time of a job."""
     scores = frames["score_frame"].to_numpy(float)
     stops = np.cumsum(sizes)
     kept = stops <= len(scores)
@@ -132,22 +131,22 @@ def _jobs(frames: pd.DataFrame, sizes: Rows, training_s: Floats, each_s: tuple[f
 
 
 def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
-    """Name the systems that stop learning, each with its member and the steps that it makes."""
+    """Map the systems that stop training to their member and its number of steps."""
     found = members(tables, "adaptation", "sparse")
     return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
 
 
 def _on_stream(tables: Tables) -> set[str]:
-    """Name the systems that learn on the stream."""
+    """Return the systems that train on the stream."""
     runs = completed_cells(tables)
     return set(runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["system"])
 
 
 def budgets(tables: Tables) -> pd.DataFrame:
-    """List what members are worth that stop after some steps: a row for a cell, with what learning took (amortised).
+    """List the utility of members that stop training after some steps, with amortised training time: a row per cell.
 
-    `overhead` is that time over the time of plain inference. Each member has a row without any steps, which is the
-    system that learns nothing, and one where steps have no end.
+    `overhead` is that time over the time of plain inference. Each member also has a row with 0 steps, the system
+    without training, and one with unlimited steps.
     """
     import pandas as pd
 
@@ -165,11 +164,10 @@ def budgets(tables: Tables) -> pd.DataFrame:
 
 
 def utilities(tables: Tables) -> pd.DataFrame:
-    """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
+    """List the utility of each system at each load and patience: a row per cell, kind and pressure.
 
-    Systems that stop learning are left to `budgets`. Kinds are `offline` (nothing is missed), `discrete` (a missed job
-    counts nothing), `relative` (relative adaptation speed), and `continuous` (an answer is worth less the longer it is
-    waited for).
+    `budgets` has the systems that stop training. Kinds are `offline` (no job is missed), `discrete` (a missed job has
+    no utility), `relative` (relative adaptation speed), and `continuous` (utility falls with the waiting time).
     """
     import pandas as pd
 
@@ -192,7 +190,7 @@ def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
 
 
 def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
-    """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
+    """List the rank correlation (Spearman) of systems without missed jobs and under each pressure, by seed."""
     import pandas as pd
 
     found, rows = tables.once(utilities), list[tuple[int, float, float]]()
@@ -206,7 +204,7 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
 
 
 def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float]]) -> pd.Series:
-    """Tell which share of the timed places the system that is best without time does not win: by seed."""
+    """Return the share of timed places that the best system without time pressure does not win, by seed."""
     place = ["workload", "seed", "kind", "pressure"]
     wide = found.pivot_table("utility", place, "system")
     wanted = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
@@ -218,14 +216,14 @@ def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float
 
 
 def ranks(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
-    """List by seed how far the order of systems with time agrees with that without it, at one pressure."""
+    """List the rank correlation of systems with and without time pressure, at one pressure, by seed."""
     found = rank_agreement(tables, kind)
     here = found[found["pressure"] == pressure]
     return single(here.set_index("seed")["agreement"])
 
 
 def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) -> pd.DataFrame:
-    """List by seed how far orders agree under two pressures."""
+    """List the rank correlation with the order without time pressure, at two pressures, by seed."""
     found = rank_agreement(tables, kind)
     if found.empty:
         return no_rows()
@@ -234,7 +232,7 @@ def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) ->
 
 
 def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
-    """Correlate the scores of systems on the busiest fleet with those on the calmest, by seed."""
+    """List the rank correlation of scores on the most and on the least utilised fleet, by seed."""
     every = load_levels(tables)
     if len(every) < 2 or every[0].missed:
         return no_rows()
@@ -246,13 +244,13 @@ def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
 
 
 def lost_places(tables: Tables) -> pd.DataFrame:
-    """List by seed the share of the timed places that the system which is best without time does not win."""
+    """List the share of timed places that the best system without time pressure does not win, by seed."""
     found = tables.once(utilities)
     return single(lost_by_the_best(found, TIMED)) if len(found) else no_rows()
 
 
 def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) -> pd.DataFrame:
-    """List the utility of the best system of some members, and of the best other one that learns."""
+    """List the utility of the best system among some members, and of the best other one that trains."""
     found, adapting = tables.once(utilities), learners(tables)
     here = found[(found["kind"] == kind) & (found["pressure"] == pressure) & found["system"].isin(list(adapting))]
     wide = here.pivot_table("utility", ["workload", "seed"], "system")
@@ -265,7 +263,7 @@ def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) 
 
 
 def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
-    """List the utility of every system that learns without time, and with it."""
+    """List the utility of every system that trains, without and with time pressure."""
     found = tables.once(utilities)
     wide = found[found["system"].isin(list(learners(tables)))].pivot_table(
         "utility", ["seed", "workload", "system"], ["kind", "pressure"]
@@ -278,12 +276,12 @@ def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.Dat
 
 
 def scores_by_budget(tables: Tables, member: str) -> pd.DataFrame:
-    """List the score of a member that stops after its smallest budget, and of the system that does not learn."""
+    """List the score of a member with its smallest budget, and of the system without training."""
     ours = sorted((steps, name) for name, (own, steps) in stopping(tables).items() if own == member)
     plain = list(members(tables, "adaptation", "frozen"))
     every = load_levels(tables)
     if not ours or not plain or not every:
-        return no_rows(f"needs {member} with a budget, and a system that does nothing")
+        return no_rows(f"needs {member} with a budget, and a system without adaptation")
     runs = completed_cells(tables)
     wide = runs[runs["fleet"] == every[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
     gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)

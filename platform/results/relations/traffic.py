@@ -1,6 +1,6 @@
-"""Traffic of pairs of systems: at one score, per weight that is sent, and how a score falls with less of it.
+"""Traffic of pairs of systems: at equal score, per sent weight, and the slope of the score over traffic.
 
-Which system is which follows from its slots, so that an experiment of one's own answers as well.
+Systems are found by their members, so that custom experiments can be judged too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ USUAL = {"streaming": "ams", "streaming.value_format": "fp16", "streaming.horizo
 
 
 def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
-    """List how many times the traffic of AMS Just-In-Time needs, at the threshold where it scores as AMS does."""
+    """List the traffic of Just-In-Time relative to AMS, interpolated to the score of AMS."""
     names = _just_in_time(tables, dense=False)
     runs = completed_cells(tables).dropna(subset=["score"])
     ams = runs[runs["system"] == "ams"]
@@ -67,7 +67,7 @@ def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
 
 
 def slopes(tables: Tables) -> pd.DataFrame:
-    """List how steeply the scores of Just-In-Time and of AMS rise with the logarithm of their downlink."""
+    """List the slopes of the scores of Just-In-Time and of AMS over the logarithm of their downlink."""
     kinds = (_just_in_time(tables, dense=False), of_kinds(tables, USUAL))
     if any(len(names) < 3 for names in kinds):
         return no_rows()
@@ -80,7 +80,7 @@ def slopes(tables: Tables) -> pd.DataFrame:
 
 
 def dense_downlinks(tables: Tables) -> pd.DataFrame:
-    """List the downlink of Just-In-Time that sends every weight, and of the one that sends a part."""
+    """List the downlink of Just-In-Time with all weights and with a part of them."""
     sparse, dense = _just_in_time(tables, dense=False), _just_in_time(tables, dense=True)
     alike = [(a, b) for a, limit in dense.items() for b, other in sparse.items() if limit == other]
     if not alike:
@@ -91,7 +91,7 @@ def dense_downlinks(tables: Tables) -> pd.DataFrame:
 
 
 def downlinks(tables: Tables, ours: Kinds, theirs: str) -> pd.DataFrame:
-    """List the downlink of two systems; the note has the same updates with eight bits in place of four."""
+    """List the downlink of two systems; the note has the ratio with eight bits instead of four."""
     name = first_of(tables, ours)
     if not name or theirs not in set(completed_cells(tables)["system"]):
         return no_rows()
@@ -99,7 +99,7 @@ def downlinks(tables: Tables, ours: Kinds, theirs: str) -> pd.DataFrame:
 
 
 def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
-    """Name the Just-In-Time systems of a run that send a part of the weights, or all, with their thresholds."""
+    """Map the Just-In-Time systems that send all weights (`dense`) or a part to their thresholds."""
     return {
         name: streaming["threshold"]
         for name, streaming in members(tables, "streaming", "just_in_time").items()
@@ -108,11 +108,11 @@ def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
 
 
 def _with_eight_bits(tables: Tables, name: str, usual: str) -> str:
-    """Compute how large the same updates would be with eight bits a value: the mask, which no codec shortens, stays."""
+    """Return a note with the size ratio of the same updates at eight bits per value and equal masks."""
     updates = with_columns(tables, "updates", "system")
     plain, small = (updates[(updates["system"] == system) & (updates["values"] > 0)] for system in (usual, name))
     if plain.empty or small.empty:
         return ""
     more = small["values"].map(lambda count: bytes_of("int8", count) - bytes_of("int4", count))
     ratio = (small["bytes"] + more).mean() / plain["bytes"].mean()
-    return f"eight bits a value would make it {ratio:.2f} times, because the mask stays"
+    return f"with eight bits per value it would be {ratio:.2f} times, as the mask has the same size"

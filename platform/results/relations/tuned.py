@@ -1,4 +1,4 @@
-"""Where the settings of a run's systems come from, and whether rivals got like budgets."""
+"""The searches behind tuned settings of a run, and a warning if their budgets differ."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def origins(run: Run) -> dict[str, SettingsOrigin]:
 
 
 def unequal_budgets(run: Run) -> list[str]:
-    """Warn where a system's settings were searched for longer than those of another one.
+    """Return a warning if the settings of one system were searched for longer than those of another one.
 
-    Bounds do not compete, and a network that only answers has nothing to search.
+    Bounds and systems that run inference only are not compared.
     """
     found = origins(run)
     if not found:
@@ -54,7 +54,7 @@ def unequal_budgets(run: Run) -> list[str]:
 
 
 def _inference_only(run: Run) -> set[str]:
-    """Name the variants of the system that does nothing: other networks that learn nothing either."""
+    """List the variants of `no_custom` without training: other networks that run inference only."""
     parts = [part for part in run.spec.get("systems", ()) if isinstance(part, Mapping)]
     return {part["name"] for part in parts if part.get("base") == "no_custom" and _is_frozen(part)}
 
