@@ -145,7 +145,7 @@ def test_cells_with_other_columns_run_again(run):
     assert len(cells) == 2
     (first, second) = sorted(cells)
     rewrite(run, "runs", lambda table: table.drop_columns(["tuned"]) if first in table["cell"].to_pylist() else table)
-    assert recorder.reason_to_repeat(run / "tables", first) == "its tables have other columns than today's"
+    assert recorder.reason_to_repeat(run / "tables", first) == "its tables have other columns than the present schema"
     assert finished_cells(str(run)) == {second}
 
 

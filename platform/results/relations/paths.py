@@ -34,14 +34,7 @@ WHOLE = r"base(\.base)*"  # a path without operators
 LAST = 1000  # exit of a member that names none
 NOT_RUN = "needs a load-adaptive network (adascale) and its fixed exits (branches)"
 ONE_NETWORK = "of one network"
-OTHER_NETWORKS = (
-    "usnet",
-    "once_for_all",
-    "early_exit",
-    "darts",
-    "enas",
-    LIGHT,
-)  # other networks, beside the paths of one
+OTHER_NETWORKS = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)  # scaling members
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:

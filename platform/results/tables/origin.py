@@ -1,4 +1,4 @@
-"""What decided the rows of a cell, kept in the Parquet metadata of its `runs` file, so that no table changes by it."""
+"""The seal of a cell: its resolved spec, code versions and file digests, in the metadata of its `runs` file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from driftlab.datasets.catalogue import label_of
 
 KEY = b"driftlab.seal"
-# What changes no row: names for people, the choice of cells, and how a run is carried out.
+# Keys that change no row of a cell: labels, the choice of cells, and how a run is executed.
 IRRELEVANT_KEYS = frozenset(
     {"systems", "workloads", "fleets", "seeds", "bounds", "bound_rows", "summary", "size", "clock"}
 )
@@ -23,7 +23,7 @@ IRRELEVANT_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class Origin:
-    """Everything that decides the rows of a cell: its resolved spec and the versions of the code."""
+    """The resolved spec of a cell and the versions of the code, which determine its rows."""
 
     spec: Mapping[str, Any]
     versions: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Seal:
-    """The origin of a cell, where its writer knew it, and the SHA-256 of its other files by table."""
+    """The origin of a cell, if its writer recorded one, and the SHA-256 of its other files by table."""
 
     origin: Origin | None
     files: Mapping[str, str]
@@ -68,7 +68,7 @@ def digest_of(file: Path) -> str:
 
 
 def cell_spec(spec: Mapping[str, Any], system: str, workload: str, fleet: str, seed: int) -> dict[str, Any]:
-    """Narrow the resolved spec of a run to what decides one cell; KeyError for a cell that the spec does not list."""
+    """Return the part of a run's spec that determines one cell; KeyError if the spec does not list the cell."""
     rows = {part["name"]: part for part in [*spec["systems"], *(spec.get("bound_rows") or ())]}
     workloads = {part.get("alias") or label_of(part["name"]): part for part in spec["workloads"]}
     fleets = {part["name"]: part for part in spec["fleets"]}
@@ -78,5 +78,5 @@ def cell_spec(spec: Mapping[str, Any], system: str, workload: str, fleet: str, s
     if isinstance(compute := common.get("compute"), Mapping):
         common["compute"] = {key: value for key, value in compute.items() if key != "gpus_per_actor"}
     own = {"system": rows[system], "workload": workloads[workload], "fleet": fleets[fleet], "seed": seed}
-    plain: dict[str, Any] = json.loads(json.dumps({**common, **own}))  # as the seal gives it back
+    plain: dict[str, Any] = json.loads(json.dumps({**common, **own}))  # as it is read from the seal
     return plain

@@ -1,4 +1,4 @@
-"""The figures of two runs side by side, as of a lab run and of a device's measured one."""
+"""Figures of two runs side by side, such as a simulated run and one on a real device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FigurePair:
         return abs(self.first - self.second) / largest if largest else 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Tell whether it differs by no more than a share; a time is a profile's in the lab, and shown alone."""
+        """Return whether the figures differ by at most a share; times always pass, as the lab computes them."""
         return self.name in TIMED or (self.share is not None and self.share <= tolerance)
 
 
@@ -41,7 +41,7 @@ HEADER = ("cell", "figure", "first", "second", "differs by")
 
 
 def rows_of(figures: Sequence[FigurePair]) -> list[tuple[str, ...]]:
-    """Write figures for a table."""
+    """Return figures as rows of texts."""
     return [(one.cell, one.name, _text(one.first), _text(one.second), _share(one.share)) for one in figures]
 
 
@@ -54,7 +54,7 @@ def _share(share: float | None) -> str:
 
 
 def compare_figures(first: Run, second: Run) -> list[FigurePair]:
-    """Match the cells of two runs by system, workload and seed: what their devices and links were may differ."""
+    """Match the cells of two runs by system, workload and seed; devices and links may differ."""
     left, right = figures_of(first), figures_of(second)
     return [
         FigurePair(cell, name, left[cell][name], right[cell][name])

@@ -1,7 +1,7 @@
-"""Every table of a run: columns, types, units and meaning; docs/tables.md is printed from here.
+"""Every table of a run: columns, types, units and meaning; source of docs/tables.md.
 
-Host columns (name begins with `host_`) hold what this machine happened to do; every other column depends on the
-experiment and its seed alone, and two runs of the same thing agree on it to the last bit.
+Host columns (name begins with `host_`) hold measurements of the host; every other column depends only on the
+experiment and its seed, and is bit-identical in repeated runs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PURPOSES = {
 
 
 def _split(null: str) -> list[pa.Field]:
-    """Describe what energy was spent on; the parts add up to `energy_j`."""
-    return [column(f"{name}_j", REAL, f"part of it: {what}", "J", null=null) for name, what in _PURPOSES.items()]
+    """Describe the columns of energy by purpose, which add up to `energy_j`."""
+    return [column(f"{name}_j", REAL, f"part of it: {purpose}", "J", null=null) for name, purpose in _PURPOSES.items()]
 
 
 _FAILED = "the cell failed"
@@ -310,16 +310,16 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
 )
 
 VIEWS: Mapping[str, str] = MappingProxyType({"scores": "frames", "class_scores": "classes"})  # view -> its table
-IDENTITY = ("system", "workload", "fleet", "seed", "bound")  # what a view adds to every row
+IDENTITY = ("system", "workload", "fleet", "seed", "bound")  # columns that a view adds to every row
 
 
 def host_columns(table: str) -> frozenset[str]:
-    """Name the columns that two runs of the same thing need not agree on."""
+    """Return the columns that may differ between repeated runs."""
     return frozenset(name for name in TABLES[table].names if name.startswith(HOST))
 
 
 def version_of(schema: pa.Schema) -> str:
-    """Read the schema version that a file was written with; empty if it is no table of a run."""
+    """Read the schema version of a file; empty if it is no table of a run."""
     return note(schema, "driftlab.schema")
 
 
@@ -367,7 +367,7 @@ This page is printed by `python -m driftlab.platform.results.tables.schema`.
 
 
 def page() -> str:
-    """Write docs/tables.md."""
+    """Return the text of docs/tables.md."""
     parts = [_PREAMBLE]
     for name, schema in {**TABLES, **SEARCH_TABLES}.items():
         parts.append(f"\n## `{name}`\n\n{note(schema, 'meaning')}\n")
