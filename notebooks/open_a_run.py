@@ -11,10 +11,10 @@
 # %% [markdown]
 # # Open a run
 #
-# This notebook reads the tables of a run and draws what its report draws. It reads nothing else: whatever you see here
-# you can compute from the same tables in your own way (`docs/tables.md` lists their columns).
+# This notebook reads the tables of a run and draws the figures of its report. It uses these tables only, so you can
+# compute everything here from them yourself (`docs/tables.md` lists their columns).
 #
-# Open it with `jupytext --to notebook notebooks/open_a_run.py`, or directly in an editor that knows percent cells.
+# Open it with `jupytext --to notebook notebooks/open_a_run.py`, or directly in an editor that supports percent cells.
 
 # %%
 import os
@@ -38,7 +38,7 @@ runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_k
 # %% [markdown]
 # ## Scores
 #
-# A table can also be asked in SQL; every table of the run is a view. The mean over seeds, best first:
+# Tables can also be queried in SQL; every table of the run is a view. The mean over seeds, best first:
 
 # %%
 run.sql("""
@@ -49,7 +49,7 @@ run.sql("""
 # %% [markdown]
 # ## Accuracy over time
 #
-# A thin line per seed, a strong one for their mean, a vertical rule where the scene changes.
+# Thin lines: seeds. Strong line: their mean. Vertical rules: scene changes.
 
 # %%
 for setting, here in runs[runs["status"] == "done"].groupby("setting"):
@@ -72,9 +72,9 @@ for setting, here in runs[runs["status"] == "done"].groupby("setting"):
     plt.show()
 
 # %% [markdown]
-# ## What the models see
+# ## Frames and predictions
 #
-# Pictures are PNG bytes in a table like any other.
+# The table `snapshots` holds pictures as PNG bytes.
 
 # %%
 import io

@@ -85,7 +85,7 @@ def slope(x: Iterable[float], y: Iterable[float]) -> float:
 
 
 def rank_correlation(ours: Sequence[float] | Floats, theirs: Sequence[float] | Floats) -> float:
-    """Return Spearman's rank correlation; equal values share their rank, NaN if all values of a side are equal."""
+    """Return Spearman's rank correlation; equal values share a rank, NaN if a side is constant."""
     from scipy.stats import rankdata
 
     ranks = np.array([rankdata(ours), rankdata(theirs)])
@@ -142,7 +142,7 @@ def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequenc
 
 
 def gains(rows: pd.DataFrame, reference: pd.DataFrame, of: str, by: Sequence[str]) -> pd.DataFrame:
-    """Join every row with that of a reference in the same place, and add the difference of a column as `gain`."""
+    """Join every row with the reference in the same place; `gain` is the difference of a column."""
     both = rows.merge(reference[[*by, of]], on=list(by), suffixes=("", "_reference"))
     return both.assign(gain=both[of] - both[f"{of}_reference"])
 

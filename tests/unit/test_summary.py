@@ -120,7 +120,7 @@ class TestWhoNeverRuns:
     def test_three_are_told_and_the_others_counted(self):
         told = self.told([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
         assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
-        assert told[3:] == ["2 more never run; the table `shares` has them."]
+        assert told[3:] == ["2 more never run; table `shares` lists them."]
 
     def test_it_is_among_the_words_of_the_report(self):
         summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))
@@ -134,7 +134,7 @@ def test_how_often_networks_need_more_memory_than_there_is_is_said():
     run = run_row("a")
     devices = [{"cell": run["cell"], "device": name, "memory_bytes": 20} for name in "de"]
     assert list(sharing.show(view(["a"], shares, run, devices=devices)).warnings) == [
-        "On w, the networks that a runs need more memory than there is 25 % of the time."
+        "On w, the networks of a exceed the memory of the device 25 % of the time."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Minimum conditions of claims on a run: stream length, number of updates, time until the first update."""
+"""Conditions of claims on a run: stream length, number of updates, time until the first update."""
 
 from __future__ import annotations
 

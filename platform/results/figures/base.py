@@ -29,7 +29,7 @@ HEIGHT = 236  # pixels of a panel in a report
 
 @dataclass(frozen=True)
 class View:
-    """Inputs of figures: the tables of a run, its complete cells by setting, and the style of every system."""
+    """Inputs of figures: the tables of a run, its complete cells by setting, and styles of systems."""
 
     tables: Tables
     runs: pd.DataFrame

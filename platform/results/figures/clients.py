@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOST = (
-    "Score lost: against the same device where it never waits; the rule marks one point, the loss up to which the "
-    "paper calls a device served. "
+    "Score lost: relative to the same device when it never waits. The rule marks one point, the largest loss at which "
+    "the paper counts a device as served. "
 )
 WAITED = "Waiting: from the arrival of an upload until the server begins to label it. "
 MEANS = "Means over streets and seeds with their 95 % intervals."

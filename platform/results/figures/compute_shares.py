@@ -21,8 +21,8 @@ SYSTEMS = 4  # the first ones and the last one
 LANE, FRAME = 34, 62  # pixels per application, and around them
 FILL = 0.9  # of a lane, by the whole device
 SEAM = 0.4  # width of the edges of bars, so that no gap shows between two of one colour
-ANSWER, LEARN = plots.COLOURS[0], plots.COLOURS[1]
-JOBS = {"answers": plots.Style(ANSWER), "labels, tries out, trains": plots.Style(LEARN)}
+INFERENCE, TRAINING = plots.COLOURS[0], plots.COLOURS[1]
+JOBS = {"inference": plots.Style(INFERENCE), "labelling, trials and training": plots.Style(TRAINING)}
 
 
 def show(view: View) -> FigureContent | None:
@@ -53,8 +53,8 @@ def _panel(name: str, rows: pd.DataFrame) -> Panel:
 def _draw_lanes(axis: Axes, rows: pd.DataFrame, apps: list[str]) -> None:
     for lane, app in enumerate(reversed(apps)):
         own = rows[rows["app"] == app]
-        answer, learn = FILL * own["inference_share"], FILL * own["training_share"].fillna(0.0)
-        for foot, height, colour in ((0.0 * answer, answer, ANSWER), (answer, learn, LEARN)):
+        inference, training = FILL * own["inference_share"], FILL * own["training_share"].fillna(0.0)
+        for foot, height, colour in ((0.0 * inference, inference, INFERENCE), (inference, training, TRAINING)):
             some = height > 0
             style: dict[str, Any] = {"align": "edge", "color": colour, "edgecolor": colour, "linewidth": SEAM}
             axis.bar(own["time_s"][some], height[some], own["window_s"][some], lane + foot[some], **style)
@@ -82,7 +82,7 @@ def _decisions(rows: pd.DataFrame, names: list[str]) -> Grid:
     each_ms = 1e3 * took["host_schedule_seconds"].max()
     found = {name: each_ms[name] for name in names if name in each_ms.index.get_level_values(0)}
     table = {name: [GridCell(f"{own.mean():.2f}"), GridCell(f"{own.max():.2f}")] for name, own in found.items()}
-    return Grid("decisions, ms on this machine", ["mean", "longest"], table)
+    return Grid("decisions, ms on this host", ["mean", "longest"], table)
 
 
 FIGURE = Figure("compute_shares", "Compute shares for inference and training", show)

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 NOTE = (
     "Accuracy before (dotted) and after (solid) adapting to each domain. First panel: at most no_custom, the best and "
     "the worst system, and the best per scaling member. Cost panels name these systems and the Pareto front. Time and "
-    "energy: one training phase without co-running tasks. Forgotten: points below the best earlier score on a "
-    "recurring domain; lines of the systems that forget least and most. Means over seeds; ±: half of the 95 % CI."
+    "energy: one training phase without co-running tasks. Forgetting: points below the best earlier score on a "
+    "recurring domain; lines of the systems with the least and the most forgetting. Means over seeds; ±: half of the "
+    "95 % CI."
 )
 MOST = 5  # systems in a panel of lines
-PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axis or above the column, unit, factor
+PAID: Mapping[str, tuple[str, str, float]] = {  # column: title, unit, factor
     "phase_s": ("time of a phase", "s", 1.0),
     "phase_j": ("energy of a phase", "J", 1.0),
     "latency_ms": ("latency", "ms", 1.0),
@@ -43,7 +44,7 @@ PAID: Mapping[str, tuple[str, str, float]] = {  # column: what stands at the axi
 
 
 def show(view: View) -> FigureContent | None:
-    """Draw streams whose domains have adaptation frames or recur."""
+    """Draw streams with recurring domains or with frames to adapt on."""
     rows = view.tables.once(stretches)
     judged, again = rows[rows["before"].notna()], forgetting(view.tables)
     again = again[~again["workload"].isin(judged["workload"])]
@@ -71,7 +72,7 @@ def show(view: View) -> FigureContent | None:
     for workload, names in forgetful.items():
         own = again[again["workload"] == workload]
         drawn = {name: style for name, style in styles.items() if name in names}
-        panels.append(Panel(f"{workload}: forgotten", partial(_draw_forgotten, rows=own, styles=drawn), 300))
+        panels.append(Panel(f"{workload}: forgetting", partial(_draw_forgotten, rows=own, styles=drawn), 300))
         grids.append(_forgotten(workload, own, list(view.styles)))
     return FigureContent(NOTE, panels, grids, styles) if panels else None
 
@@ -87,7 +88,7 @@ def select_systems(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]
 
 
 def least_and_most_forgetful(rows: pd.DataFrame, plain: Collection[str]) -> list[str]:
-    """Select the systems without training, and of the others those that forget least and most."""
+    """Select the systems without training and those with the least and the most forgetting."""
     last = rows[rows["round"] == rows["round"].max()]
     lost = last.groupby("system")["lost"].mean().sort_values()
     order = [str(name) for name in lost.index if name not in plain]
@@ -138,7 +139,7 @@ def _draw_forgotten(axis: Axes, rows: pd.DataFrame, styles: plots.StyleMap) -> N
         axis.plot(line["round"] + 1, 100 * line["mean"], "o", color=style.colour, linestyle=style.dash, markersize=3.5)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("round")
-    axis.set_ylabel("below its best so far, points")
+    axis.set_ylabel("below the best earlier score, points")
     plots.tidy(axis)
 
 
@@ -146,7 +147,7 @@ def _forgotten(workload: str, rows: pd.DataFrame, order: list[str]) -> Grid:
     """Tabulate the points that each system falls below its best earlier score, per round."""
     wide = 100 * rows.pivot_table("lost", "system", "round")
     cells = {name: [GridCell(plots.signed(value)) for value in wide.loc[name]] for name in order if name in wide.index}
-    return Grid(f"{workload}: forgotten, points", [f"round {number + 1}" for number in wide.columns], cells)
+    return Grid(f"{workload}: forgetting, points", [f"round {number + 1}" for number in wide.columns], cells)
 
 
 def _grid(workload: str, rows: pd.DataFrame, paid: pd.DataFrame, order: list[str]) -> Grid:

@@ -39,7 +39,7 @@ def show(view: View) -> FigureContent | None:
 def sweeps(view: View) -> dict[str, dict[str, str]]:
     """Group systems that differ in one numeric streaming parameter (booleans aside), by common prefix.
 
-    A group maps systems to what is written beside their points; two numbers that vary are no line, but a plane.
+    A group maps systems to the labels of their points. Systems that differ in two parameters are not joined.
     """
     groups: defaultdict[tuple[Any, ...], dict[str, Mapping[str, float]]] = defaultdict(dict)
     adaptations = view.members("adaptation")

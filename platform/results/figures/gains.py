@@ -52,9 +52,9 @@ def _draw(axis: Axes, found: pd.DataFrame, styles: plots.StyleMap, measure: str)
     for name, style in styles.items():
         plots.cumulative(axis, found[found["system"] == name]["gain"], style)
     low, high = found["gain"].quantile([0.005, 0.995])
-    if low < high:  # the rest are single frames, far away
+    if low < high:  # the rest are outliers
         axis.set_xlim(min(low, 0), max(high, 0))
-    axis.set_xlabel(f"gain in {measure} over doing nothing")
+    axis.set_xlabel(f"gain in {measure} over no adaptation")
     axis.set_ylabel("share of frames")
     plots.tidy(axis)
 

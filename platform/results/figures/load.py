@@ -27,8 +27,8 @@ TRUE, SENSED, EXPECTED, NETWORK, MISSED = (plots.COLOURS[k] for k in (0, 4, 3, 2
 LEGEND = {
     "CPU load": Style(TRUE),
     "sensed": Style(SENSED, (0, (1, 1.2))),
-    "expected by the member": Style(EXPECTED, (0, (4, 1.5))),
-    "time of the network": Style(NETWORK),
+    "forecast by the member": Style(EXPECTED, (0, (4, 1.5))),
+    "network time": Style(NETWORK),
     "missed frames": Style(MISSED),
 }
 NOTE = (
@@ -133,7 +133,7 @@ def _grids(view: View) -> list[Grid]:
             for system in view.styles
             if system in stated.index.get_level_values("system")
         }
-        grids.append(Grid("error of forecasts that members state", fleets, rows))
+        grids.append(Grid("error of the members' forecasts", fleets, rows))
     return grids
 
 

@@ -103,7 +103,7 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, styles: Mappi
         own = lines[lines["system"] == system]
         if own.empty:
             continue
-        height = BELOW if style.colour in GREYS.values() else ABOVE  # no bound hides a method that reaches it
+        height = BELOW if style.colour in GREYS.values() else ABOVE  # bounds are drawn below methods
         usual: dict[str, Any] = {"color": style.colour, "zorder": height}
         if own["seed"].nunique() > 1:
             for _, line in own.groupby("seed"):
@@ -216,7 +216,7 @@ def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right
 
 
 def legend(figure: Figure, styles: StyleMap) -> None:
-    """Draw the legend of a standalone figure, below it."""
+    """Draw the legend below a standalone figure."""
     from matplotlib.lines import Line2D
 
     handles = [

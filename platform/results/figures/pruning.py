@@ -46,10 +46,12 @@ def _limits(accuracy: pd.Series) -> tuple[float, float]:
 def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap, limits: tuple[float, float]) -> None:
     for name, style in styles.items():
         own = points[points["ranking"] == name].sort_values("share")
-        gone = 100 * (1 - own["share"])
-        axis.plot(gone, own["accuracy"], "o", color=style.colour, linestyle=style.dash, linewidth=1.5, markersize=4.5)
+        removed = 100 * (1 - own["share"])
+        axis.plot(
+            removed, own["accuracy"], "o", color=style.colour, linestyle=style.dash, linewidth=1.5, markersize=4.5
+        )
     axis.set_ylim(*limits)
-    axis.set_xlabel("filters gone, %")
+    axis.set_xlabel("filters removed, %")
     axis.set_ylabel("accuracy")
     plots.tidy(axis)
 

@@ -39,7 +39,7 @@ def show(view: View) -> FigureContent | None:
 
 def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
     own = sent[sent["seed"] == sent["seed"].min()]
-    first = own[["device", "app"]].min()  # what the first device does comes under one name
+    first = own[["device", "app"]].min()
     return own[(own[["device", "app"]] == first).all(axis=1)]
 
 

@@ -31,7 +31,7 @@ def held_out(found: SearchResults) -> FigureContent | None:
         return None
     grid = Grid(
         "held-out seeds",
-        ("recommended", "defaults", "difference", "answer"),
+        ("recommended", "defaults", "difference", "verdict"),
         {f"{row.metric} ({row.better})": _compared(row) for row in rows},
     )
     note = (
@@ -61,7 +61,7 @@ def front(found: SearchResults) -> FigureContent | None:
         for trial in leading
     }
     grid = Grid("trial", [*columns, *map(_short, settings)], rows)
-    legend = {"on the front": Style(BLUE), "beaten": Style(QUIET), "defaults": Style(RED)} if panels else {}
+    legend = {"Pareto-optimal": Style(BLUE), "dominated": Style(QUIET), "defaults": Style(RED)} if panels else {}
     return FigureContent(_front_note(found), panels, [grid], legend)
 
 

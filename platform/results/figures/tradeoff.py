@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Accuracy and frame rate relative to the status quo, which is the dot at the crossing of the rules; the upper "
-    "right is better. A line joins systems that differ in alpha, which is printed at each point. Dashed: exact "
-    "optimum of the same objective. Energy: joules per frame under the status quo divided by joules per frame here. "
-    "Table: where a line crosses the status quo, and its knee. Means over traces; below a value half of the 95 % CI, "
-    "and the number of traces with a value if some have none."
+    "Accuracy and frame rate relative to the status quo, the dot where the rules cross; the upper right is better. A "
+    "line joins systems that differ in alpha, which is printed at each point. Dashed: exact optimum of the same "
+    "objective. Energy: joules per frame under the status quo divided by joules per frame of the system. Table: values "
+    "where a line crosses the status quo, and at its knee. Means over traces; below a value: half of the 95 % CI, and "
+    "the number of traces with a value if some have none."
 )
 FEWEST = 3  # points that make a line
 CLOSE = 0.07  # of an axis; points that are nearer than this share a label
@@ -131,8 +131,8 @@ def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], style
     axis.margins(x=0.14, y=0.16)
     for k, line in enumerate(line for line in lines.values() if not line.exact):
         _label(axis, rows, line, above=k % 2 == 0)
-    axis.set_xlabel("frames there is time for, status quo = 1")
-    axis.set_ylabel("accuracy gained, points")
+    axis.set_xlabel("sustained frame rate, status quo = 1")
+    axis.set_ylabel("gain in accuracy, points")
     plots.tidy(axis)
 
 
@@ -175,7 +175,7 @@ def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine]
     plots.scale(axis, sorted({alpha for line in shown.values() for alpha in line.alphas.values() if alpha > 0}))
     axis.margins(y=0.1)
     axis.set_xlabel("alpha")
-    axis.set_ylabel("energy, status quo ÷ this")
+    axis.set_ylabel("energy of the status quo ÷ energy")
     plots.tidy(axis)
 
 

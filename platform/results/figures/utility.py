@@ -43,7 +43,7 @@ def show(view: View) -> FigureContent | None:
     drawn = _select_systems(view, found)
     panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, styles=drawn), 300) for kind in AXES]
     agreement = {kind: rank_agreement(view.tables, kind) for kind in AXES}
-    panels += [Panel("agreement of orders", partial(_draw_agreement, found=agreement))]
+    panels += [Panel("agreement of rankings", partial(_draw_agreement, found=agreement))]
     grids = [_grid(view, found, styles)]
     if len(stopped := budgets(view.tables)):
         panels.append(Panel("amortised utility", partial(_draw_budgets, rows=stopped), 300))
@@ -93,7 +93,7 @@ def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
             plots.label_point(axis, kind, places[-1], float(points["mean"].iloc[-1]), above=True)
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.set_xticks(range(1, 6))
-    axis.set_xlabel("pressure, from the least")
+    axis.set_xlabel("time pressure, lowest first")
     axis.set_ylabel("Spearman's correlation")
     axis.margins(x=0.1, y=0.15)
     plots.tidy(axis)
@@ -111,7 +111,7 @@ def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
     axis.xaxis.set_major_locator(FixedLocator([0, SOON, 10 * SOON, 100 * SOON]))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.minorticks_off()
-    axis.set_xlabel("time of learning over that of plain inference")
+    axis.set_xlabel("training time over time of plain inference")
     axis.set_ylabel("utility")
     axis.margins(x=0.1, y=0.15)
     plots.tidy(axis)
@@ -120,7 +120,7 @@ def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
 def _stopped(rows: pd.DataFrame) -> Grid:
     """Tabulate the utility of members by the steps after which they stop training."""
     wide = rows.pivot_table("utility", "member", "steps", sort=True)
-    titles = [f"{steps:g} steps" if math.isfinite(steps) else "no end" for steps in wide.columns]
+    titles = [f"{steps:g} steps" if math.isfinite(steps) else "unlimited" for steps in wide.columns]
     best = wide.max(axis=1)
     cells = {str(name): [_entry(value, best[name]) for value in row] for name, row in wide.T.items()}
     return Grid("amortised", titles, cells)
@@ -159,7 +159,7 @@ def _cost_grid(view: View, styles: plots.StyleMap, fleet: str) -> Grid:
         "samples accepted, %": 100 * batches["accepted"].mean(),
     }
     rows = {name: [number_cell(part.get(name)) for part in parts.values()] for name in styles}
-    return Grid(f"what each pays on fleet {fleet}", list(parts), rows)
+    return Grid(f"accuracy and costs on fleet {fleet}", list(parts), rows)
 
 
 def _entry(value: float, best: float) -> GridCell:
@@ -167,7 +167,7 @@ def _entry(value: float, best: float) -> GridCell:
 
 
 def _scored(score: float, served: float) -> GridCell:
-    return GridCell(f"{score:.3f}", f"{100 * served:.0f} % answered")
+    return GridCell(f"{score:.3f}", f"{100 * served:.0f} % processed")
 
 
 FIGURE = Figure("utility", "Utility under time pressure", show)

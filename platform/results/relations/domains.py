@@ -37,7 +37,7 @@ Which = Literal["all", "statistics", "others"]  # of the baselines; `statistics`
 
 
 def stretches(tables: Tables) -> pd.DataFrame:
-    """List the visits of all streams to domains, with the accuracy `before` and `after` adapting, and `score`.
+    """List the visits of all streams to domains: accuracy `before` and `after` adapting, and `score`.
 
     A stretch is one visit of a stream to a domain. Without frames to adapt on, before and after are unknown.
     """
@@ -60,7 +60,7 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
 
 def costs(tables: Tables) -> pd.DataFrame:
-    """List the costs of each cell: isolated time and energy of a phase, memory, latency and energy of a frame."""
+    """List the costs of each cell: isolated time and energy per phase, memory, latency and energy per frame."""
     runs = completed_cells(tables).set_index("cell")
     updates, devices = tables.frame("updates"), tables.frame("devices")
     phases = updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")
@@ -75,7 +75,7 @@ def costs(tables: Tables) -> pd.DataFrame:
 
 
 def forgetting(tables: Tables) -> pd.DataFrame:
-    """List the loss against the best earlier score on the same domain, `lost`, by `round` of a recurring domain.
+    """List the loss against the best earlier score on a recurring domain, `lost`, by `round`.
 
     Domains are compared with themselves, so that a harder domain does not count as forgotten.
     """
@@ -266,7 +266,7 @@ def after_adapting(tables: Tables) -> pd.DataFrame:
 
 
 def forgotten(tables: Tables) -> pd.DataFrame:
-    """List the loss of members that train against their best earlier score, in the last round of each domain."""
+    """List the loss of systems that train against their best earlier score, in the last round."""
     found = forgetting(tables)
     found = found[found["system"].isin(list(learners(tables)))]
     if found.empty:

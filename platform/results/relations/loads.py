@@ -18,7 +18,7 @@ LEAST = 60  # readings of a load; shorter series are not scored
 
 
 def misses(tables: Tables) -> pd.DataFrame:
-    """Return every frame of a loaded device, and whether it was missed: skipped, or predicted after its deadline.
+    """Return every frame of loaded devices, and whether it was missed: skipped, or predicted too late.
 
     The deadline is the application's latency goal, or the next frame where that is sooner.
     """
@@ -32,7 +32,7 @@ def misses(tables: Tables) -> pd.DataFrame:
 
 
 def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
-    """Return the sensed loads by fleet and seed, a series for each device; all systems sense the same ones."""
+    """Return the sensed loads by fleet and seed, one series per device, which all systems share."""
     rows = tables.frame("loads").merge(completed_cells(tables)[["cell", "fleet", "seed"]], on="cell")
     longest = rows.groupby(["fleet", "seed", *STREAM])["sensed_cpu"].agg(list)
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
@@ -45,7 +45,7 @@ def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
 
 
 def skills(tables: Tables) -> pd.DataFrame:
-    """Score forecasts on the loads of all devices: the mean absolute `error` and the `skill` by horizon `step`.
+    """Score forecasts on the loads of all devices: mean absolute `error` and `skill` by horizon `step`.
 
     A row for each fleet, seed and `kind` of forecast.
     """

@@ -66,7 +66,7 @@ def of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame
 
 
 def every_switch(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
-    """List all switches between two of an application's networks, numbered from the smallest, with their bytes.
+    """List all switches between an application's networks, numbered from the smallest, with their bytes.
 
     Columns are `before`, `after`, `loaded` and `dropped`, both in bytes.
     """
@@ -199,7 +199,7 @@ def loaded_upwards(tables: Tables) -> pd.DataFrame:
 
 
 def energy_of_switches(tables: Tables) -> pd.DataFrame:
-    """List the joules of a thousand switches among independent networks and among nested ones, by application.
+    """List the joules of a thousand switches among independent and among nested networks, by application.
 
     As in the paper, switches are random, not those of schedulers: every ordered pair of an application's networks is
     equally frequent. The energy per byte is that of the devices of the run.

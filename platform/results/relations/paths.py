@@ -168,7 +168,7 @@ def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
 
 
 def latency_of_whole(tables: Tables) -> pd.DataFrame:
-    """List the latency of the paths that ran and of the whole network; the fixed first exit is faster still."""
+    """List the latency of the paths that ran and of the whole network; the first exit is faster still."""
     rows, ours, exits = _compared(tables)
     whole = max(exits, key=lambda name: exits[name] or LAST)
     own = rows.loc[ours]["latency_ms"]
@@ -177,7 +177,7 @@ def latency_of_whole(tables: Tables) -> pd.DataFrame:
 
 
 def loss_below_whole(tables: Tables) -> pd.DataFrame:
-    """List the accuracy loss of the paths that ran against the whole network, weighted by time, on held-out data."""
+    """List the time-weighted accuracy loss, on held-out data, of the paths that ran against the whole network."""
     ours = first(tables)
     if not ours or not fixed_exits(tables):
         return no_rows(NOT_RUN)
@@ -194,7 +194,7 @@ def loss_below_whole(tables: Tables) -> pd.DataFrame:
 
 
 def accuracy_by_exit(tables: Tables, late: int, early: int) -> pd.DataFrame:
-    """List the accuracy of two exits without operators on held-out data; one row if all seeds share their network."""
+    """List the held-out accuracy of two exits without operators; one row if all seeds share their network."""
     rows = whole_paths(tables)
     if rows.empty:
         return no_rows(NOT_RUN)
@@ -237,7 +237,7 @@ def search_times(tables: Tables) -> pd.DataFrame:
 
 
 def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
-    """List the means of all exits and of the light networks without the transformer, as in the paper, by seed."""
+    """List the means of all exits and of the light networks, as in the paper without the transformer, by seed."""
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"] != TRANSFORMER]
     if exits.empty or light.empty:
@@ -267,7 +267,7 @@ def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame
 
 
 def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> pd.DataFrame:
-    """List the share of missed deadlines with the usual value of a setting of adascale, and with another one."""
+    """List the share of missed deadlines with the usual and with another value of a setting of adascale."""
     known = by_setting(tables, setting)
     if not {usual, other} <= set(known):
         return no_rows(f"needs adascale with {setting}: {other} and with {setting}: {usual}")
@@ -289,7 +289,7 @@ def _compare_loaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.D
 
 
 def _under_each_load(values: pd.Series) -> str:
-    """Format the mean of each load in percent, if there are several: an overall mean hides their differences."""
+    """Format the mean of each load in percent; an empty text if there is one load."""
     means = values.groupby(level="fleet").mean()
     return ", ".join(f"{fleet} {100 * mean:+.1f} %" for fleet, mean in means.items()) if len(means) > 1 else ""
 

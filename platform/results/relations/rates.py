@@ -34,7 +34,7 @@ USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.min_fps": 
 
 
 def uploads(tables: Tables) -> pd.DataFrame:
-    """List every upload of samples with its interval (`start_s`, `gap_s`), its `rate`, and its training phase.
+    """List every upload of samples with its interval (`start_s`, `gap_s`), `rate` and training phase.
 
     A training phase takes all waiting uploads in the order of their arrival; refused and late uploads have no phase.
     """

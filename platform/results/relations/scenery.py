@@ -21,10 +21,10 @@ TRAJECTORY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 
 
 def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
-    """List the devices of cells with static_scene, appearance_drift and trajectory, which only streets have.
+    """List devices with `static_scene`, `appearance_drift` and `trajectory`, which only streets have.
 
-    A trajectory has a row per stretch of steady acceleration, as table `motion`. Streets of which a run recorded none
-    are drawn again from their seeds.
+    A trajectory has a row per stretch of constant acceleration, as table `motion`. Trajectories that a run did not
+    record are drawn again from the seeds of their streets.
     """
     import pandas as pd
 

@@ -39,7 +39,7 @@ UPDATED = ", and an update that arrived"
 
 
 def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_column: str = "") -> pd.DataFrame:
-    """List the scores of two systems by place and seed; the note has the ratio of a traffic column, if given."""
+    """List the scores of two systems by place and seed; the note has the ratio of `traffic_column`."""
     names = [first_of(tables, system) for system in (ours, theirs)]
     found = pairs(tables, *names)
     if found.empty:
@@ -165,7 +165,7 @@ def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
 
 
 def _once_and_never(tables: Tables) -> pd.DataFrame:
-    """Join the frames of both systems: the gain of each frame and the number of its stream's scene changes."""
+    """Join the frames of both systems, with their gain and the number of scene changes of the stream."""
     runs = tables.frame("runs")
     frames = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["score_frame"])
     once, never = (frames[frames["system"] == system] for system in ("one_time", "no_custom"))

@@ -119,8 +119,8 @@ class SearchResults:
         difference = stats.paired_difference(both)
         sides = {stage: rows[rows["stage"] == stage]["value"] for stage in (BEST, DEFAULTS)}
         means = {stage: float(own.mean()) if len(own) else None for stage, own in sides.items()}
-        answer = verdict(difference, less_is_better=better == "min")
-        return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, answer)
+        judged = verdict(difference, less_is_better=better == "min")
+        return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, judged)
 
 
 def open_search(path: str | Path) -> SearchResults:
@@ -146,7 +146,7 @@ def _trial(row: Mapping[str, Any]) -> Trial:
 
 
 def importance(trials: Sequence[Trial], space: Space, metric: str) -> Mapping[str, float]:
-    """Return the share of the variance of a metric over trials that each setting explains, the largest first.
+    """Return the share of a metric's variance over trials that each setting explains, the largest first.
 
     Ordered values are fitted by a parabola over the position in the domain, categories by one mean each. The share,
     from 0 to 1, is adjusted for the number of coefficients, so that noise explains nothing on average. Interactions of

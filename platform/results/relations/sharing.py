@@ -51,7 +51,7 @@ def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
 
 
 def allocations_once(tables: Tables) -> pd.DataFrame:
-    """List the applications per window, once for each trace, which all systems of a setting and seed share."""
+    """List the applications per window once for each trace, which all systems of a setting and seed share."""
     rows = tables.once(allocations)
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
 
@@ -78,7 +78,7 @@ def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
 
 
 def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:
-    """Return the cost of each window, one column per system with its alpha; only windows that all systems have."""
+    """Return the cost of each window that all systems have, one column per system with its alpha."""
     rows = tables.once(allocations)
     found = {}
     for name, alpha in systems.items():
@@ -142,20 +142,20 @@ def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFram
     if both.empty:
         return both.reindex(columns=[*CELL, "system", "gain", "speedup", "energy_ratio"])
     by_trace = both.assign(
-        answered=both["accuracy"].where(both["inference_share"] > 0),
+        scored=both["accuracy"].where(both["inference_share"] > 0),
         speedup=both["rate"] / both["rate_base"],
         frames=np.minimum(both["fps"], both["rate"]) * both["window_s"],
         frames_base=np.minimum(both["fps"], both["rate_base"]) * both["window_s"],
     ).groupby([*CELL, "system"])
-    found = by_trace[["answered", "accuracy_base", "speedup"]].mean()
+    found = by_trace[["scored", "accuracy_base", "speedup"]].mean()
     sums = by_trace[["energy_j", "energy_j_base", "frames", "frames_base"]].sum(min_count=1)
     ratio = (sums["energy_j_base"] / sums["frames_base"]) / (sums["energy_j"] / sums["frames"])
-    found = found.assign(gain=found["answered"] - found["accuracy_base"], energy_ratio=ratio)
+    found = found.assign(gain=found["scored"] - found["accuracy_base"], energy_ratio=ratio)
     return found[["gain", "speedup", "energy_ratio"]].reset_index()
 
 
 def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) -> pd.DataFrame:
-    """Measure the frontier of every trace, from the smallest alpha on: a `value` for each setting and seed."""
+    """Apply a measure to the frontier of every trace, sorted by alpha: a `value` per setting and seed."""
     import pandas as pd
 
     found = [(*place, measure(part.sort_values("alpha"))) for place, part in points.groupby(CELL)]
@@ -239,7 +239,7 @@ def _arrivals(tables: Tables) -> pd.DataFrame:
 
 
 def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) -> pd.DataFrame:
-    """Measure a frontier at its knee, or where it crosses the status quo in one column: by latency goal and trace.
+    """Measure a frontier, by latency goal and trace, at its knee or where it crosses the status quo in a column.
 
     Workloads differ in their latency goals, which the paper does not state. With loose goals no frame is late, and a
     frontier may end before it crosses the status quo. The remaining traces would be a biased sample, so a goal counts
@@ -266,7 +266,7 @@ def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) 
 
 
 def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
-    """List the cost above the optimum of the default greedy schedulers, by window, over alphas and objectives."""
+    """List the cost of the default greedy schedulers above the optimum, by window, over alphas and objectives."""
     import pandas as pd
 
     gaps = {}

@@ -1,4 +1,4 @@
-"""Jobs of a run: accuracy, inference time and training time of each batch in the fleet without missed frames.
+"""Jobs of a run: accuracy and times of inference and training per batch, in the fleet without missed frames.
 
 The utilities at every load are computed from these jobs; the scores of slower fleets are measured under time pressure.
 """
@@ -120,7 +120,7 @@ def job_training(
 
 
 def _jobs(frames: pd.DataFrame, sizes: Rows, training_s: Floats, each_s: tuple[float, float]) -> Jobs:
-    """Cut a stream into jobs of these sizes, without the rest; `each_s`: inference of a frame, plain time of a job."""
+    """Cut a stream into jobs of these sizes; `each_s`: inference time of a frame, plain time of a job."""
     scores = frames["score_frame"].to_numpy(float)
     stops = np.cumsum(sizes)
     kept = stops <= len(scores)
@@ -143,7 +143,7 @@ def _on_stream(tables: Tables) -> set[str]:
 
 
 def budgets(tables: Tables) -> pd.DataFrame:
-    """List the utility of members that stop training after some steps, with amortised training time: a row per cell.
+    """List the amortised utility of members that stop training after some steps: a row per cell.
 
     `overhead` is that time over the time of plain inference. Each member also has a row with 0 steps, the system
     without training, and one with unlimited steps.
@@ -190,7 +190,7 @@ def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
 
 
 def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
-    """List the rank correlation (Spearman) of systems without missed jobs and under each pressure, by seed."""
+    """List the rank correlation (Spearman) between no missed jobs and each pressure, by seed."""
     import pandas as pd
 
     found, rows = tables.once(utilities), list[tuple[int, float, float]]()

@@ -1,4 +1,4 @@
-"""Traffic of pairs of systems: at equal score, per sent weight, and the slope of the score over traffic.
+"""Traffic of pairs of systems: at equal score, per sent weight, and slopes of the score over traffic.
 
 Systems are found by their members, so that custom experiments can be judged too.
 """

@@ -55,9 +55,10 @@ def served_jobs(
     drain: bool = False,
     queue: bool = True,
 ) -> Rows:
-    """Return the numbers of the jobs that a processor serves with a queue for one job; a newer job replaces the queued.
+    """Return the numbers of the jobs that a processor serves with a queue for one job.
 
-    A job that arrives exactly when the processor becomes free is served, unless `tie` prefers the queued one. With
+    A newer job replaces the queued one. A job that arrives exactly when the processor becomes free is served, unless
+    `tie` prefers the queued one. With
     `drain` the job queued at the end is served. Without a queue a job that arrives at a busy processor is lost.
     """
     count, found, job, free_s = len(work_s), list[int](), 0, 0.0
@@ -76,7 +77,7 @@ def served_jobs(
 
 
 def discrete(jobs: Jobs, period_s: float, chance: float = 0.0) -> Utility:
-    """Return the mean accuracy over all jobs that arrive at a period; a missed job has the chance accuracy."""
+    """Return the mean accuracy of jobs that arrive at a period; a missed job has the chance accuracy."""
     rows = served_jobs(jobs.work_s, period_s)
     share, served = len(rows) / len(jobs.accuracy), float(jobs.accuracy[rows].mean())
     return Utility(share * served + (1 - share) * chance, share, served)
@@ -117,5 +118,5 @@ def relative(jobs: Jobs, speed: float = 1.0) -> Utility:
 
 
 def needed(wanted: float, availability: float) -> float:
-    """Return the accuracy of served jobs at which their utility equals `wanted`; above 1 it is out of reach."""
+    """Return the accuracy of served jobs whose utility is `wanted`; above 1 it is out of reach."""
     return wanted / availability

@@ -1,4 +1,4 @@
-"""The report: one page that opens anywhere, and the same as plain text. Every number in it comes from the tables."""
+"""The report: one self-contained page and the same as plain text; all numbers come from the tables."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SHAPES = {"s": "M6 0h8v8h-8z", "^": "M10 0l5 8h-10z", "D": "M10 0l5 4l-5 4l-5-4z
 
 @dataclass(frozen=True)
 class Section:
-    """One figure as a page has it: its pictures are pieces of SVG."""
+    """One figure of a page; its pictures are SVG elements."""
 
     title: str
     note: str
     legend: Mapping[str, Style]
-    pictures: list[tuple[str, Mapping[str, Style], str]]  # what stands above each, its own legend, and the piece
+    pictures: list[tuple[str, Mapping[str, Style], str]]  # title, own legend, SVG element
     grids: Sequence[Grid]
 
 
@@ -49,11 +49,11 @@ class Page:
     """Everything that a template writes."""
 
     title: str
-    question: str  # what the experiment asks, in its own words
+    question: str  # summary of the experiment
     warnings: list[str]
     summary: Summary
     styles: Mapping[str, Style]
-    measure: str  # what a score is
+    measure: str  # name of the score
     sections: list[Section]
     video: Video | None
     strips: list[Strip]
@@ -65,7 +65,7 @@ class Page:
 
 
 def write_report(directory: str | Path, other: str | Path | None = None) -> Path:
-    """Write report.html and report.md into a run folder, beside another run if given; return the path of the page."""
+    """Write report.html and report.md of a run, compared with another run if given; return the page's path."""
     run = open_run(directory)
     page = compose_search(run) if is_search(run) else compose(run)
     if other is not None:
@@ -125,7 +125,7 @@ def compose_search(run: Run) -> Page:
 
 
 def _video_workloads(run: Run) -> set[str]:
-    """Name the workloads whose first application watches a file: only the file knows its classes."""
+    """Return the workloads whose first application has a video file, whose classes have no names here."""
     parts = run.spec.get("workloads", ())
     return {
         part.get("alias") or label_of(part["name"]) for part in parts if _watched_first(part).startswith(VIDEO_PREFIX)
@@ -138,7 +138,7 @@ def _watched_first(part: Mapping[str, Any]) -> str:
 
 
 def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Section]:
-    """Draw every figure that this run has something for."""
+    """Draw every figure that this run has data for."""
     shown = {figure: part for figure in figures if (part := figure.show(data)) is not None}
     return [
         Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
@@ -146,7 +146,7 @@ def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Sec
 
 
 def side_by_side(run: Run, other: Run) -> Section:
-    """Put the figures of two runs side by side, and say of each where its times come from."""
+    """Compare the figures of two runs, with a note on the origin of their times."""
     first, second = run.info.get("times") or COMPUTED, other.info.get("times") or COMPUTED
     found = rows_of(compare_figures(run, other))
     rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
@@ -162,7 +162,7 @@ def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, 
 
 
 def _commands(run: Run, command: str) -> list[str]:
-    """Write what was typed, where it is known, and what repeats exactly this run."""
+    """List the command that started the run, if recorded, and the one that repeats it exactly."""
     typed = run.info.get("command")
     words = typed if isinstance(typed, str) else as_typed(*typed) if typed else ""
     return [line for line in (words, as_typed("driftlab", command, run.path / "spec.yaml")) if line]
@@ -205,10 +205,10 @@ def _render(template: str, page: Page) -> str:
 
 
 def _shape(style: Style) -> str:
-    """Write the points of a style as an SVG path; empty for the usual ones, which need no telling."""
+    """Return the marker of a style as an SVG path; empty for the default marker."""
     return SHAPES.get(style.marker, "")
 
 
 def _dashes(style: Style) -> str:
-    """Write a line's dash as SVG has it."""
+    """Return the dash pattern of a line in SVG notation."""
     return "none" if style.dash == "-" else " ".join(f"{2 * part:g}" for part in style.dash[1])

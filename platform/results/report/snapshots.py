@@ -1,4 +1,4 @@
-"""Choose and encode the snapshots of a report: the same moments as every system saw them."""
+"""Choose and encode the snapshots of a report: the same moments for every system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH_LIMIT = 320  # pixels; a larger picture would only make the page heavy
 
 @dataclass(frozen=True)
 class Picture:
-    """One cell of the strip; a picture that was not taken has no source."""
+    """One cell of the strip; a missing picture has no source."""
 
     source: str | None
     note: str = ""
@@ -39,7 +39,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Strip(Moments):
-    """What one device showed and what each system saw, moment by moment."""
+    """Frames of one device with truth and predictions of each system, at several moments."""
 
     rows: tuple[tuple[str, tuple[Picture, ...]], ...]  # label of the row, one picture per moment
     classes: tuple[tuple[str, str], ...]  # name and colour of each class that occurs
@@ -59,26 +59,26 @@ def strips(
         strip = _strip(setting, first_stream(joined, setting), frames, styles)
         asked = runs[runs["setting"] == setting]
         named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(unnamed_classes)
-        found.append(strip if named else replace(strip, classes=()))  # other tasks and films have classes of their own
+        found.append(strip if named else replace(strip, classes=()))  # the names are those of street scenes
     return found
 
 
 def first_stream(joined: pd.DataFrame, setting: str) -> pd.DataFrame:
-    """Take the snapshots of a setting's first seed and first device that have any."""
+    """Return the snapshots of a setting for the first seed and device that have any."""
     here = joined[joined["setting"] == setting]
     here = here[here["seed"] == here["seed"].min()]
     return here[here["device"] == here["device"].min()]
 
 
 def evenly_spaced(times_s: pd.Series, most: int) -> tuple[float, ...]:
-    """Choose at most so many moments, evenly spread over those that were recorded."""
+    """Return at most `most` recorded moments, evenly spaced."""
     every = sorted(set(times_s))
     count = min(most, len(every))
     return tuple(every[k * len(every) // count] for k in range(count))
 
 
 def score_notes(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
-    """Write what a device's frames scored in a cell at these moments; nothing where there is no score."""
+    """Return the scores of a device's frames at these moments as texts; empty where there is no score."""
     seen = frames[(frames["cell"] == cell) & (frames["device"] == device)]
     scores = seen.groupby("time_s")["score_frame"].mean().dropna()
     return tuple(f"{scores[time_s]:.2f}" if time_s in scores.index else "" for time_s in times_s)
@@ -103,7 +103,7 @@ def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, styles: Mappi
 
 
 def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
-    """Name the colours of label maps; maps drawn in colours that are not known here have no names."""
+    """Return name and colour of the classes in label maps; empty if a colour is not in the palette."""
     from PIL import Image
 
     from driftlab.datasets.sheet import PALETTE
@@ -120,7 +120,7 @@ def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
 
 
 def _source(png: bytes | None, smooth: bool = False) -> str | None:
-    """Write a recorded picture as a data address, at most as wide as a page shows it."""
+    """Return a recorded picture as a data address, scaled down to the width on the page."""
     if not isinstance(png, bytes):
         return None
     from PIL import Image
@@ -136,5 +136,5 @@ def _source(png: bytes | None, smooth: bool = False) -> str | None:
 
 
 def address(content: bytes, kind: str) -> str:
-    """Write a picture as a data address, so that the page needs no other file."""
+    """Return a picture as a data address, so that the page needs no other file."""
     return f"data:image/{kind};base64," + base64.b64encode(content).decode()

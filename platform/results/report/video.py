@@ -1,7 +1,7 @@
-"""A short film of one stream: the frame, the truth and predictions side by side, as pictures that a page steps through.
+"""A short video of one stream with frame, truth and predictions side by side, animated on the page.
 
-Each tile is one wide picture that holds all moments; the style sheet moves all tiles in step, without a script, and not
-at all where a reader asks for less motion.
+Each tile is one wide picture with all moments; the style sheet moves all tiles in step, without a script, and not at
+all if the browser is set to reduced motion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TILE_PX = 192  # width of one moment; a larger picture would only make the page 
 
 @dataclass(frozen=True)
 class Tile:
-    """All moments of one row, from left to right, and what is noted of each."""
+    """All moments of one row from left to right, with a note for each."""
 
     label: str
     source: str
@@ -32,14 +32,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Video(Moments):
-    """One device's stream as several systems saw it."""
+    """The stream of one device with the predictions of several systems."""
 
     aspect: float  # width over height of a moment
     tiles: tuple[Tile, ...]
 
 
 def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, styles: StyleMap) -> Video | None:
-    """Make a film of the first setting with several moments, if possible one with truth."""
+    """Return the video of the first setting with several moments, if possible one with truth."""
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
     streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
     streams = [here for here in streams if here["time_s"].nunique() > 1]
@@ -61,7 +61,7 @@ def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame
 
 
 def _cast(here: pd.DataFrame, styles: StyleMap) -> list[str]:
-    """Choose the method with the highest score, and beside it the system that does nothing."""
+    """Return the method with the highest score and the system without adaptation."""
     there = here.drop_duplicates("system").set_index("system")
     there = there.loc[[name for name in styles if name in there.index]]
     methods = there[there["bound"].isna()]
@@ -72,7 +72,7 @@ def _cast(here: pd.DataFrame, styles: StyleMap) -> list[str]:
 def _sprite(
     pictures: Mapping[float, bytes | None], times: Sequence[float], size: tuple[int, int], smooth: bool = False
 ) -> str:
-    """Put the moments of one row beside one another; one that was not taken stays empty."""
+    """Join the moments of one row to a wide picture; a missing moment stays grey."""
     from PIL import Image
 
     wide = Image.new("RGB", (size[0] * len(times), size[1]), "#80868f")

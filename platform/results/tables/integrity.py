@@ -38,9 +38,9 @@ def warnings_of(run: Run) -> list[str]:
 
 
 def mixes_versions(versions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
-    """Return whether the cells of a run were made by several versions of the code, given system and versions per cell.
+    """Return whether several versions of the code made the cells, given system and versions of each.
 
-    A cell lists only the versions of its own members, so cells are compared per system and per member.
+    A cell lists only the versions of the members in its system, so cells are compared per system and per member.
     """
     parts, wholes = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for system, of in versions:
@@ -61,7 +61,7 @@ def _as_written(tables: Path, cell: str, seal: Seal) -> bool:
 
 
 def _edited(run: Run, row: Mapping[str, Any], seal: Seal) -> Iterator[str]:
-    """Yield the settings that differ between the present spec and that of a cell, if both versions have them."""
+    """Yield the settings that differ between the present spec and that of a cell and that both have."""
     if seal.origin is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""The seal of a cell: its resolved spec, code versions and file digests, in the metadata of its `runs` file."""
+"""The seal of a cell in the metadata of its `runs` file: resolved spec, code versions, file digests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def digest_of(file: Path) -> str:
 
 
 def cell_spec(spec: Mapping[str, Any], system: str, workload: str, fleet: str, seed: int) -> dict[str, Any]:
-    """Return the part of a run's spec that determines one cell; KeyError if the spec does not list the cell."""
+    """Return the part of a run's spec that determines one cell; KeyError if the cell is not in it."""
     rows = {part["name"]: part for part in [*spec["systems"], *(spec.get("bound_rows") or ())]}
     workloads = {part.get("alias") or label_of(part["name"]): part for part in spec["workloads"]}
     fleets = {part["name"]: part for part in spec["fleets"]}

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SPEC_FIX = "Put back what was changed, or start the experiment again."
+SPEC_FIX = "Undo the changes in this file, or start the experiment again."
 UNKNOWN_COLUMN, UNKNOWN_TABLE = r'[Cc]olumn (?:named )?"([^"]+)"', r"Table with name (\w+)"  # in DuckDB's messages
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder; every call reads the cells complete at that moment, so a run can be read while it continues."""
+    """A run folder; every call reads the cells complete at that moment, also of an unfinished run."""
 
     path: Path
     spec: Mapping[str, Any]  # the request with every default
@@ -121,7 +121,7 @@ class Tables:
 
 
 def _sql_fault(message: str, columns: Collection[str]) -> str:
-    """Shorten a message of DuckDB; for an unknown column or table keep the first line and add the new name."""
+    """Shorten a message of DuckDB; for an unknown column or table, one line and the new name."""
     column, table = (re.search(pattern, message) for pattern in (UNKNOWN_COLUMN, UNKNOWN_TABLE))
     hint = name_hint(column[1], columns) if column else ""
     if table:
@@ -214,7 +214,7 @@ def _mapping(document: Any, file: Path, kind: str, fix: str) -> dict[str, Any]:
 
 
 def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path, fix: str) -> None:
-    """Refuse a document of another shape; unknown keys are allowed, as another version may have written them."""
+    """Refuse a document of another shape; unknown keys, perhaps of another version, are allowed."""
     from driftlab.platform.core.documents import shape_fault
 
     if fault := shape_fault(model, document, lenient=True):

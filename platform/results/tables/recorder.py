@@ -114,7 +114,7 @@ def table_file(tables: Path, table: str, cell: str) -> Path:
 
 
 def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
-    """Read a file, or some of its columns, in the present schema; OSError or ArrowException if it is damaged.
+    """Read a file or some of its columns in the present schema; OSError or ArrowException if damaged.
 
     A nullable column that the file lacks is null, an unknown column is left out. Another major version raises
     DataError.

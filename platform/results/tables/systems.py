@@ -1,4 +1,4 @@
-"""The members and parameters of the systems of a run, without importing members, which may change later.
+"""Members and parameters of a run's systems, without importing members, which may have changed.
 
 Their sources are the table `systems` and, for systems without a cell, the spec. A slot of a spec holds the given
 parameters and, under `defaults`, all others.

@@ -88,18 +88,18 @@ def _compared(view: View) -> list[HeadlineLine]:
     if against is None:
         return _best(view, methods, name) if scored else []
     compared = [compare(view.tables, name, against, column) for name in methods if name != against]
-    listed = {answer: _listed(compared, answer) for answer in AGAINST}
+    listed = {result: _listed(compared, result) for result in AGAINST}
     found = [
-        HeadlineLine(MARKS[answer], f"{AGAINST[answer]} {against}: {text}.") for answer, text in listed.items() if text
+        HeadlineLine(MARKS[result], f"{AGAINST[result]} {against}: {text}.") for result, text in listed.items() if text
     ]
     return [*found, HeadlineLine("", _basis(view, compared, name))] if found else []
 
 
-def _listed(compared: Sequence[Comparison], answer: ComparisonResult) -> str:
+def _listed(compared: Sequence[Comparison], result: ComparisonResult) -> str:
     """List the systems of one verdict by gain, without those that share no seed with the reference."""
     means = {one.ours: difference.mean for one in compared if (difference := one.rows[-1].difference)}
     own = sorted(
-        (one for one in compared if one.ours in means and one.verdict == answer), key=lambda one: -means[one.ours]
+        (one for one in compared if one.ours in means and one.verdict == result), key=lambda one: -means[one.ours]
     )
     more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
     return ", ".join([*map(_named, own[:NAMED]), *more])
@@ -123,7 +123,7 @@ def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
         return []
     first, second = map(str, means.sort_values(ascending=False, kind="stable").index[:2])
     one = compare(view.tables, first, second)
-    text = f"The highest mean is that of {first}. {AGAINST[one.verdict]} the next, {second}: {_named(one)}."
+    text = f"{first} has the highest mean. {AGAINST[one.verdict]} {second}, the next: {_named(one)}."
     return [HeadlineLine(MARKS[one.verdict], text), HeadlineLine("", _basis(view, [one], name))]
 
 
@@ -131,8 +131,8 @@ def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
     """Describe the differences: measure, workloads, and seeds of the intervals."""
     places = count(view.runs["setting"].nunique(), "workload")
     seeds = max(difference.n for one in compared if (difference := one.rows[-1].difference))
-    sure = "one seed gives no interval" if seeds == 1 else f"± is half of the 95 % interval over {seeds} seeds"
-    return f"Differences in {name}, averaged over {places}; {sure}."
+    interval = "one seed gives no interval" if seeds == 1 else f"± is half of the 95 % interval over {seeds} seeds"
+    return f"Differences in {name}, averaged over {places}; {interval}."
 
 
 def _judged(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:

@@ -51,7 +51,7 @@ class SharingLine:
     system: str
     bound: str | None
     apps: float | None  # on a device at a time
-    accuracy: Estimate | None  # of what ran
+    accuracy: Estimate | None  # of the networks that ran
     frames: Estimate | None  # processed share of the stream
     waits: Estimate | None  # share of the windows of all applications
     paged_mb: float | None  # per device
@@ -67,10 +67,10 @@ def show(view: View) -> Part | None:
     if not (shares.groupby("cell")["app"].nunique() > 1).any() and not waits.any():
         return None
     found = lines(view)
-    words = [
+    sentences = [
         _in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:MOST_SENTENCES]
     ]
-    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view) + too_large(view))
+    return Part(COLUMNS, list(map(_row, found)), list(filter(None, sentences)), NOTE, never_ran(view) + too_large(view))
 
 
 def lines(view: View) -> list[SharingLine]:
@@ -115,7 +115,7 @@ def never_ran(view: View) -> list[str]:
     apps = found.groupby(["setting", "system", "app"])
     warnings = [_waited(app) for _, app in apps if app["waits"].any()]
     more = (
-        [f"{len(warnings) - MOST_SENTENCES} more never run; the table `shares` has them."]
+        [f"{len(warnings) - MOST_SENTENCES} more never run; table `shares` lists them."]
         if len(warnings) > MOST_SENTENCES
         else []
     )
@@ -133,7 +133,7 @@ def too_large(view: View) -> list[str]:
     over = (windows["memory_bytes"] > windows["there"]).rename("over")
     parts = over.groupby([windows["setting"], windows["system"]]).mean()
     warnings = [
-        f"On {setting}, the networks that {system} runs need more memory than there is {100 * part:.2g} % of the time."
+        f"On {setting}, the networks of {system} exceed the memory of the device {100 * part:.2g} % of the time."
         for (setting, system), part in parts[parts > 0].items()
     ]
     return warnings[:MOST_SENTENCES]
@@ -143,7 +143,7 @@ def _waited(app: pd.DataFrame) -> str:
     waits = app[app["waits"]]
     first = waits.iloc[0]
     part = "" if len(waits) == len(app) else f" on {len(waits)} of {len(app)} devices and seeds"
-    why = [note.removeprefix("waits: ") for note in waits["note"].dropna()] or ["the scheduler does not say why"]
+    why = [note.removeprefix("waits: ") for note in waits["note"].dropna()] or ["no reason recorded"]
     return f"On {first['setting']}, {first['app']} never runs under {first['system']}{part}: {why[0]}."
 
 
@@ -179,11 +179,10 @@ def _in_words(here: Sequence[SharingLine]) -> str:
     if not methods:
         return ""
     fastest, best = (max(methods, key=lambda line: _middle(getattr(line, name))) for name in ("frames", "accuracy"))
-    sentence = f"{fastest.system} gives them time for {100 * _middle(fastest.frames):.1f} % of the frames"
+    sentence = f"{fastest.system} processes {100 * _middle(fastest.frames):.1f} % of the frames"
     if len(methods) > 1 and best.accuracy is not None:
-        sentence += (
-            f", as much as any; the most accurate networks run under {best.system} ({_middle(best.accuracy):.3f})"
-        )
+        sentence += f", the largest share; the networks under {best.system} are the most accurate"
+        sentence += f" ({_middle(best.accuracy):.3f})"
     return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {sentence}."
 
 

@@ -12,9 +12,7 @@ from driftlab.platform.results.report.summary.base import Kind, Part, cells, cou
 from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
 
 OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
-UNSENT_HINT = (
-    "A session may end before the first upload: compare its length with the sampling period, and see `transfers`."
-)
+UNSENT_HINT = "A session may end before the first upload: compare its length with the sampling period."
 KINDS: Sequence[Kind] = (scores.show, sharing.show)
 
 
@@ -33,7 +31,7 @@ def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
     sentences = [sentence for part in parts for sentence in (*part.words, *part.warnings)]
     silent = unsent(view)
-    return Summary(headline(view, verdicts), [_what_was_run(view), *silent, *sentences], parts, silent)
+    return Summary(headline(view, verdicts), [_run_size(view), *silent, *sentences], parts, silent)
 
 
 def unsent(view: View) -> list[str]:
@@ -50,10 +48,10 @@ def unsent(view: View) -> list[str]:
         found = [f"Nothing was sent in this run.{cause}"]
     else:
         found = []
-    return found + ([f"Sent nothing though made for it: {', '.join(mute)}. {UNSENT_HINT}"] if mute else [])
+    return found + ([f"No bytes were sent by {', '.join(mute)}. {UNSENT_HINT}"] if mute else [])
 
 
-def _what_was_run(view: View) -> str:
+def _run_size(view: View) -> str:
     runs = cells(view)
     if runs.empty:
         return "No cell of this run is complete yet."
