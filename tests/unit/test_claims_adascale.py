@@ -72,7 +72,7 @@ def test_a_fourth_load_counts_as_much_as_the_others_and_is_told_apart():
     made.run.spec["fleets"] = [{"name": "idle", "devices": [{}]}, {"name": "user", "devices": [{"load": "user"}]}]
     gain = measured(ask("AS-11", made))
     assert gain.value == pytest.approx((0.1 + 0.05 + 0.1) / 3)
-    assert set(gain.note.removeprefix("beside ").split(", ")) == {
+    assert set(gain.note.removeprefix("compared with ").split(", ")) == {
         "exit-1 on cold_start (+10.0)",
         "exit-1 on random (+5.0)",
         "exit-1 on user (+10.0)",
@@ -98,7 +98,7 @@ def test_gains_of_several_tasks_are_averaged_and_told_one_by_one():
     made.change("frames", score_frame=vary)
     found = measured(ask("AS-11c", made))
     assert found.value == pytest.approx((0.02 - 0.02) / 2)
-    assert found.note == "beside exit-2 on boxes (\u22122.0), exit-2 on frames (+2.0)"
+    assert found.note == "compared with exit-2 on boxes (\u22122.0), exit-2 on frames (+2.0)"
     both = measured(ask("AS-11c", tables(workloads=["frames", "boxes"])))
     assert "exit-2 on boxes user (+2.0), " in both.note
 

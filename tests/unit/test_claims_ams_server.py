@@ -127,4 +127,4 @@ class TestServer:
         assert measured(ask("AMS-16", half)).value == 64
         assert isinstance(ask("AMS-15", half), Untestable)  # asks the usual student
         half.change("runs", duration_s=lambda row: 60.0)
-        assert "to forget nothing is best in streams of 60 s (16 s 0.5" in ask("AMS-16", half).reason
+        assert "the best horizon exceeds the streams of 60 s (16 s 0.5" in ask("AMS-16", half).reason

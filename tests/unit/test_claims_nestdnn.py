@@ -86,7 +86,7 @@ def test_what_each_network_has_for_itself_is_told_and_not_judged_but_no_other_by
         base=lambda row: {"memory_bytes": row["kernel_bytes"] + 3},
     )
     assert [word(name, tables) for name in ("N-7", "N-5b")] == [verdict] * 2
-    assert claim("N-5b", tables).note.endswith("of what is held is each network's own")
+    assert claim("N-5b", tables).note.endswith("of the memory is private to one network")
 
 
 def test_without_a_count_of_what_is_shared_its_claims_cannot_be_told():

@@ -105,8 +105,8 @@ def test_a_column_that_is_not_known_is_left_out(run):
 def test_other_major_versions_are_refused_whatever_their_spec_is(run, version):
     rewrite(run, "runs", lambda table: table, version)
     message = (
-        f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x: "
-        "read them with the driftlab that wrote them, whose version and commit are in run.json."
+        f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x. "
+        "Read them with the driftlab that wrote them; its version and commit are in run.json."
     )
     for read in (lambda: open_run(run), lambda: finished_cells(str(run))):
         with pytest.raises(DataError, match=re.escape(message)):

@@ -86,7 +86,7 @@ class TestSharing:
         shares += [share(app, cell=runs[1]["cell"], latency_ms=60.0) for app in "xy"]
         (words,) = sharing.show(view(["a", "b"], shares, *runs)).words
         assert numbers_in(words) == [2, 83.3, 0.9]
-        assert words.index(" b ") < words.index("83.3") < words.index(" a (0.900)")
+        assert words.index(" b ") < words.index("83.3") < words.index(" a are the most accurate (0.900)")
         (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).words
         assert numbers_in(alone) == [2, 50.0]
 

@@ -116,7 +116,7 @@ def test_a_folder_that_is_no_search_is_refused(tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(stored({"name": "a", "systems": ["no_custom"]})))
     with pytest.raises(DataError, match="driftlab run --resume"):
         continue_search(tmp_path).__enter__()
-    with pytest.raises(DataError, match="not there"):
+    with pytest.raises(DataError, match="does not exist"):
         continue_search(tmp_path / "none").__enter__()
 
 

@@ -32,7 +32,7 @@ NOTE = (
 KINDS = (NESTED, INDEPENDENT)
 SIDES = ["loaded", "dropped"]
 SWITCHES, MARKED = 1000, (250, 500, 750, 1000)
-THIN = 5  # a line shows the sum after every so many switches
+THIN = 5  # switches between two points of a line
 
 
 def show(view: View) -> FigureContent | None:

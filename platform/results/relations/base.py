@@ -121,7 +121,7 @@ def first_of(tables: Tables, system: str | Kinds) -> str:
 
 
 def of_kinds(tables: Tables, kinds: Kinds) -> list[str]:
-    """List the systems of one or several kinds, such as `{"streaming": "ams", "streaming.interval_s": 10}`."""
+    """List the systems of some kinds, such as `{"streaming": "ams", "streaming.interval_s": 10}`."""
     wanted = [kinds] if isinstance(kinds, Mapping) else kinds
     found = tables.once(_slots_of_done)
     return [name for name, of in found.items() if any(all(_has(of, *each) for each in kind.items()) for kind in wanted)]

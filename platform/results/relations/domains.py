@@ -60,7 +60,7 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
 
 def costs(tables: Tables) -> pd.DataFrame:
-    """List the costs of each cell: isolated time and energy per phase, memory, latency and energy per frame."""
+    """List the costs of each cell: isolated time and energy of a phase, memory, and costs of a frame."""
     runs = completed_cells(tables).set_index("cell")
     updates, devices = tables.frame("updates"), tables.frame("devices")
     phases = updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")

@@ -177,7 +177,7 @@ def latency_of_whole(tables: Tables) -> pd.DataFrame:
 
 
 def loss_below_whole(tables: Tables) -> pd.DataFrame:
-    """List the time-weighted accuracy loss, on held-out data, of the paths that ran against the whole network."""
+    """List the time-weighted loss in held-out accuracy of the paths that ran against the whole network."""
     ours = first(tables)
     if not ours or not fixed_exits(tables):
         return no_rows(NOT_RUN)
@@ -237,7 +237,7 @@ def search_times(tables: Tables) -> pd.DataFrame:
 
 
 def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
-    """List the means of all exits and of the light networks, as in the paper without the transformer, by seed."""
+    """List the means of all exits and of the light networks without the transformer, by seed."""
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"] != TRANSFORMER]
     if exits.empty or light.empty:

@@ -239,7 +239,7 @@ def _arrivals(tables: Tables) -> pd.DataFrame:
 
 
 def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) -> pd.DataFrame:
-    """Measure a frontier, by latency goal and trace, at its knee or where it crosses the status quo in a column.
+    """Measure a frontier per latency goal and trace, at its knee or where it crosses the status quo.
 
     Workloads differ in their latency goals, which the paper does not state. With loose goals no frame is late, and a
     frontier may end before it crosses the status quo. The remaining traces would be a biased sample, so a goal counts
@@ -266,7 +266,7 @@ def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) 
 
 
 def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
-    """List the cost of the default greedy schedulers above the optimum, by window, over alphas and objectives."""
+    """List the cost of default greedy schedulers above the optimum by window, over alphas and objectives."""
     import pandas as pd
 
     gaps = {}

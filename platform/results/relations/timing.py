@@ -1,4 +1,4 @@
-"""Jobs of a run: accuracy and times of inference and training per batch, in the fleet without missed frames.
+"""Jobs of a run: accuracy, inference and training time per batch, in the fleet without missed frames.
 
 The utilities at every load are computed from these jobs; the scores of slower fleets are measured under time pressure.
 """

@@ -65,7 +65,7 @@ class Page:
 
 
 def write_report(directory: str | Path, other: str | Path | None = None) -> Path:
-    """Write report.html and report.md of a run, compared with another run if given; return the page's path."""
+    """Write report.html and report.md of a run, compared with another one if given; return the page."""
     run = open_run(directory)
     page = compose_search(run) if is_search(run) else compose(run)
     if other is not None:
