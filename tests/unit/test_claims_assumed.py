@@ -60,7 +60,7 @@ def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
 
 
 def test_an_interval_ends_at_what_is_possible(monkeypatch):
-    claim = Claim("X-1", "here", "s", "it takes little", 3.0, "s", "le", least=0.0)
+    claim = Claim("X-1", "here", "s", "it takes little", 3.0, "s", "le", minimum=0.0)
     monkeypatch.setattr(Claim, "_measure", lambda claim, tables: Measured(1.0, -0.5, 2.5, 3))
     found = claim.measure(taught(1))
     assert isinstance(found, Measured)

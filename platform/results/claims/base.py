@@ -51,7 +51,7 @@ class Claim:
     needs: str = ""  # the note if the relation has no rows
     not_testable: str = ""  # the reason why no run can judge it
     assumes: Mapping[str, Any] = field(default_factory=dict)  # conditions on the run, by their names in assumed.py
-    least: float | None = None  # the least possible value, where intervals are cut
+    minimum: float | None = None  # least possible value, where intervals are cut
     by_construction: bool = False  # it follows from the definition of the systems, and fails only by a fault
 
     @property
@@ -67,9 +67,9 @@ class Claim:
             found = self._measure(tables)
         except Untestable as reason:
             return reason
-        if found.low is None or self.least is None:
+        if found.low is None or self.minimum is None:
             return found
-        return replace(found, low=max(found.low, self.least))
+        return replace(found, low=max(found.low, self.minimum))
 
     def _measure(self, tables: Tables) -> Measured:
         where = self.of.get("where", {})
@@ -196,7 +196,7 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     ]
 
 
-COLUMNS = ("claim", "paper", "ours", "95 % CI", "tells", "verdict")
+COLUMNS = ("claim", "paper", "ours", "95 % CI", "evidence", "verdict")
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:

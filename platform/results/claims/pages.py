@@ -30,7 +30,7 @@ from driftlab.platform.results.relations.base import Untestable
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
 )
-HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
+HEAD = "| claim | paper | ours | 95 % interval | evidence | verdict | run |\n|---|---|---|---|---|---|---|"
 
 
 @dataclass(frozen=True)
