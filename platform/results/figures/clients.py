@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
-from driftlab.platform.results.relations.fleets import losses, without_waiting
+from driftlab.platform.results.relations.fleets import LOSS, losses, without_waiting
 from driftlab.platform.results.relations.rates import uploads
 from driftlab.platform.results.stats import means
 
@@ -21,7 +21,7 @@ LOST = (
 )
 WAITED = "Waiting: from the arrival of an upload until the server begins to label it. "
 MEANS = "Means over streets and seeds with their 95 % intervals."
-SERVED = 0.01
+POINTS = "points of score"
 
 
 def show(view: View) -> FigureContent | None:
@@ -36,25 +36,18 @@ def show(view: View) -> FigureContent | None:
     panels, notes = [], []
     if len(lost):
         loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")
-        panels.append(Panel("score lost", partial(_draw_loss, points=loss, styles=styles)))
+        panels.append(Panel("score lost", partial(_draw, points=loss, styles=styles, label=POINTS)))
         notes.append(LOST)
     if len(waited):
         wait = means(waited, ["system", "devices"], "waited_s", least=0.0)
-        panels.append(Panel("waiting for the server", partial(_draw_wait, points=wait, styles=styles)))
+        panels.append(Panel("waiting for the server", partial(_draw, points=wait, styles=styles, label="seconds")))
         notes.append(WAITED)
     return FigureContent("".join([*notes, MEANS]), panels, legend=styles) if panels else None
 
 
-def _draw_loss(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap) -> None:
-    axis.axhline(100 * SERVED, color=plots.QUIET, linewidth=0.8, zorder=0)
-    _draw(axis, points, styles, "points of score")
-
-
-def _draw_wait(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap) -> None:
-    _draw(axis, points, styles, "seconds")
-
-
 def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap, label: str) -> None:
+    if label == POINTS:
+        axis.axhline(100 * LOSS, color=plots.QUIET, linewidth=0.8, zorder=0)
     for name, style in styles.items():
         plots.trend(axis, points[points["system"] == name], "devices", style)
     axis.set_xticks(sorted(set(points["devices"])))

@@ -61,9 +61,7 @@ def _select_systems(view: View, found: pd.DataFrame) -> plots.StyleMap:
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, kind: str, styles: plots.StyleMap) -> None:
-    own = rows[rows["kind"] == kind]
-    if kind != "continuous":
-        own = _with_offline(rows, own)
+    own = rows[rows["kind"].isin([kind] if kind == "continuous" else ["offline", kind])]
     lines = own.groupby(["system", "pressure"])["utility"].mean()
     for name, style in styles.items():
         line = lines[name]
@@ -73,12 +71,6 @@ def _draw(axis: Axes, rows: pd.DataFrame, kind: str, styles: plots.StyleMap) -> 
     axis.set_xlabel(AXES[kind])
     axis.set_ylabel("utility")
     plots.tidy(axis)
-
-
-def _with_offline(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat([rows[rows["kind"] == "offline"], own])
 
 
 def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
@@ -135,10 +127,11 @@ def _grid(view: View, found: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     scores = view.runs.groupby(["fleet", "system"])["score_frame"].mean()
     seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
     served = seen.groupby(["fleet", "system"])["processed"].mean()
-    keys = {name: [(name, *place) for place in wanted] for name in styles}
-    rows = {name: [_entry(mean[key], best[key[1:]]) for key in own] for name, own in keys.items()}
-    for name, row in rows.items():
-        row += [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
+    rows = {
+        name: [_entry(mean[(name, *place)], best[place]) for place in wanted]
+        + [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
+        for name in styles
+    }
     titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in wanted]
     return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
 

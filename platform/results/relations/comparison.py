@@ -67,16 +67,12 @@ class Comparison:
     @property
     def title(self) -> str:
         """Return the caption: systems, column, unit and the better direction."""
-        unit = f" in {self.unit}" if self.unit else ""
-        return f"{self.ours} against {self.theirs}: {self.column}{unit}, {self._side} is better, 95 % intervals"
+        unit, side = f" in {self.unit}" if self.unit else "", "less" if self.less_is_better else "more"
+        return f"{self.ours} against {self.theirs}: {self.column}{unit}, {side} is better, 95 % intervals"
 
     @property
     def _named(self) -> pd.DataFrame:
         return self.frame.rename(columns={"ours": self.ours, "theirs": self.theirs})
-
-    @property
-    def _side(self) -> str:
-        return "less" if self.less_is_better else "more"
 
     def __repr__(self) -> str:
         return f"{self.title}\n{self._named.to_string(index=False, float_format=_digits, na_rep='–')}"

@@ -19,6 +19,7 @@ from driftlab.platform.results.relations.base import (
     no_rows,
     sides,
     single,
+    with_columns,
     with_note,
 )
 from driftlab.platform.results.relations.utility import (
@@ -136,12 +137,6 @@ def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
     return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
 
 
-def _on_stream(tables: Tables) -> set[str]:
-    """Return the systems that train on the stream."""
-    runs = completed_cells(tables)
-    return set(runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["system"])
-
-
 def budgets(tables: Tables) -> pd.DataFrame:
     """List the amortised utility of members that stop training after some steps: a row per cell.
 
@@ -150,7 +145,8 @@ def budgets(tables: Tables) -> pd.DataFrame:
     """
     import pandas as pd
 
-    stops, slots, learning = stopping(tables), members(tables, "adaptation"), _on_stream(tables)
+    stops, slots = stopping(tables), members(tables, "adaptation")
+    learning = set(with_columns(tables, "adaptations", "system")["system"])
     rows = list[tuple[str, float, str, int, float, float]]()
     for member in dict.fromkeys(name for name, _ in stops.values()):
         endless = next((name for name, one in slots.items() if one.name == member and name in learning), None)

@@ -56,9 +56,5 @@ def unequal_budgets(run: Run) -> list[str]:
 def _inference_only(run: Run) -> set[str]:
     """List the variants of `no_custom` without training: other networks that run inference only."""
     parts = [part for part in run.spec.get("systems", ()) if isinstance(part, Mapping)]
-    return {part["name"] for part in parts if part.get("base") == "no_custom" and _is_frozen(part)}
-
-
-def _is_frozen(part: Mapping[str, Any]) -> bool:
-    slot = part.get("adaptation") or "frozen"
-    return bool((slot["name"] if isinstance(slot, Mapping) else slot) == "frozen")
+    slots = {part["name"]: part.get("adaptation") or "frozen" for part in parts if part.get("base") == "no_custom"}
+    return {name for name, slot in slots.items() if (slot["name"] if isinstance(slot, Mapping) else slot) == "frozen"}

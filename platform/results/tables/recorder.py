@@ -43,7 +43,9 @@ class Recorder:
         if len(tables["runs"]) != 1:
             raise ValueError(f"cell '{cell}' has {len(tables['runs'])} rows for table 'runs', it must have one")
         last = table_file(self._tables, "runs", cell)
-        _remove(last)
+        if last.exists():
+            last.unlink()
+            _sync(last.parent)
         digests = {}
         for name in OTHERS:
             write_table(tables[name], file := table_file(self._tables, name, cell))
@@ -252,12 +254,6 @@ def write_table(table: pa.Table, file: Path) -> None:
         sink.flush()
         os.fsync(sink.fileno())
     _sync(file.parent)
-
-
-def _remove(file: Path) -> None:
-    if file.exists():
-        file.unlink()
-        _sync(file.parent)
 
 
 def _sync(folder: Path) -> None:

@@ -109,11 +109,7 @@ def _named(one: Comparison) -> str:
     """Format a system with its overall gain, and the workloads of the verdict if not all."""
     places = [row.verdict == one.verdict for row in one.rows[:-1]]
     part = "" if all(places) or one.verdict == "inconclusive" else f", on {sum(places)} of {len(places)} workloads"
-    return f"{one.ours} ({_gain(one).text}{part})"
-
-
-def _gain(one: Comparison) -> Gain:
-    return Gain(one.rows[-1].difference, one.verdict)
+    return f"{one.ours} ({Gain(one.rows[-1].difference, one.verdict).text}{part})"
 
 
 def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
