@@ -123,12 +123,12 @@ def lowest(values: pd.Series, by: str, *, chosen_after: bool) -> tuple[str, Esti
     takes the lowest mean and widens its interval, since the lowest of many is low by chance too.
     """
     estimates = {str(name): mean(part) for name, part in values.groupby(by)}
-    known = {name: one for name, one in estimates.items() if one is not None and one.low is not None}
-    if not known:
+    bounded = {name: one for name, one in estimates.items() if one is not None and one.low is not None}
+    if not bounded:
         return None
     by_end = "mean" if chosen_after else "low"
-    name, found = min(known.items(), key=lambda item: float(getattr(item[1], by_end)))
-    return name, found.widened(len(known) if chosen_after else 1), len(known)
+    name, found = min(bounded.items(), key=lambda item: float(getattr(item[1], by_end)))
+    return name, found.widened(len(bounded) if chosen_after else 1), len(bounded)
 
 
 def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequence[str], side: str) -> pd.DataFrame:

@@ -10,23 +10,23 @@ from tables_factory import Made, run_row, share_row
 from driftlab.platform.results.claims.base import every_claim
 from driftlab.platform.results.claims.statistics import Measured
 
-KEEP = (0.8, 0.6, 0.45, 0.3)
+NESTED = {"name": "nested", "keep_ratios": (0.8, 0.6, 0.45, 0.3)}
 SYSTEMS: list[dict[str, Any]] = [
-    {"name": "ours", "scaling": {"name": "nested", "keep_ratios": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 0.1}},
-    {"name": "fast", "scaling": {"name": "nested", "keep_ratios": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 1.0}},
-    {"name": "good", "scaling": {"name": "nested", "keep_ratios": KEEP}, "scheduling": {"name": "nestdnn", "alpha": 0.01}},
+    {"name": "ours", "scaling": NESTED, "scheduling": {"name": "nestdnn", "alpha": 0.1}},
+    {"name": "fast", "scaling": NESTED, "scheduling": {"name": "nestdnn", "alpha": 1.0}},
+    {"name": "good", "scaling": NESTED, "scheduling": {"name": "nestdnn", "alpha": 0.01}},
     {"name": "base", "scaling": {"name": "independent"}, "scheduling": {"name": "status_quo"}},
     {"name": "base-picked", "scaling": {"name": "independent"}, "scheduling": {"name": "nestdnn", "alpha": 0.1}},
-    {"name": "best", "scaling": {"name": "nested", "keep_ratios": KEEP}, "scheduling": {"name": "exact", "alpha": 0.1}},
+    {"name": "best", "scaling": NESTED, "scheduling": {"name": "exact", "alpha": 0.1}},
     {"name": "whole", "scaling": {"name": "fixed"}, "scheduling": {"name": "status_quo"}},
     *(
-        {"name": f"{name}-{alpha}", "scaling": {"name": "nested", "keep_ratios": KEEP},
+        {"name": f"{name}-{alpha}", "scaling": NESTED,
          "scheduling": {"name": "nestdnn", "alpha": alpha, **more}}
         for name, more in {"max": {"objective": "max"}, "literal": {"method": "literal"}}.items()
         for alpha in (0.01, 0.1, 0.3, 1.0)
     ),
     *(
-        {"name": name, "scaling": {"name": "nested", "keep_ratios": KEEP},
+        {"name": name, "scaling": NESTED,
          "scheduling": {"name": "nestdnn", "alpha": 0.1, "method": name.partition("-")[0], **more}}
         for name, more in {
             "lookahead-anew": {"cached": False},
@@ -37,8 +37,8 @@ SYSTEMS: list[dict[str, Any]] = [
     ),
     *(
         {"name": f"{ranking}-{layer}",
-         "scaling": {"name": "nested", "keep_ratios": (1.0, 0.5, 0.25), "only": layer, "ranking": ranking, "prune_epochs": 0,
-                     "grow_epochs": epochs}}
+         "scaling": {"name": "nested", "keep_ratios": (1.0, 0.5, 0.25), "only": layer, "ranking": ranking,
+                     "prune_epochs": 0, "grow_epochs": epochs}}
         for ranking in ("trr", "l1", "random")
         for layer, epochs in ((0, 0), (1, 0), (2, 1))
     ),

@@ -73,11 +73,11 @@ def test_what_the_paper_claims_is_measured(claim, value):
 def test_costs_are_ordered_as_a_paper_orders_them_or_not():
     paper = {"onda": 0.09, "tent": 0.42, "elasticdnn": 26.48, "cua": 1596.7}
     for order, value in ((paper, 1), (dict(zip(paper, reversed(paper.values()), strict=True)), -1)):
-        where = {"column": "phase_s", "whose": "small", "names": list(paper)}
+        where = {"column": "phase_s", "network": "small", "names": list(paper)}
         found = ask_of(PHASES, {"rank": {"paper": order}}, "domains.costs_of_members", **where)
         assert measured(found).value == pytest.approx(value)
     assert isinstance(ask("E-22", PHASES), Untestable) and isinstance(ask("E-23", PHASES), Untestable)
-    one = {"column": "phase_j", "whose": "whole", "fleets": ["board"]}
+    one = {"column": "phase_j", "network": "whole", "fleets": ["board"]}
     assert measured(ask_of(PHASES, "ratio", "domains.costs_over_devices", **one)).value == 1
     assert isinstance(ask("E-27", PHASES), Untestable)
 

@@ -79,9 +79,9 @@ class Claim:
             named = [value for value in where.values() if isinstance(value, str) and f"'{value}'" in str(error)]
             if not named:
                 raise
-            known = dict.fromkeys(name for table in TABLES.values() for name in table.names)
+            columns = dict.fromkeys(name for table in TABLES.values() for name in table.names)
             raise RequestError(
-                f"Claim '{self.id}': {self.of['relation']} has no column '{named[0]}'.{name_hint(named[0], known)}"
+                f"Claim '{self.id}': {self.of['relation']} has no column '{named[0]}'.{name_hint(named[0], columns)}"
             ) from error
         if rows.empty:
             raise Untestable(self.needs or rows.attrs.get("needs") or "nothing was measured")
@@ -123,20 +123,20 @@ def every_claim() -> Mapping[str, Claim]:
 
 def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None) -> list[Verdict]:
     """Judge all claims, or those in `only`, by the tables of a run."""
-    known = every_claim()
-    wanted = list(only)
-    for name in wanted:
-        if name not in known:
-            raise unknown_name("claim", name, known)
+    defined = every_claim()
+    selected = list(only)
+    for name in selected:
+        if name not in defined:
+            raise unknown_name("claim", name, defined)
     source = tables or Tables(run)
-    return [judge(known[name], _measure_claim(known[name], source)) for name in wanted or known]
+    return [judge(defined[name], _measure_claim(defined[name], source)) for name in selected or defined]
 
 
 def _measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
     """Measure a claim; if it is untestable here, name the experiment that tests it."""
     found = claim.measure(tables)
-    if isinstance(found, Measured) and (lacks := missing_assumption(tables, claim.assumes)):
-        found = Untestable(lacks)
+    if isinstance(found, Measured) and (unmet := missing_assumption(tables, claim.assumes)):
+        found = Untestable(unmet)
     other = tables.run.spec.get("name") != claim.experiment
     if isinstance(found, Untestable) and other and not claim.not_testable:
         return Untestable(f"{found.reason}: run {claim.experiment}")

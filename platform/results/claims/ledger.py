@@ -89,8 +89,8 @@ def append(file: Path, lines: Iterable[Line]) -> int:
         fcntl.flock(ledger, fcntl.LOCK_EX)  # which the end of the block releases
         ledger.seek(0)
         text = ledger.read()
-        known = newest(_parsed(text, file))
-        added = [line for line in lines if known.get(key_of(line)) != line]
+        recorded = newest(_parsed(text, file))
+        added = [line for line in lines if recorded.get(key_of(line)) != line]
         whole, end, torn = text.rpartition(b"\n")
         if torn and _whole(torn) is None:
             ledger.truncate(len(whole + end))

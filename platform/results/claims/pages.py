@@ -89,9 +89,9 @@ def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> 
 
 def of_place(names: str) -> list[Claim]:
     """List the claims of a mark in the order of its families, then by number: N-13b follows N-13."""
-    asked = names.split()
-    families = list(dict.fromkeys(name.partition("-")[0] for name in asked))
-    claims = [claim for claim in every_claim().values() if {claim.id, _family(claim)} & set(asked)]
+    prefixes = names.split()
+    families = list(dict.fromkeys(name.partition("-")[0] for name in prefixes))
+    claims = [claim for claim in every_claim().values() if {claim.id, _family(claim)} & set(prefixes)]
     return sorted(claims, key=lambda claim: (families.index(_family(claim)), *_number(claim)))
 
 

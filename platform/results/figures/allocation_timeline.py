@@ -103,13 +103,20 @@ def _strength(variant: int, networks: int) -> float:
 def _key(axis: Axes, networks: int) -> None:
     """Draw the colour key from the smallest to the largest network, above the lanes."""
     above: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
-    words: dict[str, Any] = {**above, "y": 1.05, "ha": "right", "va": "center", "fontsize": 8.5, "color": plots.QUIET}
-    axis.text(x=1.0, s="largest", **words)
+    text_style: dict[str, Any] = {
+        **above,
+        "y": 1.05,
+        "ha": "right",
+        "va": "center",
+        "fontsize": 8.5,
+        "color": plots.QUIET,
+    }
+    axis.text(x=1.0, s="largest", **text_style)
     shades = min(networks, SHADES)
     for k in range(shades):
         shade: dict[str, Any] = {"color": plots.COLOURS[0], "alpha": _strength(k, shades), "markeredgewidth": 0}
         axis.plot([0.87 - 0.035 * (shades - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
-    axis.text(x=0.85 - 0.035 * (shades - 1), s="smallest network", **words)
+    axis.text(x=0.85 - 0.035 * (shades - 1), s="smallest network", **text_style)
 
 
 def _grids(view: View) -> list[Grid]:

@@ -51,8 +51,8 @@ def _families(view: View) -> pd.DataFrame:
     members = {name: one for name, one in view.members("scaling").items() if one["only"] is None}
     first = {one: name for name, one in reversed(members.items())}
     kinds = dict(view.runs[["system", "scaling"]].drop_duplicates().itertuples(index=False))
-    words = {name: kinds[name].partition("(")[0] for name in first.values()}
-    names = {name: name if list(words.values()).count(word) > 1 else word for name, word in words.items()}
+    kind_names = {name: kinds[name].partition("(")[0] for name in first.values()}
+    names = {name: name if list(kind_names.values()).count(word) > 1 else word for name, word in kind_names.items()}
     rows = over_draws(networks(view.tables))
     rows = rows[rows["system"].isin(list(names))]
     order = rows["system"].map({name: k for k, name in enumerate(view.styles)})
@@ -120,11 +120,11 @@ def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid
     return [Grid(f"memory of all sizes, {unit[1]}", list(kept), rows)]
 
 
-def _size(held: float, against: float | None, unit: float) -> GridCell:
-    if held != held:
+def _size(memory_bytes: float, against: float | None, unit: float) -> GridCell:
+    if memory_bytes != memory_bytes:
         return NO_CELL
-    note = "" if against is None or against != against else f"{plots.signed(100 * (held / against - 1), 0)} %"
-    return GridCell(f"{held / unit:.1f}", note)
+    note = "" if against is None or against != against else f"{plots.signed(100 * (memory_bytes / against - 1), 0)} %"
+    return GridCell(f"{memory_bytes / unit:.1f}", note)
 
 
 FIGURE = Figure("capacity", "Accuracy and memory per network", show)

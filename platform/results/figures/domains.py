@@ -46,12 +46,12 @@ PAID: Mapping[str, tuple[str, str, float]] = {  # column: title, unit, factor
 def show(view: View) -> FigureContent | None:
     """Draw streams with recurring domains or with frames to adapt on."""
     rows = view.tables.once(stretches)
-    judged, again = rows[rows["before"].notna()], forgetting(view.tables)
-    again = again[~again["workload"].isin(judged["workload"])]
+    judged, recurring = rows[rows["before"].notna()], forgetting(view.tables)
+    recurring = recurring[~recurring["workload"].isin(judged["workload"])]
     scalings = {name: one.name for name, one in view.members("scaling").items()}
     chosen = {str(workload): select_systems(own, scalings) for workload, own in judged.groupby("workload")}
     plain = [name for name, one in view.members("adaptation").items() if one.name == "frozen"]
-    endless = again[~again["system"].isin(list(stopping(view.tables)))]
+    endless = recurring[~recurring["system"].isin(list(stopping(view.tables)))]
     forgetful = {str(workload): least_and_most_forgetful(own, plain) for workload, own in endless.groupby("workload")}
     styles = plots.some_of(view.styles, [name for names in (*chosen.values(), *forgetful.values()) for name in names])
     panels, grids, paid = list[Panel](), list[Grid](), costs(view.tables)
@@ -70,7 +70,7 @@ def show(view: View) -> FigureContent | None:
         ]
         grids.append(_grid(workload, own, spent, list(view.styles)))
     for workload, names in forgetful.items():
-        own = again[again["workload"] == workload]
+        own = recurring[recurring["workload"] == workload]
         drawn = {name: style for name, style in styles.items() if name in names}
         panels.append(Panel(f"{workload}: forgetting", partial(_draw_forgotten, rows=own, styles=drawn), 300))
         grids.append(_forgotten(workload, own, list(view.styles)))
@@ -117,8 +117,8 @@ def _draw_cost(axis: Axes, points: pd.DataFrame, column: str, named: list[str]) 
     axis.vlines(points["cost"], points["low"], points["high"], color=plots.QUIET, linewidth=1.4, alpha=0.4)
     axis.plot(points["cost"], points["mean"], "o", color=plots.COLOURS[0], markersize=4.5)
     ordered = points.sort_values("cost")
-    known = {*named, *pareto(points, "mean", "cost")["system"]}
-    labelled = ordered[ordered["system"].isin(known)] if len(points) > MOST else ordered
+    names = {*named, *pareto(points, "mean", "cost")["system"]}
+    labelled = ordered[ordered["system"].isin(names)] if len(points) > MOST else ordered
     higher = labelled["mean"] >= labelled["mean"].shift().fillna(labelled["mean"].shift(-1))
     for row, above in zip(labelled.itertuples(), higher, strict=True):  # away from the neighbour
         plots.label_point(axis, row.system, row.cost, row.mean, above=above)

@@ -48,8 +48,8 @@ def sweeps(view: View) -> dict[str, dict[str, str]]:
             continue
         values = dict(member.params)
         numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
-        words = tuple((key, value) for key, value in values.items() if key not in numbers)
-        groups[member.name, words, adaptations[name]][name] = {
+        categories = tuple((key, value) for key, value in values.items() if key not in numbers)
+        groups[member.name, categories, adaptations[name]][name] = {
             key: value for key, value in numbers.items() if not isinstance(value, bool)
         }
     found = {}

@@ -62,10 +62,10 @@ def show(view: View) -> FigureContent | None:
 
 def _shown(view: View, names: set[str]) -> list[str]:
     """Select a few systems, preferring the first of each scaling member."""
-    there = {name: member for name, member in view.members("scaling").items() if name in names}
-    first = {member.name: name for name, member in reversed(there.items())}.values()
-    some = sorted(there, key=lambda name: name not in first)[:SYSTEMS]
-    return [name for name in there if name in some]
+    present = {name: member for name, member in view.members("scaling").items() if name in names}
+    first = {member.name: name for name, member in reversed(present.items())}.values()
+    some = sorted(present, key=lambda name: name not in first)[:SYSTEMS]
+    return [name for name in present if name in some]
 
 
 def _one_app(rows: pd.DataFrame) -> pd.DataFrame:

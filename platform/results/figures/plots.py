@@ -63,8 +63,8 @@ def assign_styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, St
     """Assign a style to each system: methods get colours in `order`, bounds grey dashes; bounds come last."""
     bounds = dict(runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates().itertuples(index=False))
     present = sorted(set(runs["system"]))
-    asked = [name for name in dict.fromkeys(order) if name in present]
-    methods = [name for name in [*asked, *(name for name in present if name not in asked)] if name not in bounds]
+    listed = [name for name in dict.fromkeys(order) if name in present]
+    methods = [name for name in [*listed, *(name for name in present if name not in listed)] if name not in bounds]
     styles = series(methods)
     for bound in GREYS:
         styles |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
@@ -73,8 +73,8 @@ def assign_styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, St
 
 def some_of(styles: StyleMap, names: Iterable[str]) -> dict[str, Style]:
     """Return the styles of some systems; if two share a colour, methods get the first colours."""
-    wanted = set(names)
-    found = {name: style for name, style in styles.items() if name in wanted}
+    selected = set(names)
+    found = {name: style for name, style in styles.items() if name in selected}
     if len({style.colour for style in found.values()}) == len(found):
         return found
     return found | series(name for name, style in found.items() if style.colour in COLOURS)
@@ -188,23 +188,23 @@ def traffic(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None
 def trend(axis: Axes, points: pd.DataFrame, x: str, style: Style, *, ordered: bool = False) -> None:
     """Draw `mean` over a column with 95 % intervals, joined in row order (`ordered`) or in order of `x`."""
     points = points if ordered else points.sort_values(x)
-    known = points.dropna(subset=["low", "high"])
-    axis.vlines(known[x], known["low"], known["high"], color=style.colour, linewidth=2.2, alpha=0.35)
+    bounded = points.dropna(subset=["low", "high"])
+    axis.vlines(bounded[x], bounded["low"], bounded["high"], color=style.colour, linewidth=2.2, alpha=0.35)
     line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.5}
     axis.plot(points[x], points["mean"], style.marker, markersize=4.5, **line)
 
 
 def cumulative(axis: Axes, values: pd.Series, style: Style) -> None:
     """Draw the cumulative distribution of the values."""
-    known = np.sort(values.dropna().to_numpy(dtype=float))
-    if known.size == 0:
+    points = np.sort(values.dropna().to_numpy(dtype=float))
+    if points.size == 0:
         return
-    shares = np.arange(1, known.size + 1) / known.size
-    if known.size > POINTS:  # more points are not visible
+    shares = np.arange(1, points.size + 1) / points.size
+    if points.size > POINTS:  # more points are not visible
         shares = np.linspace(0, 1, POINTS)
-        known = np.quantile(known, shares)
-    known, shares = np.append(known[0], known), np.append(0.0, shares)
-    axis.plot(known, shares, color=style.colour, linestyle=style.dash, linewidth=1.7, drawstyle="steps-post")
+        points = np.quantile(points, shares)
+    points, shares = np.append(points[0], points), np.append(0.0, shares)
+    axis.plot(points, shares, color=style.colour, linestyle=style.dash, linewidth=1.7, drawstyle="steps-post")
     axis.set_ylim(0, 1)
 
 

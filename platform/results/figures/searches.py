@@ -170,8 +170,8 @@ def words(found: SearchResults) -> list[str]:
 
 def _ended(found: SearchResults) -> str:
     """Return the number of trials, with the requested number if the search is incomplete."""
-    ended, asked = found.budget.trials, found.spec["trials"]
-    return str(ended) if ended == asked else f"{ended} of {asked}"
+    ended, requested = found.budget.trials, found.spec["trials"]
+    return str(ended) if ended == requested else f"{ended} of {requested}"
 
 
 def _held_out_sentence(row: HeldOut) -> str:

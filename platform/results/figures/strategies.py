@@ -54,10 +54,13 @@ def show(view: View) -> FigureContent | None:
 
 def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, styles: plots.StyleMap) -> Grid:
     fractions = sorted(set(points["fraction"]), reverse=True)
-    known = points.set_index(["strategy", "fraction"])
+    by_setting = points.set_index(["strategy", "fraction"])
     rows = {
         strategy: [
-            *(_entry(known.loc[key]) if (key := (strategy, part)) in known.index else NO_CELL for part in fractions),
+            *(
+                _entry(by_setting.loc[key]) if (key := (strategy, part)) in by_setting.index else NO_CELL
+                for part in fractions
+            ),
             GridCell(""),
         ]
         for strategy in styles

@@ -78,7 +78,7 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, styles: plots.StyleMap) -> 
     """Tabulate the switches per device and session, and the bytes per switch."""
     factor, name = plots.scaled(float(changed[list(SIDES)].to_numpy().max()), "B")
     devices = rows[["system", "cell", "device"]].drop_duplicates().groupby("system").size()
-    often = (changed.groupby("system").size() / devices).fillna(0.0)
+    switches = (changed.groupby("system").size() / devices).fillna(0.0)
     direction = (changed["variant"] > changed["before"]).map({True: "up", False: "down"}).rename("way")
     moved = (changed.groupby(["system", direction])[list(SIDES)].mean() / factor).stack().to_dict()
     drawn = means(changed.assign(drawn_j=1000 * changed["paging_j"]), ["system"], "drawn_j", least=0.0).set_index(
@@ -87,7 +87,7 @@ def _grid(changed: pd.DataFrame, rows: pd.DataFrame, styles: plots.StyleMap) -> 
     kinds = [(way, side) for way in ("up", "down") for side in SIDES]
     rows_of = {
         system: [
-            GridCell(plots.short(often[system])),
+            GridCell(plots.short(switches[system])),
             *(GridCell(f"{moved[key]:.1f}" if (key := (system, *kind)) in moved else "–") for kind in kinds),
             mean_cell(drawn.loc[system] if system in drawn.index else None, "{:.3g}", ".2g"),
         ]

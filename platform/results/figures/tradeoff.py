@@ -41,8 +41,8 @@ OBJECTIVES: Mapping[str, str] = {"total": "MinTotalCost", "max": "MinMaxCost"}
 OPTIMUM = plots.Style(plots.GREYS["oracle"], plots.DASHES["oracle"])
 TIMES, POINTS = "×", "points"
 READ_OFF: Mapping[str, tuple[str, Callable[[pd.DataFrame], float]]] = {
-    "rate at equal accuracy": (TIMES, partial(crossing, column="gain", level=0.0, wanted="speedup")),
-    "accuracy at equal rate": (POINTS, partial(crossing, column="speedup", level=1.0, wanted="gain")),
+    "rate at equal accuracy": (TIMES, partial(crossing, column="gain", level=0.0, result="speedup")),
+    "accuracy at equal rate": (POINTS, partial(crossing, column="speedup", level=1.0, result="gain")),
     "knee: rate": (TIMES, lambda points: float(knee(points)["speedup"])),
     "knee: accuracy": (POINTS, lambda points: float(knee(points)["gain"])),
     "knee: energy": (TIMES, lambda points: float(knee(points)["energy_ratio"])),
@@ -197,8 +197,8 @@ def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     mean = found.loc[0]
     missing = "" if traces["value"].notna().all() else f"{mean['n']:.0f} of {len(traces)} traces"
     text = f"{mean['mean']:.2f} ×" if unit == TIMES else plots.signed(mean["mean"])
-    unsure = inconclusive(mean, 1.0 if unit == TIMES else 0.0)
-    return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), unsure, missing))))
+    verdict = inconclusive(mean, 1.0 if unit == TIMES else 0.0)
+    return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), verdict, missing))))
 
 
 FIGURE = Figure("tradeoff", "Accuracy over frame rate", show)

@@ -36,13 +36,13 @@ def show(view: View) -> FigureContent | None:
     styles = plots.series(horizons)
     panels = []
     for student, own in grid.groupby("student"):
-        whose = f", student {student}" if grid["student"].nunique() > 1 else ""
+        suffix = f", student {student}" if grid["student"].nunique() > 1 else ""
         points = means(own, ["horizon_s", "interval_s"], "score", least=0.0, most=1.0)
         shortest = {"": points[points["interval_s"] == points["interval_s"].min()]}
         series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
         panels += [
-            Panel(f"by horizon{whose}", partial(_draw, series=shortest, x="horizon_s", styles=ONE)),
-            Panel(f"by interval{whose}", partial(_draw, series=series, x="interval_s", styles=styles)),
+            Panel(f"by horizon{suffix}", partial(_draw, series=shortest, x="horizon_s", styles=ONE)),
+            Panel(f"by interval{suffix}", partial(_draw, series=series, x="interval_s", styles=styles)),
         ]
     return FigureContent(NOTE, panels, legend=styles)
 

@@ -122,17 +122,17 @@ def _grid(view: View, found: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     """Tabulate the utilities and the scores of slower fleets."""
     mean = found.groupby(["system", "kind", "pressure"])["utility"].mean()
     best = mean.groupby(["kind", "pressure"]).max()
-    wanted = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
+    columns = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
     fleets = load_levels(view.tables)[1:]
     scores = view.runs.groupby(["fleet", "system"])["score_frame"].mean()
     seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
     served = seen.groupby(["fleet", "system"])["processed"].mean()
     rows = {
-        name: [_entry(mean[(name, *place)], best[place]) for place in wanted]
+        name: [_entry(mean[(name, *place)], best[place]) for place in columns]
         + [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
         for name in styles
     }
-    titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in wanted]
+    titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in columns]
     return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
 
 

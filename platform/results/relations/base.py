@@ -94,9 +94,9 @@ def slots(tables: Tables, systems: Iterable[str]) -> dict[str, dict[str, Slot]]:
     names = list(systems)
     rows = tables.frame("systems")
     rows = rows[rows["system"].isin(names)].drop_duplicates(["system", "family", "parameter"])
-    known = recorded_slots(rows.to_dict("records"))
-    known |= slots_of(tables.run.spec, [name for name in names if name not in known])
-    return {name: known[name] for name in names if name in known}
+    by_system = recorded_slots(rows.to_dict("records"))
+    by_system |= slots_of(tables.run.spec, [name for name in names if name not in by_system])
+    return {name: by_system[name] for name in names if name in by_system}
 
 
 def _slots_of_done(tables: Tables) -> dict[str, dict[str, Slot]]:
@@ -122,9 +122,9 @@ def first_of(tables: Tables, system: str | Kinds) -> str:
 
 def of_kinds(tables: Tables, kinds: Kinds) -> list[str]:
     """List the systems of some kinds, such as `{"streaming": "ams", "streaming.interval_s": 10}`."""
-    wanted = [kinds] if isinstance(kinds, Mapping) else kinds
+    listed = [kinds] if isinstance(kinds, Mapping) else kinds
     found = tables.once(_slots_of_done)
-    return [name for name, of in found.items() if any(all(_has(of, *each) for each in kind.items()) for kind in wanted)]
+    return [name for name, of in found.items() if any(all(_has(of, *each) for each in kind.items()) for kind in listed)]
 
 
 def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
@@ -150,9 +150,9 @@ def _rows_with(tables: Tables, column: str) -> pd.DataFrame:
     return tables.frame(table)[own].merge(ended[["cell", "system", *CELL]], on="cell")
 
 
-def column_of(asked: str) -> tuple[str, str]:
+def column_of(path: str) -> tuple[str, str]:
     """Split `TABLE.COLUMN` into a table (by default `runs`) and a column of numbers of it."""
-    table, dot, name = asked.rpartition(".")
+    table, dot, name = path.rpartition(".")
     table = table if dot else "runs"
     if table not in TABLES:
         raise unknown_name("table", table, TABLES)
@@ -160,7 +160,7 @@ def column_of(asked: str) -> tuple[str, str]:
     if name not in TABLES[table].names:
         raise unknown_name(f"column of '{table}'", name, numbers)
     if name not in numbers:
-        raise RequestError(f"Column {quoted(asked)} holds no numbers. Those of '{table}' are: {', '.join(numbers)}.")
+        raise RequestError(f"Column {quoted(path)} holds no numbers. Those of '{table}' are: {', '.join(numbers)}.")
     return table, name
 
 

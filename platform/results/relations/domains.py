@@ -32,8 +32,8 @@ STATISTICS = ("adabn", "onda", "tent")  # members that tune batch norms only
 SMALL = {"scaling": "independent"}  # a network of the surrogate's size that was pruned offline
 WHOLE = {"scaling": "fixed"}
 FRAMES = 1000  # processed in each domain, for `domain_j`
-Whose = Literal["small", "whole"]  # networks of the surrogate's size, or the one that it was cut from
-Which = Literal["all", "statistics", "others"]  # of the baselines; `statistics`: those that tune batch norms only
+NetworkSize = Literal["small", "whole"]  # networks of the surrogate's size, or the one that it was cut from
+BaselineSet = Literal["all", "statistics", "others"]  # of the baselines; `statistics`: those that tune batch norms only
 
 
 def stretches(tables: Tables) -> pd.DataFrame:
@@ -104,17 +104,17 @@ def usual_surrogates(tables: Tables) -> list[str]:
 def factor_over(rows: pd.DataFrame, ours: str, theirs: list[str], column: str) -> pd.Series:
     """Return the geometric mean over baselines of their cost relative to one system."""
     wide = rows.pivot_table(column, ["workload", "seed"], "system")
-    known = [name for name in theirs if name in wide and wide[name].notna().all() and (wide[name] > 0).all()]
-    if ours not in wide or not known:
+    measured = [name for name in theirs if name in wide and wide[name].notna().all() and (wide[name] > 0).all()]
+    if ours not in wide or not measured:
         return wide.iloc[:0].sum(axis=1)
-    ratios = wide[known].div(wide[ours], axis=0)
+    ratios = wide[measured].div(wide[ours], axis=0)
     factors: pd.Series = np.exp(np.log(ratios).mean(axis=1))
     return factors
 
 
-def gains_over_baselines(tables: Tables, whose: Whose, which: Which = "all") -> pd.DataFrame:
+def gains_over_baselines(tables: Tables, network: NetworkSize, subset: BaselineSet = "all") -> pd.DataFrame:
     """List the mean gain in accuracy after adapting of ElasticDNN over its baselines."""
-    after, names = tables.once(after_adapting), _names(tables, whose, which)
+    after, names = tables.once(after_adapting), _names(tables, network, subset)
     if after.empty or not names:
         return no_rows()
     gains = after[names].rsub(after["ours"], axis=0)
@@ -122,31 +122,33 @@ def gains_over_baselines(tables: Tables, whose: Whose, which: Which = "all") -> 
     return single(gains.mean(axis=1), note)
 
 
-def accuracy_of_best_baseline(tables: Tables, whose: Whose, which: Which = "others") -> pd.DataFrame:
+def accuracy_of_best_baseline(tables: Tables, network: NetworkSize, subset: BaselineSet = "others") -> pd.DataFrame:
     """List the accuracy after adapting of ElasticDNN, and of the baseline that is best on average."""
-    after, names = tables.once(after_adapting), _names(tables, whose, which)
+    after, names = tables.once(after_adapting), _names(tables, network, subset)
     if after.empty or not names:
         return no_rows()
     best = str(after[names].mean().idxmax())
     return sides(after["ours"], after[best], f"the best is {best}")
 
 
-def gains_of_batch_norms(tables: Tables, whose: Whose) -> pd.DataFrame:
+def gains_of_batch_norms(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     """List the gain of baselines that tune batch norms only over the same network without adaptation."""
-    after, names = tables.once(after_adapting), _names(tables, whose, "statistics")
-    kind = {"scaling": "independent" if whose == "small" else "fixed", "adaptation": "frozen"}
+    after, names = tables.once(after_adapting), _names(tables, network, "statistics")
+    kind = {"scaling": "independent" if network == "small" else "fixed", "adaptation": "frozen"}
     plain = [name for name in of_kinds(tables, kind) if name in after]
     if after.empty or not names or not plain:
         return no_rows()
     return single(after[names].mean(axis=1) - after[plain[0]])
 
 
-def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which = "others") -> pd.DataFrame:
+def costs_of_baselines(
+    tables: Tables, column: str, network: NetworkSize, subset: BaselineSet = "others"
+) -> pd.DataFrame:
     """List the cost of baselines relative to ElasticDNN, as a geometric mean over baselines.
 
     Columns are those of `costs`, and `domain_j`: the energy of a domain with its phase and 1000 frames.
     """
-    ours, names = usual_surrogates(tables), _names(tables, whose, which)
+    ours, names = usual_surrogates(tables), _names(tables, network, subset)
     paid = tables.once(costs)
     paid = paid.assign(domain_j=paid["phase_j"] + FRAMES * paid["frame_j"])
     factors = factor_over(paid, ours[0], names, column) if ours else None
@@ -157,37 +159,37 @@ def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which =
     return single(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
 
 
-def costs_on_closest_device(tables: Tables, column: str, whose: Whose) -> pd.DataFrame:
+def costs_on_closest_device(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame:
     """List the factors of `costs_of_baselines` on the device where they are smallest."""
-    factors = _by_fleet(tables, column, whose)
+    factors = _by_fleet(tables, column, network)
     if factors is None:
         return no_rows()
     note = ", ".join(f"{fleet} {ratio:.3g}" for fleet, ratio in factors.mean().sort_values().items())
     return single(factors.min(axis=1), note)
 
 
-def costs_over_devices(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> pd.DataFrame:
+def costs_over_devices(tables: Tables, column: str, network: NetworkSize, fleets: list[str]) -> pd.DataFrame:
     """List the largest and the smallest factor of `costs_of_baselines` among some devices."""
-    factors = _by_fleet(tables, column, whose)
+    factors = _by_fleet(tables, column, network)
     if factors is None or not set(fleets) <= set(factors):
         return no_rows()
     return sides(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
 
 
-def _by_fleet(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
+def _by_fleet(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame | None:
     """Return the factors of all fleets by seed; None without ElasticDNN or baselines."""
     import pandas as pd
 
-    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+    ours, names = usual_surrogates(tables), _names(tables, network, "others")
     if not ours or not names:
         return None
     paid = tables.once(costs)
     return pd.DataFrame({fleet: factor_over(own, ours[0], names, column) for fleet, own in paid.groupby("fleet")})
 
 
-def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
+def saved_memory(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     """List the memory saving of ElasticDNN relative to its baselines, averaged over these."""
-    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+    ours, names = usual_surrogates(tables), _names(tables, network, "others")
     wide = tables.once(costs).pivot_table("memory_bytes", ["workload", "seed"], "system")
     if not ours or not names:
         return no_rows()
@@ -195,24 +197,26 @@ def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
     return single(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
 
 
-def costs_of_members(tables: Tables, column: str, whose: Whose, names: Sequence[str]) -> pd.DataFrame:
+def costs_of_members(tables: Tables, column: str, network: NetworkSize, names: Sequence[str]) -> pd.DataFrame:
     """List a cost of `costs` with one column per member in `names`."""
-    systems = baselines(tables, small=whose == "small")
-    known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
+    systems = baselines(tables, small=network == "small")
+    by_member = {one.name: name for name, one in systems.items()} | {
+        "elasticdnn": "".join(usual_surrogates(tables)[:1])
+    }
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
-    if any(known.get(name) not in wide for name in names):
-        return no_rows(f"needs {', '.join(names)} on {whose} networks")
-    own = wide[[known[name] for name in names]]
+    if any(by_member.get(name) not in wide for name in names):
+        return no_rows(f"needs {', '.join(names)} on {network} networks")
+    own = wide[[by_member[name] for name in names]]
     means = ", ".join(f"{name} {value:.3g}" for name, value in own.mean().sort_values().items())
     return with_note(own.set_axis(list(names), axis=1), means)
 
 
-def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[str]) -> pd.DataFrame:
+def costs_of_the_largest(tables: Tables, column: str, network: NetworkSize, large: list[str]) -> pd.DataFrame:
     """List the lowest cost among the members in `large` and the highest among other members.
 
     Members that tune batch norms only are not compared.
     """
-    systems = baselines(tables, small=whose == "small", statistics=False)
+    systems = baselines(tables, small=network == "small", statistics=False)
     groups = [[name for name, one in systems.items() if (one.name in large) is wanted] for wanted in (True, False)]
     if not all(groups):
         return no_rows()
@@ -221,9 +225,9 @@ def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[
     return sides(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
 
 
-def phases_by_size(tables: Tables, whose: Whose) -> pd.DataFrame:
+def phases_by_size(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     """List the shortest phase of members that train more than batch norms, and the longest of the others."""
-    quick, slow = (_names(tables, whose, which) for which in ("statistics", "others"))
+    quick, slow = (_names(tables, network, which) for which in ("statistics", "others"))
     ours = usual_surrogates(tables)
     if not quick or not slow or not ours:
         return no_rows()
@@ -250,12 +254,16 @@ def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     return sides(*(spread[name] for name in names))
 
 
-def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
+def _names(tables: Tables, network: NetworkSize, subset: BaselineSet) -> list[str]:
     """List the selected baselines of ElasticDNN."""
-    every = baselines(tables, small=whose == "small")
-    others = baselines(tables, small=whose == "small", statistics=False)
-    chosen = {"all": list(every), "others": list(others), "statistics": [name for name in every if name not in others]}
-    return chosen[which]
+    adapting = baselines(tables, small=network == "small")
+    others = baselines(tables, small=network == "small", statistics=False)
+    chosen = {
+        "all": list(adapting),
+        "others": list(others),
+        "statistics": [name for name in adapting if name not in others],
+    }
+    return chosen[subset]
 
 
 def after_adapting(tables: Tables) -> pd.DataFrame:

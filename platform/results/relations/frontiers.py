@@ -18,11 +18,11 @@ def pareto(points: pd.DataFrame, gain: str, cost: str) -> pd.DataFrame:
 
     The front is sorted by cost; points that lack a number are no part of it.
     """
-    known = points.dropna(subset=[gain, cost]).sort_values([cost, gain], ascending=[True, False], kind="stable")
-    best = known[gain].cummax()
-    first = known[gain] == best
-    cheapest = known.groupby(best)[cost].transform("min") == known[cost]
-    return known[first & cheapest]
+    measured = points.dropna(subset=[gain, cost]).sort_values([cost, gain], ascending=[True, False], kind="stable")
+    best = measured[gain].cummax()
+    first = measured[gain] == best
+    cheapest = measured.groupby(best)[cost].transform("min") == measured[cost]
+    return measured[first & cheapest]
 
 
 def recoveries(tables: Tables, tolerance: float = 0.02) -> pd.DataFrame:

@@ -37,9 +37,9 @@ def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:
     longest = rows.groupby(["fleet", "seed", *STREAM])["sensed_cpu"].agg(list)
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for (fleet, seed, _, device, _), series in longest.items():
-        known = found.setdefault((str(fleet), int(seed)), {})
-        if len(series) > len(known.get(device, [])):
-            known[str(device)] = series
+        by_device = found.setdefault((str(fleet), int(seed)), {})
+        if len(series) > len(by_device.get(device, [])):
+            by_device[str(device)] = series
     enough = {key: [one for one in ones.values() if len(one) >= LEAST] for key, ones in found.items()}
     return {key: ones for key, ones in enough.items() if ones}
 

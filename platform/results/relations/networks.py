@@ -73,8 +73,8 @@ def every_switch(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
     import pandas as pd
 
     sizes = sorted(rows["memory_bytes"].astype(int))
-    known = [Variant("", None, size, 0.0) for size in sizes]
-    moved = [(i, j, *paged_bytes(known, i, j, nested=nested)) for i, j in permutations(range(len(known)), 2)]
+    variants = [Variant("", None, size, 0.0) for size in sizes]
+    moved = [(i, j, *paged_bytes(variants, i, j, nested=nested)) for i, j in permutations(range(len(variants)), 2)]
     return pd.DataFrame(moved, columns=["before", "after", "loaded", "dropped"])
 
 
@@ -177,9 +177,9 @@ def saved_kernels(tables: Tables) -> pd.DataFrame:
     """
     rows, private = [], [0.0]
     for nested, alone in _with_kernels(tables):
-        kernels, held = alone["kernel_bytes"].astype(int), int(nested["memory_bytes"].max())
-        rows.append((alone["memory_bytes"].sum() - held, kernels.sum() - kernels.max()))
-        private.append((held - int(nested["kernel_bytes"].max())) / held)
+        kernels, held_bytes = alone["kernel_bytes"].astype(int), int(nested["memory_bytes"].max())
+        rows.append((alone["memory_bytes"].sum() - held_bytes, kernels.sum() - kernels.max()))
+        private.append((held_bytes - int(nested["kernel_bytes"].max())) / held_bytes)
     return _equal(rows, f"at most {max(private):.1%} of the memory is private to one network")
 
 

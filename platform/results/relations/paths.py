@@ -104,10 +104,12 @@ def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[s
     means = found.groupby(["system", *CONDITION])[["accuracy", "missed"]].mean()
     chosen = {}
     for condition, mine in means.loc[ours].iterrows():
-        there = {name: means.loc[name].loc[condition] for name in exits}
-        good = {name: one["accuracy"] for name, one in there.items() if one["missed"] <= mine["missed"] + 1e-12}
-        fewest = min(there, key=lambda name: there[name]["missed"])
-        chosen[condition] = max(good, key=good.__getitem__) if good else fewest
+        exit_means = {name: means.loc[name].loc[condition] for name in exits}
+        punctual = {
+            name: one["accuracy"] for name, one in exit_means.items() if one["missed"] <= mine["missed"] + 1e-12
+        }
+        fewest = min(exit_means, key=lambda name: exit_means[name]["missed"])
+        chosen[condition] = max(punctual, key=punctual.__getitem__) if punctual else fewest
     return chosen
 
 
@@ -268,10 +270,10 @@ def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame
 
 def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> pd.DataFrame:
     """List the share of missed deadlines with the usual and with another value of a setting of adascale."""
-    known = by_setting(tables, setting)
-    if not {usual, other} <= set(known):
+    systems = by_setting(tables, setting)
+    if not {usual, other} <= set(systems):
         return no_rows(f"needs adascale with {setting}: {other} and with {setting}: {usual}")
-    return _compare_loaded(tables, known[usual], known[other], "missed")
+    return _compare_loaded(tables, systems[usual], systems[other], "missed")
 
 
 def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:

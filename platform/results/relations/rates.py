@@ -73,7 +73,7 @@ def scores_by_horizon(tables: Tables) -> pd.DataFrame:
     """
     grid = _horizons(tables)
     runs = completed_cells(tables)
-    shortest_s = min((every for _, every in grid), default=0.0)
+    shortest_s = min((interval_s for _, interval_s in grid), default=0.0)
     soon = {horizon: name for (horizon, every), name in grid.items() if every == shortest_s}
     half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == HALF)]
     if half.empty or half["system"].nunique() < 2:

@@ -177,10 +177,10 @@ def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
     """Average the gain of each cell over frames after the update, by whether their scene had been sampled."""
     frames, updates = _once_and_never(tables), tables.frame("updates")
     first = updates[updates["version"] == 1][["cell", "device", "label_start_s"]].dropna()
-    known = frames.merge(first, on=["cell", "device"])
-    began_s = known.groupby([*SAME_FRAME[:-1], "scene"])["time_s"].transform("min")
-    known = known.assign(familiar=began_s < known["label_start_s"])[known["version"] > 0]
-    gains = known.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
+    joined = frames.merge(first, on=["cell", "device"])
+    began_s = joined.groupby([*SAME_FRAME[:-1], "scene"])["time_s"].transform("min")
+    joined = joined.assign(familiar=began_s < joined["label_start_s"])[joined["version"] > 0]
+    gains = joined.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if gains.empty:
         raise Untestable(ONCE_OR_NEVER + UPDATED)
     return gains

@@ -46,8 +46,8 @@ def allocations(tables: Tables) -> pd.DataFrame:
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
     """Return the accuracy goal of each share, by default the accuracy of the least accurate network."""
     least = tables.frame("variants").groupby(STREAM, as_index=False)["val_accuracy"].min()
-    known = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
-    return known["accuracy_goal"].astype(float).fillna(known["val_accuracy"].astype(float)).fillna(0.0)
+    joined = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
+    return joined["accuracy_goal"].astype(float).fillna(joined["val_accuracy"].astype(float)).fillna(0.0)
 
 
 def allocations_once(tables: Tables) -> pd.DataFrame:
@@ -162,12 +162,12 @@ def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) ->
     return pd.DataFrame(found, columns=[*CELL, "value"])
 
 
-def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
+def crossing(points: pd.DataFrame, column: str, level: float, result: str) -> float:
     """Interpolate linearly along a frontier to a level of a column; NaN if the frontier does not cross it.
 
     Of several crossings the one with the lowest wanted value counts.
     """
-    x, y = points[column].to_numpy(), points[wanted].to_numpy()
+    x, y = points[column].to_numpy(), points[result].to_numpy()
     found = []
     for k in range(len(x) - 1):
         low, high = sorted((x[k], x[k + 1]))
@@ -238,7 +238,7 @@ def _arrivals(tables: Tables) -> pd.DataFrame:
     return found
 
 
-def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) -> pd.DataFrame:
+def points_of_frontier(tables: Tables, objective: str, at: str, column: str) -> pd.DataFrame:
     """Measure a frontier per latency goal and trace, at its knee or where it crosses the status quo.
 
     Workloads differ in their latency goals, which the paper does not state. With loose goals no frame is late, and a
@@ -248,11 +248,11 @@ def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) 
     points = tables.once(frontier, objective)
     if points.empty or points["alpha"].nunique() < 3:
         return no_rows()
-    if where == KNEE:
-        traces, place = on_traces(points, lambda each: float(knee(each)[wanted])), "the knee"
+    if at == KNEE:
+        traces, place = on_traces(points, lambda each: float(knee(each)[column])), "the knee"
     else:
-        traces = on_traces(points, lambda each: crossing(each, where, STATUS_QUO[where], wanted))
-        place = f"{wanted} at equal {where}"
+        traces = on_traces(points, lambda each: crossing(each, at, STATUS_QUO[at], column))
+        place = f"{column} at equal {at}"
     goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
     whole = goals[goals["count"] == goals["size"]]
     ends = [f"{size - count} of {size} on {name}" for name, _, size, count in goals.itertuples() if count < size]

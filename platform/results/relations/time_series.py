@@ -14,8 +14,8 @@ BINS = 20  # of a window
 
 def average_scores(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.DataFrame:
     """Average windowed scores over applications, by system, seed and one of at most `points` bins of time."""
-    known = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
-    joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
+    scored = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
+    joined = scored.merge(runs[["cell", "system", "seed"]], on="cell")
     times = np.unique(joined["time_s"].to_numpy())
     edges = times[:: max(1, -(-len(times) // points))]
     joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1

@@ -203,8 +203,8 @@ def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float
     """Return the share of timed places that the best system without time pressure does not win, by seed."""
     place = ["workload", "seed", "kind", "pressure"]
     wide = found.pivot_table("utility", place, "system")
-    wanted = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
-    timed = wide[[tuple(key[2:]) in wanted for key in wide.index]]
+    places = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
+    timed = wide[[tuple(key[2:]) in places for key in wide.index]]
     offline = wide.xs("offline", level="kind").droplevel("pressure").idxmax(axis=1).rename("best")
     won = timed.idxmax(axis=1).rename("won").reset_index().merge(offline.reset_index(), on=["workload", "seed"])
     lost: pd.Series = (won["won"] != won["best"]).groupby(won["seed"]).mean()
@@ -229,13 +229,13 @@ def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) ->
 
 def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
     """List the rank correlation of scores on the most and on the least utilised fleet, by seed."""
-    every = load_levels(tables)
-    if len(every) < 2 or every[0].missed:
+    levels = load_levels(tables)
+    if len(levels) < 2 or levels[0].missed:
         return no_rows()
     runs = completed_cells(tables)
     runs = runs[~runs["system"].isin(list(stopping(tables)))]
     wide = runs.pivot_table("score_frame", ["seed", "system"], "fleet").dropna()
-    ends = wide[[every[0].fleet, every[-1].fleet]]
+    ends = wide[[levels[0].fleet, levels[-1].fleet]]
     return single(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
 
 
@@ -275,11 +275,11 @@ def scores_by_budget(tables: Tables, member: str) -> pd.DataFrame:
     """List the score of a member with its smallest budget, and of the system without training."""
     ours = sorted((steps, name) for name, (own, steps) in stopping(tables).items() if own == member)
     plain = list(members(tables, "adaptation", "frozen"))
-    every = load_levels(tables)
-    if not ours or not plain or not every:
+    levels = load_levels(tables)
+    if not ours or not plain or not levels:
         return no_rows(f"needs {member} with a budget, and a system without adaptation")
     runs = completed_cells(tables)
-    wide = runs[runs["fleet"] == every[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
+    wide = runs[runs["fleet"] == levels[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
     gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)
     note = ", ".join(f"{gain:+.3f} {name}" for name, gain in gains.mean().items())
     return sides(wide[ours[0][1]], wide[plain[0]], note)

@@ -117,6 +117,6 @@ def relative(jobs: Jobs, speed: float = 1.0) -> Utility:
     return Utility(value, 1.0, value, adapted=len(learned) / len(jobs.accuracy))
 
 
-def needed(wanted: float, availability: float) -> float:
+def needed_accuracy(utility: float, availability: float) -> float:
     """Return the accuracy of served jobs whose utility is `wanted`; above 1 it is out of reach."""
-    return wanted / availability
+    return utility / availability

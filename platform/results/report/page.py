@@ -164,8 +164,8 @@ def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, 
 def _commands(run: Run, command: str) -> list[str]:
     """List the command that started the run, if recorded, and the one that repeats it exactly."""
     typed = run.info.get("command")
-    words = typed if isinstance(typed, str) else as_typed(*typed) if typed else ""
-    return [line for line in (words, as_typed("driftlab", command, run.path / "spec.yaml")) if line]
+    started_by = typed if isinstance(typed, str) else as_typed(*typed) if typed else ""
+    return [line for line in (started_by, as_typed("driftlab", command, run.path / "spec.yaml")) if line]
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:

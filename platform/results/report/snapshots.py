@@ -57,8 +57,8 @@ def strips(
     found = []
     for setting in sorted(set(joined["setting"])):
         strip = _strip(setting, first_stream(joined, setting), frames, styles)
-        asked = runs[runs["setting"] == setting]
-        named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(unnamed_classes)
+        cells = runs[runs["setting"] == setting]
+        named = measure(cells) == SEGMENTATION.measure and not set(cells["workload"]) & set(unnamed_classes)
         found.append(strip if named else replace(strip, classes=()))  # the names are those of street scenes
     return found
 
@@ -72,9 +72,9 @@ def first_stream(joined: pd.DataFrame, setting: str) -> pd.DataFrame:
 
 def evenly_spaced(times_s: pd.Series, most: int) -> tuple[float, ...]:
     """Return at most `most` recorded moments, evenly spaced."""
-    every = sorted(set(times_s))
-    count = min(most, len(every))
-    return tuple(every[k * len(every) // count] for k in range(count))
+    recorded = sorted(set(times_s))
+    count = min(most, len(recorded))
+    return tuple(recorded[k * len(recorded) // count] for k in range(count))
 
 
 def score_notes(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
@@ -113,10 +113,10 @@ def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
     for png in maps:
         with Image.open(io.BytesIO(png)) as image:
             used |= {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or ()}
-    known = {tuple(int(part) for part in PALETTE[label]): name for label, name in enumerate(CLASSES)}
-    if used - known.keys() - {tuple(int(part) for part in PALETTE[IGNORE])}:
+    palette = {tuple(int(part) for part in PALETTE[label]): name for label, name in enumerate(CLASSES)}
+    if used - palette.keys() - {tuple(int(part) for part in PALETTE[IGNORE])}:
         return ()
-    return tuple((name, "#{:02x}{:02x}{:02x}".format(*colour)) for colour, name in known.items() if colour in used)
+    return tuple((name, "#{:02x}{:02x}{:02x}".format(*colour)) for colour, name in palette.items() if colour in used)
 
 
 def _source(png: bytes | None, smooth: bool = False) -> str | None:

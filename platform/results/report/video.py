@@ -52,7 +52,7 @@ def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame
     tiles = [Tile("frame", _sprite(shown["image"], times, size, smooth=True), ())]
     if shown["truth"].notna().any():
         tiles.append(Tile("truth", _sprite(shown["truth"], times, size), ()))
-    for system in _cast(here, styles):
+    for system in _shown_systems(here, styles):
         own = here[here["system"] == system].set_index("time_s")
         notes = score_notes(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
         tiles.append(Tile(system, _sprite(own["prediction"], times, size), notes))
@@ -60,13 +60,13 @@ def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame
     return Video(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
 
 
-def _cast(here: pd.DataFrame, styles: StyleMap) -> list[str]:
+def _shown_systems(here: pd.DataFrame, styles: StyleMap) -> list[str]:
     """Return the method with the highest score and the system without adaptation."""
-    there = here.drop_duplicates("system").set_index("system")
-    there = there.loc[[name for name in styles if name in there.index]]
-    methods = there[there["bound"].isna()]
+    systems = here.drop_duplicates("system").set_index("system")
+    systems = systems.loc[[name for name in styles if name in systems.index]]
+    methods = systems[systems["bound"].isna()]
     best = methods["score"].astype(float).fillna(-1.0).idxmax() if len(methods) else None
-    return [*([str(best)] if best is not None else []), *there[there["bound"] == "no_adaptation"].index]
+    return [*([str(best)] if best is not None else []), *systems[systems["bound"] == "no_adaptation"].index]
 
 
 def _sprite(

@@ -77,8 +77,8 @@ def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
     """Merge defaults with given parameters, without defaults of parameters that the other version lacks."""
     slots = {}
     for family in FAMILIES:
-        mine, known = all_params(part[family]), all_params(other[family])
-        unknown = part[family].get("defaults", {}).keys() - known.keys()
+        mine, theirs = all_params(part[family]), all_params(other[family])
+        unknown = part[family].get("defaults", {}).keys() - theirs.keys()
         same = part[family]["name"] == other[family]["name"]
         kept = {key: value for key, value in mine.items() if not same or key not in unknown}
         slots[family] = {"name": part[family]["name"], **kept}

@@ -53,9 +53,9 @@ def seal_of(file: Path) -> Seal | None:
     """Read the seal of a `runs` file; None if an older driftlab wrote the file or the seal is damaged."""
     try:
         found = json.loads((pq.read_schema(file).metadata or {})[KEY])
-        given = found["origin"]
-        origin = None if given is None else Origin(dict(given["spec"]), dict(given["versions"]))
-        if origin is not None and origin.digest != given["hash"]:
+        recorded = found["origin"]
+        origin = None if recorded is None else Origin(dict(recorded["spec"]), dict(recorded["versions"]))
+        if origin is not None and origin.digest != recorded["hash"]:
             return None
         return Seal(origin, dict(found["files"]))
     except (KeyError, TypeError, ValueError, RecursionError):

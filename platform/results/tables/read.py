@@ -224,8 +224,8 @@ def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path
 def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:
     """Insert the columns that identify the cell in front of every row of a table."""
     places = pc.index_in(rows["cell"], runs["cell"].combine_chunks())
-    known = {name: runs[name].combine_chunks().take(places) for name in IDENTITY}
-    return pa.table({"cell": rows["cell"], **known, **{name: rows[name] for name in rows.column_names[1:]}})
+    identity = {name: runs[name].combine_chunks().take(places) for name in IDENTITY}
+    return pa.table({"cell": rows["cell"], **identity, **{name: rows[name] for name in rows.column_names[1:]}})
 
 
 def _read(file: Path, table: str, folder: Path, only: Sequence[str] = ()) -> pa.Table:

@@ -222,15 +222,15 @@ def _plain(value: Any) -> Any:
 
 def _convert(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast to a wider number type only: a fraction never becomes a count, nor a number a text."""
-    given = array.type
-    number = pa.types.is_integer(given) or (pa.types.is_floating(given) and pa.types.is_floating(kind))
+    current = array.type
+    number = pa.types.is_integer(current) or (pa.types.is_floating(current) and pa.types.is_floating(kind))
     if (
-        given == kind
-        or pa.types.is_null(given)
+        current == kind
+        or pa.types.is_null(current)
         or (number and (pa.types.is_integer(kind) or pa.types.is_floating(kind)))
     ):
         return array.cast(kind)
-    raise TypeError(f"values are {given}")
+    raise TypeError(f"values are {current}")
 
 
 def _is_scalar(values: Any) -> bool:

@@ -44,14 +44,14 @@ def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> s
 
     Comments and the summary do not count. Defaults count as code.
     """
-    asked = _asked(name, size, package)
-    if not asked:
+    content = _content(name, size, package)
+    if not content:
         return None
     sets = read_yaml(read_text(package / SETS))
-    return hashlib.sha256(json.dumps([asked, sets], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([content, sets], sort_keys=True).encode()).hexdigest()
 
 
-def _asked(name: str, size: str | None, package: Path) -> list[object]:
+def _content(name: str, size: str | None, package: Path) -> list[object]:
     """List the content of an experiment's file at a size, then that of the files that it `extends`."""
     file = package / EXPERIMENTS / f"{name}.yaml"
     if not file.is_file():
@@ -59,4 +59,4 @@ def _asked(name: str, size: str | None, package: Path) -> list[object]:
     document = read_yaml(read_text(file))
     sizes, base = document.pop("sizes", {}), document.get("extends")
     usual = {key: value for key, value in document.items() if key not in ("size", "summary")}
-    return [usual, sizes.get(size), *(_asked(base, size, package) if base else ())]
+    return [usual, sizes.get(size), *(_content(base, size, package) if base else ())]

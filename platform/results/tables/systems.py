@@ -72,8 +72,8 @@ def all_params(slot: Mapping[str, Any]) -> dict[str, Any]:
     return {**slot.get("defaults", {}), **given}
 
 
-def _slot(given: Mapping[str, Any]) -> Slot:
-    return Slot(given["name"], tuple(sorted((key, _hashable(value)) for key, value in all_params(given).items())))
+def _slot(slot: Mapping[str, Any]) -> Slot:
+    return Slot(slot["name"], tuple(sorted((key, _hashable(value)) for key, value in all_params(slot).items())))
 
 
 def _hashable(value: Any) -> Any:

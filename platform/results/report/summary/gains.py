@@ -133,9 +133,11 @@ def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
 
 def _judged(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:
     """Count the reproduced claims, and list those that were not."""
-    held = [verdict.claim.id for verdict in verdicts if verdict.word == "reproduced"]
-    fell = [verdict.claim.id for verdict in verdicts if verdict.word == "not reproduced"]
-    if not held and not fell:
+    reproduced = [verdict.claim.id for verdict in verdicts if verdict.word == "reproduced"]
+    failed = [verdict.claim.id for verdict in verdicts if verdict.word == "not reproduced"]
+    if not reproduced and not failed:
         return []
-    text = f"{len(held)} of {count(len(held) + len(fell), 'claim')} reproduced"
-    return [HeadlineLine("✓" if not fell else "✗", text + (f"; not reproduced: {', '.join(fell)}." if fell else "."))]
+    text = f"{len(reproduced)} of {count(len(reproduced) + len(failed), 'claim')} reproduced"
+    return [
+        HeadlineLine("✓" if not failed else "✗", text + (f"; not reproduced: {', '.join(failed)}." if failed else "."))
+    ]

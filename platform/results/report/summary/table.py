@@ -41,14 +41,14 @@ def unsent(view: View) -> list[str]:
         return []
     sent = (runs["uplink_bytes"] + runs["downlink_bytes"]).groupby(runs["system"]).sum()
     names = runs["streaming"].str.split("(").str[0]  # without parameters
-    would = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
-    mute = [name for name in view.styles if name in would and sent.get(name) == 0]
+    senders = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
+    silent = [name for name in view.styles if name in senders and sent.get(name) == 0]
     if not sent.any():
-        cause = "" if mute else " No system of this run uses a link."
+        cause = "" if silent else " No system of this run uses a link."
         found = [f"Nothing was sent in this run.{cause}"]
     else:
         found = []
-    return found + ([f"No bytes were sent by {', '.join(mute)}. {UNSENT_HINT}"] if mute else [])
+    return found + ([f"No bytes were sent by {', '.join(silent)}. {UNSENT_HINT}"] if silent else [])
 
 
 def _run_size(view: View) -> str:
