@@ -128,7 +128,7 @@ def _grid(view: View, found: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
     served = seen.groupby(["fleet", "system"])["processed"].mean()
     rows = {
-        name: [_entry(mean[(name, *place)], best[place]) for place in columns]
+        name: [_entry(mean[name, kind, pressure], best[kind, pressure]) for kind, pressure in columns]
         + [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
         for name in styles
     }
