@@ -58,4 +58,4 @@ def ask(name: str, tables: Tables) -> Measured | Untestable:
 
 
 def word(name: str, tables: Tables) -> str:
-    return judge(every_claim()[name], ask(name, tables)).word
+    return judge(every_claim()[name], ask(name, tables)).result

@@ -117,7 +117,7 @@ def test_a_search_is_timed_by_the_choices_between_windows():
 @pytest.mark.parametrize("claim", ["AS-3", "AS-5", "AS-6", "AS-13", "AS-15"])
 def test_what_no_table_tells_is_sent_to_no_other_run(claim: str):
     (verdict,) = evaluate(tables().run, [claim], tables=tables())
-    assert (verdict.word, verdict.note) == ("not testable here", every_claim()[claim].not_testable)
+    assert (verdict.result, verdict.note) == ("not testable here", every_claim()[claim].not_testable)
 
 
 def test_latency_is_told_of_frames_that_were_answered():

@@ -243,7 +243,7 @@ class TestHouse:
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):
-            assert verdict.word == "not testable here", verdict.claim.id
+            assert verdict.result == "not testable here", verdict.claim.id
             untold = bool(verdict.claim.not_testable)
             assert verdict.note.endswith(f": run {verdict.claim.experiment}") != untold
         own = Made({"name": "ams-table1"})

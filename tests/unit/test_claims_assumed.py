@@ -55,7 +55,7 @@ def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
         tables = taught(1, duration_s=duration_s)
         tables.run.spec["name"] = "here"
         (verdict,) = base.evaluate(tables.run, tables=tables)
-        words[duration_s] = verdict.word
+        words[duration_s] = verdict.result
     assert words == {149.0: "not testable here", 150.0: "reproduced"}
 
 

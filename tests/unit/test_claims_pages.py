@@ -67,7 +67,7 @@ def test_lines_of_the_words_of_today_are_judged_as_they_were():
     for found in newest(read_ledger(LEDGER)).values():
         claim = every_claim()[found["claim"]]
         if (found["rule"], found["paper"], found["unit"]) == (claim.rule, claim.paper, claim.unit):
-            assert pages.verdict_of(claim, found).word == found["verdict"]
+            assert pages.verdict_of(claim, found).result == found["verdict"]
 
 
 @needs_ledger

@@ -121,7 +121,7 @@ class TestRows:
 
 
 def judged(word: str, name: str) -> Any:
-    return SimpleNamespace(word=word, claim=SimpleNamespace(id=name))
+    return SimpleNamespace(result=word, claim=SimpleNamespace(id=name))
 
 
 def test_claims_that_fell_are_named_and_those_that_held_counted():
@@ -147,7 +147,7 @@ class TestUnsent:
         assert "ams" not in first
         assert "ams" in second
         assert "tent" not in second
-        assert set(unsent(view(rows))) <= set(summarise(view(rows)).words)
+        assert set(unsent(view(rows))) <= set(summarise(view(rows)).sentences)
 
     def test_a_run_of_systems_without_links_is_no_fault(self):
         (told,) = unsent(view([run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]))

@@ -24,7 +24,7 @@ from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.results.tables import recorder, schema
 from driftlab.platform.results.tables.diff import differences
-from driftlab.platform.results.tables.origin import Seal, seal_of, sealed
+from driftlab.platform.results.tables.origin import Seal, seal_of, with_seal
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder, finished_cells
 from driftlab.platform.results.tables.search import SEARCH_TABLES
@@ -88,7 +88,7 @@ def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_
     for file in (run / "tables/runs").iterdir():
         seal = seal_of(file)
         others = {name: digest for name, digest in seal.files.items() if name != "updates"}
-        pq.write_table(sealed(pq.read_table(file), Seal(seal.origin, others)), file)
+        pq.write_table(with_seal(pq.read_table(file), Seal(seal.origin, others)), file)
     found = open_run(run).table("updates")
     assert (len(found), found.schema) == (0, schema.TABLES["updates"])
 

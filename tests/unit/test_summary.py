@@ -84,14 +84,14 @@ class TestSharing:
         runs = [run_row("a"), run_row("b")]
         shares = [share(app, cell=runs[0]["cell"], accuracy=0.9) for app in "xy"]
         shares += [share(app, cell=runs[1]["cell"], latency_ms=60.0) for app in "xy"]
-        (words,) = sharing.show(view(["a", "b"], shares, *runs)).words
+        (words,) = sharing.show(view(["a", "b"], shares, *runs)).sentences
         assert numbers_in(words) == [2, 83.3, 0.9]
         assert words.index(" b ") < words.index("83.3") < words.index(" a are the most accurate (0.900)")
-        (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).words
+        (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).sentences
         assert numbers_in(alone) == [2, 50.0]
 
     def test_bounds_are_not_among_the_words(self):
-        assert sharing.show(view(["a"], [share("x"), share("y")], run_row("a", bound="oracle"))).words == []
+        assert sharing.show(view(["a"], [share("x"), share("y")], run_row("a", bound="oracle"))).sentences == []
 
     def test_a_system_that_failed_has_a_row_without_numbers(self):
         shares = [share(app, cell="a/w/one/seed-0") for app in "xy"]
@@ -124,7 +124,7 @@ class TestWhoNeverRuns:
 
     def test_it_is_among_the_words_of_the_report(self):
         summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))
-        assert summary.words[-1] == summary.parts[-1].warnings[0]
+        assert summary.sentences[-1] == summary.parts[-1].warnings[0]
 
 
 def test_how_often_networks_need_more_memory_than_there_is_is_said():

@@ -26,7 +26,7 @@ DASH = "–"
 NO_RUN = "testable by no run"
 RELATIONS = "driftlab.platform.results.relations"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
-Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
+ClaimResult = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
 Strength = Literal["quantitative", "direction", "by construction", "information"]
 STRENGTHS: Mapping[str, Strength] = {"sign": "direction", "ge": "direction", "le": "direction", "info": "information"}
 
@@ -94,7 +94,7 @@ class Verdict:
     """A claim with its measured value and the result of its rule."""
 
     claim: Claim
-    word: Word
+    result: ClaimResult
     measured: Measured | None
     note: str
 
@@ -189,7 +189,7 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
             "unit": verdict.claim.unit,
             "rule": verdict.claim.rule,
             "strength": verdict.claim.strength,
-            "verdict": verdict.word,
+            "verdict": verdict.result,
             "note": verdict.note,
         }
         for verdict in verdicts
@@ -204,22 +204,22 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     return [
         (
             f"{verdict.claim.id}: {verdict.claim.sentence}",
-            of_paper(verdict.claim),
-            of_ours(verdict),
-            of_span(verdict),
+            format_paper(verdict.claim),
+            format_value(verdict),
+            format_interval(verdict),
             verdict.claim.strength,
-            verdict.word + (f" ({verdict.note})" if verdict.note else ""),
+            verdict.result + (f" ({verdict.note})" if verdict.note else ""),
         )
         for verdict in verdicts
     ]
 
 
-def counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
+def count_results(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """Count the verdicts by their word; claims that no run can judge are counted separately."""
-    return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.word for verdict in verdicts))
+    return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.result for verdict in verdicts))
 
 
-def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
+def untestable_by_reason(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """Map identifiers of untestable claims, joined where they share a reason, to that reason."""
     reasons: dict[str, str] = {}
     for verdict in verdicts:
@@ -228,7 +228,7 @@ def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
     return {names: reason for reason, names in reasons.items()}
 
 
-def of_paper(claim: Claim) -> str:
+def format_paper(claim: Claim) -> str:
     """Format the paper's value, or the limit that the rule sets."""
     if claim.paper is None:
         return DASH
@@ -236,12 +236,12 @@ def of_paper(claim: Claim) -> str:
     return side + _number(claim.paper, claim)
 
 
-def of_ours(verdict: Verdict) -> str:
+def format_value(verdict: Verdict) -> str:
     """Format the measured value."""
     return _number(verdict.measured.value, verdict.claim) if verdict.measured else DASH
 
 
-def of_span(verdict: Verdict) -> str:
+def format_interval(verdict: Verdict) -> str:
     """Format the interval and the number of its values."""
     found = verdict.measured
     if found is None or found.low is None or found.high is None:

@@ -61,7 +61,7 @@ def _of_verdict(verdict: Verdict, seeds: Sequence[int]) -> Line:
         "high": found.high,
         "n": found.n,
         "per_seed": [found.by_seed.get(seed) for seed in seeds] if found.by_seed else None,
-        "verdict": verdict.word,
+        "verdict": verdict.result,
         "note": verdict.note,
     }
 

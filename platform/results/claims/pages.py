@@ -22,7 +22,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import DataError
-from driftlab.platform.results.claims.base import NO_RUN, Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
+from driftlab.platform.results.claims.base import (
+    NO_RUN,
+    Claim,
+    Verdict,
+    every_claim,
+    format_interval,
+    format_paper,
+    format_value,
+    judge,
+)
 from driftlab.platform.results.claims.ledger import Digests, Key, Line, newest, read_ledger, stale
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.relations.base import Untestable
@@ -108,11 +117,11 @@ def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
     verdict = verdict_of(claim, line)
     cells = (
         f"{claim.id}: {claim.sentence} ({claim.source})",
-        of_paper(claim),
-        of_ours(verdict),
-        of_span(verdict),
+        format_paper(claim),
+        format_value(verdict),
+        format_interval(verdict),
         claim.strength,
-        f"{verdict.word}: {verdict.note}" if verdict.note else verdict.word,
+        f"{verdict.result}: {verdict.note}" if verdict.note else verdict.result,
         f"{claim.experiment}, *stale*" if line and evidence.stale(line) else claim.experiment,
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

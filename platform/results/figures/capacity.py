@@ -42,7 +42,7 @@ def show(view: View) -> FigureContent | None:
         for place in list(dict.fromkeys(sized["place"]))[:MOST]
     ]
     grown = unscaled(view.tables)
-    grids = [_by_rank(sized, grown, styles), *_kept(view, sized, unit)]
+    grids = [_by_rank(sized, grown, styles), *_memory_grids(view, sized, unit)]
     return FigureContent(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, styles)
 
 
@@ -98,7 +98,7 @@ def _entry(accuracy: float, work: float, best: float) -> GridCell:
     return GridCell(f"{100 * accuracy:.1f}", "" if work != work else f"{100 * work:.0f} % of MACs", accuracy == best)
 
 
-def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
+def _memory_grids(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
     """Compare the memory of all sizes, if a run has both nested and independent networks."""
     nested = {name: member.nested for name, member in view.members("scaling").items()}
     kept = {

@@ -104,7 +104,7 @@ def _domains(found: SearchResults) -> Grid:
     return Grid("setting", ("domain", "defaults", "recommended"), rows)
 
 
-def matters(found: SearchResults) -> FigureContent | None:
+def explained_variance(found: SearchResults) -> FigureContent | None:
     """Draw the share of the variance of each objective that each setting explains."""
     shares = {one.metric: importance(found.full, found.space, one.metric) for one in found.objectives}
     shares = {metric: each for metric, each in shares.items() if each}
@@ -145,12 +145,12 @@ SEARCH_FIGURES: Sequence[Figure] = (
     Figure("front", "Pareto front", front),
     Figure("progress", "Progress", progress),
     Figure("parallel", "Settings", parallel),
-    Figure("importance", "Importance of settings", matters),
+    Figure("importance", "Importance of settings", explained_variance),
     Figure("budget", "Budget", budget),
 )
 
 
-def words(found: SearchResults) -> list[str]:
+def summarise_search(found: SearchResults) -> list[str]:
     """Summarise the search and its result in a few sentences."""
     spent, spec, best = found.budget, found.spec, found.best
     sentences = [

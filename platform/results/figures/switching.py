@@ -43,7 +43,7 @@ def show(view: View) -> FigureContent | None:
     systems = {kind: of_kind(view.tables, kind)["system"].iloc[0] for kind in KINDS}
     styles = {kind: style for name, style in view.styles.items() for kind in KINDS if systems[kind] == name}
     changes = _by_place(changes)
-    panel = Panel("energy of random switches", partial(_draw, curves=_drawn(changes, byte_j), styles=styles))
+    panel = Panel("energy of random switches", partial(_draw, curves=_energy_curves(changes, byte_j), styles=styles))
     return FigureContent(NOTE, [panel], _grids(changes), styles)
 
 
@@ -59,7 +59,7 @@ def walk(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.cumsum([rng.integers(count), *steps]) % count
 
 
-def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
+def _energy_curves(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
     """Accumulate the energy of switches along one walk, nested and independent; average over applications."""
     sums: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
     for (draw, workload, app), own in changes.groupby(APP):

@@ -36,14 +36,14 @@ class Untestable(Exception):
         self.reason = reason
 
 
-def sides(ours: pd.Series, theirs: pd.Series, note: str = "") -> pd.DataFrame:
+def pair_rows(ours: pd.Series, theirs: pd.Series, note: str = "") -> pd.DataFrame:
     """Return rows with two measurements of the same places and seeds."""
     import pandas as pd
 
     return with_note(pd.DataFrame({"ours": ours, "theirs": theirs}), note)
 
 
-def single(value: pd.Series, note: str = "") -> pd.DataFrame:
+def value_rows(value: pd.Series, note: str = "") -> pd.DataFrame:
     """Return rows with one measurement."""
     return with_note(value.to_frame("value"), note)
 

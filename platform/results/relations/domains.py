@@ -16,8 +16,8 @@ from driftlab.platform.results.relations.base import (
     members,
     no_rows,
     of_kinds,
-    sides,
-    single,
+    pair_rows,
+    value_rows,
     with_note,
 )
 from driftlab.platform.results.tables.read import Tables
@@ -119,7 +119,7 @@ def gains_over_baselines(tables: Tables, network: NetworkSize, subset: BaselineS
         return no_rows()
     gains = after[names].rsub(after["ours"], axis=0)
     note = ", ".join(f"{name} {gain:+.3f}" for name, gain in gains.mean().sort_values().items())
-    return single(gains.mean(axis=1), note)
+    return value_rows(gains.mean(axis=1), note)
 
 
 def accuracy_of_best_baseline(tables: Tables, network: NetworkSize, subset: BaselineSet = "others") -> pd.DataFrame:
@@ -128,7 +128,7 @@ def accuracy_of_best_baseline(tables: Tables, network: NetworkSize, subset: Base
     if after.empty or not names:
         return no_rows()
     best = str(after[names].mean().idxmax())
-    return sides(after["ours"], after[best], f"the best is {best}")
+    return pair_rows(after["ours"], after[best], f"the best is {best}")
 
 
 def gains_of_batch_norms(tables: Tables, network: NetworkSize) -> pd.DataFrame:
@@ -138,7 +138,7 @@ def gains_of_batch_norms(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     plain = [name for name in of_kinds(tables, kind) if name in after]
     if after.empty or not names or not plain:
         return no_rows()
-    return single(after[names].mean(axis=1) - after[plain[0]])
+    return value_rows(after[names].mean(axis=1) - after[plain[0]])
 
 
 def costs_of_baselines(
@@ -156,16 +156,16 @@ def costs_of_baselines(
         return no_rows()
     means = paid.groupby("system")[column].mean()
     ratios = (means[names] / means[ours[0]]).sort_values()
-    return single(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
+    return value_rows(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
 
 
-def costs_on_closest_device(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame:
+def smallest_cost_factor(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame:
     """List the factors of `costs_of_baselines` on the device where they are smallest."""
     factors = _by_fleet(tables, column, network)
     if factors is None:
         return no_rows()
     note = ", ".join(f"{fleet} {ratio:.3g}" for fleet, ratio in factors.mean().sort_values().items())
-    return single(factors.min(axis=1), note)
+    return value_rows(factors.min(axis=1), note)
 
 
 def costs_over_devices(tables: Tables, column: str, network: NetworkSize, fleets: list[str]) -> pd.DataFrame:
@@ -173,7 +173,7 @@ def costs_over_devices(tables: Tables, column: str, network: NetworkSize, fleets
     factors = _by_fleet(tables, column, network)
     if factors is None or not set(fleets) <= set(factors):
         return no_rows()
-    return sides(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
+    return pair_rows(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
 
 
 def _by_fleet(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame | None:
@@ -194,7 +194,7 @@ def saved_memory(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     if not ours or not names:
         return no_rows()
     saved = 1 - wide[names].rdiv(wide[ours[0]], axis=0)
-    return single(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
+    return value_rows(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
 
 
 def costs_of_members(tables: Tables, column: str, network: NetworkSize, names: Sequence[str]) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def costs_of_the_largest(tables: Tables, column: str, network: NetworkSize, larg
         return no_rows()
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
     ours, theirs = (wide[group] for group in groups)
-    return sides(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
+    return pair_rows(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
 
 
 def phases_by_size(tables: Tables, network: NetworkSize) -> pd.DataFrame:
@@ -232,7 +232,7 @@ def phases_by_size(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     if not quick or not slow or not ours:
         return no_rows()
     wide = tables.once(costs).pivot_table("phase_s", ["workload", "seed"], "system")
-    return sides(wide[[*slow, *ours]].min(axis=1), wide[quick].max(axis=1))
+    return pair_rows(wide[[*slow, *ours]].min(axis=1), wide[quick].max(axis=1))
 
 
 def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
@@ -242,7 +242,7 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     if after.empty or not all(names):
         return no_rows("needs both systems through domains with frames to adapt on")
     better, worse = (after[group].mean(axis=1) for group in names)
-    return sides(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
+    return pair_rows(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
 
 
 def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
@@ -251,7 +251,7 @@ def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     if not all(names):
         return no_rows("needs both systems through domains")
     spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
-    return sides(*(spread[name] for name in names))
+    return pair_rows(*(spread[name] for name in names))
 
 
 def _names(tables: Tables, network: NetworkSize, subset: BaselineSet) -> list[str]:
@@ -281,4 +281,4 @@ def forgotten(tables: Tables) -> pd.DataFrame:
         return no_rows("needs recurring domains")
     last = found[found["round"] == found["round"].max()]
     worst = last.groupby("system")["lost"].mean().sort_values()
-    return single(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")
+    return value_rows(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")

@@ -11,8 +11,8 @@ from driftlab.platform.results.relations.base import (
     completed_cells,
     members,
     no_rows,
-    sides,
-    single,
+    pair_rows,
+    value_rows,
 )
 from driftlab.platform.results.tables.read import Tables
 
@@ -60,7 +60,7 @@ def devices_by_slowdown(tables: Tables) -> pd.DataFrame:
         raise Untestable("training intervals never adapted, both sides lost the same; streams need still scenes")
     served, without = _served(adaptive), _served(steady)
     note = f"{served.mean():.3g} with, {without.mean():.3g} without; tried up to {adaptive['devices'].max()}"
-    return sides(served, without, note)
+    return pair_rows(served, without, note)
 
 
 def patient_devices(tables: Tables) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def patient_devices(tables: Tables) -> pd.DataFrame:
     if (served == most).all() and most < MORE:
         raise Untestable(f"{most} devices were served, and no larger fleet ran; size=full has larger ones")
     means = lost.groupby("devices")["loss"].mean()
-    return single(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
+    return value_rows(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
 
 
 def losses_by_patience(tables: Tables) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def losses_by_patience(tables: Tables) -> pd.DataFrame:
         return no_rows(f"needs AMS with and without patience {SHARING}")
     most = plain["devices"].max()
     means = [stats.over_seeds(lost[lost["devices"] == most].set_index("seed")["loss"]) for lost in (plain, patient)]
-    return sides(
+    return pair_rows(
         means[0], means[1], f"of {most} devices each loses {means[1].mean():.3f} instead of {means[0].mean():.3f}"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from driftlab.platform.results.relations.base import STREAM, by_seed, completed_cells, no_rows, single
+from driftlab.platform.results.relations.base import STREAM, by_seed, completed_cells, no_rows, value_rows
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.forecasting import ForecastKind, score_forecasts
 
@@ -68,7 +68,7 @@ def forecast_gains(tables: Tables, fleets: Sequence[str], kind: ForecastKind = "
         return no_rows(f"needs the fleets {', '.join(absent)}, whose devices have a load")
     wide = own.groupby(["seed", "fleet"])["skill"].agg(fmean).unstack("fleet")[list(fleets)]
     note = ", ".join(f"{fleet} {100 * fmean(wide[fleet].dropna()):+.1f} %" for fleet in fleets)
-    return single(by_seed([(int(seed), fmean(each)) for seed, *each in wide.dropna().itertuples()]), note)
+    return value_rows(by_seed([(int(seed), fmean(each)) for seed, *each in wide.dropna().itertuples()]), note)
 
 
 def stated_errors(tables: Tables) -> pd.Series:

@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.results.relations.base import members, no_rows, sides, single, with_columns, with_note
+from driftlab.platform.results.relations.base import members, no_rows, pair_rows, value_rows, with_columns, with_note
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.measured import paged_bytes
 
@@ -127,13 +127,13 @@ def gains_of_residual(tables: Tables) -> pd.DataFrame:
     note = f"at least as good at {(gains >= 0).mean():.0%} of {len(gains)} points"
     if "random" in found:
         note += f"; over a random choice {(found['trr'] - found['random']).mean():+.3f}".replace("-", "\u2212")
-    return single(gains.groupby(APP).mean(), note)
+    return value_rows(gains.groupby(APP).mean(), note)
 
 
 def gains_of_descendants(tables: Tables) -> pd.DataFrame:
     """List the gain in accuracy of nested over independent networks of the same size, by application."""
     gains = _gains(tables)
-    return no_rows() if gains.empty else single(gains.groupby(APP)["gain"].mean())
+    return no_rows() if gains.empty else value_rows(gains.groupby(APP)["gain"].mean())
 
 
 def gains_by_size(tables: Tables) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def gains_by_size(tables: Tables) -> pd.DataFrame:
         return no_rows()
     by_app = gains.sort_values("macs").groupby(APP)["gain"]
     small, large = by_app.apply(lambda each: each.iloc[:2].mean()), by_app.apply(lambda each: each.iloc[-2:].mean())
-    return sides(small, large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
+    return pair_rows(small, large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
 
 
 def _gains(tables: Tables) -> pd.DataFrame:
@@ -157,7 +157,7 @@ def smaller_descendants(tables: Tables) -> pd.DataFrame:
     descendants = of_kind(tables, "nested")[lambda rows: rows["system"].isin(smaller)]
     both = descendants.merge(unscaled(tables), on=APP, suffixes=("", "_whole"))
     ratio = both["macs"] / both["macs_whole"]
-    return single(ratio < 1, f"{ratio.min():.0%} to {ratio.max():.0%} of the whole") if len(both) else no_rows()
+    return value_rows(ratio < 1, f"{ratio.min():.0%} to {ratio.max():.0%} of the whole") if len(both) else no_rows()
 
 
 def memory_of_nested(tables: Tables) -> pd.DataFrame:
@@ -167,7 +167,7 @@ def memory_of_nested(tables: Tables) -> pd.DataFrame:
         return no_rows()
     largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
     note = " MB for ".join(f"{each.groupby('draw').sum().mean() / 1e6:.3g}" for each in (largest, together)) + " MB"
-    return sides(largest, together, note)
+    return pair_rows(largest, together, note)
 
 
 def saved_kernels(tables: Tables) -> pd.DataFrame:
@@ -209,7 +209,7 @@ def energy_of_switches(tables: Tables) -> pd.DataFrame:
         return no_rows()
     moved = (changes["loaded"] + changes["dropped"]).groupby([changes[key] for key in [*APP, "kind"]]).mean()
     spent = (1000 * byte_j * moved).unstack("kind")
-    rows = sides(spent[INDEPENDENT], spent[NESTED])
+    rows = pair_rows(spent[INDEPENDENT], spent[NESTED])
     saved = rows["ours"] - rows["theirs"]
     note = f"{rows['theirs'].mean():.3g} J against {rows['ours'].mean():.3g} J"
     return with_note(rows, f"{note}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")

@@ -14,8 +14,8 @@ from driftlab.platform.results.relations.base import (
     members,
     no_rows,
     of_one_network,
-    sides,
-    single,
+    pair_rows,
+    value_rows,
     with_columns,
     with_note,
 )
@@ -166,7 +166,7 @@ def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
         place = [workload] * (len(workloads) > 1) + [fleet] * (len(fleets) > 1 or len(workloads) == 1)
         gain = f" ({100 * means[workload, fleet]:+.1f})" if len(best) > 1 else ""
         notes.append(f"{name} on {' '.join(place)}{gain}")
-    return sides(own, theirs, f"compared with {', '.join(notes)}")
+    return pair_rows(own, theirs, f"compared with {', '.join(notes)}")
 
 
 def latency_of_whole(tables: Tables) -> pd.DataFrame:
@@ -174,7 +174,7 @@ def latency_of_whole(tables: Tables) -> pd.DataFrame:
     rows, ours, exits = _compared(tables)
     whole = max(exits, key=lambda name: exits[name] or LAST)
     own = rows.loc[ours]["latency_ms"]
-    both = sides(own, rows.loc[whole]["latency_ms"].reindex(own.index))
+    both = pair_rows(own, rows.loc[whole]["latency_ms"].reindex(own.index))
     return with_note(both, _under_each_load(1 - both["ours"] / both["theirs"]))
 
 
@@ -192,7 +192,7 @@ def loss_below_whole(tables: Tables) -> pd.DataFrame:
     lost = (both["accuracy_whole"] - both["accuracy"]) * both["window_s"]
     by = [both[name] for name in CELL]
     means = lost.groupby(by).sum() / both["window_s"].groupby(by).sum()
-    return single(means, _under_each_load(means))
+    return value_rows(means, _under_each_load(means))
 
 
 def accuracy_by_exit(tables: Tables, late: int, early: int) -> pd.DataFrame:
@@ -213,7 +213,7 @@ def costs_rise(tables: Tables) -> pd.DataFrame:
     if rows.empty:
         return no_rows(NOT_RUN)
     steps = rows.groupby(["cell", "app"])[["latency_ms", "memory_bytes", "macs"]].diff().dropna()
-    return single((steps > 0).all(axis=1))
+    return value_rows((steps > 0).all(axis=1))
 
 
 def choices(tables: Tables) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def choices(tables: Tables) -> pd.DataFrame:
     if not ours:
         return no_rows(NOT_RUN)
     rows = with_columns(tables, "variants", "system")
-    return single(rows[rows["system"] == ours].groupby(STREAM).size())
+    return value_rows(rows[rows["system"] == ours].groupby(STREAM).size())
 
 
 def search_times(tables: Tables) -> pd.DataFrame:
@@ -235,7 +235,7 @@ def search_times(tables: Tables) -> pd.DataFrame:
     rows = rows[(rows["system"] == ours) & between & (rows["host_schedule_seconds"] > 0)]
     took = rows.groupby(["seed", "cell"])[["host_schedule_seconds", "latency_ms"]].median()
     took_ms = 1000 * took["host_schedule_seconds"]
-    return single(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the latency of a frame")
+    return value_rows(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the latency of a frame")
 
 
 def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
@@ -244,7 +244,7 @@ def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
     light = light[light["network"] != TRANSFORMER]
     if exits.empty or light.empty:
         return no_rows()
-    both = sides(*(stats.over_seeds(rows.set_index("seed")[column]) for rows in (exits, light))).dropna()
+    both = pair_rows(*(stats.over_seeds(rows.set_index("seed")[column]) for rows in (exits, light))).dropna()
     best = light.sort_values("accuracy").iloc[-1]
     note = f"of {len(light)} light networks, the best is {best['network']} with {100 * best['accuracy']:.1f} %"
     return of_one_network(both, note) if len(both) == 1 else with_note(both, "")
@@ -253,7 +253,7 @@ def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
 def cost_of_light(tables: Tables, column: str) -> pd.DataFrame:
     """List the cost of the light networks relative to that of the exits, by seed."""
     both = exits_and_light(tables, column)
-    factors = single(both["theirs"] / both["ours"])
+    factors = value_rows(both["theirs"] / both["ours"])
     factors.attrs = both.attrs
     return factors
 
@@ -264,7 +264,7 @@ def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame
     light = light[light["network"].isin(networks)]
     if exits.empty or light.empty:
         return no_rows(f"needs exits of a network (branches) and {', '.join(networks)} (light)")
-    both = sides(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
+    both = pair_rows(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
     return of_one_network(both, ONE_NETWORK) if len(both) == 1 else both
 
 
@@ -286,7 +286,7 @@ def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
 
 def _compare_loaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
     found = _loaded(deadlines(tables), tables)
-    both = sides(*(found.loc[name][column] for name in (ours, theirs)))
+    both = pair_rows(*(found.loc[name][column] for name in (ours, theirs)))
     return with_note(both, _under_each_load(both["ours"] - both["theirs"]))
 
 

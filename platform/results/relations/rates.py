@@ -17,9 +17,9 @@ from driftlab.platform.results.relations.base import (
     first_of,
     members,
     no_rows,
-    sides,
-    single,
+    pair_rows,
     slot,
+    value_rows,
     with_columns,
 )
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
@@ -63,7 +63,7 @@ def losses_by_horizon(tables: Tables) -> pd.DataFrame:
     wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
-    return sides(short_soon - short_late, long_soon - long_late, note)
+    return pair_rows(short_soon - short_late, long_soon - long_late, note)
 
 
 def scores_by_horizon(tables: Tables) -> pd.DataFrame:
@@ -83,7 +83,7 @@ def scores_by_horizon(tables: Tables) -> pd.DataFrame:
     note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.sort_index().items())
     if scores.idxmax() >= half["duration_s"].max():
         raise Untestable(f"the best horizon exceeds the streams of {half['duration_s'].max():g} s ({note})")
-    return single(scores, note)
+    return value_rows(scores, note)
 
 
 def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
@@ -105,7 +105,7 @@ def rates_by_motion(tables: Tables) -> pd.DataFrame:
     The labels of the two previous intervals determine the rate of a buffer, so the speed of these intervals counts.
     """
     buffers, rows = tables.once(_buffers), []
-    buffers = buffers[buffers["system"].isin(_quickest(tables))]
+    buffers = buffers[buffers["system"].isin(_fastest_system(tables))]
     for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
         trajectory = part["trajectory"].iloc[0]
         if trajectory is None or set(stops(trajectory)) != {True, False}:
@@ -115,7 +115,7 @@ def rates_by_motion(tables: Tables) -> pd.DataFrame:
         speed = (ended_m - began_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
         rows.append((seed, later["rate"][fast].mean(), later["rate"][~fast].mean()))
-    return sides(*(by_seed([(row[0], row[side]) for row in rows]) for side in (1, 2)))
+    return pair_rows(*(by_seed([(row[0], row[side]) for row in rows]) for side in (1, 2)))
 
 
 def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
@@ -128,7 +128,7 @@ def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
-    return single(last, note)
+    return value_rows(last, note)
 
 
 def rates_within_bounds(tables: Tables) -> pd.DataFrame:
@@ -141,7 +141,7 @@ def rates_within_bounds(tables: Tables) -> pd.DataFrame:
     rates = streams["samples"].sum() / streams["gap_s"].sum()
     member = slot(tables, "ams", "streaming")
     inside = rates.between(member["min_fps"], member["max_fps"])
-    return single(inside, f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
+    return value_rows(inside, f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
 
 
 def changes_by_control(tables: Tables) -> pd.DataFrame:
@@ -154,7 +154,7 @@ def changes_by_control(tables: Tables) -> pd.DataFrame:
     changes = settled.groupby(STREAM)["rate"].diff().abs()
     wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device", "app"], "system")
     scaled, tanh = (wide[modes[mode]] for mode in ("scaled", "tanh"))
-    return sides(scaled, tanh, f"{scaled.mean():.3f} against {tanh.mean():.3f} {HZ} from buffer to buffer")
+    return pair_rows(scaled, tanh, f"{scaled.mean():.3f} against {tanh.mean():.3f} {HZ} from buffer to buffer")
 
 
 def encoding_times(tables: Tables) -> pd.DataFrame:
@@ -165,10 +165,10 @@ def encoding_times(tables: Tables) -> pd.DataFrame:
     if took.empty:
         return no_rows()
     note = f"on this host; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
-    return single(took.groupby("seed")["host_pack_seconds"].max(), note)
+    return value_rows(took.groupby("seed")["host_pack_seconds"].max(), note)
 
 
-def _quickest(tables: Tables) -> list[str]:
+def _fastest_system(tables: Tables) -> list[str]:
     """Return the AMS system with the shortest interval, which resolves short stops."""
     adaptive = {name: one for name, one in members(tables, "streaming", "ams").items() if one["control"] != "fixed"}
     return sorted(adaptive, key=lambda name: adaptive[name]["interval_s"])[:1]

@@ -13,9 +13,9 @@ from driftlab.platform.results.relations.base import (
     completed_cells,
     first_of,
     no_rows,
+    pair_rows,
     pairs,
-    sides,
-    single,
+    value_rows,
     with_columns,
     with_note,
 )
@@ -62,7 +62,7 @@ def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> p
     by_value = gains.groupby(["workload", "seed"]).mean().unstack("workload")
     lowest, *_, highest = by_value.columns
     note = ", ".join(f"{value:g}: {mean:+.3f}" for value, mean in by_value.mean().items())
-    return sides(by_value[highest], by_value[lowest], f"by {setting} {note}")
+    return pair_rows(by_value[highest], by_value[lowest], f"by {setting} {note}")
 
 
 def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def strategies(tables: Tables) -> pd.DataFrame:
     }
     note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items()).replace("-", "−")
     seeds = pd.DataFrame(steps).groupby("seed").mean().rename_axis(columns="workload")
-    return single(seeds.unstack(), note)
+    return value_rows(seeds.unstack(), note)
 
 
 def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
     if not set(names) <= set(sizes.index.get_level_values("system")):  # an update that is not accepted counts nothing
         return no_rows()
-    return sides(*(sizes[name] for name in names))
+    return pair_rows(*(sizes[name] for name in names))
 
 
 def received(tables: Tables, system: str) -> pd.DataFrame:
@@ -118,7 +118,7 @@ def received(tables: Tables, system: str) -> pd.DataFrame:
         return no_rows(f"needs '{system}'")
     bits = (runs["downlink_kbps"] * 1000 / runs["parameters"]).mean()
     note = f"{runs['uplink_kbps'].mean():.3g} kbit/s up; {bits:.2g} bit per parameter and second down"
-    return single(runs.set_index("seed")["downlink_kbps"], note)
+    return value_rows(runs.set_index("seed")["downlink_kbps"], note)
 
 
 def improved_frames(tables: Tables) -> pd.DataFrame:
@@ -132,7 +132,7 @@ def improved_frames(tables: Tables) -> pd.DataFrame:
     better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
     shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
     note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
-    return with_note(sides(shares["ams"], shares["one_time"]).dropna(), note)
+    return with_note(pair_rows(shares["ams"], shares["one_time"]).dropna(), note)
 
 
 def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
@@ -145,7 +145,7 @@ def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
     )
     frames = frames[~frames["appearance_drift"].eq(True)]
     still = frames[frames.groupby(CELL)["changes"].transform("max") == 0]
-    return single(still.groupby(CELL)["gain"].mean()) if len(still) else no_rows("every stream changes its scene")
+    return value_rows(still.groupby(CELL)["gain"].mean()) if len(still) else no_rows("every stream changes its scene")
 
 
 def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:
@@ -153,7 +153,7 @@ def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:
     gains = _gains_after_the_update(tables)
     if False not in gains:
         raise Untestable("no new scene after the update")
-    return single(gains[False].dropna())
+    return value_rows(gains[False].dropna())
 
 
 def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
@@ -161,7 +161,7 @@ def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
     gains = _gains_after_the_update(tables).dropna()
     if set(gains) != {True, False} or gains.empty:
         raise Untestable("needs both known and new scenes after the update")
-    return sides(gains[False], gains[True])
+    return pair_rows(gains[False], gains[True])
 
 
 def _once_and_never(tables: Tables) -> pd.DataFrame:

@@ -14,9 +14,9 @@ from driftlab.platform.results.relations.base import (
     Untestable,
     members,
     no_rows,
-    sides,
-    single,
+    pair_rows,
     slot,
+    value_rows,
     with_columns,
     with_note,
 )
@@ -197,7 +197,7 @@ def avoidable_bytes(tables: Tables) -> pd.DataFrame:
     up = found["variant"] > found["before"]
     why = "by construction, a switch moves only the difference"  # each network is a prefix of one vector
     wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"])
-    return single(wrong, f"{up.sum()} up and {(~up).sum()} down; {why}")
+    return value_rows(wrong, f"{up.sum()} up and {(~up).sum()} down; {why}")
 
 
 def concurrency(tables: Tables) -> pd.DataFrame:
@@ -207,7 +207,7 @@ def concurrency(tables: Tables) -> pd.DataFrame:
     counts = _arrivals(tables).groupby(["cell", "device", "time_s"]).size()
     shares = 100 * counts.value_counts(normalize=True).reindex(list(PAPER_CONCURRENT), fill_value=0.0)
     note = ", ".join(f"{number}: {share:.1f} %" for number, share in shares.items())
-    return _counted(sides(shares, pd.Series(PAPER_CONCURRENT), note), len(counts))
+    return _counted(pair_rows(shares, pd.Series(PAPER_CONCURRENT), note), len(counts))
 
 
 def shares_of_applications(tables: Tables) -> pd.DataFrame:
@@ -262,7 +262,7 @@ def points_of_frontier(tables: Tables, objective: str, at: str, column: str) -> 
     counted = traces[traces["workload"].isin(whole.index)].set_index(["workload", "seed"])["value"]
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
     note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
-    return single(counted, f"{note}; {without_crossing}" if ends else note)
+    return value_rows(counted, f"{note}; {without_crossing}" if ends else note)
 
 
 def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
@@ -280,7 +280,7 @@ def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
     mean_gaps = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
     others = ", ".join(text for name, text in mean_gaps.items() if name not in used)
     note = ", ".join(mean_gaps[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
-    return single(pd.concat([gaps[name] for name in used]), note + (f"; not counted: {others}" if others else ""))
+    return value_rows(pd.concat([gaps[name] for name in used]), note + (f"; not counted: {others}" if others else ""))
 
 
 def costs_of_greedy_methods(tables: Tables) -> pd.DataFrame:
@@ -296,7 +296,7 @@ def costs_of_greedy_methods(tables: Tables) -> pd.DataFrame:
     best = min(steepest, key=lambda name: float(found[name].mean()))
     took = _decision_s(tables)
     note = ", ".join(f"{name} {1000 * took[name].mean():.2g} ms" for name in (ahead[0], *steepest))
-    return sides(found[best], found[ahead[0]], f"a decision takes {note}")
+    return pair_rows(found[best], found[ahead[0]], f"a decision takes {note}")
 
 
 def decision_times(tables: Tables) -> pd.DataFrame:
@@ -312,7 +312,7 @@ def decision_times(tables: Tables) -> pd.DataFrame:
     if not both:
         return no_rows()
     kept, replanned = (_decision_s(tables)[name] for name in both[0])
-    return sides(kept, replanned, f"of {1000 * replanned.mean():.2g} ms")
+    return pair_rows(kept, replanned, f"of {1000 * replanned.mean():.2g} ms")
 
 
 def _decision_s(tables: Tables) -> dict[str, pd.Series]:

@@ -17,8 +17,8 @@ from driftlab.platform.results.relations.base import (
     learners,
     members,
     no_rows,
-    sides,
-    single,
+    pair_rows,
+    value_rows,
     with_columns,
     with_note,
 )
@@ -215,7 +215,7 @@ def ranks(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
     """List the rank correlation of systems with and without time pressure, at one pressure, by seed."""
     found = rank_agreement(tables, kind)
     here = found[found["pressure"] == pressure]
-    return single(here.set_index("seed")["agreement"])
+    return value_rows(here.set_index("seed")["agreement"])
 
 
 def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) -> pd.DataFrame:
@@ -224,7 +224,7 @@ def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) ->
     if found.empty:
         return no_rows()
     wide = found.pivot_table("agreement", "seed", "pressure")
-    return sides(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
+    return pair_rows(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
 
 
 def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
@@ -236,13 +236,13 @@ def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
     runs = runs[~runs["system"].isin(list(stopping(tables)))]
     wide = runs.pivot_table("score_frame", ["seed", "system"], "fleet").dropna()
     ends = wide[[levels[0].fleet, levels[-1].fleet]]
-    return single(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
+    return value_rows(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
 
 
 def lost_places(tables: Tables) -> pd.DataFrame:
     """List the share of timed places that the best system without time pressure does not win, by seed."""
     found = tables.once(utilities)
-    return single(lost_by_the_best(found, TIMED)) if len(found) else no_rows()
+    return value_rows(lost_by_the_best(found, TIMED)) if len(found) else no_rows()
 
 
 def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) -> pd.DataFrame:
@@ -255,7 +255,7 @@ def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) 
         return no_rows()
     rest = wide.drop(columns=own)
     note = f"{wide[own].mean().idxmax()} against {rest.mean().idxmax()}"
-    return sides(wide[own].max(axis=1), rest.max(axis=1), note)
+    return pair_rows(wide[own].max(axis=1), rest.max(axis=1), note)
 
 
 def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
@@ -266,7 +266,7 @@ def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.Dat
     )
     if wide.empty:
         return no_rows()
-    both = sides(wide["offline", 0.0], wide[kind, pressure])
+    both = pair_rows(wide["offline", 0.0], wide[kind, pressure])
     worst = (both["ours"] - both["theirs"]).groupby("system").mean().sort_values()
     return with_note(both, f"{worst.iloc[0]:.3f} {worst.index[0]} to {worst.iloc[-1]:.3f} {worst.index[-1]}")
 
@@ -282,4 +282,4 @@ def scores_by_budget(tables: Tables, member: str) -> pd.DataFrame:
     wide = runs[runs["fleet"] == levels[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
     gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)
     note = ", ".join(f"{gain:+.3f} {name}" for name, gain in gains.mean().items())
-    return sides(wide[ours[0][1]], wide[plain[0]], note)
+    return pair_rows(wide[ours[0][1]], wide[plain[0]], note)

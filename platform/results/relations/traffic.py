@@ -21,10 +21,10 @@ from driftlab.platform.results.relations.base import (
     members,
     no_rows,
     of_kinds,
+    pair_rows,
     pairs,
-    sides,
-    single,
     slot,
+    value_rows,
     with_columns,
     with_note,
 )
@@ -63,7 +63,7 @@ def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
         streets[cell["workload"]].append(factor)
     note = ", ".join(f"{name} {np.exp(np.mean(np.log(factors))):.2g}" for name, factors in streets.items())
     note += f"; at least: in {above} of {len(rows)} cells no threshold reached the score of AMS" if above else ""
-    return single(by_seed(rows), note)
+    return value_rows(by_seed(rows), note)
 
 
 def slopes(tables: Tables) -> pd.DataFrame:
@@ -76,7 +76,7 @@ def slopes(tables: Tables) -> pd.DataFrame:
         used = [cells[cells["system"].isin(names) & (cells[DOWN] > 0)] for names in kinds]
         found.append((seed, *(stats.slope(np.log(own[DOWN]), own["score"]) for own in used)))
     both = [by_seed([(row[0], row[side]) for row in found]) for side in (1, 2)]
-    return sides(both[0], both[1], "per e-fold of downlink")
+    return pair_rows(both[0], both[1], "per e-fold of downlink")
 
 
 def dense_downlinks(tables: Tables) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View, view_of
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
@@ -108,7 +108,7 @@ def compose_search(run: Run) -> Page:
         title=str(run.spec["name"]),
         question=str(run.spec.get("summary") or ""),
         warnings=[],
-        summary=Summary((), words(found), ()),
+        summary=Summary((), summarise_search(found), ()),
         styles={},
         measure="",
         sections=_sections(found, SEARCH_FIGURES),
@@ -196,10 +196,10 @@ def _render(template: str, page: Page) -> str:
     environment.filters |= {
         "dashes": _dashes,
         "shape": _shape,
-        "counted": claims.counted,
-        "of_paper": claims.of_paper,
-        "of_ours": claims.of_ours,
-        "of_span": claims.of_span,
+        "count_results": claims.count_results,
+        "format_paper": claims.format_paper,
+        "format_value": claims.format_value,
+        "format_interval": claims.format_interval,
     }
     return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
 

@@ -47,7 +47,7 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     return lines
 
 
-def departures(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> list[str]:
+def figure_differences(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> list[str]:
     """List the figures of two runs that differ by more than a share of the larger one, except times."""
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
     cells = (set(figures_of(left)), set(figures_of(right)))

@@ -42,7 +42,7 @@ class Seal:
     files: Mapping[str, str]
 
 
-def sealed(table: pa.Table, seal: Seal) -> pa.Table:
+def with_seal(table: pa.Table, seal: Seal) -> pa.Table:
     """Put a seal into the metadata of a `runs` table."""
     origin = None if seal.origin is None else {**asdict(seal.origin), "hash": seal.origin.digest}
     text = json.dumps({"origin": origin, "files": dict(seal.files)}, sort_keys=True)

@@ -17,7 +17,7 @@ from driftlab.errors import DataError
 from driftlab.platform.core.files import atomic_write
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
-from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, sealed
+from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, with_seal
 from driftlab.platform.results.tables.schema import TABLES, version_of
 
 FAILED = "it had failed"  # why a cell runs again although its files are intact
@@ -50,7 +50,7 @@ class Recorder:
         for name in OTHERS:
             write_table(tables[name], file := table_file(self._tables, name, cell))
             digests[name] = digest_of(file)
-        write_table(sealed(tables["runs"], Seal(origin, digests)), last)
+        write_table(with_seal(tables["runs"], Seal(origin, digests)), last)
         return Reply(facts={name: len(table) for name, table in tables.items()})
 
 

@@ -64,7 +64,7 @@ class Part:
 
     columns: Sequence[Column]
     rows: Sequence[Row]
-    words: Sequence[str]
+    sentences: Sequence[str]
     note: str
     warnings: Sequence[str] = ()  # printed in the terminal too
 

@@ -75,7 +75,7 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
 
 def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[HeadlineLine]:
     """Return the main results in a few lines: verdicts against the reference, reproduced claims."""
-    return [*_compared(view), *_judged(verdicts)]
+    return [*_compared(view), *_claims_line(verdicts)]
 
 
 def _compared(view: View) -> list[HeadlineLine]:
@@ -131,10 +131,10 @@ def _basis(view: View, compared: Sequence[Comparison], name: str) -> str:
     return f"Differences in {name}, averaged over {places}; {interval}."
 
 
-def _judged(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:
+def _claims_line(verdicts: Sequence[Verdict]) -> list[HeadlineLine]:
     """Count the reproduced claims, and list those that were not."""
-    reproduced = [verdict.claim.id for verdict in verdicts if verdict.word == "reproduced"]
-    failed = [verdict.claim.id for verdict in verdicts if verdict.word == "not reproduced"]
+    reproduced = [verdict.claim.id for verdict in verdicts if verdict.result == "reproduced"]
+    failed = [verdict.claim.id for verdict in verdicts if verdict.result == "not reproduced"]
     if not reproduced and not failed:
         return []
     text = f"{len(reproduced)} of {count(len(reproduced) + len(failed), 'claim')} reproduced"

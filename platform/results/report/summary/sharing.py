@@ -68,9 +68,11 @@ def show(view: View) -> Part | None:
         return None
     found = lines(view)
     sentences = [
-        _in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:MOST_SENTENCES]
+        _sentence([line for line in found if line.setting == setting]) for setting in view.settings()[:MOST_SENTENCES]
     ]
-    return Part(COLUMNS, list(map(_row, found)), list(filter(None, sentences)), NOTE, never_ran(view) + too_large(view))
+    return Part(
+        COLUMNS, list(map(_row, found)), list(filter(None, sentences)), NOTE, never_ran(view) + memory_exceeded(view)
+    )
 
 
 def lines(view: View) -> list[SharingLine]:
@@ -113,7 +115,7 @@ def never_ran(view: View) -> list[str]:
     ends = rows.groupby(["setting", "system", "app", "cell", "device"])
     found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
     apps = found.groupby(["setting", "system", "app"])
-    warnings = [_waited(app) for _, app in apps if app["waits"].any()]
+    warnings = [_never_ran_sentence(app) for _, app in apps if app["waits"].any()]
     more = (
         [f"{len(warnings) - MOST_SENTENCES} more never run; table `shares` lists them."]
         if len(warnings) > MOST_SENTENCES
@@ -122,7 +124,7 @@ def never_ran(view: View) -> list[str]:
     return warnings[:MOST_SENTENCES] + more
 
 
-def too_large(view: View) -> list[str]:
+def memory_exceeded(view: View) -> list[str]:
     """Return warnings for networks that exceed the memory, which the status quo does not check."""
     rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
     held_bytes = rows.groupby(["setting", "system", "cell", "device", "time_s"])["memory_bytes"].sum()
@@ -139,7 +141,7 @@ def too_large(view: View) -> list[str]:
     return warnings[:MOST_SENTENCES]
 
 
-def _waited(app: pd.DataFrame) -> str:
+def _never_ran_sentence(app: pd.DataFrame) -> str:
     waits = app[app["waits"]]
     first = waits.iloc[0]
     part = "" if len(waits) == len(app) else f" on {len(waits)} of {len(app)} devices and seeds"
@@ -174,7 +176,7 @@ def _row(line: SharingLine) -> Row:
     return Row(line.setting, line.system, line.bound, line.failed, texts)
 
 
-def _in_words(here: Sequence[SharingLine]) -> str:
+def _sentence(here: Sequence[SharingLine]) -> str:
     methods = [line for line in here if line.bound is None and line.frames]
     if not methods:
         return ""

@@ -21,7 +21,7 @@ class Summary:
     """Headline, sentences and tables of a run."""
 
     findings: Sequence[HeadlineLine]
-    words: Sequence[str]
+    sentences: Sequence[str]
     parts: Sequence[Part]
     unsent: Sequence[str] = ()  # warnings on unused links, printed in the terminal too
 
@@ -29,7 +29,7 @@ class Summary:
 def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     """Return the summary of a run with every part that has data."""
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
-    sentences = [sentence for part in parts for sentence in (*part.words, *part.warnings)]
+    sentences = [sentence for part in parts for sentence in (*part.sentences, *part.warnings)]
     silent = unsent(view)
     return Summary(headline(view, verdicts), [_run_size(view), *silent, *sentences], parts, silent)
 
