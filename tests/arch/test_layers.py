@@ -302,7 +302,11 @@ def test_root_folders_hide_nothing(root: Path, folder: str):
             "from driftlab.platform.results.figures.b import c",
         ),
         (results_that_draw, "driftlab.platform.results.figures.a", "from driftlab.datasets.streets import travel"),
-        (results_that_draw, "driftlab.platform.results.claims.a", "from driftlab.datasets.catalogue import scene_properties"),
+        (
+            results_that_draw,
+            "driftlab.platform.results.claims.a",
+            "from driftlab.datasets.catalogue import scene_properties",
+        ),
         (torch_at_import, "driftlab.platform.results.a", "import torch.nn as nn"),
     ],
 )

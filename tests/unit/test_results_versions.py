@@ -26,7 +26,7 @@ from driftlab.platform.results.tables import recorder, schema
 from driftlab.platform.results.tables.diff import differences
 from driftlab.platform.results.tables.origin import Seal, seal_of, with_seal
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.results.tables.recorder import Recorder, finished_cells
+from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 from driftlab.platform.results.tables.systems import NESTED, Slot, every_system, slots_of
 
@@ -108,7 +108,7 @@ def test_other_major_versions_are_refused_whatever_their_spec_is(run, version):
         f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x. "
         "Read them with the driftlab that wrote them; its version and commit are in run.json."
     )
-    for read in (lambda: open_run(run), lambda: finished_cells(str(run))):
+    for read in (lambda: open_run(run), lambda: factory.finished_cells(str(run))):
         with pytest.raises(DataError, match=re.escape(message)):
             read()
     (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
@@ -132,21 +132,21 @@ def test_searches_of_other_major_versions_are_refused(tmp_path):
 def test_cells_of_another_minor_version_run_again(run):
     (one, other) = sorted((run / "tables/runs").iterdir())
     rewrite(run, "runs", lambda table: table, "5.99")
-    assert finished_cells(str(run)) == set()
+    assert factory.finished_cells(str(run)) == set()
     cell = "no_custom/w/two-phones/seed-0"
     Recorder(str(run)).write(cell, factory.rows("no_custom", "w", 0, 4.0, 1.0, False))
-    assert finished_cells(str(run)) == {cell}
+    assert factory.finished_cells(str(run)) == {cell}
     assert open_run(run).versions() == [schema.SCHEMA_VERSION, "5.99"]
     assert len(open_run(run).table("runs")) == len({one, other})
 
 
 def test_cells_with_other_columns_run_again(run):
-    cells = finished_cells(str(run))
+    cells = factory.finished_cells(str(run))
     assert len(cells) == 2
     (first, second) = sorted(cells)
     rewrite(run, "runs", lambda table: table.drop_columns(["tuned"]) if first in table["cell"].to_pylist() else table)
     assert recorder.reason_to_repeat(run / "tables", first) == "its tables have other columns than the present schema"
-    assert finished_cells(str(run)) == {second}
+    assert factory.finished_cells(str(run)) == {second}
 
 
 @pytest.mark.slow

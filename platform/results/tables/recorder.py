@@ -54,20 +54,12 @@ class Recorder:
         return Reply(facts={name: len(table) for name, table in tables.items()})
 
 
-def finished_cells(directory: str) -> set[str]:
-    """Return the cells that need no repetition on resume: they succeeded and their files are unchanged.
-
-    A cell of another minor schema version or with other columns counts as not finished, as a run must not mix versions.
-    Another major version raises DataError, so that its files are not overwritten.
-    """
-    tables = Path(directory) / "tables"
-    rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
-    cells = [row["cell"][0].as_py() for row in rows if row is not None and len(row)]
-    return {cell for cell in cells if reason_to_repeat(tables, cell) is None}
-
-
 def reason_to_repeat(tables: Path, cell: str) -> str | None:
-    """Return why a cell with a `runs` file must run again; None if all its files can be kept."""
+    """Return why a cell with a `runs` file must run again on resume; None if all its files can be kept.
+
+    A cell of another minor schema version or with other columns runs again, as a run must not mix versions. Another
+    major version raises DataError, so that its files are not overwritten.
+    """
     file = table_file(tables, "runs", cell)
     row = _readable(file, "runs")
     if row is None or len(row) != 1:
