@@ -32,16 +32,12 @@ def export(directory: str | Path, target: str, out: str | Path | None = None) ->
 
 def _csv(run: Run, folder: Path) -> None:
     """Write every table and view; images become files, and their columns hold the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (*TABLES, *VIEWS):
-        _write_csv(_with_files(run.table(name), folder), folder / f"{name}.csv")
-
-
-def _write_csv(table: pa.Table, file: Path) -> None:
     import pyarrow.csv
 
-    with atomic_write(file) as draft:
-        pyarrow.csv.write_csv(table, draft)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (*TABLES, *VIEWS):
+        with atomic_write(folder / f"{name}.csv") as draft:
+            pyarrow.csv.write_csv(_with_files(run.table(name), folder), draft)
 
 
 def _with_files(table: pa.Table, folder: Path) -> pa.Table:

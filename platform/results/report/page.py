@@ -126,15 +126,11 @@ def compose_search(run: Run) -> Page:
 
 def _video_workloads(run: Run) -> set[str]:
     """Return the workloads whose first application has a video file, whose classes have no names here."""
-    parts = run.spec.get("workloads", ())
-    return {
-        part.get("alias") or label_of(part["name"]) for part in parts if _watched_first(part).startswith(VIDEO_PREFIX)
+    streams = {
+        part.get("alias") or label_of(part["name"]): str((part.get("apps") or [{}])[0].get("workload") or part["name"])
+        for part in run.spec.get("workloads", ())
     }
-
-
-def _watched_first(part: Mapping[str, Any]) -> str:
-    apps: Sequence[Mapping[str, Any]] = part.get("apps") or [{}]
-    return str(apps[0].get("workload") or part["name"])
+    return {name for name, stream in streams.items() if stream.startswith(VIDEO_PREFIX)}
 
 
 def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Section]:

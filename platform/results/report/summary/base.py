@@ -115,11 +115,6 @@ def half(found: Estimate, scale: float = 1.0, digits: int = 3) -> str:
     return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
 
 
-def signed(value: float) -> str:
-    """Format a difference with its sign."""
-    return f"{value:+.3f}".replace("-", "\u2212")
-
-
 def percent(found: Estimate | None) -> str:
     """Format a share in per cent and half of its interval, or a dash."""
     return DASH if found is None else f"{100 * found.mean:.1f}{half(found, 100, 1)}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
-from driftlab.platform.results.figures.plots import measure
+from driftlab.platform.results.figures.plots import measure, signed
 from driftlab.platform.results.relations.base import pairs
 from driftlab.platform.results.relations.comparison import Comparison, compare
-from driftlab.platform.results.report.summary.base import DASH, count, half, signed
+from driftlab.platform.results.report.summary.base import DASH, count, half
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 
 MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "inconclusive": "≈"}
@@ -34,7 +34,7 @@ class Gain:
     @property
     def text(self) -> str:
         """Format the difference and half of its interval."""
-        return signed(self.difference.mean) + half(self.difference) if self.difference else DASH
+        return signed(self.difference.mean, 3) + half(self.difference) if self.difference else DASH
 
     @property
     def mark(self) -> str:
