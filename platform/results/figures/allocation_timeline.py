@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, lowest
 from driftlab.platform.results.relations.sharing import allocations, allocations_once
 from driftlab.platform.results.relations.time_series import join_windows
 
@@ -37,7 +37,7 @@ def show(view: View) -> FigureContent | None:
         return None
     sizes = view.tables.frame("variants").groupby(["cell", "device", "app"], sort=False).size()
     drawn = {
-        f"{setting}: {system}": join_windows(_one_device(own))
+        f"{setting}: {system}": join_windows(lowest(own, "seed", "device")[lambda part: part["time_s"] < MOST_S])
         for setting, here in rows.groupby("setting")
         for system in view.one_of_each()[:SYSTEMS]
         if len(own := here[here["system"] == system])
@@ -47,12 +47,6 @@ def show(view: View) -> FigureContent | None:
         _panel(title, each.assign(height=each["inference_share"] / highest), sizes) for title, each in drawn.items()
     ]
     return FigureContent(NOTE.format(most=MOST_S, highest=100 * highest), panels, _grids(view))
-
-
-def _one_device(rows: pd.DataFrame) -> pd.DataFrame:
-    own = rows[rows["seed"] == rows["seed"].min()]
-    own = own[own["device"] == own["device"].min()]
-    return own[own["time_s"] < MOST_S]
 
 
 def _panel(title: str, stays: pd.DataFrame, sizes: pd.Series) -> Panel:

@@ -123,6 +123,13 @@ def _name(system: Any) -> str:
     return str(system.get("name", "")) if isinstance(system, Mapping) else str(system)
 
 
+def lowest(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Select the rows with the lowest value of each column, one column after the other."""
+    for column in columns:
+        rows = rows[rows[column] == rows[column].min()]
+    return rows
+
+
 def common(names: Sequence[str]) -> str:
     """Return the common prefix of several names, without trailing numbers."""
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, lowest
 from driftlab.platform.results.relations.time_series import score_within_windows
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def show(view: View) -> FigureContent | None:
 
 
 def _panel(name: str, rows: pd.DataFrame) -> Panel:
-    own = rows[rows["seed"] == rows["seed"].min()]
-    own = own[own["cell"] == own["cell"].min()]
-    own = own[own["device"] == own["device"].min()]
+    own = lowest(rows, "seed", "cell", "device")
     apps = sorted(set(own["app"]))
     return Panel(name, partial(_draw_lanes, rows=own, apps=apps), FRAME + LANE * len(apps), JOBS)
 

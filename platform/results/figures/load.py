@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, lowest
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.relations.base import STREAM
 from driftlab.platform.results.relations.loads import HORIZON, misses, skills, stated_errors
@@ -51,7 +51,8 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for setting, here in rows.groupby("setting"):
         for system in _shown(view, set(here["system"])):
-            own = _one_app(here[here["system"] == system])
+            own = lowest(here[here["system"] == system], "seed", "device", "app")
+            own = own[own["time_s"] < MOST_S].sort_values("time_s")
             place = tuple(own[STREAM].iloc[0])
             late = missed[missed[STREAM].eq(list(place)).all(axis="columns") & missed["missed"]]
             times_ms = networks[networks[STREAM].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
@@ -66,12 +67,6 @@ def _shown(view: View, names: set[str]) -> list[str]:
     first = {member.name: name for name, member in reversed(present.items())}.values()
     some = sorted(present, key=lambda name: name not in first)[:SYSTEMS]
     return [name for name in present if name in some]
-
-
-def _one_app(rows: pd.DataFrame) -> pd.DataFrame:
-    for column in ("seed", "device", "app"):
-        rows = rows[rows[column] == rows[column].min()]
-    return rows[rows["time_s"] < MOST_S].sort_values("time_s")
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Series) -> None:
