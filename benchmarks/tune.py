@@ -196,7 +196,7 @@ def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
 def whole(space: str, overrides: list[str]) -> dict[str, Any]:
     """Run a search as it is shipped."""
     found, seconds = _tuned(space, overrides)
-    answers = {row.metric: [row.best, row.defaults, row.difference, row.answer] for row in found.held_out()}
+    answers = {row.metric: [row.best, row.defaults, row.difference, row.verdict] for row in found.held_out()}
     return {"space": space, "trials": found.budget.trials, "seconds": seconds, "held_out": answers}
 
 

@@ -18,7 +18,7 @@ RENAMED: Mapping[str, tuple[str, ...]] = {
     "again": ("timer",),
     "agreement": ("consistency_weight",),
     "alpha": ("replay_weight",),
-    "answer": ("inference_share",),
+    "answer": ("inference_share", "verdict"),
     "answer_ms": ("latency_ms",),
     "answering_j": ("inference_j",),
     "answers": ("predict_on",),

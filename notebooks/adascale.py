@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Networks that follow the load: AdaScale
 #
-# *AdaScale* (Wang et al., 2024) gives a network several operators in each stage and an exit behind each, and runs the
-# path that fits the load of the device. Its gain in latency is that over the whole network; always leaving at the first
-# exit has it too. So what is shown here is accuracy beside the deadlines that are missed.
+# *AdaScale* (Wang et al., 2024) gives a network several operators in each stage and an exit after each stage, and runs
+# the path that fits the load of the device. A fixed first exit is fast too, so the figures show accuracy over the share
+# of missed deadlines.
 #
 # Run `driftlab run adascale-loads` first. This notebook may be opened in any folder of the project: it searches upwards
 # for `runs/`.
@@ -36,7 +36,7 @@ view.runs[["setting", "system", "seed", "scaling"]]
 # %% [markdown]
 # ## Accuracy against missed deadlines
 #
-# The dashed line joins the exits of the same network. A method that follows the load should lie above it, to the left.
+# The dashed line joins the exits of the same network. A load-adaptive method should be above it, to the left.
 
 # %%
 show(view, "paths")
@@ -44,7 +44,7 @@ show(view, "paths")
 # %% [markdown]
 # ## The load and the network that runs
 #
-# What other programs use of the device, what it senses of that, and which path it runs. Ticks at the top are missed
+# CPU load of other programs, the load that the device senses, and the path that it runs. Ticks at the top are missed
 # deadlines.
 
 # %%

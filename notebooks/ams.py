@@ -12,8 +12,8 @@
 # # The figures of AMS
 #
 # *Adaptive Model Streaming* (Khani et al., ICCV 2021) shows its results in three tables and a dozen figures. Each has
-# an experiment here, and each draws itself from the tables of a run that varies what it is about; one run can have
-# several. The report of a run holds the same pictures.
+# an experiment here and is drawn from the tables of a run with the data for it. One run can have several figures. The
+# report of a run shows the same figures.
 #
 # Run an experiment first, such as `driftlab run ams-fig4`. This notebook may be
 # opened in any folder of the project: it searches upwards for `runs/`.
@@ -34,7 +34,7 @@ view = view_of(run)
 view.runs[["setting", "system", "seed", "score", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]
-# ## Tables 1 and 2: five schemes, street by street (`ams-table1`, `ams-table2`)
+# ## Tables 1 and 2: five schemes per street (`ams-table1`, `ams-table2`)
 
 # %%
 show(view, "per_workload")
@@ -42,8 +42,8 @@ show(view, "per_workload")
 # %% [markdown]
 # ## Table 3: which weights to send (`ams-table3`)
 #
-# The paper loses 0.73 points with a guided twentieth of the weights, 2.9 with a random one, and 8 to 9 with those at
-# one end of the network.
+# In the paper, 5 % of the weights cost 0.73 points of mIoU if gradients select them, 2.9 if they are random, and 8 to 9
+# if they are those at one end of the network.
 
 # %%
 show(view, "strategies")
@@ -51,14 +51,13 @@ show(view, "strategies")
 # %% [markdown]
 # ## Figure 4: score over downlink (`ams-fig4`)
 #
-# In the paper Just-In-Time needs about ten times the downlink of AMS for the same score, and its line is the steeper
-# one.
+# In the paper Just-In-Time needs about ten times the downlink of AMS for the same score, and its line is steeper.
 
 # %%
 show(view, "frontier")
 
 # %% [markdown]
-# ## Figure 5: gain frame by frame (`ams-fig5`)
+# ## Figure 5: gain per frame (`ams-fig5`)
 #
 # In the paper AMS improves 93 % of the frames, Just-In-Time 82 % and One-Time 67 %.
 
@@ -68,15 +67,15 @@ show(view, "gains")
 # %% [markdown]
 # ## Figures 6 and 10: devices that share a server (`ams-clients`)
 #
-# The paper's GPU serves 7 devices at less than a point of loss, and 9 with adaptive training intervals.
+# In the paper a GPU serves 7 devices at a loss of less than one point, and 9 with adaptive training intervals.
 
 # %%
 show(view, "clients")
 
 # %% [markdown]
-# ## Figure 8: how far back to look (`ams-horizon`)
+# ## Figure 8: training horizon (`ams-horizon`)
 #
-# In the paper a short horizon loses far more than a long one when updates come less often.
+# In the paper a short horizon loses far more than a long one when updates are less frequent.
 
 # %%
 show(view, "training_horizon")
@@ -84,8 +83,8 @@ show(view, "training_horizon")
 # %% [markdown]
 # ## Figures 3, 9 and 11: both rates (`ams-rates`)
 #
-# In the paper the rate falls while the car waits at a red light, training intervals grow on a still scene, and mean
-# rates spread over the whole range that they are allowed.
+# In the paper the sampling rate falls while the car waits at a red light, training intervals grow on a static scene,
+# and mean rates spread over their whole range.
 
 # %%
 show(view, "rates")

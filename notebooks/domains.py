@@ -9,11 +9,11 @@
 # ---
 
 # %% [markdown]
-# # Domains: what adapting gains, and what it costs
+# # Domains: gains and costs of adaptation
 #
-# A stream shows one domain after the other, and members adapt to them without labels. Two experiments ask what that is
-# worth: `elasticdnn-domains` compares a network that is cut for each domain with members that adapt one as it is, and
-# `tta-streams` lets members learn on streams that do not wait.
+# A stream shows one domain after the other, and members adapt to them without labels. Two experiments measure the gain:
+# `elasticdnn-domains` compares a network that is pruned for each domain with members that adapt an unchanged network,
+# and `tta-streams` trains members on streams that do not wait.
 #
 # Run one of them first, such as `driftlab run elasticdnn-domains`. This notebook may be opened in any folder of the
 # project: it searches upwards for `runs/`.
@@ -36,18 +36,18 @@ view.runs[["setting", "system", "seed", "adaptation", "scaling"]]
 # %% [markdown]
 # ## Before and after, accuracy against time and energy (`elasticdnn-domains`)
 #
-# In the paper a surrogate answers by 23 points better than rivals of its size and adapts in a thirty-fifth of their
-# time; it answers about as well as rivals that adapt the whole network, in a hundred-and-fortieth of theirs. Where
-# domains come back, the last panel shows what was forgotten meanwhile.
+# In the paper a surrogate is 23 points more accurate than baselines of its size and adapts 36 times faster; it is about
+# as accurate as baselines that adapt the whole network, and adapts 145 times faster. If domains recur, the last panel
+# shows forgetting.
 
 # %%
 show(view, "domains")
 
 # %% [markdown]
-# ## What time costs (`tta-streams`)
+# ## Time pressure (`tta-streams`)
 #
-# Tempora finds that the member which is best without time loses most places with it, and that ranks agree again as
-# patience grows.
+# Tempora finds that the best member without time pressure is not the best one under most time pressures, and that ranks
+# agree again as patience grows.
 
 # %%
 show(view, "utility")
@@ -56,5 +56,5 @@ show(view, "utility")
 # ## Any two systems, pair by pair
 
 # %%
-names = list(view.looks)
+names = list(view.styles)
 run.compare(names[1], names[0])

@@ -9,12 +9,13 @@
 # ---
 
 # %% [markdown]
-# # Many applications that learn on one device
+# # Many applications that train on one device
 #
-# Each application answers a stream of its own and may learn from it; a scheduler decides which of them learn, in which
-# way and on which share of the device. Run an experiment first: `driftlab run many-apps` for schedulers over ways of
-# two lengths, `driftlab run many-apps-sizes` for surrogates of three sizes, `driftlab run ekya-cameras` for two
-# cameras. This notebook may be opened in any folder of the project: it searches upwards for `runs/`.
+# Each application runs inference on its stream and may train on it; a scheduler decides which applications train, with
+# which training configuration and on which share of the device. Run an experiment first: `driftlab run many-apps` for
+# training configurations of two lengths, `driftlab run many-apps-sizes` for surrogates of three sizes,
+# `driftlab run ekya-cameras` for two cameras. This notebook may be opened in any folder of the project: it searches
+# upwards for `runs/`.
 
 # %%
 import os
@@ -32,18 +33,18 @@ view = view_of(run)
 view.runs[["setting", "system", "seed", "score", "training_j", "labelling_j"]]
 
 # %% [markdown]
-# ## Who learns when
+# ## Compute shares over time
 #
-# Below the share that answers frames, on top of it the share that labels, tries ways out and trains. Then accuracy over
-# a window, and how long decisions took.
+# Lower bars: share for inference. Upper bars: share for labelling, trials and training. Then accuracy over a window,
+# and the decision times.
 
 # %%
 show(view, "compute_shares")
 
 # %% [markdown]
-# ## What was offered and what was chosen
+# ## Training rounds
 #
-# One row per round: the chosen way, when it trained, or why nothing was learned.
+# One row per round: the chosen training configuration and its times, or the reason why nothing was trained.
 
 # %%
 rounds = run.frame("updates")

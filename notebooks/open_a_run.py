@@ -11,10 +11,10 @@
 # %% [markdown]
 # # Open a run
 #
-# This notebook reads the tables of a run and draws what its report draws. It reads nothing else: whatever you see here
-# you can compute from the same tables in your own way (`docs/tables.md` lists their columns).
+# This notebook reads the tables of a run and draws the figures of its report. It uses these tables only, so you can
+# compute everything here from them yourself (`docs/tables.md` lists their columns).
 #
-# Open it with `jupytext --to notebook notebooks/open_a_run.py`, or directly in an editor that knows percent cells.
+# Open it with `jupytext --to notebook notebooks/open_a_run.py`, or directly in an editor that supports percent cells.
 
 # %%
 import os
@@ -32,13 +32,13 @@ RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 run = driftlab.open_run(RUN)
 runs = plots.with_settings(run.frame("runs"))
 frames = run.frame("frames")
-looks = view_of(run).looks  # the colours of its report
+styles = view_of(run).styles  # the colours of its report
 runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]
 # ## Scores
 #
-# A table can also be asked in SQL; every table of the run is a view. The mean over seeds, best first:
+# Tables can also be queried in SQL; every table of the run is a view. The mean over seeds, best first:
 
 # %%
 run.sql("""
@@ -49,12 +49,12 @@ run.sql("""
 # %% [markdown]
 # ## Accuracy over time
 #
-# A thin line per seed, a strong one for their mean, a vertical rule where the scene changes.
+# Thin lines: seeds. Strong line: their mean. Vertical rules: scene changes.
 
 # %%
 for setting, here in runs[runs["status"] == "done"].groupby("setting"):
     figure, axis = plt.subplots(figsize=(9, 3.5), layout="constrained")
-    plots.accuracy(axis, here, frames[frames["cell"].isin(here["cell"])], looks)
+    plots.accuracy(axis, here, frames[frames["cell"].isin(here["cell"])], styles)
     axis.set_title(setting, loc="left")
     axis.legend(frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, -0.15))
     plt.show()
@@ -66,15 +66,15 @@ for setting, here in runs[runs["status"] == "done"].groupby("setting"):
 for setting, here in runs[runs["status"] == "done"].groupby("setting"):
     height = 0.8 + 0.4 * here["system"].nunique()  # inches
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, height), layout="constrained")
-    plots.scores(left, here, looks)
-    plots.traffic(right, here, looks)
+    plots.scores(left, here, styles)
+    plots.traffic(right, here, styles)
     figure.suptitle(setting, x=0.01, ha="left")
     plt.show()
 
 # %% [markdown]
-# ## What the models see
+# ## Frames and predictions
 #
-# Pictures are PNG bytes in a table like any other.
+# The table `snapshots` holds pictures as PNG bytes.
 
 # %%
 import io
@@ -82,7 +82,7 @@ import io
 snapshots = run.frame("snapshots").merge(runs[["cell", "system", "seed", "setting"]], on="cell")
 for setting, here in snapshots[snapshots["seed"] == snapshots["seed"].min()].groupby("setting"):
     moments = sorted(set(here["time_s"]))
-    systems = [name for name in looks if name in set(here["system"])]
+    systems = [name for name in styles if name in set(here["system"])]
     figure, axes = plt.subplots(
         len(systems) + 1, len(moments), figsize=(9, 1.2 * (len(systems) + 1)), squeeze=False, layout="constrained"
     )

@@ -9,11 +9,10 @@
 # ---
 
 # %% [markdown]
-# # A search of settings
+# # A search for settings
 #
-# `driftlab tune ams --set size=small` searches the settings of a system and leaves a folder under `runs/`. This
-# notebook reads its tables: which trials there were, which of them no other one beats, and what the recommended
-# settings gain on seeds that the search has not seen.
+# `driftlab tune ams --set size=small` searches for settings of a system and writes a folder under `runs/`. This
+# notebook reads its tables: the trials, the Pareto front, and the gain of the recommended settings on held-out seeds.
 
 # %%
 import os
@@ -31,10 +30,10 @@ found = SearchResults(run)
 run.frame("trials").dropna(axis="columns", how="all")
 
 # %% [markdown]
-# ## What the search has gained
+# ## Gain of the search
 #
-# The recommended settings and the defaults on held-out seeds, pair by pair. In the search itself the best of many
-# trials looks better than it is; this table does not.
+# The recommended settings and the defaults on held-out seeds, pair by pair. In the search itself, the score of the best
+# of many trials is too high (selection bias); on held-out seeds it is not.
 
 # %%
 show_search(found, "held_out")
@@ -42,7 +41,7 @@ show_search(found, "held_out")
 # %% [markdown]
 # ## The Pareto front
 #
-# Trials that no other one beats in every objective. The diamond has the defaults.
+# Trials that no other trial dominates. The diamond is the trial with the defaults.
 
 # %%
 show_search(found, "front")
@@ -65,7 +64,7 @@ show_search(found, "parallel")
 show_search(found, "importance")
 
 # %% [markdown]
-# ## What it took
+# ## Budget
 
 # %%
 show_search(found, "budget")

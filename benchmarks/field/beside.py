@@ -24,8 +24,8 @@ from driftlab.platform.field.tables import write_run
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.read import load
 from driftlab.platform.lab.seal import create_run, execute
-from driftlab.platform.results.tables.beside import figures_of
 from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.results.tables.run_pair import figures_of
 from driftlab.platform.sim.inline import InlineBackend
 
 SYSTEMS = ("ams", "just_in_time", "remote_tracking", "tent", "ams+nested")

@@ -32,8 +32,8 @@ def report(
 ) -> None:
     """Write report.html, a self-contained file with plots, and report.md from a run's tables."""
     from driftlab.platform.results.report.page import write_report
+    from driftlab.platform.results.tables.integrity import warnings_of
     from driftlab.platform.results.tables.read import open_run
-    from driftlab.platform.results.tables.trust import warnings_of
 
     path = write_report(run, compare_to)
     for warning in warnings_of(open_run(run)):
@@ -66,17 +66,21 @@ def claims(
     if as_json:
         origin = {key: opened.spec.get(key) for key in ("size", "seeds")}
         origin |= {"experiment": opened.spec.get("name"), "commit": opened.info.get("git_commit")}
-        print_json({"run": folder, **origin, "counts": base.counted(verdicts), "claims": base.as_records(verdicts)})
+        print_json(
+            {"run": folder, **origin, "counts": base.count_results(verdicts), "claims": base.as_records(verdicts)}
+        )
     else:
         print_note(f"Run: {folder}")
         if measured := [verdict for verdict in verdicts if verdict.measured]:
             print_table(base.COLUMNS, base.as_rows(measured), whole=("paper", "ours"))
             say()
         never = [verdict for verdict in verdicts if verdict.claim.not_testable]
-        print_table(("not testable here", "why"), base.untestable(one for one in verdicts if one not in never).items())
+        print_table(
+            ("not testable here", "why"), base.untestable_by_reason(one for one in verdicts if one not in never).items()
+        )
         say()
-        print_table((base.NO_RUN, "why"), base.untestable(never).items())
-        print_note(", ".join(f"{count} {word}" for word, count in base.counted(verdicts).items()))
+        print_table((base.NO_RUN, "why"), base.untestable_by_reason(never).items())
+        print_note(", ".join(f"{count} {word}" for word, count in base.count_results(verdicts).items()))
     if record:
         added = ledger.append(ledger.LEDGER, ledger.lines_of(opened, verdicts, ledger.Digests()))
         print_note(f"Added {added} lines to {ledger.LEDGER}")
@@ -97,18 +101,18 @@ def diff(
 
     With --tolerance, print scores and traffic of each cell for both runs, such as a simulation and a field run.
     """
-    from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
-    from driftlab.platform.results.tables.diff import departures, differences
+    from driftlab.platform.results.tables.diff import differences, figure_differences
     from driftlab.platform.results.tables.read import open_run
+    from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
 
-    differing = differences(first, second) if tolerance is None else departures(first, second, tolerance)
-    figures = [] if tolerance is None else beside(open_run(first), open_run(second))
+    differing = differences(first, second) if tolerance is None else figure_differences(first, second, tolerance)
+    figures = [] if tolerance is None else compare_figures(open_run(first), open_run(second))
     if as_json:
         listed = {"figures": [{**vars(one), "share": one.share} for one in figures]} if figures else {}
         print_json({"identical": not differing, "differences": differing, **listed})
         raise typer.Exit(1 if differing else 0)
     if figures:
-        print_table(BESIDE, rows_of(figures))
+        print_table(HEADER, rows_of(figures))
         say()
     elif differing:
         for line in differing[:MAX_SHOWN]:

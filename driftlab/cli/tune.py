@@ -173,7 +173,7 @@ def _conclude(directory: Path, as_json: bool) -> None:
 
 def _sum_up(found: SearchResults) -> None:
     """Print the leading trials and the findings at the top of the report."""
-    from driftlab.platform.results.figures.searches import front, words
+    from driftlab.platform.results.figures.searches import front, summarise_search
 
     if shown := front(found):
         (grid,) = shown.grids
@@ -182,6 +182,6 @@ def _sum_up(found: SearchResults) -> None:
         if len(rows) > SHOWN:
             say(f"and {len(rows) - SHOWN} more on the front")
         say()
-    for sentence in words(found):
+    for sentence in summarise_search(found):
         say(sentence)
     say()

@@ -14,8 +14,8 @@ from driftlab.platform.field.agent import Agent, join
 from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.field.tables import write_run
 from driftlab.platform.lab.seal import create_run
-from driftlab.platform.results.tables.beside import update_waits
 from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.results.tables.run_pair import update_waits
 
 MAX_DEVICES = 1000
 

@@ -14,7 +14,7 @@ from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import Experiment
 from driftlab.platform.results.tables.diff import spec_differences
 from driftlab.platform.results.tables.origin import Origin, cell_spec, seal_of
-from driftlab.platform.results.tables.recorder import FAILED, doubt, files_of, table_file
+from driftlab.platform.results.tables.recorder import FAILED, files_of, reason_to_repeat, table_file
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.platform.sim import rounds
 from driftlab.platform.sim.setting import Cell
@@ -44,7 +44,7 @@ def plan_of(experiment: Experiment, directory: Path) -> Plan:
         file = table_file(tables, "runs", cell.id)
         if not file.exists():
             continue
-        reason = doubt(tables, cell.id) or _other_versions(file, origins[cell.id])
+        reason = reason_to_repeat(tables, cell.id) or _other_versions(file, origins[cell.id])
         if reason is None:
             kept.add(cell.id)
             edited.update(dict.fromkeys(_edited(file, origins[cell.id])))

@@ -1,4 +1,4 @@
-"""The statistics of all results: means with their intervals, ratios, shares, slopes, ranks, pairs and verdicts.
+"""Statistics of results: means with intervals, ratios, shares, slopes, ranks, pairs and verdicts.
 
 Workloads are chosen and seeds are drawn: values are averaged over the cells of each seed first, and intervals are
 Student's t at 95 % over seeds.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 ComparisonResult = Literal["better", "worse", "inconclusive"]
-PLACES = ("workload", "fleet", "device", "app")  # what a pair has in common beside its seed
+PLACES = ("workload", "fleet", "device", "app")  # equal within a pair, as is the seed
 TAIL = 0.025  # of the distribution of the mean, outside the interval on each side
 
 
 class Estimate(NamedTuple):
-    """A mean with its 95 % interval; one value has no interval (None), which differs from an interval of width 0."""
+    """A mean with its 95 % interval; the interval of one value is None, not of width 0."""
 
     mean: float
     low: float | None
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
     n: int
 
     def within(self, least: float = -math.inf, most: float = math.inf) -> Estimate:
-        """Cut the interval to what is possible: a time is not negative, a share not above 1."""
+        """Cut the interval to possible values, such as times from 0 on."""
         if self.low is None or self.high is None:
             return self
         return self._replace(low=max(self.low, least), high=min(self.high, most))
@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
         return Estimate(scale(self.mean), low, high, self.n)
 
     def widened(self, comparisons: int) -> Estimate:
-        """Divide the chance of a miss by the number of values that this one was chosen from (Bonferroni)."""
+        """Widen the interval of a value that was selected from several (Bonferroni correction)."""
         if self.low is None:
             return self
         from scipy.special import stdtrit
@@ -53,7 +53,7 @@ class Estimate(NamedTuple):
 
 
 def mean(values: Iterable[float | None]) -> Estimate | None:
-    """Average with Student's t, leaving out what was not measured (None, NaN); None if nothing was."""
+    """Average the measured values with Student's t; None and NaN are left out, None if no value remains."""
     measured = np.array([value for value in values if value is not None and math.isfinite(value)], dtype=np.float64)
     if measured.size == 0:
         return None
@@ -67,25 +67,25 @@ def mean(values: Iterable[float | None]) -> Estimate | None:
 
 
 def ratio(logarithms: Iterable[float | None]) -> Estimate | None:
-    """Average factors as factors are averaged: by their logarithms, which are passed."""
+    """Return the geometric mean of factors, given their logarithms."""
     found = mean(logarithms)
     return None if found is None else found.rescaled(math.exp)
 
 
 def share(holds: Iterable[bool]) -> Estimate:
-    """Return the share of the cases in which something holds, without an interval."""
+    """Return the share of true cases, without an interval."""
     cases = np.array(list(holds), dtype=bool)
     return Estimate(float(cases.mean()), None, None, len(cases))
 
 
 def slope(x: Iterable[float], y: Iterable[float]) -> float:
-    """Fit a line and return its slope; NaN where all x are the same."""
+    """Fit a line and return its slope; NaN if all x are equal."""
     places, heights = (np.array(list(values), dtype=np.float64) for values in (x, y))
     return float(np.polyfit(places, heights, 1)[0]) if len(np.unique(places)) > 1 else math.nan
 
 
 def rank_correlation(ours: Sequence[float] | Floats, theirs: Sequence[float] | Floats) -> float:
-    """Correlate two orders (Spearman); equal values share their rank, and one rank of all gives NaN."""
+    """Return Spearman's rank correlation; equal values share a rank, NaN if a side is constant."""
     from scipy.stats import rankdata
 
     ranks = np.array([rankdata(ours), rankdata(theirs)])
@@ -100,9 +100,10 @@ def over_seeds(values: pd.Series) -> pd.Series:
 def means(
     rows: pd.DataFrame, by: Iterable[str], value: str, *, least: float = -math.inf, most: float = math.inf
 ) -> pd.DataFrame:
-    """Average a column over the cells of each seed, then over seeds: `by`, `mean`, `low` and `high` of 95 %, `n`.
+    """Average a column over the cells of each seed, then over seeds, by group.
 
-    Intervals end at the least and the most that is possible.
+    Columns are those of `by`, `mean`, `low` and `high` of the 95 % interval, and `n`. Intervals are cut at `least` and
+    `most`.
     """
     import pandas as pd
 
@@ -116,24 +117,24 @@ def means(
 
 
 def lowest(values: pd.Series, by: str, *, chosen_after: bool) -> tuple[str, Estimate, int] | None:
-    """Name the group that is lowest: by its interval's lower end if all groups have to hold; None without intervals.
+    """Return the lowest group, its estimate and the number of groups; None without intervals.
 
-    Where a claim needs only one group, it is the one with the lowest mean. The worst of many is low by chance too, so
-    `chosen_after` widens its interval. The number of the groups comes last.
+    A claim about all groups takes the group with the lowest interval end. A claim about one group (`chosen_after`)
+    takes the lowest mean and widens its interval, since the lowest of many is low by chance too.
     """
     estimates = {str(name): mean(part) for name, part in values.groupby(by)}
-    known = {name: one for name, one in estimates.items() if one is not None and one.low is not None}
-    if not known:
+    bounded = {name: one for name, one in estimates.items() if one is not None and one.low is not None}
+    if not bounded:
         return None
     by_end = "mean" if chosen_after else "low"
-    name, found = min(known.items(), key=lambda item: float(getattr(item[1], by_end)))
-    return name, found.widened(len(known) if chosen_after else 1), len(known)
+    name, found = min(bounded.items(), key=lambda item: float(getattr(item[1], by_end)))
+    return name, found.widened(len(bounded) if chosen_after else 1), len(bounded)
 
 
 def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequence[str], side: str) -> pd.DataFrame:
-    """List `ours` and `theirs` by place and seed, wherever both were measured: the means of a column.
+    """List the means of a column by place and seed as `ours` and `theirs`, where both were measured.
 
-    The column `side` says which rows are whose. Without a common place there are no rows.
+    The column `side` assigns rows to the two sides. Without a common place there are no rows.
     """
     measured = rows.dropna(subset=[of]).astype({of: float})
     left, right = (measured[measured[side] == name].groupby(list(by))[of].mean() for name in (ours, theirs))
@@ -141,7 +142,7 @@ def pairs(rows: pd.DataFrame, ours: object, theirs: object, of: str, by: Sequenc
 
 
 def gains(rows: pd.DataFrame, reference: pd.DataFrame, of: str, by: Sequence[str]) -> pd.DataFrame:
-    """Put every row beside the one of a reference in the same place, with the difference of a column: `gain`."""
+    """Join every row with the reference in the same place; `gain` is the difference of a column."""
     both = rows.merge(reference[[*by, of]], on=list(by), suffixes=("", "_reference"))
     return both.assign(gain=both[of] - both[f"{of}_reference"])
 

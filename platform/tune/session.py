@@ -186,7 +186,7 @@ def _best(found: SearchResults) -> dict[str, Any]:
     best, spec, budget = found.best, found.spec, found.budget
     assert best is not None
     held_out = {
-        one.metric: {"best": one.best, "defaults": one.defaults, "answer": one.answer} for one in found.held_out()
+        one.metric: {"best": one.best, "defaults": one.defaults, "verdict": one.verdict} for one in found.held_out()
     }
     return {
         "space": spec["name"],

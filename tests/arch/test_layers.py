@@ -55,7 +55,7 @@ SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to dra
     "driftlab.datasets.sheet": {"PALETTE"},
     "driftlab.datasets.streets.presets": {"CLASSES"},
 }
-DRAWN_AGAIN = ("driftlab.platform.results.relations.scenery", "driftlab.datasets.catalogue.scenery_of")
+DRAWN_AGAIN = ("driftlab.platform.results.relations.scenery", "driftlab.datasets.catalogue.scene_properties")
 RAY_HOMES = {"ray": {"actors", "serve_apps", "tune_spaces"}, "ray.serve": {"serve_apps"}, "ray.tune": {"tune_spaces"}}
 NO_TORCH_AT_IMPORT = (
     "driftlab.platform.core",
@@ -302,7 +302,11 @@ def test_root_folders_hide_nothing(root: Path, folder: str):
             "from driftlab.platform.results.figures.b import c",
         ),
         (results_that_draw, "driftlab.platform.results.figures.a", "from driftlab.datasets.streets import travel"),
-        (results_that_draw, "driftlab.platform.results.claims.a", "from driftlab.datasets.catalogue import scenery_of"),
+        (
+            results_that_draw,
+            "driftlab.platform.results.claims.a",
+            "from driftlab.datasets.catalogue import scene_properties",
+        ),
         (torch_at_import, "driftlab.platform.results.a", "import torch.nn as nn"),
     ],
 )

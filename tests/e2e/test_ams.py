@@ -72,7 +72,7 @@ def test_a_run_answers_claims_and_repeats_itself(tmp_path):
     asked = experiment(("interview",))
     first, second = (Path(run(asked, out=tmp_path / name).directory) for name in ("a", "b"))
     assert differences(first, second) == []
-    words = {verdict.claim.id: verdict.word for verdict in evaluate(open_run(first))}
+    words = {verdict.claim.id: verdict.result for verdict in evaluate(open_run(first))}
     assert words["AMS-1"] == "not testable here"  # so short a stream has too few updates
     assert words["AMS-19"] == "reproduced"
     assert words["AMS-5"] == "not testable here"

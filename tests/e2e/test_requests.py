@@ -125,7 +125,7 @@ def refused(answer: Answer, *said: str) -> None:
         (("quick", "--resume", "x"), ("--resume continues a run with its settings; give it alone",)),
         (
             ("--resume", "nowhere"),
-            ("No run folder at 'nowhere': it is not there. Give a folder that `driftlab run` made",),
+            ("No run folder at 'nowhere': it does not exist. Give a folder that `driftlab run` made",),
         ),
     ],
 )

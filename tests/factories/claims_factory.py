@@ -50,12 +50,12 @@ def measured(found: Measured | Untestable) -> Measured:
 def ask_of(tables: Tables, statistic: Any, relation: str, *systems: Any, **where: Any) -> Measured | Untestable:
     """Ask a claim that no file has."""
     of = {"relation": relation, "systems": systems, "where": where}
-    return Claim("X-1", "x", "here", "it holds", None, "s", "info", of, statistic).ask(tables)
+    return Claim("X-1", "x", "here", "it holds", None, "s", "info", of, statistic).measure(tables)
 
 
 def ask(name: str, tables: Tables) -> Measured | Untestable:
-    return every_claim()[name].ask(tables)
+    return every_claim()[name].measure(tables)
 
 
 def word(name: str, tables: Tables) -> str:
-    return judge(every_claim()[name], ask(name, tables)).word
+    return judge(every_claim()[name], ask(name, tables)).result

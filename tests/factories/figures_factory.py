@@ -51,6 +51,6 @@ def notes(grid: Grid) -> dict[str, list[str]]:
 
 
 def claimed(name: str, tables: Any) -> float:
-    found = every_claim()[name].ask(tables)
+    found = every_claim()[name].measure(tables)
     assert isinstance(found, Measured), found
     return found.value

@@ -30,7 +30,13 @@ def line(name: str, value: float, **more: Any) -> Line:
     measured = {"value": value, "low": found.low, "high": found.high, "n": 2, "note": "", "per_seed": [value, value]}
     run = {"experiment": claim.experiment, "size": "full", "seeds": [0, 1], "commit": "0123456789abcdef"}
     digests = {"code_digest": "code", "measure_digest": "measure", "spec_digest": "spec"}
-    known = {"claim": name, "source": claim.source, "verdict": judge(claim, found).word, "machine": {}, "seconds": 1.0}
+    known = {
+        "claim": name,
+        "source": claim.source,
+        "verdict": judge(claim, found).result,
+        "machine": {},
+        "seconds": 1.0,
+    }
     return {**known, **said, **measured, **run, **digests, **more}
 
 

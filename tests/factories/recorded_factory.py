@@ -52,11 +52,11 @@ def verdicts_of(tables: Tables, names: Iterable[str] = ()) -> dict[str, Said]:
     found = {}
     for name in names or every_claim():
         claim = every_claim()[name]
-        verdict = judge(claim, claim.ask(tables))
+        verdict = judge(claim, claim.measure(tables))
         if (one := verdict.measured) is not None:
             by_seed = {str(seed): value for seed, value in one.by_seed.items()} if one.by_seed else None
             numbers = [one.value, one.low, one.high, one.n]
-            found[name] = {"word": verdict.word, "note": verdict.note, "numbers": numbers, "by_seed": by_seed}
+            found[name] = {"word": verdict.result, "note": verdict.note, "numbers": numbers, "by_seed": by_seed}
     return found
 
 

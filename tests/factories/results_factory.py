@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import yaml
 from PIL import Image
 from spec_factory import stored
 
 from driftlab.datasets.sheet import PALETTE
-from driftlab.platform.results.tables.recorder import Recorder
+from driftlab.platform.results.tables.recorder import Recorder, files_of, read_file, reason_to_repeat
 
 SLOTS = {
     "no_custom": ("local", "frozen", "no_adaptation"),
@@ -262,3 +264,13 @@ def png(pixels):
     sink = io.BytesIO()
     Image.fromarray(pixels).save(sink, "PNG")
     return sink.getvalue()
+
+
+def finished_cells(directory: str) -> set[str]:
+    """Return the cells of a run that resume does not repeat."""
+    tables = Path(directory) / "tables"
+    cells = []
+    for file in files_of(tables, "runs"):
+        with contextlib.suppress(OSError, pyarrow.ArrowException):  # a damaged file is no finished cell
+            cells += read_file(file, "runs", ("cell",))["cell"].to_pylist()
+    return {cell for cell in cells if reason_to_repeat(tables, cell) is None}

@@ -28,13 +28,13 @@ class Made(Tables):
         frame = self._frames[table]
         made = {name: [each(row) for row in frame.to_dict("records")] for name, each in columns.items()}
         self._frames[table] = frame.assign(**made)
-        self._made.clear()
+        self._results.clear()
 
     def drop(self, table: str, which: Callable[[dict[str, Any]], Any]) -> None:
         """Forget the rows of which a function holds."""
         frame = self._frames[table]
         self._frames[table] = frame[[not which(row) for row in frame.to_dict("records")]]
-        self._made.clear()
+        self._results.clear()
 
 
 def run_row(system: str, seed: int = 0, workload: str = "w", fleet: str = "one", **more: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def test_a_claim_about_an_unknown_column_is_an_error_with_the_new_name(column, h
     claim = every_claim()["AS-4"]
     claim = replace(claim, of={**claim.of, "where": {"column": column}})
     with pytest.raises(RequestError, match=f"^Claim 'AS-4': paths.exits_and_light has no column '{column}'.{hint}$"):
-        claim.ask(tables())
+        claim.measure(tables())
 
 
 def test_the_best_fixed_exit_misses_no_more_than_ours():
@@ -72,7 +72,7 @@ def test_a_fourth_load_counts_as_much_as_the_others_and_is_told_apart():
     made.run.spec["fleets"] = [{"name": "idle", "devices": [{}]}, {"name": "user", "devices": [{"load": "user"}]}]
     gain = measured(ask("AS-11", made))
     assert gain.value == pytest.approx((0.1 + 0.05 + 0.1) / 3)
-    assert set(gain.note.removeprefix("beside ").split(", ")) == {
+    assert set(gain.note.removeprefix("compared with ").split(", ")) == {
         "exit-1 on cold_start (+10.0)",
         "exit-1 on random (+5.0)",
         "exit-1 on user (+10.0)",
@@ -98,7 +98,7 @@ def test_gains_of_several_tasks_are_averaged_and_told_one_by_one():
     made.change("frames", score_frame=vary)
     found = measured(ask("AS-11c", made))
     assert found.value == pytest.approx((0.02 - 0.02) / 2)
-    assert found.note == "beside exit-2 on boxes (\u22122.0), exit-2 on frames (+2.0)"
+    assert found.note == "compared with exit-2 on boxes (\u22122.0), exit-2 on frames (+2.0)"
     both = measured(ask("AS-11c", tables(workloads=["frames", "boxes"])))
     assert "exit-2 on boxes user (+2.0), " in both.note
 
@@ -117,7 +117,7 @@ def test_a_search_is_timed_by_the_choices_between_windows():
 @pytest.mark.parametrize("claim", ["AS-3", "AS-5", "AS-6", "AS-13", "AS-15"])
 def test_what_no_table_tells_is_sent_to_no_other_run(claim: str):
     (verdict,) = evaluate(tables().run, [claim], tables=tables())
-    assert (verdict.word, verdict.note) == ("not testable here", every_claim()[claim].not_testable)
+    assert (verdict.result, verdict.note) == ("not testable here", every_claim()[claim].not_testable)
 
 
 def test_latency_is_told_of_frames_that_were_answered():

@@ -216,7 +216,10 @@ class TestTraffic:
             ]
         )
         found = measured(ask("DELTA-1", tables))
-        assert found.note == f"eight bits a value would make it {(300 + 660) / 1680:.2f} times, because the mask stays"
+        assert (
+            found.note
+            == f"with eight bits per value it would be {(300 + 660) / 1680:.2f} times, as the mask has the same size"
+        )
 
     def test_a_score_that_may_differ_by_more_is_not_within_the_limit(self):
         """A small difference between scores that scatter is no proof that they are equal."""
@@ -232,7 +235,7 @@ class TestHouse:
     def test_empty_tables_answer_nothing_and_say_what_to_run(self):
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):
-            assert verdict.word == "not testable here", verdict.claim.id
+            assert verdict.result == "not testable here", verdict.claim.id
             untold = bool(verdict.claim.not_testable)
             assert verdict.note.endswith(f": run {verdict.claim.experiment}") != untold
         own = Made({"name": "ams-table1"})
@@ -240,7 +243,7 @@ class TestHouse:
 
     def test_a_zero_delay_link_is_no_cell_of_the_method(self):
         rows = [run_row("ams", 0), run_row("ams-zero-delay", 0, bound="zero_delay_link")]
-        assert base.done(Made(runs=rows))["system"].tolist() == ["ams"]
+        assert base.completed_cells(Made(runs=rows))["system"].tolist() == ["ams"]
 
     def test_gain_on_average_is_over_all_streets(self):
         tables = scored(ams={"dance": 0.6, "running": 0.49}, no_custom={"dance": 0.4, "running": 0.5})

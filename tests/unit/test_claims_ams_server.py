@@ -77,7 +77,7 @@ class TestServer:
 
     def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
         found = ask("SHARE-1", self.fleets({"ams": 5, "ams-patient": 9}, most=7))
-        assert "7 devices were served, and no more were tried" in found.reason
+        assert "7 devices were served, and no larger fleet ran" in found.reason
         assert word("SHARE-1", self.fleets({"ams": 5, "ams-patient": 5}, most=7)) == "not reproduced"
 
     def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
@@ -122,4 +122,4 @@ class TestServer:
         assert measured(ask("AMS-16", half)).value == 64
         assert isinstance(ask("AMS-15", half), Untestable)  # asks the usual student
         half.change("runs", duration_s=lambda row: 60.0)
-        assert "to forget nothing is best in streams of 60 s (16 s 0.5" in ask("AMS-16", half).reason
+        assert "the best horizon exceeds the streams of 60 s (16 s 0.5" in ask("AMS-16", half).reason

@@ -10,7 +10,7 @@ from claims_factory import SEEDS, part, run_row
 from tables_factory import Made, numbers_in
 
 from driftlab.platform.results.claims import base
-from driftlab.platform.results.claims.assumed import missing
+from driftlab.platform.results.claims.assumed import missing_assumption
 from driftlab.platform.results.claims.base import Claim, every_claim, judge
 from driftlab.platform.results.claims.statistics import Measured
 
@@ -38,12 +38,12 @@ def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: fl
     ],
 )
 def test_a_run_that_offers_less_is_told_what_it_lacks(assumes, enough, too_little, says):
-    assert missing(enough, assumes) == ""
-    assert numbers_in(missing(too_little, assumes)) == says
+    assert missing_assumption(enough, assumes) == ""
+    assert numbers_in(missing_assumption(too_little, assumes)) == says
 
 
 def test_members_that_the_run_does_not_have_are_not_asked_for():
-    assert missing(taught(0), {"updates": {"just_in_time": 5}}) == ""
+    assert missing_assumption(taught(0), {"updates": {"just_in_time": 5}}) == ""
 
 
 def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
@@ -55,14 +55,14 @@ def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
         tables = taught(1, duration_s=duration_s)
         tables.run.spec["name"] = "here"
         (verdict,) = base.evaluate(tables.run, tables=tables)
-        words[duration_s] = verdict.word
+        words[duration_s] = verdict.result
     assert words == {149.0: "not testable here", 150.0: "reproduced"}
 
 
 def test_an_interval_ends_at_what_is_possible(monkeypatch):
-    claim = Claim("X-1", "here", "s", "it takes little", 3.0, "s", "le", least=0.0)
+    claim = Claim("X-1", "here", "s", "it takes little", 3.0, "s", "le", minimum=0.0)
     monkeypatch.setattr(Claim, "_measure", lambda claim, tables: Measured(1.0, -0.5, 2.5, 3))
-    found = claim.ask(taught(1))
+    found = claim.measure(taught(1))
     assert isinstance(found, Measured)
     assert (found.low, found.high) == (0.0, 2.5)
 
@@ -83,4 +83,4 @@ def test_the_rule_decides_what_a_verdict_can_tell(rule, strength):
 def test_every_claim_assumes_what_a_run_can_be_asked_for():
     tables = taught(100, duration_s=10_000.0)
     for claim in every_claim().values():
-        assert missing(tables, claim.assumes) == "", claim.id
+        assert missing_assumption(tables, claim.assumes) == "", claim.id

@@ -73,12 +73,12 @@ def test_what_the_paper_claims_is_measured(claim, value):
 def test_costs_are_ordered_as_a_paper_orders_them_or_not():
     paper = {"onda": 0.09, "tent": 0.42, "elasticdnn": 26.48, "cua": 1596.7}
     for order, value in ((paper, 1), (dict(zip(paper, reversed(paper.values()), strict=True)), -1)):
-        where = {"column": "phase_s", "whose": "small", "names": list(paper)}
+        where = {"column": "phase_s", "network": "small", "names": list(paper)}
         found = ask_of(PHASES, {"rank": {"paper": order}}, "domains.costs_of_members", **where)
         assert measured(found).value == pytest.approx(value)
     assert isinstance(ask("E-22", PHASES), Untestable) and isinstance(ask("E-23", PHASES), Untestable)
-    one = {"column": "phase_j", "whose": "whole", "fleets": ["board"]}
-    assert measured(ask_of(PHASES, "ratio", "domains.costs_over_machines", **one)).value == 1
+    one = {"column": "phase_j", "network": "whole", "fleets": ["board"]}
+    assert measured(ask_of(PHASES, "ratio", "domains.costs_over_devices", **one)).value == 1
     assert isinstance(ask("E-27", PHASES), Untestable)
 
 
@@ -99,11 +99,11 @@ class TestTime:
     def test_a_phase_is_learned_after_the_job_in_which_it_begins(self):
         frames = pd.DataFrame({"time_s": np.arange(11) / 2})
         phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "isolated_s": [3.0, 0.5, 7.0]})
-        sizes, learn_s = timing.job_lessons(frames, None, phases, usual=2)
+        sizes, learn_s = timing.job_training(frames, None, phases, usual=2)
         assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
 
     def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
-        found = timing.paces(STREAMS)
+        found = timing.load_levels(STREAMS)
         assert [(pace.fleet, pace.utilisation) for pace in found] == [("calm", 0.1), ("full", 1.0)]
         assert found[0].missed == 0 and found[1].missed > 0.6
 

@@ -221,4 +221,4 @@ def test_a_run_that_other_code_continues_has_no_digest_of_code(tmp_path):
 def test_a_claim_that_was_not_measured_has_no_line(tmp_path):
     run = open_run(results_factory.make_run(tmp_path / "run", seeds=(0, 1), snapshots=False))
     claim = next(claim for claim in every_claim().values() if claim.not_testable)
-    assert ledger.lines_of(run, [judge(claim, claim.ask(None))], factory.TODAY) == []
+    assert ledger.lines_of(run, [judge(claim, claim.measure(None))], factory.TODAY) == []

@@ -33,7 +33,7 @@ def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_tra
     found = claim("N-1", tables)
     assert found.value == pytest.approx((0.1 + 0.2 - 0.1 + 0.0) / 4)
     assert numbers_in(found.note) == [75, 8, 0.15, 2]
-    assert isinstance(CLAIMS["N-1"].ask(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
+    assert isinstance(CLAIMS["N-1"].measure(pruned(trr_0=[0.3, 0.7, 0.9], random_0=[0.1, 0.3, 0.9])), Untestable)
 
 
 def test_networks_of_one_size_are_compared_and_small_ones_apart_from_large_ones():
@@ -77,12 +77,12 @@ def test_what_each_network_has_for_itself_is_told_and_not_judged_but_no_other_by
         base=lambda row: {"memory_bytes": row["kernel_bytes"] + 3},
     )
     assert [word(name, tables) for name in ("N-7", "N-5b")] == [verdict] * 2
-    assert claim("N-5b", tables).note.endswith("of what is held is each network's own")
+    assert claim("N-5b", tables).note.endswith("of the memory is private to one network")
 
 
 def test_without_a_count_of_what_is_shared_its_claims_cannot_be_told():
     for name in ("N-7", "N-5b"):
-        unknown = CLAIMS[name].ask(built(FAMILIES, ours=lambda _: {"kernel_bytes": None}))
+        unknown = CLAIMS[name].measure(built(FAMILIES, ours=lambda _: {"kernel_bytes": None}))
         assert isinstance(unknown, Untestable)
 
 
@@ -100,7 +100,7 @@ def test_networks_of_each_seed_count_by_seed():
     once = claim("N-2", first).value
     found = claim("N-2", tables)
     assert (found.value, found.n) == (pytest.approx(once + 0.1), 3)
-    assert found.note == "over 3 seeds that train 2 applications anew"
+    assert found.note == "over 3 seeds that train 2 applications again"
     assert vars(claim("N-5", tables)) == vars(claim("N-5", first))  # no seed changes how large networks are
     averaged = networks.over_draws(networks.networks(tables))
     assert len(averaged) == len(known)
@@ -112,7 +112,7 @@ def test_switches_at_random_are_from_every_network_to_every_other_whatever_sched
     """With 10 to 40 bytes two nested networks are 50 / 3 bytes apart on average, and two others hold 50."""
     tables = built(FAMILIES, **{name: lambda row: {"memory_bytes": row["memory_bytes"] * (1 + (row["app"] == "b"))}
                                 for name in ("ours", "base")})  # fmt: skip
-    assert isinstance(CLAIMS["N-8"].ask(tables), Untestable)
+    assert isinstance(CLAIMS["N-8"].measure(tables), Untestable)
     loads = [share("ours", 0, float(k), paged_in_bytes=3, paged_out_bytes=k, paging_j=0.02 * (3 + k)) for k in range(3)]
     tables = Made(SPEC, runs=tables.frame("runs").to_dict("records"), variants=tables.frame("variants"), shares=loads)
     found = claim("N-8", tables)
@@ -124,4 +124,4 @@ def test_switches_at_random_are_from_every_network_to_every_other_whatever_sched
 @pytest.mark.slow
 def test_without_networks_nothing_can_be_said():
     for name, one in CLAIMS.items():
-        assert isinstance(one.ask(Made(SPEC)), Untestable), name
+        assert isinstance(one.measure(Made(SPEC)), Untestable), name

@@ -64,7 +64,7 @@ def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
 def test_one_objective_says_nothing_of_the_other():
     rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
     for name in FRONTIER:
-        assert isinstance(CLAIMS[name].ask(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
+        assert isinstance(CLAIMS[name].measure(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
 
 
 def test_a_frontier_is_of_the_schedulers_in_use_alone():
@@ -88,7 +88,7 @@ def test_a_goal_counts_with_all_of_its_traces_or_not_at_all(seeds: tuple[int, ..
     assert (found.value, found.n) == (pytest.approx(FRONTIER["N-11"]), 3)
     told = f"frontiers that end before speedup at equal gain: {len(seeds)} of 3 on v"
     assert found.note == f"on w {FRONTIER['N-11']:.3g}; {told}"
-    refused = CLAIMS["N-11"].ask(shared(never))
+    refused = CLAIMS["N-11"].measure(shared(never))
     assert isinstance(refused, Untestable)
     assert refused.reason == told
 
@@ -143,7 +143,7 @@ def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
     rows = [share(name, 0, 0.0, latency_ms=50.0) | {"val_accuracy": each} for name, each in known.items()]
     found = sharing.costs(shared(rows), {"ours": 0.1, "base": 0.1})
     assert (found["base"] - found["ours"]).tolist() == pytest.approx([0.5])
-    assert sharing.beside_status_quo(shared(rows), ["ours"])["gain"].tolist() == [0.0]
+    assert sharing.gains_over_status_quo(shared(rows), ["ours"])["gain"].tolist() == [0.0]
 
 
 def test_looking_ahead_is_compared_with_the_best_of_the_steepest_walks():
@@ -227,6 +227,6 @@ def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
 
 @pytest.mark.parametrize("number", ["N-9", "N-10"])
 def test_a_short_run_does_not_say_how_often_who_is_there(number):
-    refused = CLAIMS[number].ask(shared(visits("ours", "d", [6, 5, 4])))
+    refused = CLAIMS[number].measure(shared(visits("ours", "d", [6, 5, 4])))
     assert isinstance(refused, Untestable)
     assert numbers_in(refused.reason)[:2] == [15, 100_000]

@@ -14,7 +14,7 @@ from driftlab.platform.lab.read import names
 from driftlab.platform.results.claims import pages
 from driftlab.platform.results.claims.base import every_claim
 from driftlab.platform.results.claims.ledger import LEDGER, Line, append, newest, read_ledger
-from driftlab.platform.results.claims.pages import PLACE, Evidence, evidence_of, main, of_place, sizes_in, written
+from driftlab.platform.results.claims.pages import PLACE, Evidence, evidence_of, fill_tables, main, of_place, sizes_in
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = "before\n<!-- claims ONCE -->\n| old |\n<!-- end of claims -->\nafter\n"
@@ -34,7 +34,9 @@ def test_pages_agree_with_the_ledger():
     evidence = evidence_of(DOCS)
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        assert written(text, evidence) == text, f"{page.name}: python -m driftlab.platform.results.claims.pages docs"
+        assert fill_tables(text, evidence) == text, (
+            f"{page.name}: python -m driftlab.platform.results.claims.pages docs"
+        )
 
 
 def test_every_claim_stands_on_a_page_and_asks_an_experiment_that_is_there():
@@ -65,7 +67,7 @@ def test_lines_of_the_words_of_today_are_judged_as_they_were():
     for found in newest(read_ledger(LEDGER)).values():
         claim = every_claim()[found["claim"]]
         if (found["rule"], found["paper"], found["unit"]) == (claim.rule, claim.paper, claim.unit):
-            assert pages.verdict_of(claim, found).word == found["verdict"]
+            assert pages.verdict_of(claim, found).result == found["verdict"]
 
 
 @needs_ledger
@@ -77,7 +79,7 @@ def test_every_recorded_run_stands_on_a_page():
 
 def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
     evidence = held(line("ONCE-1", 0.1, "a"), line("ONCE-1", 0.2), line("ONCE-2", 0.3))
-    head, table = written(PAGE, evidence).split("|---|---|---|---|---|---|---|\n")
+    head, table = fill_tables(PAGE, evidence).split("|---|---|---|---|---|---|---|\n")
     assert head.startswith("before\n<!-- claims ONCE -->\n| claim |")
     first, second, third, *rest = table.splitlines()
     own = "ams-table1 |"
@@ -90,24 +92,24 @@ def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
         "<!-- end of claims -->",
         "after",
     ]
-    assert written(PAGE, held()).count("not testable here: no value is recorded") == 3
+    assert fill_tables(PAGE, held()).count("not testable here: no value is recorded") == 3
 
 
 def test_a_claim_that_no_table_can_judge_gives_its_reason():
     name, claim = next((name, claim) for name, claim in every_claim().items() if claim.not_testable)
-    page = written(PAGE.replace("ONCE", f"{name} ONCE"), held())
+    page = fill_tables(PAGE.replace("ONCE", f"{name} ONCE"), held())
     assert f"not testable here: {claim.not_testable} |" in page
-    assert "* 1 of these 4 claims: testable by no run\n<!--" in page and "testable by" not in written(PAGE, held())
+    assert "* 1 of these 4 claims: testable by no run\n<!--" in page and "testable by" not in fill_tables(PAGE, held())
 
 
 def test_the_line_that_was_added_last_counts():
-    found = written(PAGE, held(line("ONCE-1", 0.1), line("ONCE-1", 0.2)))
+    found = fill_tables(PAGE, held(line("ONCE-1", 0.1), line("ONCE-1", 0.2)))
     assert "| +0.200 |" in found and "| +0.100 |" not in found
 
 
 def test_stale_lines_are_marked_with_the_reason():
     evidence = held(line("ONCE-1", 0.1), line("ONCE-2", 0.3, code_digest=None))
-    first, second, _, _, fresh, old, *_ = written(PAGE, evidence).splitlines()[4:]
+    first, second, _, _, fresh, old, *_ = fill_tables(PAGE, evidence).splitlines()[4:]
     assert first.endswith("| reproduced | ams-table1 |")
     assert second.endswith("| not reproduced | ams-table1, *stale* |")
     assert (fresh + "; *stale*: recorded without digests") == old
@@ -117,19 +119,19 @@ def test_sizes_that_marks_name_have_tables_of_their_own():
     marked = PAGE.replace("ONCE", "ONCE AMS-5 of size city")
     assert sizes_in([PAGE, marked]) == {"city"}
     lines = [line("ONCE-1", 0.1), line("ONCE-1", 0.2, size="city")]
-    table = written(marked, held(*lines, sizes=("city",)))
+    table = fill_tables(marked, held(*lines, sizes=("city",)))
     assert [row.partition(":")[0] for row in table.splitlines() if "ams-" in row] == [
         *("| ONCE-1", "| ONCE-2", "| ONCE-3"),
         "* `driftlab run ams-table1 --set size=city`",
     ]
     assert "| +0.200 |" in table
-    assert "| +0.100 |" in written(PAGE, held(*lines, sizes=("city",)))
-    assert "| +0.200 |" in written(PAGE, held(*lines))  # the newest of the sizes that no mark names
+    assert "| +0.100 |" in fill_tables(PAGE, held(*lines, sizes=("city",)))
+    assert "| +0.200 |" in fill_tables(PAGE, held(*lines))  # the newest of the sizes that no mark names
 
 
 def test_another_experiment_may_tell_of_a_claim():
     evidence = held(line("ONCE-1", 0.1), line("ONCE-1", 0.2, "ams-table2"))
-    first, *_, origin, _, _ = written(PAGE.replace("ONCE", "ONCE-1 by ams-table2"), evidence).splitlines()[4:]
+    first, *_, origin, _, _ = fill_tables(PAGE.replace("ONCE", "ONCE-1 by ams-table2"), evidence).splitlines()[4:]
     assert first.endswith("| reproduced | ams-table2 |") and "| +0.200 |" in first
     assert origin.startswith("* `driftlab run ams-table2 --set size=full`")
 

@@ -33,7 +33,7 @@ def test_the_share_that_learns_stands_on_the_one_that_answers():
     bars = [
         (bar.get_x(), bar.get_y(), bar.get_height())
         for bar in drawn(shown.panels[0]).patches
-        if bar.get_y() >= 1 and bar.get_facecolor()[:3] == pytest.approx(plots_rgb(compute_shares.LEARN))
+        if bar.get_y() >= 1 and bar.get_facecolor()[:3] == pytest.approx(plots_rgb(compute_shares.TRAINING))
     ]
     alone = compute_shares.FILL / 2
     assert bars[:2] == [pytest.approx((0, 1 + alone, alone)), pytest.approx((1, 1 + alone, alone))]
@@ -54,7 +54,7 @@ def test_accuracy_is_averaged_by_the_time_since_the_window_began():
 
 def test_bars_and_lines_have_legends_of_their_own():
     lanes, *_, window = show(compute_shares, made()).panels
-    assert [look.colour for look in lanes.legend.values()] == [compute_shares.ANSWER, compute_shares.LEARN]
+    assert [look.colour for look in lanes.legend.values()] == [compute_shares.INFERENCE, compute_shares.TRAINING]
     assert list(window.legend) == ["status_quo", "total-0.1"]
 
 

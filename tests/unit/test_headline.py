@@ -62,7 +62,7 @@ class TestDifferences:
     def test_every_system_has_an_answer_in_each_setting(self):
         found = by_setting(view(three_seeds(**LEVELS)))
         answers = {"up": "better", "down": "worse", "same": "inconclusive"}
-        assert {key: gain.answer for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
+        assert {key: gain.verdict for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
 
     def test_one_seed_tells_nothing(self):
         rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]
@@ -93,7 +93,7 @@ class TestDifferences:
         rows = three_seeds(**LEVELS) + [run_row("oracle", seed, 0.9 + seed / 100, bound="oracle") for seed in range(3)]
         assert not [line for line in marks(view(rows)).values() if "oracle" in line]
         (line,) = [line for line in scores.lines(view(rows)) if line.system == "oracle"]
-        assert line.gain.answer == "better"
+        assert line.gain.verdict == "better"
 
     def test_without_a_reference_the_two_best_are_compared(self):
         rows = three_seeds(up=(0.8, 0.81, 0.82), down=(0.3, 0.31, 0.32), same=(0.79, 0.82, 0.81))
@@ -121,7 +121,7 @@ class TestRows:
 
 
 def judged(word: str, name: str) -> Any:
-    return SimpleNamespace(word=word, claim=SimpleNamespace(id=name))
+    return SimpleNamespace(result=word, claim=SimpleNamespace(id=name))
 
 
 def test_claims_that_fell_are_named_and_those_that_held_counted():
@@ -147,7 +147,7 @@ class TestUnsent:
         assert "ams" not in first
         assert "ams" in second
         assert "tent" not in second
-        assert set(unsent(view(rows))) <= set(summarise(view(rows)).words)
+        assert set(unsent(view(rows))) <= set(summarise(view(rows)).sentences)
 
     def test_a_run_of_systems_without_links_is_no_fault(self):
         (told,) = unsent(view([run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]))

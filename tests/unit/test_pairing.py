@@ -39,17 +39,17 @@ def test_differences_are_averaged_by_workload_and_over_all_with_students_t():
     found = compare(scored({"dance": (2, 4, 6), "run": (1, 1, 1)}, {"dance": (1, 2, 3), "run": (1, 1, 1)}), "a", "b")
     dance, run, overall = found.rows
     assert dance.difference == pytest.approx((2.0, 2.0 - 2.48414, 2.0 + 2.48414, 3), rel=1e-4)
-    assert (dance.place, dance.ours, dance.theirs, dance.answer) == ("dance", 4.0, 2.0, "inconclusive")
-    assert (run.difference, run.answer) == (Estimate(0.0, 0.0, 0.0, 3), "inconclusive")
+    assert (dance.place, dance.ours, dance.theirs, dance.verdict) == ("dance", 4.0, 2.0, "inconclusive")
+    assert (run.difference, run.verdict) == (Estimate(0.0, 0.0, 0.0, 3), "inconclusive")
     assert overall.difference == pytest.approx((1.0, 1.0 - 1.24207, 1.0 + 1.24207, 3), rel=1e-4)
     assert found.frame[found.frame["workload"] == "dance"]["n"].tolist() == [3]
 
 
 def test_one_pair_and_no_pair_cannot_tell():
     one = compare(scored({"dance": (1.0,)}, {"dance": (0.0, 0.1)}), "a", "b")
-    assert (one.rows[0].difference, one.answer) == (Estimate(1.0, None, None, 1), "inconclusive")
+    assert (one.rows[0].difference, one.verdict) == (Estimate(1.0, None, None, 1), "inconclusive")
     none = compare(scored({"dance": (1.0, 1.0)}, {"run": (0.0, 0.1)}), "a", "b")
-    assert [(each.place, each.difference, each.answer) for each in none.rows] == [("overall", None, "inconclusive")]
+    assert [(each.place, each.difference, each.verdict) for each in none.rows] == [("overall", None, "inconclusive")]
     assert none.frame["n"].tolist() == [0]
 
 
@@ -99,8 +99,8 @@ def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str
     ]
     tables = Made(**{"runs": costs, table or "runs": costs})
     assert (compare(tables, "a", "b", column).ours, compare(tables, "a", "b", column).theirs) == ("a", "b")
-    assert compare(tables, "a", "b", column).answer == "better"
-    assert compare(tables, "a", "b", column, less_is_better=False).answer == "worse"
+    assert compare(tables, "a", "b", column).verdict == "better"
+    assert compare(tables, "a", "b", column, less_is_better=False).verdict == "worse"
 
 
 @pytest.mark.slow
@@ -130,6 +130,6 @@ def test_a_run_compares_and_prints(tmp_path: Path):
     found = run.compare("one_time", "no_custom")
     assert found.rows[1].place == "streets/interview"
     assert found.rows[1].difference.mean == pytest.approx(0.26 * 100 / 120, abs=0.03)
-    assert found.rows[1].answer == "better"
+    assert found.rows[1].verdict == "better"
     assert len(repr(found).splitlines()) == 2 + 3
     assert found._repr_html_().count("<tr") == 1 + 3

@@ -75,7 +75,7 @@ def test_a_bound_is_never_on_the_front():
 
 
 def test_traffic_is_both_ways_and_energy_that_of_one_device():
-    look, axes = view(ROWS).looks, drawn(ROWS)
+    look, axes = view(ROWS).styles, drawn(ROWS)
     assert set(axes) == {"w: traffic", "w: energy"}
     assert dots(axes["w: traffic"])[look["b"].colour] == (6.0, 0.7)
     assert dots(axes["w: energy"])[look["b"].colour] == (2.0, 0.7)
@@ -83,7 +83,7 @@ def test_traffic_is_both_ways_and_energy_that_of_one_device():
 
 
 def test_a_bound_is_a_rule_at_its_score():
-    look = view(ROWS).looks["oracle"]
+    look = view(ROWS).styles["oracle"]
     for axis in drawn(ROWS).values():
         assert look.colour not in dots(axis)
         (rule,) = [line for line in axis.get_lines() if line.get_color() == look.colour]

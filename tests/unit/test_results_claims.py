@@ -14,11 +14,11 @@ from driftlab.platform.results.claims.base import (
     Claim,
     as_records,
     as_rows,
-    counted,
+    count_results,
     evaluate,
     every_claim,
     judge,
-    untestable,
+    untestable_by_reason,
 )
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.relations.base import Untestable
@@ -28,7 +28,7 @@ ONCE = ("ONCE-1", "ONCE-2", "ONCE-3")
 
 
 def verdict(rule, paper, measured):
-    return judge(Claim("X-1", "x", "here", "it holds", paper, "s", rule), measured).word
+    return judge(Claim("X-1", "x", "here", "it holds", paper, "s", rule), measured).result
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_a_single_value_is_judged_and_marked():
 
 def test_a_claim_about_an_old_column_is_an_error_with_the_new_name(tmp_path):
     tables = Tables(open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False)))
-    of = {"relation": "scores.scores", "systems": ["one_time", "no_custom"], "where": {"beside": "answering_j"}}
+    of = {"relation": "scores.scores", "systems": ["one_time", "no_custom"], "where": {"traffic_column": "answering_j"}}
     with pytest.raises(RequestError, match=r"Unknown column of 'runs' 'answering_j'\. It is now 'inference_j'"):
-        replace(every_claim()["ONCE-1"], of=of).ask(tables)
+        replace(every_claim()["ONCE-1"], of=of).measure(tables)
 
 
 def test_what_cannot_be_told_is_not_judged():
@@ -77,13 +77,13 @@ def test_a_scene_whose_light_and_weather_move_on_is_not_one_that_stays(tmp_path)
     (both,) = evaluate(open_run(factory.make_run(tmp_path, workloads=names)), ["ONCE-1"])
     assert both.measured.value == pytest.approx(0.26 * 100 / 120, abs=0.01)
     only = evaluate(open_run(factory.make_run(tmp_path / "drift", workloads=names[1:])), ["ONCE-1"])
-    assert only[0].word == "not testable here"
+    assert only[0].result == "not testable here"
 
 
 @pytest.mark.slow
 def test_claims_of_a_run_whose_answer_is_known(tmp_path):
     verdicts = {x.claim.id: x for x in evaluate(open_run(factory.make_run(tmp_path)), ONCE)}
-    assert {name: x.word for name, x in verdicts.items()} == dict.fromkeys(ONCE, "reproduced")
+    assert {name: x.result for name, x in verdicts.items()} == dict.fromkeys(ONCE, "reproduced")
     # The made-up stream: 0.42 without and 0.68 with specialisation from 20 of 120 s on; 0.34 on the strange scene.
     assert verdicts["ONCE-1"].measured.value == pytest.approx(0.26 * 100 / 120, abs=0.01)
     assert verdicts["ONCE-2"].measured.value == pytest.approx(-0.08, abs=0.01)
@@ -104,8 +104,8 @@ def test_claims_of_a_run_whose_answer_is_known(tmp_path):
 def test_claims_say_when_tables_cannot_answer(tmp_path, systems, workloads, testable):
     run = factory.make_run(tmp_path, systems=systems, workloads=workloads, seeds=(0, 1), snapshots=False)
     verdicts = evaluate(open_run(run), ONCE)
-    assert {x.claim.id for x in verdicts if x.word != "not testable here"} == testable
-    assert all(x.note for x in verdicts if x.word == "not testable here")
+    assert {x.claim.id for x in verdicts if x.result != "not testable here"} == testable
+    assert all(x.note for x in verdicts if x.result == "not testable here")
 
 
 @pytest.mark.slow
@@ -117,16 +117,19 @@ def test_rendering_and_choice(tmp_path):
     assert (second["id"], second["verdict"], second["n"]) == ("ONCE-1", "not testable here", 0)
     assert "more seeds" in second["note"]
     assert as_rows(verdicts)[0][1:4] == ("−" + "0.113", "–", "–")
-    assert list(untestable(verdicts).values()) == [verdict.note for verdict in verdicts]
-    assert untestable([*verdicts, *verdicts[:1]]) == {"ONCE-2, ONCE-2": first["note"], "ONCE-1": second["note"]}
+    assert list(untestable_by_reason(verdicts).values()) == [verdict.note for verdict in verdicts]
+    assert untestable_by_reason([*verdicts, *verdicts[:1]]) == {
+        "ONCE-2, ONCE-2": first["note"],
+        "ONCE-1": second["note"],
+    }
     with pytest.raises(RequestError, match="ONCE-1"):
         evaluate(run, ["ONCE-l"])
 
 
 def test_claims_that_no_run_can_judge_are_counted_apart():
     never = replace(every_claim()["ONCE-1"], id="X-1", not_testable="no table tells")
-    told = [judge(never, never.ask(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
-    assert counted([*told, judge(every_claim()["ONCE-2"], Untestable("why"))]) == {
+    told = [judge(never, never.measure(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
+    assert count_results([*told, judge(every_claim()["ONCE-2"], Untestable("why"))]) == {
         "testable by no run": 1, "reproduced": 2, "not testable here": 1
     }  # fmt: skip
 

@@ -17,7 +17,6 @@ from driftlab.cli import app as front
 from driftlab.errors import DataError
 from driftlab.platform.lab import seal as lab
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.results.tables.recorder import finished
 
 DEEP = "[" * 100_000
 WAIT_S = 5.0
@@ -120,7 +119,7 @@ def test_a_pipe_in_place_of_a_table_is_not_waited_for(run, table):
     begun_s = time.perf_counter()
     with pytest.raises(DataError, match="no regular file"):
         open_run(run).table(table)
-    assert len(finished(str(run))) == 1
+    assert len(factory.finished_cells(str(run))) == 1
     assert time.perf_counter() - begun_s < WAIT_S
 
 

@@ -9,10 +9,10 @@ import results_factory as factory
 import yaml
 
 from driftlab.platform.results.report.page import side_by_side
-from driftlab.platform.results.tables.beside import beside
-from driftlab.platform.results.tables.diff import departures, differences
+from driftlab.platform.results.tables.diff import differences, figure_differences
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder
+from driftlab.platform.results.tables.run_pair import compare_figures
 
 CELL = "one_time/w/two-phones/seed-0"
 
@@ -90,24 +90,24 @@ def test_rows_cells_pictures_and_spec(pair):
 
 @pytest.mark.slow
 def test_figures_may_depart_by_a_share(pair):
-    assert departures(*pair, 0.0) == []
+    assert figure_differences(*pair, 0.0) == []
     score = factory.rows("one_time", "w", 0, 120.0, 2.0, True)["runs"][0]["score"]
     rewrite(pair[1], lambda rows: rows["runs"][0].update(score=score * 0.96))
     assert len(differences(*pair)) == 1
-    assert departures(*pair, 0.05) == []
-    assert departures(*pair, 0.03) == [f"one_time w 0, score: {score:.6g} vs {score * 0.96:.6g} (4.0%)"]
+    assert figure_differences(*pair, 0.05) == []
+    assert figure_differences(*pair, 0.03) == [f"one_time w 0, score: {score:.6g} vs {score * 0.96:.6g} (4.0%)"]
 
 
 @pytest.mark.slow
 def test_a_figure_that_one_run_lacks_departs(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(score=None))
-    assert len(departures(*pair, 1.0)) == 1
+    assert len(figure_differences(*pair, 1.0)) == 1
 
 
 @pytest.mark.slow
 def test_figures_stand_side_by_side(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(uplink_kbps=rows["runs"][0]["uplink_kbps"] * 1.25))
-    found = {one.name: one for one in beside(*map(open_run, pair)) if one.cell == "one_time w 0"}
+    found = {one.name: one for one in compare_figures(*map(open_run, pair)) if one.cell == "one_time w 0"}
     assert found["uplink_kbps"].share == pytest.approx(0.2)
     assert found["score"].share == 0.0
     assert not found["uplink_kbps"].within(0.19)

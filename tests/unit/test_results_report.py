@@ -20,7 +20,7 @@ from driftlab.errors import DataError
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import view_of
 from driftlab.platform.results.figures.svg import VARIABLES, panel
-from driftlab.platform.results.relations import courses
+from driftlab.platform.results.relations import time_series
 from driftlab.platform.results.report import page as pages
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.report.summary import scores
@@ -51,8 +51,8 @@ def page(folder, composed):
 
 
 @pytest.fixture(scope="module")
-def film(page, composed):
-    return composed[0].film
+def video(page, composed):
+    return composed[0].video
 
 
 class Reader(HTMLParser):
@@ -95,7 +95,7 @@ def test_the_page_is_one_file_that_opens_offline(page):
     assert not set(read.tags) & {"script", "link", "iframe", "object"}
     assert max(read.ids.values()) == 1
     assert {load[1:] for load in read.loads if load.startswith("#")} <= set(read.ids)
-    tiles = 4  # of the film: frame, truth, the method and doing nothing
+    tiles = 4  # of the video: frame, truth, the method and doing nothing
     assert read.tags["img"] == tiles + 2 * 3 * (2 + 4)  # settings x moments x (frame, truth, four systems)
 
 
@@ -178,8 +178,10 @@ def test_claims_that_a_run_cannot_tell_are_folded_away(page, folder):
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "| ONCE-1: " in text
     assert "AMS-5: " not in text
-    assert re.search(r"^\d+ claims not testable here.* 5 are testable by no run\.$", text, re.MULTILINE)
-    here, _, never = silent.partition("5 claims testable by no run, and why:</summary>")
+    assert re.search(
+        r"^\d+ claims cannot be tested by this run.* 5 claims cannot be tested by any run\.$", text, re.MULTILINE
+    )
+    here, _, never = silent.partition("5 claims that no run can test, and why</summary>")
     assert "AS-3</span>" in never and "AS-3</span>" not in here
 
 
@@ -197,7 +199,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     Recorder(str(blind)).write("x", rows)
     page = write_report(blind).read_text(encoding="utf-8")
     assert "there is no accuracy to draw" in page
-    assert Reader(page).tags["img"] == 2 + 3 * 2  # a film of frame and prediction, and the strip
+    assert Reader(page).tags["img"] == 2 + 3 * 2  # a video of frame and prediction, and the strip
     assert not re.search(r"\bnan\b|\bNone\b", " ".join(Reader(page).words))
     assert (
         "| video:x.mp4 | no_custom (bound: no adaptation) | – | – | – | 0 | 0 | 0 | – | 0 |"
@@ -223,25 +225,25 @@ def test_the_style_sheet_has_every_colour_in_both_themes():
 @pytest.mark.slow
 def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     runs = open_run(folder).frame("runs")
-    looks = plots.styles(runs, ["one_time"])
-    assert list(looks) == ["one_time", "no_custom", "best_static", "oracle"]
-    assert looks["one_time"].colour == plots.COLOURS[0]
+    styles = plots.assign_styles(runs, ["one_time"])
+    assert list(styles) == ["one_time", "no_custom", "best_static", "oracle"]
+    assert styles["one_time"].colour == plots.COLOURS[0]
     greys = [plots.GREYS[bound] for bound in ("no_adaptation", "best_static", "oracle")]
-    assert [looks[name].colour for name in list(looks)[1:]] == greys
+    assert [styles[name].colour for name in list(styles)[1:]] == greys
     many = pd.DataFrame({"system": [f"s{k:02}" for k in range(12)], "bound": [None] * 12})
-    assert len(set(plots.styles(many).values())) == 12
+    assert len(set(plots.assign_styles(many).values())) == 12
 
 
 def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
-    looks = plots.series(map(str, range(3 * len(plots.COLOURS))))
-    assert len({(look.colour, look.marker) for look in looks.values()}) == len(looks)
+    styles = plots.series(map(str, range(3 * len(plots.COLOURS))))
+    assert len({(look.colour, look.marker) for look in styles.values()}) == len(styles)
     axis = Canvas().subplots()
     for name in ("0", "8", "16"):
-        plots.trend(axis, pd.DataFrame({"x": [0.1], "mean": [0.5], "low": [0.4], "high": [0.6]}), "x", looks[name])
+        plots.trend(axis, pd.DataFrame({"x": [0.1], "mean": [0.5], "low": [0.4], "high": [0.6]}), "x", styles[name])
     assert [line.get_marker() for line in axis.lines] == ["o", "s", "^"]
     assert set(pages.SHAPES) == set(plots.MARKERS[1:])
     canvas = Canvas()
-    plots.legend(canvas, {name: looks[name] for name in ("0", "8")})
+    plots.legend(canvas, {name: styles[name] for name in ("0", "8")})
     assert [line.get_marker() for line in canvas.legends[0].get_lines()] == ["", "s"]
 
 
@@ -249,9 +251,9 @@ def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
 def test_no_bound_lies_over_a_method(folder):
     tables = open_run(folder)
     runs = plots.with_settings(tables.frame("runs"))
-    axis, looks = Canvas().subplots(), plots.styles(runs)
-    plots.accuracy(axis, runs, tables.frame("frames"), looks)
-    heights = {line.get_label(): line.get_zorder() for line in axis.lines if line.get_label() in looks}
+    axis, styles = Canvas().subplots(), plots.assign_styles(runs)
+    plots.accuracy(axis, runs, tables.frame("frames"), styles)
+    heights = {line.get_label(): line.get_zorder() for line in axis.lines if line.get_label() in styles}
     assert heights["no_custom"] < heights["one_time"]
 
 
@@ -263,7 +265,7 @@ def test_changes_of_scene_are_counted_per_stream():
             pd.DataFrame(stream | {"device": "d1", "scene": [5, 5, 5, 5, 6, 6]}),
         ]
     )
-    found = courses.scene_changes(frames.sample(frac=1, random_state=1))
+    found = time_series.scene_changes(frames.sample(frac=1, random_state=1))
     assert found.to_numpy().tolist() == [[2.0, 0.5], [4.0, 1.0]]
 
 
@@ -273,11 +275,11 @@ def test_a_timeline_averages_devices_and_never_holds_too_many_points():
     frames = pd.concat(
         [pd.DataFrame({"cell": "x", "time_s": times, "score_window": level + times / 1000}) for level in (0.2, 0.4)]
     )
-    lines = courses.score_course(runs, frames, plots.POINTS)
+    lines = time_series.average_scores(runs, frames, plots.POINTS)
     assert len(lines) == 200
     assert np.allclose(lines["score_window"], 0.3 + lines["time_s"] / 1000)
     assert lines["time_s"].iloc[0] == pytest.approx(times[:5].mean())
-    short = courses.score_course(runs, frames[frames["time_s"] < 10], plots.POINTS)
+    short = time_series.average_scores(runs, frames[frames["time_s"] < 10], plots.POINTS)
     assert len(short) == 100
 
 
@@ -321,7 +323,7 @@ def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_str
     assert [strip.classes for strip in other.strips] == [()]
 
 
-# --- the film
+# --- the video
 
 
 def opened(source):
@@ -330,17 +332,17 @@ def opened(source):
 
 
 @pytest.mark.slow
-def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
+def test_a_video_holds_every_moment_of_one_stream_with_its_truth(folder, video):
     run = open_run(folder)
-    assert [tile.label for tile in film.tiles] == ["frame", "truth", "one_time", "no_custom"]
-    assert film.times_s == (5.0, 50.0, 100.0)
-    assert film.aspect == 96 / 48
+    assert [tile.label for tile in video.tiles] == ["frame", "truth", "one_time", "no_custom"]
+    assert video.times_s == (5.0, 50.0, 100.0)
+    assert video.aspect == 96 / 48
     snapshots = run.frame("snapshots").merge(run.frame("runs")[["cell", "system", "workload", "seed"]], on="cell")
-    own = snapshots[(snapshots["workload"] == film.setting) & (snapshots["seed"] == film.seed)]
-    for tile in film.tiles[1:]:
+    own = snapshots[(snapshots["workload"] == video.setting) & (snapshots["seed"] == video.seed)]
+    for tile in video.tiles[1:]:
         wide = np.asarray(opened(tile.source))
         assert wide.shape == (96, 3 * 192, 3)
-        for place, time_s in enumerate(film.times_s):
+        for place, time_s in enumerate(video.times_s):
             rows = own[own["time_s"] == time_s]
             column = "truth" if tile.label == "truth" else "prediction"
             rows = rows if tile.label == "truth" else rows[rows["system"] == tile.label]
@@ -349,13 +351,13 @@ def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
 
 
 @pytest.mark.slow
-def test_a_film_notes_what_each_frame_scored(folder, film):
+def test_a_video_notes_the_score_of_each_frame(folder, video):
     run = open_run(folder)
-    (tile,) = [tile for tile in film.tiles if tile.label == "one_time"]
-    cell = f"one_time/{film.setting}/two-phones/seed-{film.seed}"
+    (tile,) = [tile for tile in video.tiles if tile.label == "one_time"]
+    cell = f"one_time/{video.setting}/two-phones/seed-{video.seed}"
     frames = run.frame("frames")
-    frames = frames[(frames["cell"] == cell) & (frames["device"] == film.device)].set_index("time_s")["score_frame"]
-    assert tile.notes == tuple(f"{frames[time_s]:.2f}" for time_s in film.times_s)
+    frames = frames[(frames["cell"] == cell) & (frames["device"] == video.device)].set_index("time_s")["score_frame"]
+    assert tile.notes == tuple(f"{frames[time_s]:.2f}" for time_s in video.times_s)
 
 
 @pytest.mark.slow
@@ -365,5 +367,5 @@ def test_one_moment_is_no_film_and_colours_that_are_not_known_have_no_names(tmp_
     picture = {**rows["snapshots"][0], "prediction": factory.png(np.full((4, 4, 3), 77, np.uint8))}
     Recorder(str(run)).write("x", rows | {"snapshots": [picture]})
     page = compose(open_run(run))
-    assert page.film is None
+    assert page.video is None
     assert [strip.classes for strip in page.strips] == [()]

@@ -17,7 +17,7 @@ from driftlab.errors import DataError, RequestError
 from driftlab.platform.lab.paths import new_run
 from driftlab.platform.results.tables import schema
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.results.tables.recorder import Recorder, as_table, finished, table_file
+from driftlab.platform.results.tables.recorder import Recorder, as_table, table_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -166,11 +166,11 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
                 Recorder(str(folder)).write("new", {"runs": [runs_row()]})
         assert len(open_run(folder).table("runs")) == 0
         assert len(open_run(folder).table("frames")) == 0
-        assert finished(str(folder)) == set()
+        assert factory.finished_cells(str(folder)) == set()
         recorder = Recorder(str(folder))
         recorder.write("one_time/w/two-phones/seed-0", factory.rows("one_time", "w", 0, 120.0, 2.0, True))
         assert open_run(folder).table("frames").equals(before)
-        assert finished(str(folder)) == {"one_time/w/two-phones/seed-0"}
+        assert factory.finished_cells(str(folder)) == {"one_time/w/two-phones/seed-0"}
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_writing_a_cell_again_leaves_nothing_of_the_first_time(run):
     opened = open_run(run)
     assert cell not in opened.table("frames")["cell"].to_pylist()
     assert opened.table("runs")["cell"].to_pylist().count(cell) == 1
-    assert len(finished(str(run))) == 3
+    assert len(factory.finished_cells(str(run))) == 3
 
 
 def test_cells_never_share_a_file(tmp_path):
@@ -201,7 +201,7 @@ def test_an_empty_run_has_empty_tables_of_the_right_shape(tmp_path):
         assert opened.table(name).schema.equals(expected)
         assert len(opened.table(name)) == 0
     assert opened.sql("select count(*) as n from frames")["n"].to_pylist() == [0]
-    assert finished(str(tmp_path)) == set()
+    assert factory.finished_cells(str(tmp_path)) == set()
 
 
 def test_sql_joins_tables(run):
@@ -245,7 +245,7 @@ def test_an_old_name_of_a_table_or_column_is_answered_with_the_new_one(run):
 
 
 @pytest.mark.parametrize(
-    ("place", "said"), [("nowhere", "not there"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
+    ("place", "said"), [("nowhere", "does not exist"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
 )
 def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, said):
     with pytest.raises(DataError, match=said):
@@ -284,7 +284,7 @@ def test_a_damaged_file_is_named_with_its_cure(run, table, damage):
         open_run(run).table(table)
     assert file.name in str(caught.value)
     assert f"driftlab run --resume {run}" in str(caught.value)
-    assert len(finished(str(run))) == 3  # resuming repeats this cell and no other
+    assert len(factory.finished_cells(str(run))) == 3  # resuming repeats this cell and no other
 
 
 @pytest.mark.parametrize("file", ["spec.yaml", "run.json"])

@@ -24,9 +24,9 @@ from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.results.tables import recorder, schema
 from driftlab.platform.results.tables.diff import differences
-from driftlab.platform.results.tables.origin import Seal, seal_of, sealed
+from driftlab.platform.results.tables.origin import Seal, seal_of, with_seal
 from driftlab.platform.results.tables.read import open_run
-from driftlab.platform.results.tables.recorder import Recorder, finished
+from driftlab.platform.results.tables.recorder import Recorder
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 from driftlab.platform.results.tables.systems import NESTED, Slot, every_system, slots_of
 
@@ -88,7 +88,7 @@ def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_
     for file in (run / "tables/runs").iterdir():
         seal = seal_of(file)
         others = {name: digest for name, digest in seal.files.items() if name != "updates"}
-        pq.write_table(sealed(pq.read_table(file), Seal(seal.origin, others)), file)
+        pq.write_table(with_seal(pq.read_table(file), Seal(seal.origin, others)), file)
     found = open_run(run).table("updates")
     assert (len(found), found.schema) == (0, schema.TABLES["updates"])
 
@@ -105,10 +105,10 @@ def test_a_column_that_is_not_known_is_left_out(run):
 def test_other_major_versions_are_refused_whatever_their_spec_is(run, version):
     rewrite(run, "runs", lambda table: table, version)
     message = (
-        f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x: "
-        "read them with the driftlab that wrote them, whose version and commit are in run.json."
+        f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x. "
+        "Read them with the driftlab that wrote them; its version and commit are in run.json."
     )
-    for read in (lambda: open_run(run), lambda: finished(str(run))):
+    for read in (lambda: open_run(run), lambda: factory.finished_cells(str(run))):
         with pytest.raises(DataError, match=re.escape(message)):
             read()
     (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
@@ -132,21 +132,21 @@ def test_searches_of_other_major_versions_are_refused(tmp_path):
 def test_cells_of_another_minor_version_run_again(run):
     (one, other) = sorted((run / "tables/runs").iterdir())
     rewrite(run, "runs", lambda table: table, "5.99")
-    assert finished(str(run)) == set()
+    assert factory.finished_cells(str(run)) == set()
     cell = "no_custom/w/two-phones/seed-0"
     Recorder(str(run)).write(cell, factory.rows("no_custom", "w", 0, 4.0, 1.0, False))
-    assert finished(str(run)) == {cell}
+    assert factory.finished_cells(str(run)) == {cell}
     assert open_run(run).versions() == [schema.SCHEMA_VERSION, "5.99"]
     assert len(open_run(run).table("runs")) == len({one, other})
 
 
 def test_cells_with_other_columns_run_again(run):
-    cells = finished(str(run))
+    cells = factory.finished_cells(str(run))
     assert len(cells) == 2
     (first, second) = sorted(cells)
     rewrite(run, "runs", lambda table: table.drop_columns(["tuned"]) if first in table["cell"].to_pylist() else table)
-    assert recorder.doubt(run / "tables", first) == "its tables have other columns than today's"
-    assert finished(str(run)) == {second}
+    assert recorder.reason_to_repeat(run / "tables", first) == "its tables have other columns than the present schema"
+    assert factory.finished_cells(str(run)) == {second}
 
 
 @pytest.mark.slow

@@ -76,14 +76,14 @@ class TestSharing:
         runs = [run_row("a"), run_row("b")]
         shares = [share(app, cell=runs[0]["cell"], accuracy=0.9) for app in "xy"]
         shares += [share(app, cell=runs[1]["cell"], latency_ms=60.0) for app in "xy"]
-        (words,) = sharing.show(view(["a", "b"], shares, *runs)).words
+        (words,) = sharing.show(view(["a", "b"], shares, *runs)).sentences
         assert numbers_in(words) == [2, 83.3, 0.9]
-        assert words.index(" b ") < words.index("83.3") < words.index(" a (0.900)")
-        (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).words
+        assert words.index(" b ") < words.index("83.3") < words.index(" a are the most accurate (0.900)")
+        (alone,) = sharing.show(view(["a"], shares[:2], runs[0])).sentences
         assert numbers_in(alone) == [2, 50.0]
 
     def test_bounds_are_not_among_the_words(self):
-        assert sharing.show(view(["a"], [share("x"), share("y")], run_row("a", bound="oracle"))).words == []
+        assert sharing.show(view(["a"], [share("x"), share("y")], run_row("a", bound="oracle"))).sentences == []
 
     def test_a_system_that_failed_has_a_row_without_numbers(self):
         shares = [share(app, cell="a/w/one/seed-0") for app in "xy"]
@@ -109,11 +109,11 @@ class TestWhoNeverRuns:
     def test_three_are_told_and_the_others_counted(self):
         told = self.told([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
         assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
-        assert told[3:] == ["2 more never run; the table `shares` has them."]
+        assert told[3:] == ["2 more never run; table `shares` lists them."]
 
     def test_it_is_among_the_words_of_the_report(self):
         summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))
-        assert summary.words[-1] == summary.parts[-1].warnings[0]
+        assert summary.sentences[-1] == summary.parts[-1].warnings[0]
 
 
 def test_how_often_networks_need_more_memory_than_there_is_is_said():
@@ -123,7 +123,7 @@ def test_how_often_networks_need_more_memory_than_there_is_is_said():
     run = run_row("a")
     devices = [{"cell": run["cell"], "device": name, "memory_bytes": 20} for name in "de"]
     assert list(sharing.show(view(["a"], shares, run, devices=devices)).warnings) == [
-        "On w, the networks that a runs need more memory than there is 25 % of the time."
+        "On w, the networks of a exceed the memory of the device 25 % of the time."
     ]
 
 

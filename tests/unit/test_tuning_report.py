@@ -15,7 +15,7 @@ from driftlab.platform.core.space import OneOf, Range, Space, Trial
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.lab.tuned import read_tuned
-from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
 from driftlab.platform.results.relations.searches import importance, open_search
 from driftlab.platform.results.relations.tuned import origins, unequal_budgets
 from driftlab.platform.results.report.page import compose, write_report
@@ -50,13 +50,13 @@ def test_the_report_shows_every_figure_and_opens_alone(folder):
 def test_words_say_what_the_held_out_seeds_say(folder):
     found = open_search(folder)
     score, energy = found.held_out()
-    told = " ".join(words(found))
+    told = " ".join(summarise_search(found))
     assert f"Trial {found.best.number} is recommended" in told
     assert "24 trials" in told
     assert "1 failed" in told
     for row in (score, energy):
         known = {"better": "better than", "worse": "worse than"}
-        said = known.get(row.answer, "not significantly different from")
+        said = known.get(row.verdict, "not significantly different from")
         assert f"{row.metric} is {said}" in told
 
 

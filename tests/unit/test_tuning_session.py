@@ -38,7 +38,7 @@ def test_every_trial_has_a_row_and_the_best_runs_on_held_out_seeds(tmp_path):
         "score"
     ] == max(trials[trials["stage"] == "search"]["score"])
     (score, energy) = found.held_out()
-    assert score.answer == "better"
+    assert score.verdict == "better"
     assert score.difference.mean == pytest.approx(score.best - score.defaults)
     assert energy.better == "min"
     budget = found.budget
@@ -116,7 +116,7 @@ def test_a_folder_that_is_no_search_is_refused(tmp_path):
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(stored({"name": "a", "systems": ["no_custom"]})))
     with pytest.raises(DataError, match="driftlab run --resume"):
         continue_search(tmp_path).__enter__()
-    with pytest.raises(DataError, match="not there"):
+    with pytest.raises(DataError, match="does not exist"):
         continue_search(tmp_path / "none").__enter__()
 
 
@@ -169,4 +169,4 @@ def test_best_settings_are_written_with_what_they_were_chosen_on(tmp_path):
     assert best["settings"] == dict(session.best.settings)
     assert best["seeds"] == [100, 200, 201]
     assert best["budget"] == {"trials": 10, "streamed_s": 30.0, "searcher": "random"}
-    assert best["held_out"]["score"]["answer"] in ("better", "worse", "inconclusive")
+    assert best["held_out"]["score"]["verdict"] in ("better", "worse", "inconclusive")

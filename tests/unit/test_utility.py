@@ -9,7 +9,7 @@ from driftlab.platform.results.relations.utility import (
     Jobs,
     continuous,
     discrete,
-    needed,
+    needed_accuracy,
     overhead,
     relative,
     relative_period,
@@ -55,7 +55,7 @@ def test_missed_jobs_count_nothing_or_chance():
     assert discrete(jobs, 1.0).value == pytest.approx(0.375)
     assert discrete(jobs, 1.0, chance=0.1).value == pytest.approx(0.425)
     assert relative(jobs).value == pytest.approx(0.75)  # the third answers for the fourth, the first for the second
-    assert needed(0.308, 0.4097) == pytest.approx(0.752, abs=5e-4)
+    assert needed_accuracy(0.308, 0.4097) == pytest.approx(0.752, abs=5e-4)
 
 
 def test_waiting_halves_the_worth_of_an_answer_at_the_patience_given():

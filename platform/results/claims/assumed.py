@@ -1,27 +1,27 @@
-"""What a claim takes for granted of a run. A run that does not offer it cannot judge the claim."""
+"""Conditions of claims on a run: stream length, number of updates, time until the first update."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from driftlab.platform.results.relations.base import STREAM, done, members
+from driftlab.platform.results.relations.base import STREAM, completed_cells, members
 from driftlab.platform.results.tables.read import Tables
 
 
-def missing(tables: Tables, assumes: Mapping[str, Any]) -> str:
-    """Say what the run lacks that a claim assumes; nothing if it lacks nothing."""
+def missing_assumption(tables: Tables, assumes: Mapping[str, Any]) -> str:
+    """Return the first assumption of a claim that the run does not meet; an empty text if it meets all."""
     return next(filter(None, (ASSUMPTIONS[name](tables, least) for name, least in assumes.items())), "")
 
 
 def _stream_s(tables: Tables, least: float) -> str:
-    """Streams last so long."""
-    shortest = done(tables)["duration_s"].min()
+    """Check that every stream lasts at least this many seconds."""
+    shortest = completed_cells(tables)["duration_s"].min()
     return f"needs streams of {least:g} s, these last {shortest:g} s" if shortest < least else ""
 
 
 def _updates(tables: Tables, least: Mapping[str, float]) -> str:
-    """Systems with such a streaming member receive so many updates on average."""
+    """Check that systems with these streaming members receive enough updates on average."""
     for member, count in least.items():
         for system, mean in _received(tables, member).items():
             if mean < count:
@@ -31,7 +31,7 @@ def _updates(tables: Tables, least: Mapping[str, float]) -> str:
 
 def _received(tables: Tables, member: str) -> dict[str, float]:
     """Average the updates that every application accepts from the server, by system."""
-    runs = done(tables)
+    runs = completed_cells(tables)
     runs = runs[runs["system"].isin(list(members(tables, "streaming", member)))]
     updates = tables.frame("updates")
     counts = updates[updates["accepted"].eq(True)].groupby(STREAM).size()
@@ -41,8 +41,8 @@ def _received(tables: Tables, member: str) -> dict[str, float]:
 
 
 def _warm_up(tables: Tables, most: float) -> str:
-    """The wait for the first update of an application is a small part of its stream."""
-    updates = tables.frame("updates").merge(done(tables)[["cell", "system", "duration_s"]], on="cell")
+    """Check that the wait for the first update is at most this share of the stream."""
+    updates = tables.frame("updates").merge(completed_cells(tables)[["cell", "system", "duration_s"]], on="cell")
     updates = updates[updates["accepted"].eq(True) & updates["system"].isin(list(members(tables, "streaming", "ams")))]
     parts = updates.groupby([*STREAM, "duration_s"])["arrive_s"].min().reset_index()
     part = (parts["arrive_s"] / parts["duration_s"]).mean()

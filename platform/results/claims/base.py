@@ -1,4 +1,4 @@
-"""What a claim is, how it is judged, and how verdicts are shown. The claims are data: a YAML file for each source."""
+"""Define claims, judge them, and format verdicts. The claims are data: one YAML file per source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.results.claims.assumed import missing
+from driftlab.platform.results.claims.assumed import missing_assumption
 from driftlab.platform.results.claims.statistics import STATISTICS, Measured
 from driftlab.platform.results.relations.base import Untestable
 from driftlab.platform.results.tables.read import Run, Tables
@@ -26,7 +26,7 @@ DASH = "–"
 NO_RUN = "testable by no run"
 RELATIONS = "driftlab.platform.results.relations"
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
-Word = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
+ClaimResult = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
 Strength = Literal["quantitative", "direction", "by construction", "information"]
 STRENGTHS: Mapping[str, Strength] = {"sign": "direction", "ge": "direction", "le": "direction", "info": "information"}
 
@@ -35,41 +35,41 @@ STRENGTHS: Mapping[str, Strength] = {"sign": "direction", "ge": "direction", "le
 class Claim:
     """A sentence that tables can support or contradict.
 
-    The rule is `exact`, `abs<=x`, `rel<=x`, `sign`, `ge`, `le` or `info`, and compares with the paper's value. A rule
-    that asks for a side (`sign`, `ge`, `le`) wants the whole interval on it: a mean alone may have got there by luck.
+    The rule is `exact`, `abs<=x`, `rel<=x`, `sign`, `ge`, `le` or `info`, and compares with the paper's value. The
+    one-sided rules (`sign`, `ge`, `le`) hold if the whole interval is on that side, not only the mean.
     """
 
     id: str
-    experiment: str  # that was made to ask
+    experiment: str  # the experiment that tests the claim
     source: str
     sentence: str
     paper: float | None
     unit: str
     rule: str
-    of: Mapping[str, Any] = field(default_factory=dict)  # a relation, its systems, and where
-    statistic: str | Mapping[str, Mapping[str, Any]] = ""  # by its name, or a name with its options
-    needs: str = ""  # what a run lacks for which the relation has no rows
+    of: Mapping[str, Any] = field(default_factory=dict)  # the relation, its systems and its other arguments
+    statistic: str | Mapping[str, Mapping[str, Any]] = ""  # its name, or its name with options
+    needs: str = ""  # the note if the relation has no rows
     not_testable: str = ""  # the reason why no run can judge it
-    assumes: Mapping[str, Any] = field(default_factory=dict)  # what a run must offer, by the names in assumed.py
-    least: float | None = None  # that is possible: no interval reaches below it
-    by_construction: bool = False  # it follows from what the systems are, and would only fail by a fault
+    assumes: Mapping[str, Any] = field(default_factory=dict)  # conditions on the run, by their names in assumed.py
+    minimum: float | None = None  # least possible value, where intervals are cut
+    by_construction: bool = False  # it follows from the definition of the systems, and fails only by a fault
 
     @property
     def strength(self) -> Strength:
-        """Say what a verdict can tell: a number, a direction, or that nothing is broken."""
+        """Return the kind of evidence that a verdict gives: a number, a direction, or a check of the code."""
         return "by construction" if self.by_construction else STRENGTHS.get(self.rule, "quantitative")
 
-    def ask(self, tables: Tables) -> Measured | Untestable:
-        """Measure it, within what is possible, or return why these tables cannot."""
+    def measure(self, tables: Tables) -> Measured | Untestable:
+        """Return the measured value with its interval, or the reason why these tables cannot give one."""
         if self.not_testable:
             return Untestable(self.not_testable)
         try:
             found = self._measure(tables)
         except Untestable as reason:
             return reason
-        if found.low is None or self.least is None:
+        if found.low is None or self.minimum is None:
             return found
-        return replace(found, low=max(found.low, self.least))
+        return replace(found, low=max(found.low, self.minimum))
 
     def _measure(self, tables: Tables) -> Measured:
         where = self.of.get("where", {})
@@ -79,9 +79,9 @@ class Claim:
             named = [value for value in where.values() if isinstance(value, str) and f"'{value}'" in str(error)]
             if not named:
                 raise
-            known = dict.fromkeys(name for table in TABLES.values() for name in table.names)
+            columns = dict.fromkeys(name for table in TABLES.values() for name in table.names)
             raise RequestError(
-                f"Claim '{self.id}': {self.of['relation']} has no column '{named[0]}'.{name_hint(named[0], known)}"
+                f"Claim '{self.id}': {self.of['relation']} has no column '{named[0]}'.{name_hint(named[0], columns)}"
             ) from error
         if rows.empty:
             raise Untestable(self.needs or rows.attrs.get("needs") or "nothing was measured")
@@ -91,16 +91,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim beside what was measured."""
+    """A claim with its measured value and the result of its rule."""
 
     claim: Claim
-    word: Word
+    result: ClaimResult
     measured: Measured | None
     note: str
 
 
 def relation(name: str) -> Callable[..., pd.DataFrame]:
-    """Find a function of the package `relations` by its module and its name: `scores.received`."""
+    """Return a function of the package `relations` by module and name, such as `scores.received`."""
     module, _, function = name.partition(".")
     found: Callable[..., pd.DataFrame] = getattr(import_module(f"{RELATIONS}.{module}"), function)
     return found
@@ -122,21 +122,21 @@ def every_claim() -> Mapping[str, Claim]:
 
 
 def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None) -> list[Verdict]:
-    """Judge all claims, or those asked for, by the tables of a run."""
-    known = every_claim()
-    wanted = list(only)
-    for name in wanted:
-        if name not in known:
-            raise unknown_name("claim", name, known)
+    """Judge all claims, or those in `only`, by the tables of a run."""
+    defined = every_claim()
+    selected = list(only)
+    for name in selected:
+        if name not in defined:
+            raise unknown_name("claim", name, defined)
     source = tables or Tables(run)
-    return [judge(known[name], _asked(known[name], source)) for name in wanted or known]
+    return [judge(defined[name], _measure_claim(defined[name], source)) for name in selected or defined]
 
 
-def _asked(claim: Claim, tables: Tables) -> Measured | Untestable:
-    """Measure a claim; of what cannot be told say which experiment can, if it is another one."""
-    found = claim.ask(tables)
-    if isinstance(found, Measured) and (lacks := missing(tables, claim.assumes)):
-        found = Untestable(lacks)
+def _measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
+    """Measure a claim; if it is untestable here, name the experiment that tests it."""
+    found = claim.measure(tables)
+    if isinstance(found, Measured) and (unmet := missing_assumption(tables, claim.assumes)):
+        found = Untestable(unmet)
     other = tables.run.spec.get("name") != claim.experiment
     if isinstance(found, Untestable) and other and not claim.not_testable:
         return Untestable(f"{found.reason}: run {claim.experiment}")
@@ -175,7 +175,7 @@ def _holds(rule: str, paper: float, measured: Measured) -> bool:
 
 
 def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Write verdicts as plain data, for JSON."""
+    """Return verdicts as plain data, for JSON."""
     return [
         {
             "id": verdict.claim.id,
@@ -189,38 +189,38 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
             "unit": verdict.claim.unit,
             "rule": verdict.claim.rule,
             "strength": verdict.claim.strength,
-            "verdict": verdict.word,
+            "verdict": verdict.result,
             "note": verdict.note,
         }
         for verdict in verdicts
     ]
 
 
-COLUMNS = ("claim", "paper", "ours", "95 % CI", "tells", "verdict")
+COLUMNS = ("claim", "paper", "ours", "95 % CI", "evidence", "verdict")
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """Write verdicts in columns; a dash where there is no number."""
+    """Return verdicts as rows of texts; a dash where there is no number."""
     return [
         (
             f"{verdict.claim.id}: {verdict.claim.sentence}",
-            of_paper(verdict.claim),
-            of_ours(verdict),
-            of_span(verdict),
+            format_paper(verdict.claim),
+            format_value(verdict),
+            format_interval(verdict),
             verdict.claim.strength,
-            verdict.word + (f" ({verdict.note})" if verdict.note else ""),
+            verdict.result + (f" ({verdict.note})" if verdict.note else ""),
         )
         for verdict in verdicts
     ]
 
 
-def counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """Count the verdicts by their word; claims that no run can judge count apart."""
-    return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.word for verdict in verdicts))
+def count_results(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """Count the verdicts by their word; claims that no run can judge are counted separately."""
+    return dict(Counter(NO_RUN if verdict.claim.not_testable else verdict.result for verdict in verdicts))
 
 
-def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """Map claims that the tables say nothing about to the reason, which several may share."""
+def untestable_by_reason(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """Map identifiers of untestable claims, joined where they share a reason, to that reason."""
     reasons: dict[str, str] = {}
     for verdict in verdicts:
         if verdict.measured is None:
@@ -228,21 +228,21 @@ def untestable(verdicts: Iterable[Verdict]) -> dict[str, str]:
     return {names: reason for reason, names in reasons.items()}
 
 
-def of_paper(claim: Claim) -> str:
-    """Write what the paper says, or the limit that the rule sets."""
+def format_paper(claim: Claim) -> str:
+    """Format the paper's value, or the limit that the rule sets."""
     if claim.paper is None:
         return DASH
     side = {"le": "at most ", "ge": "at least "}.get(claim.rule, "")
     return side + _number(claim.paper, claim)
 
 
-def of_ours(verdict: Verdict) -> str:
-    """Write what was measured."""
+def format_value(verdict: Verdict) -> str:
+    """Format the measured value."""
     return _number(verdict.measured.value, verdict.claim) if verdict.measured else DASH
 
 
-def of_span(verdict: Verdict) -> str:
-    """Write the interval and how many values it rests on."""
+def format_interval(verdict: Verdict) -> str:
+    """Format the interval and the number of its values."""
     found = verdict.measured
     if found is None or found.low is None or found.high is None:
         return DASH
@@ -250,7 +250,7 @@ def of_span(verdict: Verdict) -> str:
 
 
 def _number(value: float, claim: Claim) -> str:
-    """Write a difference with its sign, and anything else plainly."""
+    """Format a value with its unit; a difference has its sign."""
     share = re.fullmatch(r"share (of .+)|(of the .+)", claim.unit)
     if share:
         text = f"{100 * value:.4g} % {share[1] or share[2]}"

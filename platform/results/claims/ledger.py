@@ -1,4 +1,4 @@
-"""The ledger of evidence: one JSON line for each claim that a run measured. Lines are added, and none is changed."""
+"""The ledger of evidence: one JSON line per claim and run. Lines are appended and never edited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[str, str, str | None]  # claim, experiment, size
 
 
 class Digests:
-    """The digests of the code and the experiments of today, each computed once."""
+    """The digests of the present code and experiments, each computed once."""
 
     def __init__(self, package: Path = PACKAGE) -> None:
         self.code = code_digest(package=package)
@@ -29,7 +29,7 @@ class Digests:
 
 
 def lines_of(run: Run, verdicts: Iterable[Verdict], digests: Digests) -> list[Line]:
-    """Write a line for each claim that a finished run measured; the code's digest is the one that the run recorded."""
+    """Return a line for each measured claim of a finished run, with the digest of the code that ran it."""
     spec, info = run.spec, run.info
     experiment, size, seeds = spec["name"], spec.get("size"), list(spec["seeds"])
     shared = {
@@ -61,36 +61,36 @@ def _of_verdict(verdict: Verdict, seeds: Sequence[int]) -> Line:
         "high": found.high,
         "n": found.n,
         "per_seed": [found.by_seed.get(seed) for seed in seeds] if found.by_seed else None,
-        "verdict": verdict.word,
+        "verdict": verdict.result,
         "note": verdict.note,
     }
 
 
 def _machine(info: Mapping[str, Any]) -> Line:
-    """Describe the class of machine that a run ran on, without its name."""
+    """Return the architecture, processor and torch version of a run's host, without the host's name."""
     kinds = {"architecture": "machine", "processor": "processor", "instructions": "instructions"}
     return {**{key: info.get(name) for key, name in kinds.items()}, "torch": info.get("packages", {}).get("torch")}
 
 
 def _seconds(run: Run) -> float | None:
-    """Add up the seconds of all cells; None if one of them was not measured."""
+    """Add up the host seconds of all cells; None if one of them was not measured."""
     took = run.table("runs")["host_seconds"].to_pylist()
     return None if None in took else round(sum(took), 1)
 
 
 def append(file: Path, lines: Iterable[Line]) -> int:
-    """Add the lines that do not stand in the ledger as the newest of their claim and run; return how many they are.
+    """Append the lines that differ from the newest of their claim and run; return their number.
 
     Other processes may append at the same time. An unfinished last line, left by a killed process, is removed.
     """
     if not file.is_file():
         raise RequestError(f"There is no ledger '{file}': evidence is kept in a checkout of driftlab. Run it from one.")
-    with file.open("a+b") as ledger:  # whatever was read, writes go to the end
+    with file.open("a+b") as ledger:  # writes go to the end wherever the read position is
         fcntl.flock(ledger, fcntl.LOCK_EX)  # which the end of the block releases
         ledger.seek(0)
         text = ledger.read()
-        known = newest(_parsed(text, file))
-        added = [line for line in lines if known.get(key_of(line)) != line]
+        recorded = newest(_parsed(text, file))
+        added = [line for line in lines if recorded.get(key_of(line)) != line]
         whole, end, torn = text.rpartition(b"\n")
         if torn and _whole(torn) is None:
             ledger.truncate(len(whole + end))
@@ -101,7 +101,7 @@ def append(file: Path, lines: Iterable[Line]) -> int:
 
 
 def read_ledger(file: Path) -> list[Line]:
-    """Read all lines, the oldest first; a last line that its writer did not end is left out."""
+    """Read all lines, the oldest first, without an unfinished last line."""
     return _parsed(file.read_bytes(), file)
 
 
@@ -117,7 +117,7 @@ def _parsed(text: bytes, file: Path) -> list[Line]:
 
 
 def _whole(text: bytes) -> Line | None:
-    """Read a line; None if it is not one whole object with a claim, an experiment and a size."""
+    """Parse a line; None if it is not a complete object with a claim, an experiment and a size."""
     try:
         line = json.loads(text)
     except ValueError:
@@ -126,7 +126,7 @@ def _whole(text: bytes) -> Line | None:
 
 
 def key_of(line: Line) -> Key:
-    """Return the claim, experiment and size of a line; of several such lines the last one counts."""
+    """Return the claim, experiment and size of a line; the last line with a key is valid."""
     return line["claim"], line["experiment"], line["size"]
 
 
@@ -150,7 +150,7 @@ def stale(line: Line, claim: Claim, digests: Digests) -> str:
         "measures": digests.measure,
     }
     changed = [name for name in now if then[name] != now[name]]
-    said = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
-    if any(line[name] != value for name, value in said.items()):
+    claim_fields = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    if any(line[name] != value for name, value in claim_fields.items()):
         changed.append("claim")
     return f"other {' and '.join(changed)} since" if changed else ""

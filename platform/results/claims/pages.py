@@ -3,14 +3,14 @@
     driftlab claims runs/NAME --record
     python -m driftlab.platform.results.claims.pages docs
 
-The ledger is `evidence/ledger.jsonl` beside the pages' folder. A page has a place for a table between two marks:
-`<!-- claims AMS DELTA-1 -->` names claims, alone or by what their identifiers begin with, and
-`<!-- end of claims -->` ends it. A claim is told by the experiment that was made for it.
+The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a place for a table between two marks:
+`<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
+table. The value of a claim comes from the experiment that tests it.
 
-The mark `<!-- claims AMS of size city -->` shows what the runs of that size say, of those claims that one of them asks,
-and `<!-- claims AMS-1 by ams-table2 -->` what the run of another experiment says of a claim. A size that any mark names
-stands in the tables of its marks alone: elsewhere an experiment is shown at the size, of the others, that was recorded
-last. A line that does not hold for the code, the experiment and the claim of today is marked as stale.
+The mark `<!-- claims AMS of size city -->` shows the claims that runs of that size measured, and
+`<!-- claims AMS-1 by ams-table2 -->` the value that another experiment measured. A size that any mark lists is shown
+in the tables of these marks only; other tables show the most recent of the remaining sizes. A line is marked as stale
+if the code, the experiment or the claim has changed since it was recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from driftlab.errors import DataError
-from driftlab.platform.results.claims.base import NO_RUN, Claim, Verdict, every_claim, judge, of_ours, of_paper, of_span
+from driftlab.platform.results.claims.base import (
+    NO_RUN,
+    Claim,
+    Verdict,
+    every_claim,
+    format_interval,
+    format_paper,
+    format_value,
+    judge,
+)
 from driftlab.platform.results.claims.ledger import Digests, Key, Line, newest, read_ledger, stale
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.relations.base import Untestable
@@ -30,7 +39,7 @@ from driftlab.platform.results.relations.base import Untestable
 PLACE = re.compile(
     r"(<!-- claims ([\w -]+?)(?: of size ([\w-]+)| by ([\w.-]+))? -->\n).*?(<!-- end of claims -->)", re.DOTALL
 )
-HEAD = "| claim | paper | ours | 95 % interval | tells | verdict | run |\n|---|---|---|---|---|---|---|"
+HEAD = "| claim | paper | ours | 95 % interval | evidence | verdict | run |\n|---|---|---|---|---|---|---|"
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Evidence:
     digests: Digests = field(default_factory=Digests)
 
     def of(self, experiment: str, size: str | None) -> dict[str, Line]:
-        """Find the lines of an experiment by claim: at this size, or without one at the size that was recorded last."""
+        """Return the lines of an experiment by claim, at this size or, for None, the most recent size."""
         own = [line for line in self.lines.values() if line["experiment"] == experiment]
         if size is None:
             own = [line for line in own if line["size"] not in self.sizes]
@@ -68,13 +77,13 @@ def sizes_in(pages: Iterable[str]) -> frozenset[str]:
     return frozenset(size for text in pages for _, _, size, *_ in PLACE.findall(text) if size)
 
 
-def written(text: str, evidence: Evidence) -> str:
-    """Write the tables of a page anew."""
+def fill_tables(text: str, evidence: Evidence) -> str:
+    """Return a page with all of its tables rewritten."""
     return PLACE.sub(lambda place: place[1] + _table(place[2], place[3], place[4], evidence) + place[5], text)
 
 
 def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> str:
-    """Write the table of a mark; a mark with a size shows only claims that a run of that size measured."""
+    """Return the table of a mark; a mark with a size shows only claims that a run of that size measured."""
     claims = [replace(claim, experiment=by or claim.experiment) for claim in of_place(names)]
     runs = {claim.experiment: evidence.of(claim.experiment, size) for claim in claims}
     if size is not None:
@@ -88,10 +97,10 @@ def _table(names: str, size: str | None, by: str | None, evidence: Evidence) -> 
 
 
 def of_place(names: str) -> list[Claim]:
-    """List the claims of a mark, family by family as it names them, and as papers do: N-13b between N-13 and N-14."""
-    asked = names.split()
-    families = list(dict.fromkeys(name.partition("-")[0] for name in asked))
-    claims = [claim for claim in every_claim().values() if {claim.id, _family(claim)} & set(asked)]
+    """List the claims of a mark in the order of its families, then by number: N-13b follows N-13."""
+    prefixes = names.split()
+    families = list(dict.fromkeys(name.partition("-")[0] for name in prefixes))
+    claims = [claim for claim in every_claim().values() if {claim.id, _family(claim)} & set(prefixes)]
     return sorted(claims, key=lambda claim: (families.index(_family(claim)), *_number(claim)))
 
 
@@ -108,11 +117,11 @@ def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
     verdict = verdict_of(claim, line)
     cells = (
         f"{claim.id}: {claim.sentence} ({claim.source})",
-        of_paper(claim),
-        of_ours(verdict),
-        of_span(verdict),
+        format_paper(claim),
+        format_value(verdict),
+        format_interval(verdict),
         claim.strength,
-        f"{verdict.word}: {verdict.note}" if verdict.note else verdict.word,
+        f"{verdict.result}: {verdict.note}" if verdict.note else verdict.result,
         f"{claim.experiment}, *stale*" if line and evidence.stale(line) else claim.experiment,
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -134,12 +143,12 @@ def _origin(line: Line, evidence: Evidence) -> str:
 
 
 def main(docs: Path) -> None:
-    """Write the tables of all pages."""
+    """Rewrite the tables of all pages."""
     evidence = evidence_of(docs)
     for page in sorted(docs.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        if (anew := written(text, evidence)) != text:
-            page.write_text(anew, encoding="utf-8")
+        if (filled := fill_tables(text, evidence)) != text:
+            page.write_text(filled, encoding="utf-8")
 
 
 if __name__ == "__main__":

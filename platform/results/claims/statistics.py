@@ -1,4 +1,4 @@
-"""The statistics of claims: each reduces the rows of a relation to one number, most of them with an interval.
+"""The statistics of claims: each reduces the rows of a relation to a number, most with an interval.
 
 Rows have a column `value`, or `ours` and `theirs`; a statistic raises `Untestable` where there are too few of them.
 """
@@ -24,7 +24,7 @@ Over = Literal["seeds", "trainings", "apps"]
 
 @dataclass(frozen=True)
 class Measured:
-    """What the tables say about a question."""
+    """The measured value of a claim, with its interval if it has one."""
 
     value: float
     low: float | None = None
@@ -35,7 +35,7 @@ class Measured:
 
     @classmethod
     def of(cls, found: Estimate, note: str = "", by_seed: Mapping[int, float] | None = None) -> Measured:
-        """Take a mean with its interval."""
+        """Make a measured value of a mean with its interval."""
         return cls(found.mean, found.low, found.high, found.n, note, by_seed)
 
 
@@ -45,7 +45,7 @@ def value(rows: pd.DataFrame, over: Over = "seeds") -> Measured:
 
 
 def difference(rows: pd.DataFrame, over: Over = "seeds") -> Measured:
-    """Average `ours` minus `theirs`; the note is the range over workloads where rows say so."""
+    """Average `ours` minus `theirs`; rows with `ranges` get a note with the range over workloads."""
     gains = rows["ours"] - rows["theirs"]
     found = _averaged(gains, rows, over)
     if not rows.attrs.get("ranges"):
@@ -56,7 +56,7 @@ def difference(rows: pd.DataFrame, over: Over = "seeds") -> Measured:
 
 
 def ratio(rows: pd.DataFrame) -> Measured:
-    """Average a factor, or `ours` over `theirs`, as factors are averaged: by their logarithm."""
+    """Return the geometric mean of a factor, or of `ours` over `theirs`."""
     factors = rows["value"] if "value" in rows else rows["ours"] / rows["theirs"]
     found = _averaged(factors.map(math.log), rows, "seeds")
     scaled = Estimate(found.value, found.low, found.high, found.n).rescaled(math.exp)
@@ -64,12 +64,12 @@ def ratio(rows: pd.DataFrame) -> Measured:
 
 
 def saving(rows: pd.DataFrame, over: Over = "seeds") -> Measured:
-    """Average the share of `theirs` that `ours` does without."""
+    """Average the saving of `ours` as a share of `theirs`."""
     return _averaged((1 - rows["ours"] / rows["theirs"]).dropna(), rows, over)
 
 
 def lowest(rows: pd.DataFrame, *, chosen_after: bool = False) -> Measured:
-    """Take the workload where a value, or `ours` minus `theirs`, is lowest: by its interval, or by its mean."""
+    """Return the mean of the workload with the lowest interval end or, `chosen_after`, the lowest mean."""
     values = rows["value"] if "value" in rows else rows["ours"] - rows["theirs"]
     found = stats.lowest(values, "workload", chosen_after=chosen_after)
     if found is None:
@@ -80,7 +80,7 @@ def lowest(rows: pd.DataFrame, *, chosen_after: bool = False) -> Measured:
 
 
 def distance(rows: pd.DataFrame) -> Measured:
-    """Average how far apart both sides are: the end of the interval that is further from 0 has to be small."""
+    """Return the absolute mean difference; the interval ends at its end that is farther from 0."""
     found = _averaged(rows["ours"] - rows["theirs"], rows, "seeds")
     if found.low is None or found.high is None:
         return found
@@ -90,21 +90,21 @@ def distance(rows: pd.DataFrame) -> Measured:
 
 
 def rank(rows: pd.DataFrame, paper: Mapping[str, float]) -> Measured:
-    """Correlate each row with what the paper says of the same columns, by rank (Spearman)."""
+    """Average the rank correlation (Spearman) of each row with the paper's values of the same columns."""
     order = list(paper.values())
     agreement = rows[list(paper)].apply(lambda own: stats.rank_correlation(order, own.to_numpy()), axis=1)
     return _averaged(agreement, rows, "seeds")
 
 
 def identity(rows: pd.DataFrame) -> Measured:
-    """Divide, row by row, what ought to be equal to the byte."""
+    """Average `ours` over `theirs`, whose bytes must be equal in every row."""
     ratios = (rows["ours"] / rows["theirs"]).tolist()
     note = f"{min(ratios):.5g} to {max(ratios):.5g} over {len(ratios)} families; {_note(rows)}"
     return Measured(sum(ratios) / len(ratios), n=len(ratios), note=note)
 
 
 def share(rows: pd.DataFrame) -> Measured:
-    """Return the share of the rows that hold."""
+    """Return the share of the rows whose value is true."""
     return Measured.of(stats.share(rows["value"]), _note(rows))
 
 
@@ -145,24 +145,23 @@ def _averaged(values: pd.Series, rows: pd.DataFrame, over: Over) -> Measured:
 
 
 def _over_networks(values: pd.Series, note: str, over: Over) -> Measured:
-    """Average over the seeds under which all was trained again; else over applications, each with a separate seed.
+    """Average over seeds that train all applications again; else over applications.
 
-    How large networks are is the same under every seed, and says nothing of its luck.
+    Sizes of networks are equal under every seed, so they have no interval over seeds.
     """
     by_draw, by_app = values.groupby("draw").mean(), values.groupby(["workload", "app"]).mean()
     if over == "trainings" and len(by_draw) > 1:
-        means, what = by_draw.rename_axis("seed"), f"{len(by_draw)} seeds that train {len(by_app)} applications anew"
+        means, sample = by_draw.rename_axis("seed"), f"{len(by_draw)} seeds that train {len(by_app)} applications again"
     else:
-        why = "each of a seed of its own" if over == "trainings" else "whatever they learn"
-        means, what = by_app, f"{len(by_app)} applications, {why}"
+        means, sample = by_app, f"{len(by_app)} applications" + (", a seed for each" if over == "trainings" else "")
     found = stats.mean(means)
     if found is None or found.n < 2:
         raise Untestable("needs two applications or more")
-    return Measured.of(found, f"{note}, over {what}" if note else f"over {what}", _by_seed(means))
+    return Measured.of(found, f"{note}, over {sample}" if note else f"over {sample}", _by_seed(means))
 
 
 def _by_seed(values: pd.Series) -> dict[int, float] | None:
-    """Map seeds to their measured values; None if a seed has several, or no seed is named."""
+    """Map seeds to their measured values; None if a seed has several or there is no seed."""
     if "seed" not in values.index.names:
         return None
     seeds = values.index.get_level_values("seed")
@@ -175,5 +174,5 @@ def _note(rows: pd.DataFrame) -> str:
 
 
 def _with_minus(text: str) -> str:
-    """Write negative numbers with a minus instead of a hyphen."""
+    """Replace the hyphen of negative numbers by a minus sign."""
     return re.sub(r"(?<!\w)-(?=\d)", "\u2212", text)

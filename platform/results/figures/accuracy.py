@@ -34,12 +34,12 @@ def show(view: View) -> FigureContent | None:
         for setting in view.settings()
         if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["score_window"].notna().any()
     ]
-    return FigureContent(NOTE.format(plots.measure(view.runs)), panels, legend=view.looks)
+    return FigureContent(NOTE.format(plots.measure(view.runs)), panels, legend=view.styles)
 
 
 def _draw(axis: Axes, view: View, setting: str, frames: pd.DataFrame, limits: tuple[float, float]) -> None:
     runs = view.runs[view.runs["setting"] == setting]
-    plots.accuracy(axis, runs, frames[frames["cell"].isin(set(runs["cell"]))], view.looks)
+    plots.accuracy(axis, runs, frames[frames["cell"].isin(set(runs["cell"]))], view.styles)
     axis.set_ylim(*limits)
 
 

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
-from driftlab.platform.results.relations.courses import join_windows
-from driftlab.platform.results.relations.sharing import allocations, once
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, lowest
+from driftlab.platform.results.relations.sharing import allocations, allocations_once
+from driftlab.platform.results.relations.time_series import join_windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ def show(view: View) -> FigureContent | None:
         return None
     sizes = view.tables.frame("variants").groupby(["cell", "device", "app"], sort=False).size()
     drawn = {
-        f"{setting}: {system}": join_windows(_one_device(own))
+        f"{setting}: {system}": join_windows(lowest(own, "seed", "device")[lambda part: part["time_s"] < MAX_SHOWN_S])
         for setting, here in rows.groupby("setting")
         for system in view.one_of_each()[:SYSTEMS]
         if len(own := here[here["system"] == system])
@@ -47,12 +47,6 @@ def show(view: View) -> FigureContent | None:
         _panel(title, each.assign(height=each["inference_share"] / highest), sizes) for title, each in drawn.items()
     ]
     return FigureContent(NOTE.format(most=MAX_SHOWN_S, highest=100 * highest), panels, _grids(view))
-
-
-def _one_device(rows: pd.DataFrame) -> pd.DataFrame:
-    own = rows[rows["seed"] == rows["seed"].min()]
-    own = own[own["device"] == own["device"].min()]
-    return own[own["time_s"] < MAX_SHOWN_S]
 
 
 def _panel(title: str, stays: pd.DataFrame, sizes: pd.Series) -> Panel:
@@ -103,18 +97,25 @@ def _strength(variant: int, networks: int) -> float:
 def _key(axis: Axes, networks: int) -> None:
     """Draw the colour key from the smallest to the largest network, above the lanes."""
     above: dict[str, Any] = {"transform": axis.transAxes, "clip_on": False}
-    words: dict[str, Any] = {**above, "y": 1.05, "ha": "right", "va": "center", "fontsize": 8.5, "color": plots.QUIET}
-    axis.text(x=1.0, s="largest", **words)
+    text_style: dict[str, Any] = {
+        **above,
+        "y": 1.05,
+        "ha": "right",
+        "va": "center",
+        "fontsize": 8.5,
+        "color": plots.QUIET,
+    }
+    axis.text(x=1.0, s="largest", **text_style)
     shades = min(networks, SHADES)
     for k in range(shades):
         shade: dict[str, Any] = {"color": plots.COLOURS[0], "alpha": _strength(k, shades), "markeredgewidth": 0}
         axis.plot([0.87 - 0.035 * (shades - 1 - k)], [1.05], "s", markersize=8, **shade, **above)
-    axis.text(x=0.85 - 0.035 * (shades - 1), s="smallest network", **words)
+    axis.text(x=0.85 - 0.035 * (shades - 1), s="smallest network", **text_style)
 
 
 def _grids(view: View) -> list[Grid]:
     """Tabulate the number of concurrent applications and the time of each, if applications come and go."""
-    rows = once(view.tables)
+    rows = allocations_once(view.tables)
     at_a_time = rows.groupby(["cell", "device", "time_s"]).size()
     if at_a_time.nunique() < 2:
         return []

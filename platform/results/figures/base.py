@@ -29,11 +29,11 @@ HEIGHT = 236  # pixels of a panel in a report
 
 @dataclass(frozen=True)
 class View:
-    """Inputs of figures: the tables of a run, its complete cells by setting, and the style of every system."""
+    """Inputs of figures: the tables of a run, its complete cells by setting, and styles of systems."""
 
     tables: Tables
     runs: pd.DataFrame
-    looks: Mapping[str, Style]
+    styles: Mapping[str, Style]
 
     def named(self, table: str) -> pd.DataFrame:
         """Return a table with the system, the setting and the seed of every row."""
@@ -42,7 +42,7 @@ class View:
     def members(self, family: str, *names: str) -> dict[str, Slot]:
         """Return the member of each system in one family, restricted to `names` if given."""
         found = members(self.tables, family, *names)
-        return {system: found[system] for system in self.looks if system in found}
+        return {system: found[system] for system in self.styles if system in found}
 
     def one_of_each(self) -> list[str]:
         """Select one system per scheduler and scaling; of an alpha sweep the one closest to `USUAL_ALPHA`."""
@@ -114,13 +114,20 @@ def view_of(run: Run, tables: Tables | None = None) -> View:
     """Return the inputs of figures for a run; systems keep the colours of its report."""
     tables = tables or Tables(run)
     runs = plots.with_settings(tables.frame("runs"))
-    looks = plots.styles(runs, [_name(system) for system in run.spec.get("systems", ())])
-    return View(tables, runs[runs["status"] == "done"], looks)
+    styles = plots.assign_styles(runs, [_name(system) for system in run.spec.get("systems", ())])
+    return View(tables, runs[runs["status"] == "done"], styles)
 
 
 def _name(system: Any) -> str:
     """Return the name of a system of the spec, which is a string or a mapping with `name`."""
     return str(system.get("name", "")) if isinstance(system, Mapping) else str(system)
+
+
+def lowest(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Select the rows with the lowest value of each column, one column after the other."""
+    for column in columns:
+        rows = rows[rows[column] == rows[column].min()]
+    return rows
 
 
 def common(names: Sequence[str]) -> str:

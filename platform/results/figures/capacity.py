@@ -33,15 +33,17 @@ def show(view: View) -> FigureContent | None:
     if sized.empty:
         return None
     families = sized.sort_values("order", kind="stable").drop_duplicates("family")
-    looks = {family: view.looks[system] for family, system in zip(families["family"], families["system"], strict=True)}
+    styles = {
+        family: view.styles[system] for family, system in zip(families["family"], families["system"], strict=True)
+    }
     unit = plots.scaled(float(sized["memory_bytes"].max()), "B")
     panels = [
-        Panel(place, partial(_draw, points=sized[sized["place"] == place], looks=looks, unit=unit), HEIGHT)
+        Panel(place, partial(_draw, points=sized[sized["place"] == place], styles=styles, unit=unit), HEIGHT)
         for place in list(dict.fromkeys(sized["place"]))[:MAX_APPS]
     ]
     grown = unscaled(view.tables)
-    grids = [_by_rank(sized, grown, looks), *_kept(view, sized, unit)]
-    return FigureContent(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, looks)
+    grids = [_by_rank(sized, grown, styles), *_memory_grids(view, sized, unit)]
+    return FigureContent(NOTE.format(reference="largest" if grown.empty else "whole"), panels, grids, styles)
 
 
 def _families(view: View) -> pd.DataFrame:
@@ -49,11 +51,11 @@ def _families(view: View) -> pd.DataFrame:
     members = {name: one for name, one in view.members("scaling").items() if one["only"] is None}
     first = {one: name for name, one in reversed(members.items())}
     kinds = dict(view.runs[["system", "scaling"]].drop_duplicates().itertuples(index=False))
-    words = {name: kinds[name].partition("(")[0] for name in first.values()}
-    names = {name: name if list(words.values()).count(word) > 1 else word for name, word in words.items()}
+    kind_names = {name: kinds[name].partition("(")[0] for name in first.values()}
+    names = {name: name if list(kind_names.values()).count(word) > 1 else word for name, word in kind_names.items()}
     rows = over_draws(networks(view.tables))
     rows = rows[rows["system"].isin(list(names))]
-    order = rows["system"].map({name: k for k, name in enumerate(view.looks)})
+    order = rows["system"].map({name: k for k, name in enumerate(view.styles)})
     rows = rows.assign(family=rows["system"].map(names), order=order).sort_values(["order", "workload", "variant"])
     each = rows.groupby(["family", "app", "variant"])[["memory_bytes", "accuracy"]].nunique()
     alike = bool((each <= 1).all(axis=None))
@@ -61,11 +63,11 @@ def _families(view: View) -> pd.DataFrame:
     return rows.drop_duplicates(["family", "place", "variant"])
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, unit: tuple[float, str]) -> None:
-    for name, look in looks.items():
+def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap, unit: tuple[float, str]) -> None:
+    for name, style in styles.items():
         own = points[points["family"] == name].sort_values("memory_bytes")
         size = own["memory_bytes"] / unit[0]
-        axis.plot(size, own["accuracy"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+        axis.plot(size, own["accuracy"], "o", color=style.colour, linestyle=style.dash, linewidth=1.5, markersize=4.5)
     plots.scale(axis)
     axis.set_xlabel(f"memory, {unit[1]}")
     axis.set_ylabel("accuracy")
@@ -73,7 +75,7 @@ def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, unit: tuple[f
     plots.tidy(axis)
 
 
-def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.StyleMap) -> Grid:
+def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     """Average accuracy and operations over applications, by size rank of the network."""
     app = ["workload", "app"]
     largest = (sized if grown.empty else grown).groupby(app)["macs"].max().rename("most")
@@ -85,7 +87,7 @@ def _by_rank(sized: pd.DataFrame, grown: pd.DataFrame, looks: plots.StyleMap) ->
         name: [
             _entry(wide["accuracy"].loc[name, rank], wide["work"].loc[name, rank], best[rank]) for rank in best.index
         ]
-        for name in looks
+        for name in styles
     }
     return Grid("accuracy, %", [f"network {rank + 1}" for rank in best.index], rows)
 
@@ -96,7 +98,7 @@ def _entry(accuracy: float, work: float, best: float) -> GridCell:
     return GridCell(f"{100 * accuracy:.1f}", "" if work != work else f"{100 * work:.0f} % of MACs", accuracy == best)
 
 
-def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
+def _memory_grids(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid]:
     """Compare the memory of all sizes, if a run has both nested and independent networks."""
     nested = {name: member.nested for name, member in view.members("scaling").items()}
     kept = {
@@ -118,11 +120,11 @@ def _kept(view: View, sized: pd.DataFrame, unit: tuple[float, str]) -> list[Grid
     return [Grid(f"memory of all sizes, {unit[1]}", list(kept), rows)]
 
 
-def _size(held: float, against: float | None, unit: float) -> GridCell:
-    if held != held:
+def _size(memory_bytes: float, against: float | None, unit: float) -> GridCell:
+    if memory_bytes != memory_bytes:
         return NO_CELL
-    note = "" if against is None or against != against else f"{plots.signed(100 * (held / against - 1), 0)} %"
-    return GridCell(f"{held / unit:.1f}", note)
+    note = "" if against is None or against != against else f"{plots.signed(100 * (memory_bytes / against - 1), 0)} %"
+    return GridCell(f"{memory_bytes / unit:.1f}", note)
 
 
 FIGURE = Figure("capacity", "Accuracy and memory per network", show)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
-from driftlab.platform.results.relations.fleets import losses, without_waiting
+from driftlab.platform.results.relations.fleets import LOSS, losses, without_waiting
 from driftlab.platform.results.relations.rates import uploads
 from driftlab.platform.results.stats import means
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOST = (
-    "Score lost: against the same device where it never waits; the rule marks one point, the loss up to which the "
-    "paper calls a device served. "
+    "Score lost: relative to the same device when it never waits. The rule marks one point, the largest loss at which "
+    "the paper counts a device as served. "
 )
 WAITED = "Waiting: from the arrival of an upload until the server begins to label it. "
 MEANS = "Means over streets and seeds with their 95 % intervals."
-SERVED = 0.01
+POINTS = "points of score"
 
 
 def show(view: View) -> FigureContent | None:
@@ -32,31 +32,24 @@ def show(view: View) -> FigureContent | None:
     shared = view.runs[~view.runs["fleet"].isin(without_waiting(view.tables))]
     sent = view.tables.once(uploads).merge(shared[["cell", "devices"]], on="cell")
     waited = sent.assign(waited_s=sent["label_start_s"] - sent["arrive_s"])
-    looks = {name: look for name, look in view.looks.items() if name in set(waited["system"])}
+    styles = {name: style for name, style in view.styles.items() if name in set(waited["system"])}
     panels, notes = [], []
     if len(lost):
         loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")
-        panels.append(Panel("score lost", partial(_draw_loss, points=loss, looks=looks)))
+        panels.append(Panel("score lost", partial(_draw, points=loss, styles=styles, label=POINTS)))
         notes.append(LOST)
     if len(waited):
         wait = means(waited, ["system", "devices"], "waited_s", least=0.0)
-        panels.append(Panel("waiting for the server", partial(_draw_wait, points=wait, looks=looks)))
+        panels.append(Panel("waiting for the server", partial(_draw, points=wait, styles=styles, label="seconds")))
         notes.append(WAITED)
-    return FigureContent("".join([*notes, MEANS]), panels, legend=looks) if panels else None
+    return FigureContent("".join([*notes, MEANS]), panels, legend=styles) if panels else None
 
 
-def _draw_loss(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
-    axis.axhline(100 * SERVED, color=plots.QUIET, linewidth=0.8, zorder=0)
-    _draw(axis, points, looks, "points of score")
-
-
-def _draw_wait(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
-    _draw(axis, points, looks, "seconds")
-
-
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, label: str) -> None:
-    for name, look in looks.items():
-        plots.trend(axis, points[points["system"] == name], "devices", look)
+def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap, label: str) -> None:
+    if label == POINTS:
+        axis.axhline(100 * LOSS, color=plots.QUIET, linewidth=0.8, zorder=0)
+    for name, style in styles.items():
+        plots.trend(axis, points[points["system"] == name], "devices", style)
     axis.set_xticks(sorted(set(points["devices"])))
     axis.set_xlabel("devices that share the server")
     axis.set_ylabel(label)

@@ -27,19 +27,19 @@ def show(view: View) -> FigureContent | None:
     lines = sweeps(view)
     if max(map(len, lines.values()), default=0) < FEWEST:
         return None
-    looks = {line: view.looks[next(iter(systems))] for line, systems in lines.items()}
+    styles = {line: view.styles[next(iter(systems))] for line, systems in lines.items()}
     panels = [
-        Panel(setting, partial(_draw, view=view, setting=setting, lines=lines, looks=looks))
+        Panel(setting, partial(_draw, view=view, setting=setting, lines=lines, styles=styles))
         for setting in view.settings()
     ]
-    bounds = {name: view.looks[name] for name in _bounds(view)}
-    return FigureContent(NOTE, panels, legend={**looks, **bounds})
+    bounds = {name: view.styles[name] for name in _bounds(view)}
+    return FigureContent(NOTE, panels, legend={**styles, **bounds})
 
 
 def sweeps(view: View) -> dict[str, dict[str, str]]:
     """Group systems that differ in one numeric streaming parameter (booleans aside), by common prefix.
 
-    A group maps systems to what is written beside their points; two numbers that vary are no line, but a plane.
+    A group maps systems to the labels of their points. Systems that differ in two parameters are not joined.
     """
     groups: defaultdict[tuple[Any, ...], dict[str, Mapping[str, float]]] = defaultdict(dict)
     adaptations = view.members("adaptation")
@@ -48,8 +48,8 @@ def sweeps(view: View) -> dict[str, dict[str, str]]:
             continue
         values = dict(member.params)
         numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
-        words = tuple((key, value) for key, value in values.items() if key not in numbers)
-        groups[member.name, words, adaptations[name]][name] = {
+        categories = tuple((key, value) for key, value in values.items() if key not in numbers)
+        groups[member.name, categories, adaptations[name]][name] = {
             key: value for key, value in numbers.items() if not isinstance(value, bool)
         }
     found = {}
@@ -66,19 +66,21 @@ def _bounds(view: View) -> list[str]:
     return list(view.runs.dropna(subset=["bound"])["system"].unique())
 
 
-def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]], looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]], styles: plots.StyleMap) -> None:
     runs = view.runs[view.runs["setting"] == setting]
     scores = means(runs, ["system"], "score").merge(
         runs.groupby("system")["downlink_kbps"].mean().reset_index(), on="system"
     )
     for name in _bounds(view):
         for score in scores[scores["system"] == name]["mean"]:
-            axis.axhline(score, color=view.looks[name].colour, linestyle=view.looks[name].dash, linewidth=1.2, zorder=0)
+            axis.axhline(
+                score, color=view.styles[name].colour, linestyle=view.styles[name].dash, linewidth=1.2, zorder=0
+            )
     for k, (line, labels) in enumerate(lines.items()):
         points = scores[scores["system"].isin(list(labels)) & (scores["downlink_kbps"] > 0)]
-        plots.trend(axis, points, "downlink_kbps", looks[line])
+        plots.trend(axis, points, "downlink_kbps", styles[line])
         for system, kbps, mean in points[["system", "downlink_kbps", "mean"]].itertuples(index=False):
-            plots.beside(axis, labels[system], kbps, mean, above=k % 2 == 0)
+            plots.label_point(axis, labels[system], kbps, mean, above=k % 2 == 0)
     plots.scale(axis)
     axis.set_xlabel("downlink, kbit/s per device")
     axis.set_ylabel(plots.measure(view.runs))

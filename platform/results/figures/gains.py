@@ -26,16 +26,16 @@ def show(view: View) -> FigureContent | None:
     found = _gains(view)
     if found.empty:
         return None
-    looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
+    styles = {name: style for name, style in view.styles.items() if name in set(found["system"])}
     measure = plots.measure(view.runs)
-    panel = Panel("gain of a frame, all settings", partial(_draw, found=found, looks=looks, measure=measure))
+    panel = Panel("gain of a frame, all settings", partial(_draw, found=found, styles=styles, measure=measure))
     improved = found.assign(better=found["gain"] > 0, all="all")
     columns = [*sorted(set(found["setting"])), "all"] if found["setting"].nunique() > 1 else ["all"]
     shares = means_by_setting(improved, "better")
     rows = {
-        name: [mean_cell(shares.get((name, column)), "{:.0f} %", ".0f", 100) for column in columns] for name in looks
+        name: [mean_cell(shares.get((name, column)), "{:.0f} %", ".0f", 100) for column in columns] for name in styles
     }
-    return FigureContent(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], looks)
+    return FigureContent(NOTE.format(measure), [panel], [Grid("frames improved", columns, rows)], styles)
 
 
 def _gains(view: View) -> pd.DataFrame:
@@ -47,14 +47,14 @@ def _gains(view: View) -> pd.DataFrame:
     return stats.gains(frames[~nothing], frames[nothing], "score_frame", FRAME)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, looks: plots.StyleMap, measure: str) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, styles: plots.StyleMap, measure: str) -> None:
     axis.axvline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
-    for name, look in looks.items():
-        plots.cumulative(axis, found[found["system"] == name]["gain"], look)
+    for name, style in styles.items():
+        plots.cumulative(axis, found[found["system"] == name]["gain"], style)
     low, high = found["gain"].quantile([0.005, 0.995])
-    if low < high:  # the rest are single frames, far away
+    if low < high:  # the rest are outliers
         axis.set_xlim(min(low, 0), max(high, 0))
-    axis.set_xlabel(f"gain in {measure} over doing nothing")
+    axis.set_xlabel(f"gain in {measure} over no adaptation")
     axis.set_ylabel("share of frames")
     plots.tidy(axis)
 

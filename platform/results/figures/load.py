@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, lowest
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.relations.base import STREAM
 from driftlab.platform.results.relations.loads import HORIZON, misses, skills, stated_errors
@@ -27,8 +27,8 @@ TRUE, SENSED, EXPECTED, NETWORK, MISSED = (plots.COLOURS[k] for k in (0, 4, 3, 2
 LEGEND = {
     "CPU load": Style(TRUE),
     "sensed": Style(SENSED, (0, (1, 1.2))),
-    "expected by the member": Style(EXPECTED, (0, (4, 1.5))),
-    "time of the network": Style(NETWORK),
+    "forecast by the member": Style(EXPECTED, (0, (4, 1.5))),
+    "network time": Style(NETWORK),
     "missed frames": Style(MISSED),
 }
 NOTE = (
@@ -51,7 +51,8 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for setting, here in rows.groupby("setting"):
         for system in _shown(view, set(here["system"])):
-            own = _one_app(here[here["system"] == system])
+            own = lowest(here[here["system"] == system], "seed", "device", "app")
+            own = own[own["time_s"] < MAX_SHOWN_S].sort_values("time_s")
             place = tuple(own[STREAM].iloc[0])
             late = missed[missed[STREAM].eq(list(place)).all(axis="columns") & missed["missed"]]
             times_ms = networks[networks[STREAM].eq(list(place)).all(axis="columns")].set_index("variant")["latency_ms"]
@@ -62,24 +63,18 @@ def show(view: View) -> FigureContent | None:
 
 def _shown(view: View, names: set[str]) -> list[str]:
     """Select a few systems, preferring the first of each scaling member."""
-    there = {name: member for name, member in view.members("scaling").items() if name in names}
-    first = {member.name: name for name, member in reversed(there.items())}.values()
-    some = sorted(there, key=lambda name: name not in first)[:SYSTEMS]
-    return [name for name in there if name in some]
-
-
-def _one_app(rows: pd.DataFrame) -> pd.DataFrame:
-    for column in ("seed", "device", "app"):
-        rows = rows[rows[column] == rows[column].min()]
-    return rows[rows["time_s"] < MAX_SHOWN_S].sort_values("time_s")
+    present = {name: member for name, member in view.members("scaling").items() if name in names}
+    first = {member.name: name for name, member in reversed(present.items())}.values()
+    some = sorted(present, key=lambda name: name not in first)[:SYSTEMS]
+    return [name for name in present if name in some]
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, missed: pd.DataFrame, times_ms: pd.Series) -> None:
-    looks = dict(zip(("cpu", "sensed_cpu", "forecast_cpu"), LEGEND.values(), strict=False))
-    for column, look in looks.items():
+    styles = dict(zip(("cpu", "sensed_cpu", "forecast_cpu"), LEGEND.values(), strict=False))
+    for column, style in styles.items():
         if rows[column].notna().any():
             values = rows[column].astype(float)
-            line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2}
+            line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.2}
             axis.plot(rows["time_s"], values, drawstyle="steps-post", **line)
     if len(times_ms) > 1:
         heights = rows["variant"].map(times_ms) / times_ms.max()
@@ -104,7 +99,7 @@ def _missed_grid(view: View, missed: pd.DataFrame) -> list[Grid]:
         system: [
             GridCell(f"{100 * shares[system, setting]:.1f}") for setting in settings if (system, setting) in shares
         ]
-        for system in view.looks
+        for system in view.styles
         if system in shares.index.get_level_values("system")
     }
     return [Grid("missed frames, %", settings, rows)]
@@ -130,10 +125,10 @@ def _grids(view: View) -> list[Grid]:
         fleets = list(dict.fromkeys(stated.index.get_level_values("fleet")))
         rows = {
             system: [GridCell(f"{stated[system, fleet]:.3f}" if (system, fleet) in stated else "–") for fleet in fleets]
-            for system in view.looks
+            for system in view.styles
             if system in stated.index.get_level_values("system")
         }
-        grids.append(Grid("error of forecasts that members state", fleets, rows))
+        grids.append(Grid("error of the members' forecasts", fleets, rows))
     return grids
 
 
@@ -157,8 +152,8 @@ def save_load_plot(load: Load, seconds: float, file: Path) -> None:
     canvas = Canvas(figsize=(9, 3.2), dpi=120, layout="constrained")
     axis = canvas.subplots()
     drawn = {name: values for name, values in lines.items() if len(values) == len(times_s)}
-    for name, look in plots.series(drawn).items():
-        axis.plot([*times_s, seconds], [*drawn[name], drawn[name][-1]], drawstyle="steps-post", color=look.colour)
+    for name, style in plots.series(drawn).items():
+        axis.plot([*times_s, seconds], [*drawn[name], drawn[name][-1]], drawstyle="steps-post", color=style.colour)
     axis.set_ylim(-0.03, 1.05)
     axis.set_xlim(0, seconds)
     axis.set_xlabel("time, s")

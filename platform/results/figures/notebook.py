@@ -13,12 +13,12 @@ from driftlab.platform.results.relations.searches import SearchResults
 
 
 def show(view: View, name: str) -> None:
-    """Draw one figure of a run, or print that the run does not vary its subject."""
+    """Draw one figure of a run, or print that the run has no data for it."""
     _show(view, name, FIGURES)
 
 
 def show_search(found: SearchResults, name: str) -> None:
-    """Draw one figure of a search, or print that it has too few trials."""
+    """Draw one figure of a search, or print that the search has no data for it."""
     _show(found, name, SEARCH_FIGURES)
 
 
@@ -33,7 +33,7 @@ def _show(data: View | SearchResults, name: str, figures: Sequence[Figure]) -> N
     figure = by_name[name]
     shown = figure.show(data)
     if shown is None:
-        display(Markdown(f"This run does not vary what '{figure.title}' is about."))
+        display(Markdown(f"This run has no data for the figure '{figure.title}'."))
         return
     for panel in shown.panels:
         canvas, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")

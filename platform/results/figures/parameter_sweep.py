@@ -25,25 +25,25 @@ def show(view: View) -> FigureContent | None:
     """Draw differences to the first system, if the streams differ in exactly one parameter."""
     knobs = swept(view.tables)
     runs = view.runs[view.runs["bound"].isna()].dropna(subset=["score"])
-    names = [name for name in view.looks if name in set(runs["system"])]
+    names = [name for name in view.styles if name in set(runs["system"])]
     if not knobs or len(names) < 2:
         return None
     against, *others = names
     both = gains(runs[runs["system"].isin(others)], runs[runs["system"] == against], "score", CELL)
     both = both.assign(points=100 * both["gain"])
-    looks = {name: view.looks[name] for name in others}
+    styles = {name: view.styles[name] for name in others}
     panels = []
     for knob, values in knobs.items():
         own = both[both["workload"].isin(list(values))]
         found = means(own.assign(value=own["workload"].map(values)), ["system", "value"], "points")
-        panels.append(Panel(f"by {knob}", partial(_draw, found=found, knob=knob, looks=looks)))
-    return FigureContent(NOTE.format(against=against), panels, legend=looks)
+        panels.append(Panel(f"by {knob}", partial(_draw, found=found, knob=knob, styles=styles)))
+    return FigureContent(NOTE.format(against=against), panels, legend=styles)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, knob: str, looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, knob: str, styles: plots.StyleMap) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
-    for name, look in looks.items():
-        plots.trend(axis, found[found["system"] == name], "value", look)
+    for name, style in styles.items():
+        plots.trend(axis, found[found["system"] == name], "value", style)
     plots.scale(axis, sorted(set(found["value"])))
     axis.set_xlabel(knob)
     axis.set_ylabel("points")

@@ -43,11 +43,11 @@ def show(view: View) -> FigureContent | None:
             points = scores.join(here.groupby("system")[cost].mean().astype(float).rename("cost")).dropna(
                 subset=["cost"]
             )
-            points = points.assign(method=[view.looks[name].colour not in GREYS for name in points.index])
+            points = points.assign(method=[view.styles[name].colour not in GREYS for name in points.index])
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
                 panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
-    looks = {name: look for name, look in view.looks.items() if name in set(runs["system"])}
-    return FigureContent(NOTE, panels, legend=looks) if panels else None
+    styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
+    return FigureContent(NOTE, panels, legend=styles) if panels else None
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
@@ -58,12 +58,14 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
 def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
     best = front(points)
     axis.plot(best["cost"], best["mean"], color=plots.QUIET, linewidth=1.0, drawstyle="steps-post", zorder=1)
-    judged = [name for name in view.looks if name in points.index and (points.loc[name, "method"] or _idle(view, name))]
+    judged = [
+        name for name in view.styles if name in points.index and (points.loc[name, "method"] or _idle(view, name))
+    ]
     for name in points.index.difference(judged, sort=False):
-        look = view.looks[name]
-        axis.axhline(points.loc[name, "mean"], color=look.colour, linestyle=look.dash, linewidth=1.2, zorder=0)
+        style = view.styles[name]
+        axis.axhline(points.loc[name, "mean"], color=style.colour, linestyle=style.dash, linewidth=1.2, zorder=0)
     for name in judged:
-        plots.trend(axis, points.loc[[name]], "cost", view.looks[name])
+        plots.trend(axis, points.loc[[name]], "cost", view.styles[name])
     axis.margins(x=0.06, y=0.1)
     _scale(axis, points.loc[judged, "cost"])
     if len(best) <= LABELLED:

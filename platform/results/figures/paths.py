@@ -27,26 +27,26 @@ COLUMNS = {"accuracy": ("accuracy", 100, "%"), "missed": ("missed", 100, "%"), "
 
 def show(view: View) -> FigureContent | None:
     """Draw a panel and a table per setting, if a run has adaptive networks and fixed exits."""
-    exits = [name for name in paths.fixed_exits(view.tables) if name in view.looks]
-    others = [name for name in paths.choosers(view.tables) if name in view.looks]
+    exits = [name for name in paths.fixed_exits(view.tables) if name in view.styles]
+    others = [name for name in paths.choosers(view.tables) if name in view.styles]
     if not exits or not others:
         return None
-    others += [name for name in paths.others(view.tables) if name in view.looks]
+    others += [name for name in paths.others(view.tables) if name in view.styles]
     found = paths.deadlines(view.tables).reset_index()
     if found.empty:
         return None
     rows = found.merge(view.runs[["system", *CELL, "setting"]], on=["system", *CELL])
-    looks = {name: view.looks[name] for name in (*others, *exits)}
+    styles = {name: view.styles[name] for name in (*others, *exits)}
     settings = [(str(setting), here) for setting, here in rows.groupby("setting")]
-    panels = [Panel(setting, partial(_draw, rows=here, exits=exits, looks=looks)) for setting, here in settings]
+    panels = [Panel(setting, partial(_draw, rows=here, exits=exits, styles=styles)) for setting, here in settings]
     panels += [
-        Panel(f"networks to choose from, {workload}", partial(_draw_fronts, fronts=known, looks=looks))
+        Panel(f"networks to choose from, {workload}", partial(_draw_fronts, fronts=known, styles=styles))
         for workload, known in paths.fronts(view.tables).items()
     ]
-    return FigureContent(NOTE, panels, [_grid(setting, here, [*others, *exits]) for setting, here in settings], looks)
+    return FigureContent(NOTE, panels, [_grid(setting, here, [*others, *exits]) for setting, here in settings], styles)
 
 
-def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], styles: plots.StyleMap) -> None:
     """Draw accuracy over missed frames, both in percent."""
     scaled = rows.assign(percent=100 * rows["accuracy"])
     found = means(scaled, ["system"], "percent").merge(
@@ -55,20 +55,20 @@ def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], looks: plots.StyleMa
     found = found.set_index("system")
     line = found.reindex([name for name in exits if name in found.index])
     axis.plot(line["missed"], line["mean"], color=plots.QUIET, linestyle="--", linewidth=1.0, zorder=0)
-    for name in found.index.intersection(list(looks)):
-        plots.trend(axis, found.loc[[name]], "missed", looks[name])
+    for name in found.index.intersection(list(styles)):
+        plots.trend(axis, found.loc[[name]], "missed", styles[name])
     axis.set_xlabel("deadlines missed, % of the frames")
     axis.set_ylabel("accuracy, %")
     axis.margins(x=0.08, y=0.12)
     plots.tidy(axis)
 
 
-def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], looks: plots.StyleMap) -> None:
+def _draw_fronts(axis: Axes, fronts: dict[str, pd.DataFrame], styles: plots.StyleMap) -> None:
     """Draw the Pareto front of each family over latency on the idle device; one network is a point."""
     for name, front in fronts.items():
-        look, percent = looks[name], 100 * front["accuracy"]
-        line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.2, "drawstyle": "steps-post"}
-        axis.plot(front["latency_ms"], percent, look.marker, markersize=3.5, **line)
+        style, percent = styles[name], 100 * front["accuracy"]
+        line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.2, "drawstyle": "steps-post"}
+        axis.plot(front["latency_ms"], percent, style.marker, markersize=3.5, **line)
     axis.set_xlabel("latency of a frame on the idle device, ms")
     axis.set_ylabel("accuracy on held-out data, %")
     axis.margins(x=0.08, y=0.12)

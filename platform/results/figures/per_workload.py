@@ -39,7 +39,7 @@ def show(view: View) -> FigureContent | None:
     }
     rows = {
         system: [_entry(found.get((system, column)), best[column], system in methods) for column in columns]
-        for system in view.looks
+        for system in view.styles
         if system in set(runs["system"])
     }
     return FigureContent(NOTE, grids=[Grid("", columns, rows)])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.platform.results import stats
-from driftlab.platform.results.relations.courses import scene_changes, score_course
+from driftlab.platform.results.relations.time_series import average_scores, scene_changes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,33 +51,33 @@ StyleMap = Mapping[str, Style]
 
 def series(names: Iterable[str]) -> dict[str, Style]:
     """Assign colours to names in their order; after the last colour, other dashes and markers."""
-    looks = (
+    styles = (
         Style(colour, (0, (3, gap)) if gap else "-", MARKERS[gap % len(MARKERS)])
         for gap in itertools.count()
         for colour in COLOURS
     )
-    return dict(zip(dict.fromkeys(names), looks, strict=False))
+    return dict(zip(dict.fromkeys(names), styles, strict=False))
 
 
-def styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
+def assign_styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, Style]:
     """Assign a style to each system: methods get colours in `order`, bounds grey dashes; bounds come last."""
     bounds = dict(runs.dropna(subset=["bound"])[["system", "bound"]].drop_duplicates().itertuples(index=False))
     present = sorted(set(runs["system"]))
-    asked = [name for name in dict.fromkeys(order) if name in present]
-    methods = [name for name in [*asked, *(name for name in present if name not in asked)] if name not in bounds]
-    looks = series(methods)
+    listed = [name for name in dict.fromkeys(order) if name in present]
+    methods = [name for name in [*listed, *(name for name in present if name not in listed)] if name not in bounds]
+    styles = series(methods)
     for bound in GREYS:
-        looks |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
-    return looks
+        styles |= {name: Style(GREYS[bound], DASHES[bound]) for name in present if bounds.get(name) == bound}
+    return styles
 
 
-def some_of(looks: StyleMap, names: Iterable[str]) -> dict[str, Style]:
+def some_of(styles: StyleMap, names: Iterable[str]) -> dict[str, Style]:
     """Return the styles of some systems; if two share a colour, methods get the first colours."""
-    wanted = set(names)
-    found = {name: look for name, look in looks.items() if name in wanted}
-    if len({look.colour for look in found.values()}) == len(found):
+    selected = set(names)
+    found = {name: style for name, style in styles.items() if name in selected}
+    if len({style.colour for style in found.values()}) == len(found):
         return found
-    return found | series(name for name, look in found.items() if look.colour in COLOURS)
+    return found | series(name for name, style in found.items() if style.colour in COLOURS)
 
 
 def with_settings(runs: pd.DataFrame) -> pd.DataFrame:
@@ -95,21 +95,21 @@ def measure(runs: pd.DataFrame) -> str:
     return found.pop() if len(found) == 1 else "score"
 
 
-def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, styles: Mapping[str, Style]) -> None:
     """Draw accuracy over time: a line per system, a thin line per seed, a rule at each scene change."""
     mark_changes(axis, frames)
-    lines = score_course(runs, frames, POINTS)
-    for system, look in looks.items():
+    lines = average_scores(runs, frames, POINTS)
+    for system, style in styles.items():
         own = lines[lines["system"] == system]
         if own.empty:
             continue
-        height = BELOW if look.colour in GREYS.values() else ABOVE  # no bound hides a method that reaches it
-        usual: dict[str, Any] = {"color": look.colour, "zorder": height}
+        height = BELOW if style.colour in GREYS.values() else ABOVE  # bounds are drawn below methods
+        usual: dict[str, Any] = {"color": style.colour, "zorder": height}
         if own["seed"].nunique() > 1:
             for _, line in own.groupby("seed"):
                 axis.plot(line["time_s"], line["score_window"], linewidth=0.6, alpha=0.35, **usual)
         mean = own.groupby("bin")[["time_s", "score_window"]].mean()
-        axis.plot(mean["time_s"], mean["score_window"], linestyle=look.dash, linewidth=1.7, label=system, **usual)
+        axis.plot(mean["time_s"], mean["score_window"], linestyle=style.dash, linewidth=1.7, label=system, **usual)
     axis.set_xlabel("time, s")
     axis.set_ylabel(measure(runs))
     axis.margins(x=0.01)
@@ -124,18 +124,18 @@ def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
         axis.axvline(time_s, ymax=top, color=QUIET, linewidth=0.8, alpha=0.8, zorder=0)
 
 
-def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+def scores(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
     """Draw each system's score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
-    for row, (system, look) in enumerate(looks.items()):
+    for row, (system, style) in enumerate(styles.items()):
         values = runs[runs["system"] == system]["score"].dropna()
         found = stats.mean(values)
         if found is None:
             continue
         found = found.within(0.0, 1.0)
-        axis.plot(values, [row] * len(values), "|", color=look.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
+        axis.plot(values, [row] * len(values), "|", color=style.colour, markersize=9, markeredgewidth=0.8, alpha=0.55)
         if found.low is not None and found.high is not None:
-            axis.plot([found.low, found.high], [row, row], color=look.colour, linewidth=2.2, alpha=0.45)
-        axis.plot([found.mean], [row], "o", color=look.colour, markersize=5.5)
+            axis.plot([found.low, found.high], [row, row], color=style.colour, linewidth=2.2, alpha=0.45)
+        axis.plot([found.mean], [row], "o", color=style.colour, markersize=5.5)
         axis.annotate(
             f"{found.mean:.3f}",
             (found.mean, row),
@@ -145,7 +145,7 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
             fontsize=9,
             color=INK,
         )
-    name_rows(axis, looks)
+    name_rows(axis, styles)
     axis.set_xlabel(measure(runs))
     axis.margins(x=0.12)
     axis.locator_params(axis="x", nbins=TICKS)
@@ -153,19 +153,19 @@ def scores(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     axis.grid(axis="y", visible=False)
 
 
-def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
+def traffic(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
     """Draw traffic per device, downlink to the left and uplink to the right, as means over seeds."""
     sides = {"downlink_kbps": -1, "uplink_kbps": 1}
     means = runs.groupby("system")[list(sides)].mean()
     reach = max(float(np.nanmax(means.to_numpy(), initial=0.0)), 1e-9)
-    for row, (system, look) in enumerate(looks.items()):
+    for row, (system, style) in enumerate(styles.items()):
         if system not in means.index:
             continue
         for column, side in sides.items():
             value = float(means.loc[system, column])
             if np.isnan(value):
                 continue
-            axis.barh(row, side * value, height=0.56, color=look.colour, alpha=1.0 if side > 0 else 0.55)
+            axis.barh(row, side * value, height=0.56, color=style.colour, alpha=1.0 if side > 0 else 0.55)
             axis.annotate(
                 short(value),
                 (side * value, row),
@@ -176,7 +176,7 @@ def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
                 fontsize=9,
                 color=INK,
             )
-    name_rows(axis, looks)
+    name_rows(axis, styles)
     axis.axvline(0, color=QUIET, linewidth=0.8)
     axis.set_xlim(-1.45 * reach, 1.45 * reach)
     axis.set_xticks([])
@@ -185,43 +185,43 @@ def traffic(axis: Axes, runs: pd.DataFrame, looks: Mapping[str, Style]) -> None:
     axis.grid(visible=False)
 
 
-def trend(axis: Axes, points: pd.DataFrame, x: str, look: Style, *, ordered: bool = False) -> None:
+def trend(axis: Axes, points: pd.DataFrame, x: str, style: Style, *, ordered: bool = False) -> None:
     """Draw `mean` over a column with 95 % intervals, joined in row order (`ordered`) or in order of `x`."""
     points = points if ordered else points.sort_values(x)
-    known = points.dropna(subset=["low", "high"])
-    axis.vlines(known[x], known["low"], known["high"], color=look.colour, linewidth=2.2, alpha=0.35)
-    line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.5}
-    axis.plot(points[x], points["mean"], look.marker, markersize=4.5, **line)
+    bounded = points.dropna(subset=["low", "high"])
+    axis.vlines(bounded[x], bounded["low"], bounded["high"], color=style.colour, linewidth=2.2, alpha=0.35)
+    line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.5}
+    axis.plot(points[x], points["mean"], style.marker, markersize=4.5, **line)
 
 
-def cumulative(axis: Axes, values: pd.Series, look: Style) -> None:
+def cumulative(axis: Axes, values: pd.Series, style: Style) -> None:
     """Draw the cumulative distribution of the values."""
-    known = np.sort(values.dropna().to_numpy(dtype=float))
-    if known.size == 0:
+    points = np.sort(values.dropna().to_numpy(dtype=float))
+    if points.size == 0:
         return
-    shares = np.arange(1, known.size + 1) / known.size
-    if known.size > POINTS:  # more points are not visible
+    shares = np.arange(1, points.size + 1) / points.size
+    if points.size > POINTS:  # more points are not visible
         shares = np.linspace(0, 1, POINTS)
-        known = np.quantile(known, shares)
-    known, shares = np.append(known[0], known), np.append(0.0, shares)
-    axis.plot(known, shares, color=look.colour, linestyle=look.dash, linewidth=1.7, drawstyle="steps-post")
+        points = np.quantile(points, shares)
+    points, shares = np.append(points[0], points), np.append(0.0, shares)
+    axis.plot(points, shares, color=style.colour, linestyle=style.dash, linewidth=1.7, drawstyle="steps-post")
     axis.set_ylim(0, 1)
 
 
-def beside(axis: Axes, text: str, x: float, y: float, *, above: bool, right: bool = False) -> None:
+def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right: bool = False) -> None:
     """Label a point above or below it; to the right if its interval bar would cross the text."""
     place = (4 if right else 0, 6 if above else -13)
     ha = "left" if right else "center"
     axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
 
 
-def legend(figure: Figure, looks: StyleMap) -> None:
-    """Draw the legend of a standalone figure, below it."""
+def legend(figure: Figure, styles: StyleMap) -> None:
+    """Draw the legend below a standalone figure."""
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker.strip(MARKERS[0]), label=name)
-        for name, look in looks.items()
+        Line2D([], [], color=style.colour, linestyle=style.dash, marker=style.marker.strip(MARKERS[0]), label=name)
+        for name, style in styles.items()
     ]
     if handles:
         figure.legend(handles=handles, frameon=False, ncols=4, loc="outside lower left")
@@ -238,10 +238,10 @@ def scale(axis: Axes, ticks: Sequence[float] = ()) -> None:
     axis.minorticks_off()
 
 
-def name_rows(axis: Axes, looks: Mapping[str, Style]) -> None:
+def name_rows(axis: Axes, styles: Mapping[str, Style]) -> None:
     """Label the rows with the systems' names, the first on top."""
-    axis.set_yticks(range(len(looks)), list(looks))
-    axis.set_ylim(len(looks) - 0.45, -0.7)
+    axis.set_yticks(range(len(styles)), list(styles))
+    axis.set_ylim(len(styles) - 0.45, -0.7)
     axis.tick_params(axis="y", length=0)
 
 

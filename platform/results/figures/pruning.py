@@ -27,13 +27,13 @@ def show(view: View) -> FigureContent | None:
         return None
     points = found.groupby(["layer", "ranking", "share"])["accuracy"].mean().reset_index()
     ranking = dict(found[["system", "ranking"]].itertuples(index=False))
-    looks = plots.series(dict.fromkeys(ranking[name] for name in view.looks if name in ranking))
+    styles = plots.series(dict.fromkeys(ranking[name] for name in view.styles if name in ranking))
     limits = _limits(points["accuracy"])
     panels = [
-        Panel(f"layer {layer + 1:g}", partial(_draw, points=part, looks=looks, limits=limits))
+        Panel(f"layer {layer + 1:g}", partial(_draw, points=part, styles=styles, limits=limits))
         for layer, part in points.groupby("layer")
     ]
-    return FigureContent(NOTE, panels, [_grid(points, looks)], looks)
+    return FigureContent(NOTE, panels, [_grid(points, styles)], styles)
 
 
 def _limits(accuracy: pd.Series) -> tuple[float, float]:
@@ -43,24 +43,26 @@ def _limits(accuracy: pd.Series) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap, limits: tuple[float, float]) -> None:
-    for name, look in looks.items():
+def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap, limits: tuple[float, float]) -> None:
+    for name, style in styles.items():
         own = points[points["ranking"] == name].sort_values("share")
-        gone = 100 * (1 - own["share"])
-        axis.plot(gone, own["accuracy"], "o", color=look.colour, linestyle=look.dash, linewidth=1.5, markersize=4.5)
+        removed = 100 * (1 - own["share"])
+        axis.plot(
+            removed, own["accuracy"], "o", color=style.colour, linestyle=style.dash, linewidth=1.5, markersize=4.5
+        )
     axis.set_ylim(*limits)
-    axis.set_xlabel("filters gone, %")
+    axis.set_xlabel("filters removed, %")
     axis.set_ylabel("accuracy")
     plots.tidy(axis)
 
 
-def _grid(points: pd.DataFrame, looks: plots.StyleMap) -> Grid:
+def _grid(points: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     pruned = points[points["share"] < 1]
     by_layer = pruned.pivot_table("accuracy", "ranking", "layer").rename(columns=lambda layer: f"layer {layer + 1:g}")
     wide = by_layer.assign(all=pruned.groupby("ranking")["accuracy"].mean())
     rows = {
         name: [GridCell(f"{value:.3f}", strong=value == wide[column].max()) for column, value in wide.loc[name].items()]
-        for name in looks
+        for name in styles
     }
     return Grid("mean accuracy", list(wide.columns), rows)
 

@@ -28,33 +28,33 @@ def show(view: View) -> FigureContent | None:
     sent = sent[sent["system"].isin(adaptive)].merge(view.runs[["cell", "setting"]], on="cell")
     if sent.empty:
         return None
-    looks = {name: view.looks[name] for name in adaptive if name in set(sent["system"])}
+    styles = {name: view.styles[name] for name in adaptive if name in set(sent["system"])}
     panels = [
-        Panel(setting, partial(_draw, sent=_one_stream(here), looks=looks, stops_s=_stops(view, here)))
+        Panel(setting, partial(_draw, sent=_one_stream(here), styles=styles, stops_s=_stops(view, here)))
         for setting, here in sent.groupby("setting")
     ]
-    spread = Panel("mean rate of a stream", partial(_draw_spread, sent=sent, looks=looks))
-    return FigureContent(NOTE, [*panels, spread], legend=looks)
+    spread = Panel("mean rate of a stream", partial(_draw_spread, sent=sent, styles=styles))
+    return FigureContent(NOTE, [*panels, spread], legend=styles)
 
 
 def _one_stream(sent: pd.DataFrame) -> pd.DataFrame:
     own = sent[sent["seed"] == sent["seed"].min()]
-    first = own[["device", "app"]].min()  # what the first device does comes under one name
+    first = own[["device", "app"]].min()
     return own[(own[["device", "app"]] == first).all(axis=1)]
 
 
-def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.StyleMap, stops_s: list[tuple[float, float]]) -> None:
+def _draw(axis: Axes, sent: pd.DataFrame, styles: plots.StyleMap, stops_s: list[tuple[float, float]]) -> None:
     for begin_s, end_s in stops_s:
         axis.axvspan(begin_s, end_s, color=plots.RULE, alpha=0.6, linewidth=0, zorder=0)
-    for row, (name, look) in enumerate(looks.items()):
+    for row, (name, style) in enumerate(styles.items()):
         own = sent[sent["system"] == name].sort_values("queued_s")
-        axis.stairs(own["rate_fps"], [0.0, *own["queued_s"]], baseline=None, color=look.colour, linewidth=1.5)
+        axis.stairs(own["rate_fps"], [0.0, *own["queued_s"]], baseline=None, color=style.colour, linewidth=1.5)
         trained = own["train_end_s"].dropna()
         foot = [-0.05 - 0.06 * row] * len(trained)
         axis.plot(
-            trained, foot, "|", color=look.colour, markersize=6, transform=axis.get_xaxis_transform(), clip_on=False
+            trained, foot, "|", color=style.colour, markersize=6, transform=axis.get_xaxis_transform(), clip_on=False
         )
-    axis.tick_params(axis="x", pad=4 + 11 * len(looks))
+    axis.tick_params(axis="x", pad=4 + 11 * len(styles))
     axis.set_ylim(bottom=0)
     axis.margins(x=0.01)
     axis.set_xlabel("time, s")
@@ -62,11 +62,11 @@ def _draw(axis: Axes, sent: pd.DataFrame, looks: plots.StyleMap, stops_s: list[t
     plots.tidy(axis)
 
 
-def _draw_spread(axis: Axes, sent: pd.DataFrame, looks: plots.StyleMap) -> None:
+def _draw_spread(axis: Axes, sent: pd.DataFrame, styles: plots.StyleMap) -> None:
     streams = sent.groupby(["system", "cell", "device", "app"])[["samples", "gap_s"]].sum()
     rates = streams["samples"] / streams["gap_s"]
-    for name, look in looks.items():
-        plots.cumulative(axis, rates[name], look)
+    for name, style in styles.items():
+        plots.cumulative(axis, rates[name], style)
     axis.set_xlim(left=0)
     axis.set_xlabel("frames/s sampled, mean over the session")
     axis.set_ylabel("share of streams")

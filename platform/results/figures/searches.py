@@ -31,7 +31,7 @@ def held_out(found: SearchResults) -> FigureContent | None:
         return None
     grid = Grid(
         "held-out seeds",
-        ("recommended", "defaults", "difference", "answer"),
+        ("recommended", "defaults", "difference", "verdict"),
         {f"{row.metric} ({row.better})": _compared(row) for row in rows},
     )
     note = (
@@ -61,7 +61,7 @@ def front(found: SearchResults) -> FigureContent | None:
         for trial in leading
     }
     grid = Grid("trial", [*columns, *map(_short, settings)], rows)
-    legend = {"on the front": Style(BLUE), "beaten": Style(QUIET), "defaults": Style(RED)} if panels else {}
+    legend = {"Pareto-optimal": Style(BLUE), "dominated": Style(QUIET), "defaults": Style(RED)} if panels else {}
     return FigureContent(_front_note(found), panels, [grid], legend)
 
 
@@ -104,7 +104,7 @@ def _domains(found: SearchResults) -> Grid:
     return Grid("setting", ("domain", "defaults", "recommended"), rows)
 
 
-def matters(found: SearchResults) -> FigureContent | None:
+def explained_variance(found: SearchResults) -> FigureContent | None:
     """Draw the share of the variance of each objective that each setting explains."""
     shares = {one.metric: importance(found.full, found.space, one.metric) for one in found.objectives}
     shares = {metric: each for metric, each in shares.items() if each}
@@ -145,40 +145,40 @@ SEARCH_FIGURES: Sequence[Figure] = (
     Figure("front", "Pareto front", front),
     Figure("progress", "Progress", progress),
     Figure("parallel", "Settings", parallel),
-    Figure("importance", "Importance of settings", matters),
+    Figure("importance", "Importance of settings", explained_variance),
     Figure("budget", "Budget", budget),
 )
 
 
-def words(found: SearchResults) -> list[str]:
+def summarise_search(found: SearchResults) -> list[str]:
     """Summarise the search and its result in a few sentences."""
     spent, spec, best = found.budget, found.spec, found.best
-    told = [
+    sentences = [
         f"{_ended(found)} trials of {spec['system']} by {spec['searcher']}, {spent.failed} failed and {spent.stopped} "
         f"stopped early, on seeds {', '.join(map(str, spec['seeds']))}."
     ]
     if best is None:
-        return [*told, "No trial completed, so no settings are recommended."]
+        return [*sentences, "No trial completed, so no settings are recommended."]
     first = found.objectives[0].metric
-    told.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
+    sentences.append(f"Trial {best.number} is recommended: {first} {_number((best.metrics or {})[first])}.")
     if best.number == 0:
-        told.append("Its settings are the defaults: no other trial is better.")
+        sentences.append("Its settings are the defaults: no other trial is better.")
     if not found.feasible:
-        told.append("No trial satisfies all constraints; this one has the smallest violation.")
-    return [*told, *(_answer(row) for row in found.held_out() if row.difference is not None)]
+        sentences.append("No trial satisfies all constraints; this one has the smallest violation.")
+    return [*sentences, *(_held_out_sentence(row) for row in found.held_out() if row.difference is not None)]
 
 
 def _ended(found: SearchResults) -> str:
     """Return the number of trials, with the requested number if the search is incomplete."""
-    ended, asked = found.budget.trials, found.spec["trials"]
-    return str(ended) if ended == asked else f"{ended} of {asked}"
+    ended, requested = found.budget.trials, found.spec["trials"]
+    return str(ended) if ended == requested else f"{ended} of {requested}"
 
 
-def _answer(row: HeldOut) -> str:
-    said = {"better": "better than", "worse": "worse than", "inconclusive": "not significantly different from"}[
-        row.answer
+def _held_out_sentence(row: HeldOut) -> str:
+    comparison = {"better": "better than", "worse": "worse than", "inconclusive": "not significantly different from"}[
+        row.verdict
     ]
-    return f"On held-out seeds its {row.metric} is {said} that of the defaults: {_difference(row)}."
+    return f"On held-out seeds its {row.metric} is {comparison} that of the defaults: {_difference(row)}."
 
 
 def _difference(row: HeldOut) -> str:
@@ -191,7 +191,7 @@ def _difference(row: HeldOut) -> str:
 
 def _compared(row: HeldOut) -> list[GridCell]:
     values = [GridCell(DASH if value is None else _number(value)) for value in (row.best, row.defaults)]
-    return [*values, GridCell(_difference(row)), GridCell(row.answer, strong=row.answer != "inconclusive")]
+    return [*values, GridCell(_difference(row)), GridCell(row.verdict, strong=row.verdict != "inconclusive")]
 
 
 def _front_note(found: SearchResults) -> str:

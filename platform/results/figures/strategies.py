@@ -47,20 +47,23 @@ def show(view: View) -> FigureContent | None:
         points=100 * both["gain"],
     )
     points = means(both, ["strategy", "fraction"], "points")
-    looks = plots.series(dict.fromkeys(strategy for strategy, _ in parts.values()))
-    panel = Panel("against sending every weight", partial(_draw, points=points, looks=looks))
-    return FigureContent(NOTE, [panel], [_grid(points, both, full["downlink_kbps"].mean(), looks)], looks)
+    styles = plots.series(dict.fromkeys(strategy for strategy, _ in parts.values()))
+    panel = Panel("against sending every weight", partial(_draw, points=points, styles=styles))
+    return FigureContent(NOTE, [panel], [_grid(points, both, full["downlink_kbps"].mean(), styles)], styles)
 
 
-def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, looks: plots.StyleMap) -> Grid:
+def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, styles: plots.StyleMap) -> Grid:
     fractions = sorted(set(points["fraction"]), reverse=True)
-    known = points.set_index(["strategy", "fraction"])
+    by_setting = points.set_index(["strategy", "fraction"])
     rows = {
         strategy: [
-            *(_entry(known.loc[key]) if (key := (strategy, part)) in known.index else NO_CELL for part in fractions),
+            *(
+                _entry(by_setting.loc[key]) if (key := (strategy, part)) in by_setting.index else NO_CELL
+                for part in fractions
+            ),
             GridCell(""),
         ]
-        for strategy in looks
+        for strategy in styles
     }
     kbps = cells.groupby("fraction")["downlink_kbps"].mean()
     rows["kbit/s down"] = [GridCell(plots.short(value)) for value in (*(kbps[part] for part in fractions), full_kbps)]
@@ -71,11 +74,11 @@ def _entry(found: pd.Series) -> GridCell:
     return GridCell(plots.signed(found["mean"]), ", ".join(filter(None, (half_of(found, ".1f"), inconclusive(found)))))
 
 
-def _draw(axis: Axes, points: pd.DataFrame, looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     shown = points.assign(percent=100 * points["fraction"])
-    for name, look in looks.items():
-        plots.trend(axis, shown[shown["strategy"] == name], "percent", look)
+    for name, style in styles.items():
+        plots.trend(axis, shown[shown["strategy"] == name], "percent", style)
     plots.scale(axis, sorted(set(shown["percent"])))
     axis.set_xlabel("weights sent, %")
     axis.set_ylabel("points of score")

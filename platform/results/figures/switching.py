@@ -32,7 +32,7 @@ NOTE = (
 KINDS = (NESTED, INDEPENDENT)
 SIDES = ["loaded", "dropped"]
 SWITCHES, MARKED = 1000, (250, 500, 750, 1000)
-THIN = 5  # a line shows the sum after every so many switches
+THIN = 5  # switches between two points of a line
 
 
 def show(view: View) -> FigureContent | None:
@@ -41,10 +41,10 @@ def show(view: View) -> FigureContent | None:
     if changes.empty or not byte_j:
         return None
     systems = {kind: of_kind(view.tables, kind)["system"].iloc[0] for kind in KINDS}
-    looks = {kind: look for name, look in view.looks.items() for kind in KINDS if systems[kind] == name}
+    styles = {kind: style for name, style in view.styles.items() for kind in KINDS if systems[kind] == name}
     changes = _by_place(changes)
-    panel = Panel("energy of random switches", partial(_draw, curves=_drawn(changes, byte_j), looks=looks))
-    return FigureContent(NOTE, [panel], _grids(changes), looks)
+    panel = Panel("energy of random switches", partial(_draw, curves=_energy_curves(changes, byte_j), styles=styles))
+    return FigureContent(NOTE, [panel], _grids(changes), styles)
 
 
 def _by_place(changes: pd.DataFrame) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def walk(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.cumsum([rng.integers(count), *steps]) % count
 
 
-def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
+def _energy_curves(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
     """Accumulate the energy of switches along one walk, nested and independent; average over applications."""
     sums: dict[str, list[np.ndarray]] = {kind: [] for kind in KINDS}
     for (draw, workload, app), own in changes.groupby(APP):
@@ -70,16 +70,18 @@ def _drawn(changes: pd.DataFrame, byte_j: float) -> dict[str, np.ndarray]:
     return {way: byte_j * np.mean(each, axis=0) for way, each in sums.items()}
 
 
-def _draw(axis: Axes, curves: dict[str, np.ndarray], looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, curves: dict[str, np.ndarray], styles: plots.StyleMap) -> None:
     """Draw a line for nested and for independent networks, with values where the paper has bars."""
     most = max(float(curve[-1]) for curve in curves.values())
     factor, unit = plots.scaled(most, "J")
-    for way, curve in curves.items():
-        heights, look = curve / factor, looks[way]
-        axis.plot(range(0, SWITCHES + 1, THIN), heights[::THIN], color=look.colour, linestyle=look.dash, linewidth=1.7)
-        axis.scatter(MARKED, heights[list(MARKED)], color=look.colour, s=20)
+    for kind, curve in curves.items():
+        heights, style = curve / factor, styles[kind]
+        axis.plot(
+            range(0, SWITCHES + 1, THIN), heights[::THIN], color=style.colour, linestyle=style.dash, linewidth=1.7
+        )
+        axis.scatter(MARKED, heights[list(MARKED)], color=style.colour, s=20)
         for count in MARKED:
-            plots.beside(axis, plots.short(heights[count]), count, heights[count], above=curve[-1] == most)
+            plots.label_point(axis, plots.short(heights[count]), count, heights[count], above=curve[-1] == most)
     axis.set_ylim(0, 1.15 * most / factor)
     axis.set_xticks([0, *MARKED])
     axis.set_xlabel("switches")

@@ -21,7 +21,7 @@ from driftlab.platform.results.figures.base import (
     inconclusive,
 )
 from driftlab.platform.results.relations.base import CELL
-from driftlab.platform.results.relations.sharing import beside_status_quo, crossing, knee, on_traces, swept
+from driftlab.platform.results.relations.sharing import crossing, gains_over_status_quo, knee, on_traces, swept
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Accuracy and frame rate relative to the status quo, which is the dot at the crossing of the rules; the upper "
-    "right is better. A line joins systems that differ in alpha, which is printed at each point. Dashed: exact "
-    "optimum of the same objective. Energy: joules per frame under the status quo divided by joules per frame here. "
-    "Table: where a line crosses the status quo, and its knee. Means over traces; below a value half of the 95 % CI, "
-    "and the number of traces with a value if some have none."
+    "Accuracy and frame rate relative to the status quo, the dot where the rules cross; the upper right is better. A "
+    "line joins systems that differ in alpha, which is printed at each point. Dashed: exact optimum of the same "
+    "objective. Energy: joules per frame under the status quo divided by joules per frame of the system. Table: values "
+    "where a line crosses the status quo, and at its knee. Means over traces; below a value: half of the 95 % CI, and "
+    "the number of traces with a value if some have none."
 )
 FEWEST = 3  # points that make a line
 CLOSE = 0.07  # of an axis; points that are nearer than this share a label
@@ -41,8 +41,8 @@ OBJECTIVES: Mapping[str, str] = {"total": "MinTotalCost", "max": "MinMaxCost"}
 OPTIMUM = plots.Style(plots.GREYS["oracle"], plots.DASHES["oracle"])
 TIMES, POINTS = "×", "points"
 READ_OFF: Mapping[str, tuple[str, Callable[[pd.DataFrame], float]]] = {
-    "rate at equal accuracy": (TIMES, partial(crossing, column="gain", level=0.0, wanted="speedup")),
-    "accuracy at equal rate": (POINTS, partial(crossing, column="speedup", level=1.0, wanted="gain")),
+    "rate at equal accuracy": (TIMES, partial(crossing, column="gain", level=0.0, result="speedup")),
+    "accuracy at equal rate": (POINTS, partial(crossing, column="speedup", level=1.0, result="gain")),
     "knee: rate": (TIMES, lambda points: float(knee(points)["speedup"])),
     "knee: accuracy": (POINTS, lambda points: float(knee(points)["gain"])),
     "knee: energy": (TIMES, lambda points: float(knee(points)["energy_ratio"])),
@@ -63,26 +63,29 @@ def show(view: View) -> FigureContent | None:
     lines = _lines(view)
     joined = [name for line in lines.values() for name in line.alphas]
     others = [name for name, one in view.members("scheduling").items() if one.name != "status_quo"]
-    points = beside_status_quo(view.tables, dict.fromkeys([*joined, *others]) if lines else ())
+    points = gains_over_status_quo(view.tables, dict.fromkeys([*joined, *others]) if lines else ())
     if points.empty:
         return None
     points = points.merge(view.runs[[*CELL, "system", "setting"]], on=[*CELL, "system"])
     found = _averaged(points)
     alone = [name for name in others if name not in joined and name in set(found["system"])]
-    looks = {name: view.looks[next(iter(line.alphas))] for name, line in lines.items() if not line.exact}
-    looks |= {name: view.looks[name] for name in alone}
-    looks |= {name: OPTIMUM for name, line in lines.items() if line.exact}
+    styles = {name: view.styles[next(iter(line.alphas))] for name, line in lines.items() if not line.exact}
+    styles |= {name: view.styles[name] for name in alone}
+    styles |= {name: OPTIMUM for name, line in lines.items() if line.exact}
     panels = [
-        Panel(f"{setting}: {OBJECTIVES.get(objective, objective)}", partial(_draw, found=here, lines=own, looks=looks))
+        Panel(
+            f"{setting}: {OBJECTIVES.get(objective, objective)}",
+            partial(_draw, found=here, lines=own, styles=styles),
+        )
         for setting, here in found.groupby("setting")
         for objective, own in _by_objective(lines).items()
     ]
     panels += [
-        Panel(f"{setting}: energy of a frame", partial(_draw_energy, found=here, lines=lines, looks=looks))
+        Panel(f"{setting}: energy of a frame", partial(_draw_energy, found=here, lines=lines, styles=styles))
         for setting, here in found.dropna(subset=["energy_ratio"]).groupby("setting")
     ]
     grids = [_grid(str(setting), here, lines) for setting, here in points.groupby("setting")]
-    return FigureContent(NOTE, panels, grids, looks)
+    return FigureContent(NOTE, panels, grids, styles)
 
 
 def _lines(view: View) -> dict[str, AlphaLine]:
@@ -111,25 +114,25 @@ def _averaged(points: pd.DataFrame) -> pd.DataFrame:
     return gains.merge(points.groupby(by)[["speedup", "energy_ratio"]].mean().reset_index(), on=by)
 
 
-def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], styles: plots.StyleMap) -> None:
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.axvline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.plot([1], [0], "o", color=plots.GREYS["no_adaptation"], markersize=6)
     rows = found.set_index("system")
     swept_up = {name for line in lines.values() for name in line.alphas}
     for name, line in lines.items():
-        own, look = rows.reindex([system for system in line.alphas if system in rows.index]), looks[name]
+        own, style = rows.reindex([system for system in line.alphas if system in rows.index]), styles[name]
         if line.exact:  # thin and on top, so that a line that reaches it is seen below
-            axis.plot(own["speedup"], own["mean"], color=look.colour, linestyle=look.dash, linewidth=1.1, zorder=3)
+            axis.plot(own["speedup"], own["mean"], color=style.colour, linestyle=style.dash, linewidth=1.1, zorder=3)
         else:
-            plots.trend(axis, own, "speedup", look, ordered=True)
-    for name in rows.index.intersection(list(looks)).difference(list(swept_up)):
-        plots.trend(axis, rows.loc[[name]], "speedup", looks[name])
+            plots.trend(axis, own, "speedup", style, ordered=True)
+    for name in rows.index.intersection(list(styles)).difference(list(swept_up)):
+        plots.trend(axis, rows.loc[[name]], "speedup", styles[name])
     axis.margins(x=0.14, y=0.16)
     for k, line in enumerate(line for line in lines.values() if not line.exact):
         _label(axis, rows, line, above=k % 2 == 0)
-    axis.set_xlabel("frames there is time for, status quo = 1")
-    axis.set_ylabel("accuracy gained, points")
+    axis.set_xlabel("sustained frame rate, status quo = 1")
+    axis.set_ylabel("gain in accuracy, points")
     plots.tidy(axis)
 
 
@@ -148,25 +151,31 @@ def _label(axis: Axes, rows: pd.DataFrame, line: AlphaLine, *, above: bool) -> N
             groups.append([(alpha, x, y)])
     for group in groups:
         ends = dict.fromkeys(f"{point[0]:g}" for point in (group[0], group[-1]))
-        plots.beside(axis, "–".join(ends), *group[0][1:], above=above, right=True)
+        plots.label_point(axis, "–".join(ends), *group[0][1:], above=above, right=True)
 
 
-def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], looks: plots.StyleMap) -> None:
+def _draw_energy(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], styles: plots.StyleMap) -> None:
     axis.axhline(1, color=plots.QUIET, linewidth=0.8, zorder=0)
     rows = found.set_index("system")["energy_ratio"]
     shown = {name: line for name, line in lines.items() if not line.exact}
     for name, line in shown.items():
         own = {alpha: rows[system] for system, alpha in line.alphas.items() if system in rows.index and alpha > 0}
         axis.plot(
-            list(own), list(own.values()), "o", color=looks[name].colour, linestyle="-", linewidth=1.5, markersize=4.5
+            list(own),
+            list(own.values()),
+            "o",
+            color=styles[name].colour,
+            linestyle="-",
+            linewidth=1.5,
+            markersize=4.5,
         )
     swept_up = {name for line in lines.values() for name in line.alphas}
-    for name in rows.index.intersection(list(looks)).difference(list(swept_up)):
-        axis.axhline(rows[name], color=looks[name].colour, linewidth=1.2)
+    for name in rows.index.intersection(list(styles)).difference(list(swept_up)):
+        axis.axhline(rows[name], color=styles[name].colour, linewidth=1.2)
     plots.scale(axis, sorted({alpha for line in shown.values() for alpha in line.alphas.values() if alpha > 0}))
     axis.margins(y=0.1)
     axis.set_xlabel("alpha")
-    axis.set_ylabel("energy, status quo ÷ this")
+    axis.set_ylabel("energy of the status quo ÷ energy")
     plots.tidy(axis)
 
 
@@ -188,8 +197,8 @@ def _entry(traces: pd.DataFrame, unit: str) -> GridCell:
     mean = found.loc[0]
     missing = "" if traces["value"].notna().all() else f"{mean['n']:.0f} of {len(traces)} traces"
     text = f"{mean['mean']:.2f} ×" if unit == TIMES else plots.signed(mean["mean"])
-    unsure = inconclusive(mean, 1.0 if unit == TIMES else 0.0)
-    return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), unsure, missing))))
+    verdict = inconclusive(mean, 1.0 if unit == TIMES else 0.0)
+    return GridCell(text, ", ".join(filter(None, (half_of(mean, ".2g"), verdict, missing))))
 
 
 FIGURE = Figure("tradeoff", "Accuracy over frame rate", show)

@@ -19,12 +19,12 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for setting in view.settings():
         runs = view.runs[view.runs["setting"] == setting]
-        looks = {name: look for name, look in view.looks.items() if name in set(runs["system"])}
-        height = FRAME + ROW * len(looks)
+        styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
+        height = FRAME + ROW * len(styles)
         if runs["score"].notna().any():
-            panels.append(Panel(f"{setting}: score", partial(plots.scores, runs=runs, looks=looks), height))
+            panels.append(Panel(f"{setting}: score", partial(plots.scores, runs=runs, styles=styles), height))
         if (runs[["downlink_kbps", "uplink_kbps"]] > 0).any(axis=None):
-            panels.append(Panel(f"{setting}: traffic", partial(plots.traffic, runs=runs, looks=looks), height))
+            panels.append(Panel(f"{setting}: traffic", partial(plots.traffic, runs=runs, styles=styles), height))
     return FigureContent(NOTE, panels) if panels else None
 
 

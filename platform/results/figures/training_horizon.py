@@ -33,23 +33,23 @@ def show(view: View) -> FigureContent | None:
     if grid["horizon_s"].nunique() < 2 or grid["interval_s"].nunique() < 2:
         return None
     horizons = {f"horizon {value:g} s": value for value in sorted(set(grid["horizon_s"]))}
-    looks = plots.series(horizons)
+    styles = plots.series(horizons)
     panels = []
     for student, own in grid.groupby("student"):
-        whose = f", student {student}" if grid["student"].nunique() > 1 else ""
+        suffix = f", student {student}" if grid["student"].nunique() > 1 else ""
         points = means(own, ["horizon_s", "interval_s"], "score", least=0.0, most=1.0)
         shortest = {"": points[points["interval_s"] == points["interval_s"].min()]}
         series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
         panels += [
-            Panel(f"by horizon{whose}", partial(_draw, series=shortest, x="horizon_s", looks=ONE)),
-            Panel(f"by interval{whose}", partial(_draw, series=series, x="interval_s", looks=looks)),
+            Panel(f"by horizon{suffix}", partial(_draw, series=shortest, x="horizon_s", styles=ONE)),
+            Panel(f"by interval{suffix}", partial(_draw, series=series, x="interval_s", styles=styles)),
         ]
-    return FigureContent(NOTE, panels, legend=looks)
+    return FigureContent(NOTE, panels, legend=styles)
 
 
-def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, looks: plots.StyleMap) -> None:
+def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, styles: plots.StyleMap) -> None:
     for name, points in series.items():
-        plots.trend(axis, points, x, looks[name])
+        plots.trend(axis, points, x, styles[name])
     plots.scale(axis, sorted({value for points in series.values() for value in points[x]}))
     axis.set_xlabel({"horizon_s": "training horizon, s", "interval_s": "interval between updates, s"}[x])
     axis.set_ylabel("score")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, number_cell
-from driftlab.platform.results.relations.timing import budgets, paces, rank_agreement, utilities
+from driftlab.platform.results.relations.timing import budgets, load_levels, rank_agreement, utilities
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -39,35 +39,33 @@ def show(view: View) -> FigureContent | None:
     found = view.tables.once(utilities)
     if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
         return None
-    looks = {name: look for name, look in view.looks.items() if name in set(found["system"])}
-    drawn = _telling(view, found)
-    panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, looks=drawn), 300) for kind in AXES]
+    styles = {name: style for name, style in view.styles.items() if name in set(found["system"])}
+    drawn = _select_systems(view, found)
+    panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, styles=drawn), 300) for kind in AXES]
     agreement = {kind: rank_agreement(view.tables, kind) for kind in AXES}
-    panels += [Panel("agreement of orders", partial(_draw_agreement, found=agreement))]
-    grids = [_grid(view, found, looks)]
+    panels += [Panel("agreement of rankings", partial(_draw_agreement, found=agreement))]
+    grids = [_grid(view, found, styles)]
     if len(stopped := budgets(view.tables)):
         panels.append(Panel("amortised utility", partial(_draw_budgets, rows=stopped), 300))
         grids.append(_stopped(stopped))
-    grids += [_paid(view, looks, pace.fleet) for pace in paces(view.tables)]
+    grids += [_cost_grid(view, styles, pace.fleet) for pace in load_levels(view.tables)]
     return FigureContent(NOTE, panels, grids, drawn)
 
 
-def _telling(view: View, found: pd.DataFrame) -> plots.StyleMap:
+def _select_systems(view: View, found: pd.DataFrame) -> plots.StyleMap:
     """Select the systems that are best somewhere, and those without training."""
     mean = found.groupby(["kind", "pressure", "system"])["utility"].mean()
     best = {place[-1] for place in mean.groupby(["kind", "pressure"]).idxmax()}
     plain = {name for name, one in view.members("adaptation").items() if one.name == "frozen"}
-    return plots.some_of(view.looks, best | (plain & set(found["system"])))
+    return plots.some_of(view.styles, best | (plain & set(found["system"])))
 
 
-def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.StyleMap) -> None:
-    own = rows[rows["kind"] == kind]
-    if kind != "continuous":
-        own = _with_offline(rows, own)
+def _draw(axis: Axes, rows: pd.DataFrame, kind: str, styles: plots.StyleMap) -> None:
+    own = rows[rows["kind"].isin([kind] if kind == "continuous" else ["offline", kind])]
     lines = own.groupby(["system", "pressure"])["utility"].mean()
-    for name, look in looks.items():
+    for name, style in styles.items():
         line = lines[name]
-        axis.plot(line.index, line, "o", color=look.colour, linestyle=look.dash, linewidth=1.4, markersize=3)
+        axis.plot(line.index, line, "o", color=style.colour, linestyle=style.dash, linewidth=1.4, markersize=3)
     if kind == "continuous":
         plots.scale(axis, sorted(set(own["pressure"])))
     axis.set_xlabel(AXES[kind])
@@ -75,25 +73,19 @@ def _draw(axis: Axes, rows: pd.DataFrame, kind: str, looks: plots.StyleMap) -> N
     plots.tidy(axis)
 
 
-def _with_offline(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat([rows[rows["kind"] == "offline"], own])
-
-
 def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
-    looks = plots.series(found)
+    styles = plots.series(found)
     for kind, rows in found.items():
         points = means(rows, ["pressure"], "agreement", least=-1, most=1).sort_values(
             "pressure", ascending=kind != "continuous"
         )
         places = range(1, len(points) + 1)
-        axis.plot(places, points["mean"], "o", color=looks[kind].colour, linestyle="-", linewidth=1.5, markersize=4)
+        axis.plot(places, points["mean"], "o", color=styles[kind].colour, linestyle="-", linewidth=1.5, markersize=4)
         if len(points):
-            plots.beside(axis, kind, places[-1], float(points["mean"].iloc[-1]), above=True)
+            plots.label_point(axis, kind, places[-1], float(points["mean"].iloc[-1]), above=True)
     axis.axhline(0, color=plots.QUIET, linewidth=0.8, zorder=0)
     axis.set_xticks(range(1, 6))
-    axis.set_xlabel("pressure, from the least")
+    axis.set_xlabel("time pressure, lowest first")
     axis.set_ylabel("Spearman's correlation")
     axis.margins(x=0.1, y=0.15)
     plots.tidy(axis)
@@ -103,15 +95,15 @@ def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     lines = rows.groupby(["member", "steps"])[["overhead", "utility"]].mean()
-    for place, (member, look) in enumerate(plots.series(dict.fromkeys(rows["member"])).items()):
+    for place, (member, style) in enumerate(plots.series(dict.fromkeys(rows["member"])).items()):
         line = lines.loc[member]
-        axis.plot(line["overhead"], line["utility"], "o", color=look.colour, linestyle=look.dash, markersize=4)
-        plots.beside(axis, member, line["overhead"].iloc[-1], line["utility"].iloc[-1], above=place % 2 == 0)
+        axis.plot(line["overhead"], line["utility"], "o", color=style.colour, linestyle=style.dash, markersize=4)
+        plots.label_point(axis, member, line["overhead"].iloc[-1], line["utility"].iloc[-1], above=place % 2 == 0)
     axis.set_xscale("symlog", linthresh=SOON)
     axis.xaxis.set_major_locator(FixedLocator([0, SOON, 10 * SOON, 100 * SOON]))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.minorticks_off()
-    axis.set_xlabel("time of learning over that of plain inference")
+    axis.set_xlabel("training time over time of plain inference")
     axis.set_ylabel("utility")
     axis.margins(x=0.1, y=0.15)
     plots.tidy(axis)
@@ -120,33 +112,34 @@ def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
 def _stopped(rows: pd.DataFrame) -> Grid:
     """Tabulate the utility of members by the steps after which they stop training."""
     wide = rows.pivot_table("utility", "member", "steps", sort=True)
-    titles = [f"{steps:g} steps" if math.isfinite(steps) else "no end" for steps in wide.columns]
+    titles = [f"{steps:g} steps" if math.isfinite(steps) else "unlimited" for steps in wide.columns]
     best = wide.max(axis=1)
     cells = {str(name): [_entry(value, best[name]) for value in row] for name, row in wide.T.items()}
     return Grid("amortised", titles, cells)
 
 
-def _grid(view: View, found: pd.DataFrame, looks: plots.StyleMap) -> Grid:
+def _grid(view: View, found: pd.DataFrame, styles: plots.StyleMap) -> Grid:
     """Tabulate the utilities and the scores of slower fleets."""
     mean = found.groupby(["system", "kind", "pressure"])["utility"].mean()
     best = mean.groupby(["kind", "pressure"]).max()
-    wanted = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
-    fleets = paces(view.tables)[1:]
+    columns = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
+    fleets = load_levels(view.tables)[1:]
     scores = view.runs.groupby(["fleet", "system"])["score_frame"].mean()
     seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
     served = seen.groupby(["fleet", "system"])["processed"].mean()
-    keys = {name: [(name, *place) for place in wanted] for name in looks}
-    rows = {name: [_entry(mean[key], best[key[1:]]) for key in own] for name, own in keys.items()}
-    for name, row in rows.items():
-        row += [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
-    titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in wanted]
+    rows = {
+        name: [_entry(mean[name, kind, pressure], best[kind, pressure]) for kind, pressure in columns]
+        + [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
+        for name in styles
+    }
+    titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in columns]
     return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
 
 
-def _paid(view: View, looks: plots.StyleMap, fleet: str) -> Grid:
+def _cost_grid(view: View, styles: plots.StyleMap, fleet: str) -> Grid:
     """Tabulate accuracy and cost on one fleet; shares are of samples accepted for training."""
     runs = view.runs[view.runs["fleet"] == fleet]
-    frames, lessons, devices = (
+    frames, batches, devices = (
         view.tables.frame(name).merge(runs[["cell", "system"]], on="cell").groupby("system")
         for name in ("frames", "adaptations", "devices")
     )
@@ -156,10 +149,10 @@ def _paid(view: View, looks: plots.StyleMap, fleet: str) -> Grid:
         "latency, ms": frames["latency_ms"].median(),
         "energy, J": runs.groupby("system")["energy_j"].mean(),
         "memory, kB": devices["peak_memory_bytes"].mean() / 1000,
-        "samples accepted, %": 100 * lessons["accepted"].mean(),
+        "samples accepted, %": 100 * batches["accepted"].mean(),
     }
-    rows = {name: [number_cell(part.get(name)) for part in parts.values()] for name in looks}
-    return Grid(f"what each pays on fleet {fleet}", list(parts), rows)
+    rows = {name: [number_cell(part.get(name)) for part in parts.values()] for name in styles}
+    return Grid(f"accuracy and costs on fleet {fleet}", list(parts), rows)
 
 
 def _entry(value: float, best: float) -> GridCell:
@@ -167,7 +160,7 @@ def _entry(value: float, best: float) -> GridCell:
 
 
 def _scored(score: float, served: float) -> GridCell:
-    return GridCell(f"{score:.3f}", f"{100 * served:.0f} % answered")
+    return GridCell(f"{score:.3f}", f"{100 * served:.0f} % processed")
 
 
 FIGURE = Figure("utility", "Utility under time pressure", show)

@@ -1,4 +1,4 @@
-"""Compare two systems pair by pair, as `driftlab.open_run(...).compare` does."""
+"""Compare two systems pair by pair, for `driftlab.open_run(...).compare`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OVERALL = "overall"
-LESS_IS_BETTER = frozenset({"B", "kbit/s", "J", "s", "ms", "MAC", "values", "packets"})  # units of what a system costs
+LESS_IS_BETTER = frozenset({"B", "kbit/s", "J", "s", "ms", "MAC", "values", "packets"})  # units of costs
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two systems in one place, or in all: their means, and the mean difference over the seeds that both ran."""
+    """Means of two systems in one place or overall, and their mean difference over common seeds."""
 
     place: str
     ours: float | None
     theirs: float | None
     difference: Estimate | None
-    answer: ComparisonResult
+    verdict: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Comparison:
     rows: Sequence[Pairing]  # the last one is over all places
 
     @property
-    def answer(self) -> ComparisonResult:
-        """Tell whether the first system is better, over all places."""
-        return self.rows[-1].answer
+    def verdict(self) -> ComparisonResult:
+        """Return the verdict over all places."""
+        return self.rows[-1].verdict
 
     @property
     def frame(self) -> pd.DataFrame:
-        """Give the rows as a pandas frame; the last one is over all places."""
+        """Return the rows as a pandas frame; the last one is over all places."""
         import pandas as pd
 
         names = [self.by, "ours", "theirs", "difference", "low", "high", "n", "verdict"]
         rows = [
-            (row.place, row.ours, row.theirs, *(row.difference or (None, None, None, 0)), row.answer)
+            (row.place, row.ours, row.theirs, *(row.difference or (None, None, None, 0)), row.verdict)
             for row in self.rows
         ]
         numbers = dict.fromkeys(names[1:6], float)
@@ -66,17 +66,13 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """Say what is compared, and which way is better."""
-        unit = f" in {self.unit}" if self.unit else ""
-        return f"{self.ours} against {self.theirs}: {self.column}{unit}, {self._side} is better, 95 % intervals"
+        """Return the caption: systems, column, unit and the better direction."""
+        unit, side = f" in {self.unit}" if self.unit else "", "less" if self.less_is_better else "more"
+        return f"{self.ours} against {self.theirs}: {self.column}{unit}, {side} is better, 95 % intervals"
 
     @property
     def _named(self) -> pd.DataFrame:
         return self.frame.rename(columns={"ours": self.ours, "theirs": self.theirs})
-
-    @property
-    def _side(self) -> str:
-        return "less" if self.less_is_better else "more"
 
     def __repr__(self) -> str:
         return f"{self.title}\n{self._named.to_string(index=False, float_format=_digits, na_rep='–')}"
@@ -99,10 +95,10 @@ def compare(
 ) -> Comparison:
     """Compare two systems place by place and overall, over the seeds that both ran.
 
-    A column is one of `runs`, or `TABLE.COLUMN` of a table whose rows belong to a device and an application: then each
-    of these is compared with itself, by its mean. Values are averaged over pairs of a seed and then over seeds; the
-    answer is `better` or `worse` where the interval excludes 0. Costs (bytes, seconds, joules, work) count as better
-    where they are lower, unless `less_is_better` says otherwise.
+    A column is one of `runs`, or `TABLE.COLUMN` of a table with rows per device and application; then each application
+    is compared with itself, by its mean. Values are averaged over pairs of a seed and then over seeds; the verdict is
+    `better` or `worse` where the interval excludes 0. Lower costs (bytes, seconds, joules, operations) are better
+    unless `less_is_better` is given.
     """
     table, name = column_of(column)
     if by not in ("workload", "fleet", "app"):
@@ -136,7 +132,7 @@ def _digits(value: float) -> str:
 
 @dataclass(frozen=True)
 class AnalysedRun(Run):
-    """A run folder that answers questions about its tables."""
+    """A run folder with comparisons of its systems."""
 
     def compare(
         self, ours: str, theirs: str, column: str = "score", *, by: str = "workload", less_is_better: bool | None = None
@@ -145,11 +141,11 @@ class AnalysedRun(Run):
         return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)
 
     def classes(self) -> pd.DataFrame:
-        """List the counts and scores of every class under every system; none of detection."""
+        """List the counts and scores of every class under every system; detection has none."""
         return self.frame("class_scores")
 
 
 def open_run(path: str | Path) -> AnalysedRun:
-    """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
+    """Open a run folder; DataError with the file and the fix if it is damaged or no run folder."""
     run = read.open_run(path)
     return AnalysedRun(run.path, run.spec, run.info)

@@ -1,4 +1,4 @@
-"""What each stretch of a domain was worth before and after adapting to it, what that cost, and what was forgotten."""
+"""Accuracy before and after adapting to each domain, the cost of adapting, and forgetting."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from driftlab.platform.results.relations.base import (
     STREAM,
     Kinds,
-    done,
+    completed_cells,
     labels_of,
     learners,
     members,
-    noted,
-    nothing,
+    no_rows,
     of_kinds,
-    sides,
-    single,
+    pair_rows,
+    value_rows,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from driftlab.platform.results.tables.systems import Slot
 
 COSTS = ("phase_s", "phase_j", "memory_bytes", "latency_ms", "frame_j")  # columns of `costs`
-STATISTICS = ("adabn", "onda", "tent")  # members that tune batch norms alone
+STATISTICS = ("adabn", "onda", "tent")  # members that tune batch norms only
 SMALL = {"scaling": "independent"}  # a network of the surrogate's size that was pruned offline
 WHOLE = {"scaling": "fixed"}
-FRAMES = 1000  # answered in each domain where energies are added up
-Whose = Literal["small", "whole"]  # networks of the surrogate's size, or the one that it was cut from
-Which = Literal["all", "statistics", "others"]  # of the baselines: those that tune batch norms alone, or that do more
+FRAMES = 1000  # processed in each domain, for `domain_j`
+NetworkSize = Literal["small", "whole"]  # networks of the surrogate's size, or the one that it was cut from
+BaselineSet = Literal["all", "statistics", "others"]  # of the baselines; `statistics`: those that tune batch norms only
 
 
 def stretches(tables: Tables) -> pd.DataFrame:
-    """List the stretches of all streams through domains: `before` and `after` the frames to adapt on, and `score`.
+    """List the visits of all streams to domains: accuracy `before` and `after` adapting, and `score`.
 
-    A stretch is what a stream shows of one domain at a time. Without frames to adapt on, before and after are unknown.
+    A stretch is one visit of a stream to a domain. Without frames to adapt on, before and after are unknown.
     """
-    runs, names = done(tables), tables.once(labels_of)
+    runs, names = completed_cells(tables), tables.once(labels_of)
     through = [workload for workload in runs["workload"].unique() if names.get(workload, "").startswith("domains:")]
     runs = runs[runs["workload"].isin(through)][["cell", "system", "workload", "fleet", "seed"]]
     rows = tables.frame("frames").merge(runs[["cell"]], on="cell").sort_values([*STREAM, "frame"])
@@ -60,24 +60,24 @@ def stretches(tables: Tables) -> pd.DataFrame:
 
 
 def costs(tables: Tables) -> pd.DataFrame:
-    """List what each cell paid: time and joules of a phase alone, memory, latency and joules of a frame."""
-    runs = done(tables).set_index("cell")
+    """List the costs of each cell: isolated time and energy of a phase, memory, and costs of a frame."""
+    runs = completed_cells(tables).set_index("cell")
     updates, devices = tables.frame("updates"), tables.frame("devices")
     phases = updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")
     frames = tables.frame("frames")
-    answered = frames[frames["processed"].eq(True)].groupby("cell")
+    processed = frames[frames["processed"].eq(True)].groupby("cell")
     found = runs[["system", "workload", "fleet", "seed"]].copy()
     found["phase_s"], found["phase_j"] = phases["isolated_s"].mean(), phases["energy_j"].mean()
     found["memory_bytes"] = devices.groupby("cell")["peak_memory_bytes"].max()
-    found["latency_ms"] = answered["latency_ms"].median()
-    found["frame_j"] = runs["inference_j"] / answered.size()
+    found["latency_ms"] = processed["latency_ms"].median()
+    found["frame_j"] = runs["inference_j"] / processed.size()
     return found.reset_index()
 
 
 def forgetting(tables: Tables) -> pd.DataFrame:
-    """List by how much each stretch of a domain that was shown before falls below the best so far: `lost`, `round`.
+    """List the loss against the best earlier score on a recurring domain, `lost`, by `round`.
 
-    Domains are compared with themselves, so that one which is harder does not count as forgotten.
+    Domains are compared with themselves, so that a harder domain does not count as forgotten.
     """
     rows = tables.once(stretches).sort_values([*STREAM, "stretch"])
     place = [*STREAM, "scene"]
@@ -88,7 +88,7 @@ def forgetting(tables: Tables) -> pd.DataFrame:
 
 
 def baselines(tables: Tables, *, small: bool, statistics: bool = True) -> dict[str, Slot]:
-    """Name the systems that adapt a network of the surrogate's size, or the whole one, and what adapts it."""
+    """Map the systems that adapt a network of the surrogate's size, or the whole one, to their members."""
     kind = SMALL if small else WHOLE
     found = members(tables, "adaptation")
     adapting = {name: found[name] for name in of_kinds(tables, kind) if found[name].name != "frozen"}
@@ -96,136 +96,143 @@ def baselines(tables: Tables, *, small: bool, statistics: bool = True) -> dict[s
 
 
 def usual_surrogates(tables: Tables) -> list[str]:
-    """Name ElasticDNN as it is, without the variants that take a part of it away."""
+    """List the systems that run ElasticDNN without ablations."""
     usual = {"adaptation.select": "cumulative", "adaptation.objective": "information", "scaling.filters": "relevant"}
     return of_kinds(tables, {"scaling": "surrogate", "adaptation": "elasticdnn", **usual, "scaling.absorb_alpha": 1.0})
 
 
 def factor_over(rows: pd.DataFrame, ours: str, theirs: list[str], column: str) -> pd.Series:
-    """Divide what baselines pay by what one system pays, as a geometric mean over baselines."""
+    """Return the geometric mean over baselines of their cost relative to one system."""
     wide = rows.pivot_table(column, ["workload", "seed"], "system")
-    known = [name for name in theirs if name in wide and wide[name].notna().all() and (wide[name] > 0).all()]
-    if ours not in wide or not known:
+    measured = [name for name in theirs if name in wide and wide[name].notna().all() and (wide[name] > 0).all()]
+    if ours not in wide or not measured:
         return wide.iloc[:0].sum(axis=1)
-    ratios = wide[known].div(wide[ours], axis=0)
+    ratios = wide[measured].div(wide[ours], axis=0)
     factors: pd.Series = np.exp(np.log(ratios).mean(axis=1))
     return factors
 
 
-def gains_over_baselines(tables: Tables, whose: Whose, which: Which = "all") -> pd.DataFrame:
-    """List by how much ElasticDNN is more accurate after adapting than its baselines, as a mean over these."""
-    after, names = tables.once(after_adapting), _names(tables, whose, which)
+def gains_over_baselines(tables: Tables, network: NetworkSize, subset: BaselineSet = "all") -> pd.DataFrame:
+    """List the mean gain in accuracy after adapting of ElasticDNN over its baselines."""
+    after, names = tables.once(after_adapting), _names(tables, network, subset)
     if after.empty or not names:
-        return nothing()
+        return no_rows()
     gains = after[names].rsub(after["ours"], axis=0)
     note = ", ".join(f"{name} {gain:+.3f}" for name, gain in gains.mean().sort_values().items())
-    return single(gains.mean(axis=1), note)
+    return value_rows(gains.mean(axis=1), note)
 
 
-def beside_the_best(tables: Tables, whose: Whose, which: Which = "others") -> pd.DataFrame:
+def accuracy_of_best_baseline(tables: Tables, network: NetworkSize, subset: BaselineSet = "others") -> pd.DataFrame:
     """List the accuracy after adapting of ElasticDNN, and of the baseline that is best on average."""
-    after, names = tables.once(after_adapting), _names(tables, whose, which)
+    after, names = tables.once(after_adapting), _names(tables, network, subset)
     if after.empty or not names:
-        return nothing()
+        return no_rows()
     best = str(after[names].mean().idxmax())
-    return sides(after["ours"], after[best], f"the best is {best}")
+    return pair_rows(after["ours"], after[best], f"the best is {best}")
 
 
-def gains_of_batch_norms(tables: Tables, whose: Whose) -> pd.DataFrame:
-    """List how much the baselines that tune batch norms alone gain over the same network as it was built."""
-    after, names = tables.once(after_adapting), _names(tables, whose, "statistics")
-    kind = {"scaling": "independent" if whose == "small" else "fixed", "adaptation": "frozen"}
+def gains_of_batch_norms(tables: Tables, network: NetworkSize) -> pd.DataFrame:
+    """List the gain of baselines that tune batch norms only over the same network without adaptation."""
+    after, names = tables.once(after_adapting), _names(tables, network, "statistics")
+    kind = {"scaling": "independent" if network == "small" else "fixed", "adaptation": "frozen"}
     plain = [name for name in of_kinds(tables, kind) if name in after]
     if after.empty or not names or not plain:
-        return nothing()
-    return single(after[names].mean(axis=1) - after[plain[0]])
+        return no_rows()
+    return value_rows(after[names].mean(axis=1) - after[plain[0]])
 
 
-def costs_of_baselines(tables: Tables, column: str, whose: Whose, which: Which = "others") -> pd.DataFrame:
-    """List how many times what ElasticDNN pays its baselines pay, as a geometric mean over these.
+def costs_of_baselines(
+    tables: Tables, column: str, network: NetworkSize, subset: BaselineSet = "others"
+) -> pd.DataFrame:
+    """List the cost of baselines relative to ElasticDNN, as a geometric mean over baselines.
 
-    Columns are those of `costs`, and `domain_j` for all energy of a domain.
+    Columns are those of `costs`, and `domain_j`: the energy of a domain with its phase and 1000 frames.
     """
-    ours, names = usual_surrogates(tables), _names(tables, whose, which)
+    ours, names = usual_surrogates(tables), _names(tables, network, subset)
     paid = tables.once(costs)
     paid = paid.assign(domain_j=paid["phase_j"] + FRAMES * paid["frame_j"])
     factors = factor_over(paid, ours[0], names, column) if ours else None
     if factors is None or factors.empty:
-        return nothing()
+        return no_rows()
     means = paid.groupby("system")[column].mean()
     ratios = (means[names] / means[ours[0]]).sort_values()
-    return single(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
+    return value_rows(factors, ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()))
 
 
-def costs_on_the_nearest_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame:
-    """List such factors on the machine on which they are least."""
-    factors = _by_machine(tables, column, whose)
+def smallest_cost_factor(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame:
+    """List the factors of `costs_of_baselines` on the device where they are smallest."""
+    factors = _by_fleet(tables, column, network)
     if factors is None:
-        return nothing()
+        return no_rows()
     note = ", ".join(f"{fleet} {ratio:.3g}" for fleet, ratio in factors.mean().sort_values().items())
-    return single(factors.min(axis=1), note)
+    return value_rows(factors.min(axis=1), note)
 
 
-def costs_over_machines(tables: Tables, column: str, whose: Whose, fleets: list[str]) -> pd.DataFrame:
-    """List the largest such factor among some machines, and the smallest."""
-    factors = _by_machine(tables, column, whose)
+def costs_over_devices(tables: Tables, column: str, network: NetworkSize, fleets: list[str]) -> pd.DataFrame:
+    """List the largest and the smallest factor of `costs_of_baselines` among some devices."""
+    factors = _by_fleet(tables, column, network)
     if factors is None or not set(fleets) <= set(factors):
-        return nothing()
-    return sides(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
+        return no_rows()
+    return pair_rows(factors[fleets].max(axis=1), factors[fleets].min(axis=1))
 
 
-def _by_machine(tables: Tables, column: str, whose: Whose) -> pd.DataFrame | None:
-    """Put the factors of all machines side by side, by seed; None without ElasticDNN or baselines."""
+def _by_fleet(tables: Tables, column: str, network: NetworkSize) -> pd.DataFrame | None:
+    """Return the factors of all fleets by seed; None without ElasticDNN or baselines."""
     import pandas as pd
 
-    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+    ours, names = usual_surrogates(tables), _names(tables, network, "others")
     if not ours or not names:
         return None
     paid = tables.once(costs)
     return pd.DataFrame({fleet: factor_over(own, ours[0], names, column) for fleet, own in paid.groupby("fleet")})
 
 
-def saved_memory(tables: Tables, whose: Whose) -> pd.DataFrame:
-    """List the share of the baselines' memory that ElasticDNN does without, averaged over them."""
-    ours, names = usual_surrogates(tables), _names(tables, whose, "others")
+def saved_memory(tables: Tables, network: NetworkSize) -> pd.DataFrame:
+    """List the memory saving of ElasticDNN relative to its baselines, averaged over these."""
+    ours, names = usual_surrogates(tables), _names(tables, network, "others")
     wide = tables.once(costs).pivot_table("memory_bytes", ["workload", "seed"], "system")
     if not ours or not names:
-        return nothing()
+        return no_rows()
     saved = 1 - wide[names].rdiv(wide[ours[0]], axis=0)
-    return single(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
+    return value_rows(saved.mean(axis=1), ", ".join(f"{name} {share:.0%}" for name, share in saved.mean().items()))
 
 
-def costs_of_members(tables: Tables, column: str, whose: Whose, names: Sequence[str]) -> pd.DataFrame:
-    """List what members pay, a column for each that the paper tells of; columns are those of `costs`."""
-    systems = baselines(tables, small=whose == "small")
-    known = {one.name: name for name, one in systems.items()} | {"elasticdnn": "".join(usual_surrogates(tables)[:1])}
+def costs_of_members(tables: Tables, column: str, network: NetworkSize, names: Sequence[str]) -> pd.DataFrame:
+    """List a cost of `costs` with one column per member in `names`."""
+    systems = baselines(tables, small=network == "small")
+    by_member = {one.name: name for name, one in systems.items()} | {
+        "elasticdnn": "".join(usual_surrogates(tables)[:1])
+    }
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
-    if any(known.get(name) not in wide for name in names):
-        return nothing(f"needs {', '.join(names)} on {whose} networks")
-    own = wide[[known[name] for name in names]]
+    if any(by_member.get(name) not in wide for name in names):
+        return no_rows(f"needs {', '.join(names)} on {network} networks")
+    own = wide[[by_member[name] for name in names]]
     means = ", ".join(f"{name} {value:.3g}" for name, value in own.mean().sort_values().items())
-    return noted(own.set_axis(list(names), axis=1), means)
+    return with_note(own.set_axis(list(names), axis=1), means)
 
 
-def costs_of_the_largest(tables: Tables, column: str, whose: Whose, large: list[str]) -> pd.DataFrame:
-    """List the least that some members pay, and the most that others do which train more than batch norms."""
-    systems = baselines(tables, small=whose == "small", statistics=False)
+def costs_of_the_largest(tables: Tables, column: str, network: NetworkSize, large: list[str]) -> pd.DataFrame:
+    """List the lowest cost among the members in `large` and the highest among other members.
+
+    Members that tune batch norms only are not compared.
+    """
+    systems = baselines(tables, small=network == "small", statistics=False)
     groups = [[name for name, one in systems.items() if (one.name in large) is wanted] for wanted in (True, False)]
     if not all(groups):
-        return nothing()
+        return no_rows()
     wide = tables.once(costs).pivot_table(column, ["workload", "seed"], "system")
     ours, theirs = (wide[group] for group in groups)
-    return sides(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
+    return pair_rows(ours.min(axis=1), theirs.max(axis=1), f"{ours.mean().idxmin()} over {theirs.mean().idxmax()}")
 
 
-def phases_by_size(tables: Tables, whose: Whose) -> pd.DataFrame:
+def phases_by_size(tables: Tables, network: NetworkSize) -> pd.DataFrame:
     """List the shortest phase of members that train more than batch norms, and the longest of the others."""
-    quick, slow = (_names(tables, whose, which) for which in ("statistics", "others"))
+    quick, slow = (_names(tables, network, which) for which in ("statistics", "others"))
     ours = usual_surrogates(tables)
     if not quick or not slow or not ours:
-        return nothing()
+        return no_rows()
     wide = tables.once(costs).pivot_table("phase_s", ["workload", "seed"], "system")
-    return sides(wide[[*slow, *ours]].min(axis=1), wide[quick].max(axis=1))
+    return pair_rows(wide[[*slow, *ours]].min(axis=1), wide[quick].max(axis=1))
 
 
 def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
@@ -233,41 +240,45 @@ def accuracy_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     after = tables.once(after_adapting)
     names = [[name for name in of_kinds(tables, kinds) if name in after] for kinds in (ours, theirs)]
     if after.empty or not all(names):
-        return nothing("needs both systems through domains with frames to adapt on")
+        return no_rows("needs both systems through domains with frames to adapt on")
     better, worse = (after[group].mean(axis=1) for group in names)
-    return sides(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
+    return pair_rows(better, worse, f"{', '.join(names[0])} against {', '.join(names[1])}")
 
 
 def spread_after(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     """List by how much the accuracy after adapting of two kinds of systems varies over domains, by seed."""
     names = [next(iter(of_kinds(tables, kinds)), "") for kinds in (ours, theirs)]
     if not all(names):
-        return nothing("needs both systems through domains")
+        return no_rows("needs both systems through domains")
     spread = tables.once(stretches).groupby(["system", "seed"])["after"].std()
-    return sides(*(spread[name] for name in names))
+    return pair_rows(*(spread[name] for name in names))
 
 
-def _names(tables: Tables, whose: Whose, which: Which) -> list[str]:
-    """Name the baselines of ElasticDNN that were asked for."""
-    every = baselines(tables, small=whose == "small")
-    others = baselines(tables, small=whose == "small", statistics=False)
-    chosen = {"all": list(every), "others": list(others), "statistics": [name for name in every if name not in others]}
-    return chosen[which]
+def _names(tables: Tables, network: NetworkSize, subset: BaselineSet) -> list[str]:
+    """List the selected baselines of ElasticDNN."""
+    adapting = baselines(tables, small=network == "small")
+    others = baselines(tables, small=network == "small", statistics=False)
+    chosen = {
+        "all": list(adapting),
+        "others": list(others),
+        "statistics": [name for name in adapting if name not in others],
+    }
+    return chosen[subset]
 
 
 def after_adapting(tables: Tables) -> pd.DataFrame:
-    """Put the accuracy after adapting of all systems side by side; ElasticDNN's is called `ours`."""
+    """Return the accuracy after adapting, one column per system; `ours` is ElasticDNN."""
     wide = tables.once(stretches).pivot_table("after", ["workload", "seed"], "system")
     found = usual_surrogates(tables)
     return wide.assign(ours=wide[found[0]]) if found and found[0] in wide else wide.iloc[:0].assign(ours=np.nan)
 
 
 def forgotten(tables: Tables) -> pd.DataFrame:
-    """List how far members that learn fall below their best so far when a domain is shown for the last time."""
+    """List the loss of systems that train against their best earlier score, in the last round."""
     found = forgetting(tables)
     found = found[found["system"].isin(list(learners(tables)))]
     if found.empty:
-        return nothing("needs domains that come back")
+        return no_rows("needs recurring domains")
     last = found[found["round"] == found["round"].max()]
     worst = last.groupby("system")["lost"].mean().sort_values()
-    return single(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")
+    return value_rows(last.set_index("seed")["lost"], f"{worst.index[-1]} most, {worst.index[0]} least")

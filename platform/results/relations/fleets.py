@@ -1,28 +1,36 @@
-"""What waiting for a shared GPU costs devices, by the size of their fleet."""
+"""Score loss of devices that wait for a shared GPU, by the size of their fleet."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results import stats
-from driftlab.platform.results.relations.base import Untestable, by_seed, done, members, nothing, sides, single
+from driftlab.platform.results.relations.base import (
+    Untestable,
+    by_seed,
+    completed_cells,
+    members,
+    no_rows,
+    pair_rows,
+    value_rows,
+)
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LOSS = 0.01  # a device is served as long as waiting costs it less than this
+LOSS = 0.01  # of score; a device counts as served if waiting costs less
 MORE = 10  # devices, one more than the paper's GPU serves
 SHARING = "in fleets of several sizes, one of them with a GPU for each device"
 
 
 def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
-    """List how much less a device scores in a fleet than the same device where it never waits: `devices`, `loss`.
+    """List the score loss of each device relative to the same device that never waits: `devices`, `loss`.
 
-    It never waits in a fleet with a GPU for each device, and of such fleets the largest counts. There it runs the same
-    system, or the one that it is to be compared `against`.
+    A device never waits in a fleet with a GPU for each device; the largest such fleet is the reference. There it runs
+    the same system, or the system `against`.
     """
-    runs = done(tables)
+    runs = completed_cells(tables)
     columns = ["cell", "system", "workload", "seed", "fleet", "devices"]
     rows = tables.frame("devices").merge(runs[columns], on="cell").sort_values("devices")
     device = ["workload", "seed", "device"]
@@ -47,40 +55,40 @@ def devices_by_slowdown(tables: Tables) -> pd.DataFrame:
     names = [_first(tables, slowdown=slowdown, patient=False) for slowdown in (True, False)]
     adaptive, steady = (_losses(tables, name, name) for name in names)
     if adaptive.empty or steady.empty:
-        return nothing(f"needs AMS with and without slowdown {SHARING}")
+        return no_rows(f"needs AMS with and without slowdown {SHARING}")
     if adaptive["loss"].tolist() == steady["loss"].tolist():
-        raise Untestable("the intervals never adapted, both sides lost the same; streams must hold still")
+        raise Untestable("training intervals never adapted, both sides lost the same; streams need still scenes")
     served, without = _served(adaptive), _served(steady)
     note = f"{served.mean():.3g} with, {without.mean():.3g} without; tried up to {adaptive['devices'].max()}"
-    return sides(served, without, note)
+    return pair_rows(served, without, note)
 
 
 def patient_devices(tables: Tables) -> pd.DataFrame:
-    """List how many devices a GPU serves that make room for one another, by seed."""
+    """List the number of patient devices that a GPU serves, by seed."""
     lost, _ = _patient_and_not(tables)
     if lost.empty:
-        return nothing(f"needs AMS with and without patience {SHARING}")
+        return no_rows(f"needs AMS with and without patience {SHARING}")
     served, most = _served(lost), int(lost["devices"].max())
     if (served == most).all() and most < MORE:
-        raise Untestable(f"{most} devices were served, and no more were tried; size=full tries more")
+        raise Untestable(f"{most} devices were served, and no larger fleet ran; size=full has larger ones")
     means = lost.groupby("devices")["loss"].mean()
-    return single(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
+    return value_rows(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
 
 
 def losses_by_patience(tables: Tables) -> pd.DataFrame:
-    """List what devices lose in the largest fleet: `ours` as they come, `theirs` where they make room, by seed."""
+    """List the loss in the largest fleet by seed: `ours` of impatient devices, `theirs` of patient ones."""
     patient, plain = _patient_and_not(tables)
     if patient.empty or plain.empty:
-        return nothing(f"needs AMS with and without patience {SHARING}")
+        return no_rows(f"needs AMS with and without patience {SHARING}")
     most = plain["devices"].max()
     means = [stats.over_seeds(lost[lost["devices"] == most].set_index("seed")["loss"]) for lost in (plain, patient)]
-    return sides(
+    return pair_rows(
         means[0], means[1], f"of {most} devices each loses {means[1].mean():.3f} instead of {means[0].mean():.3f}"
     )
 
 
 def _patient_and_not(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """List what both kinds lose against the one that does not make room, where it never waits."""
+    """List the losses of patient and of impatient devices, both against impatient devices that never wait."""
     names = [_first(tables, slowdown=True, patient=patient) for patient in (True, False)]
     return _losses(tables, names[0], names[1]), _losses(tables, names[1], names[1])
 
@@ -91,7 +99,7 @@ def _losses(tables: Tables, name: str, against: str) -> pd.DataFrame:
 
 
 def _first(tables: Tables, *, slowdown: bool, patient: bool) -> str:
-    """Name the first AMS system of a kind; nothing if the run has none."""
+    """Return the first AMS system of a kind, or an empty text."""
     kinds = {
         name: (ams["adaptive_training"], ams["patience"] is not None)
         for name, ams in members(tables, "streaming", "ams").items()
@@ -100,7 +108,7 @@ def _first(tables: Tables, *, slowdown: bool, patient: bool) -> str:
 
 
 def _served(lost: pd.DataFrame) -> pd.Series:
-    """Find, for every seed, the largest fleet up to which waiting costs less than the limit."""
+    """Return, for every seed, the largest fleet up to which waiting costs less than the limit."""
     rows = []
     for seed, own in lost.groupby("seed"):
         means = own.groupby("devices")["loss"].mean()

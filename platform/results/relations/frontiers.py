@@ -1,4 +1,4 @@
-"""Which systems no other one beats in everything, and how long a stream takes to recover after its scene changed."""
+"""Pareto fronts of systems, and the time that a stream takes to recover after a scene change."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 def pareto(points: pd.DataFrame, gain: str, cost: str) -> pd.DataFrame:
-    """Keep the points that no other one beats: at least as much gain for at most the cost, and one of both strictly.
+    """Return the Pareto front: the points that no other point dominates in gain and cost.
 
     The front is sorted by cost; points that lack a number are no part of it.
     """
-    known = points.dropna(subset=[gain, cost]).sort_values([cost, gain], ascending=[True, False], kind="stable")
-    best = known[gain].cummax()
-    first = known[gain] == best
-    cheapest = known.groupby(best)[cost].transform("min") == known[cost]
-    return known[first & cheapest]
+    measured = points.dropna(subset=[gain, cost]).sort_values([cost, gain], ascending=[True, False], kind="stable")
+    best = measured[gain].cummax()
+    first = measured[gain] == best
+    cheapest = measured.groupby(best)[cost].transform("min") == measured[cost]
+    return measured[first & cheapest]
 
 
 def recoveries(tables: Tables, tolerance: float = 0.02) -> pd.DataFrame:
-    """List every change of scene of every stream, and when the windowed score was back within a tolerance.
+    """List every scene change of every stream, and the time until the windowed score has recovered.
 
-    `before` is the windowed score of the last frame of the old scene; `lost` is how far it falls below that;
-    `recover_s` is the time until it is back for the first time after its lowest point, NaN where the scene changes
-    again, or the session ends, before that.
+    `before` is the windowed score of the last frame of the old scene; `lost` is its largest fall below that;
+    `recover_s` is the time until the score, after its lowest point, is within the tolerance of `before`; NaN if the
+    scene changes again or the session ends first.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Networks of several sizes: what they reach and hold, and what a switch between them moves."""
+"""Networks of several sizes: accuracy, memory, and bytes moved by switches between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.records import Variant
-from driftlab.platform.results.relations.base import members, named, noted, nothing, sides, single
+from driftlab.platform.results.relations.base import members, no_rows, pair_rows, value_rows, with_columns, with_note
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.measured import paged_bytes
 
@@ -19,69 +19,69 @@ NESTED, INDEPENDENT = "nested", "independent"  # scaling members whose networks 
 
 
 def networks(tables: Tables) -> pd.DataFrame:
-    """List what every application could run, once for each system, however many cells, devices or workloads have it.
+    """List the networks of every application once per system, over all cells, devices and workloads.
 
-    The `draw` tells apart what was trained more than once: it is the seed, if each seed has networks of its own.
+    `draw` numbers repeated trainings: it is the seed if each seed has its own networks, else 0.
     """
-    rows = named(tables, "variants", "system", "workload", "seed")
+    rows = with_columns(tables, "variants", "system", "workload", "seed")
     rows = rows.assign(draw=rows["seed"] if tables.run.spec.get("student", {}).get("per_seed") else 0)
     return rows.drop_duplicates(["draw", "system", "app", "variant", "network", "accuracy", "memory_bytes", "macs"])
 
 
 def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
-    """Average what networks reach that were trained more than once."""
+    """Average the accuracy of networks over repeated trainings."""
     place = ["system", "workload", "app", "variant"]
     mean = rows.groupby(place)["accuracy"].transform("mean")
     return rows.assign(accuracy=mean, draw=0).drop_duplicates([*place, "network", "memory_bytes", "macs"])
 
 
 def of_kind(tables: Tables, kind: str) -> pd.DataFrame:
-    """List the networks of the first system whose scaling is of a kind, if it prunes all layers alike."""
+    """List the networks of the first system with a scaling member that prunes all layers."""
     found = [name for name, member in members(tables, "scaling", kind).items() if member["only"] is None]
     rows = tables.once(networks)
     return rows[rows["system"].isin(found[:1])]
 
 
 def nested_and_independent(tables: Tables) -> pd.DataFrame:
-    """Put the networks of the same application and width side by side: `_nested` and `_alone`."""
+    """Join nested and independent networks of the same application and width: `_nested` and `_alone`."""
     key = [*APP, "macs"]
     return of_kind(tables, "nested").merge(of_kind(tables, "independent"), on=key, suffixes=("_nested", "_alone"))
 
 
 def unscaled(tables: Tables) -> pd.DataFrame:
-    """List the network of each application as it was before it was scaled."""
+    """List the unscaled network of each application."""
     return of_kind(tables, "fixed")
 
 
 def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
-    """Tell what all networks of an application need together: of nested ones the largest holds the others."""
+    """Return the memory of all networks of an application; the largest nested network contains the others."""
     sizes = rows.groupby(APP)["memory_bytes"]
     return sizes.max() if nested else sizes.sum()
 
 
 def of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Pair the nested with the independent networks of each application that has as many of both, and several."""
+    """Pair nested with independent networks of each application that has equally many, and at least two."""
     nested, alone = (dict(list(of_kind(tables, kind).groupby(APP))) for kind in ("nested", "independent"))
     return {app: (nested[app], alone[app]) for app in nested if len(nested[app]) == len(alone.get(app, ())) > 1}
 
 
 def every_switch(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
-    """List all switches between two of an application's networks, counted from the smallest on, and what they move.
+    """List all switches between an application's networks, numbered from the smallest, with their bytes.
 
     Columns are `before`, `after`, `loaded` and `dropped`, both in bytes.
     """
     import pandas as pd
 
     sizes = sorted(rows["memory_bytes"].astype(int))
-    known = [Variant("", None, size, 0.0) for size in sizes]
-    moved = [(i, j, *paged_bytes(known, i, j, nested=nested)) for i, j in permutations(range(len(known)), 2)]
+    variants = [Variant("", None, size, 0.0) for size in sizes]
+    moved = [(i, j, *paged_bytes(variants, i, j, nested=nested)) for i, j in permutations(range(len(variants)), 2)]
     return pd.DataFrame(moved, columns=["before", "after", "loaded", "dropped"])
 
 
 def switches_by_kind(tables: Tables) -> pd.DataFrame:
-    """List the switches of `every_switch` among the nested and among the independent networks of each application.
+    """List the switches of `every_switch` by `kind`, nested or independent, for each application.
 
-    `kind` says among which; without applications that have as many of both there are none.
+    Only applications with equally many nested and independent networks count.
     """
     import pandas as pd
 
@@ -94,16 +94,16 @@ def switches_by_kind(tables: Tables) -> pd.DataFrame:
 
 
 def joule_per_byte(tables: Tables) -> float | None:
-    """Tell what the devices of a run have paid for a byte that they loaded or dropped; None: they moved nothing."""
+    """Return the energy per loaded or dropped byte in a run; None if its devices moved no bytes."""
     paid = tables.frame("shares")
     moved_bytes = (paid["paged_in_bytes"] + paid["paged_out_bytes"]).sum()
     return float(paid["paging_j"].sum() / moved_bytes) if moved_bytes else None
 
 
 def pruned_alone(tables: Tables) -> pd.DataFrame:
-    """List the networks of which one layer was pruned and nothing trained again: `layer`, `ranking`, `share`.
+    """List the networks with one pruned layer and no retraining: `layer`, `ranking`, `share`.
 
-    For a layer with fewer networks than shares it is unknown which share is missing.
+    A layer with fewer networks than shares is left out, since the missing share is unknown.
     """
     kinds = {
         name: member for name, member in members(tables, "scaling", "nested").items() if member["only"] is not None
@@ -118,32 +118,32 @@ def pruned_alone(tables: Tables) -> pd.DataFrame:
 
 
 def gains_of_residual(tables: Tables) -> pd.DataFrame:
-    """List what TRR leaves less what L1 leaves, over every pruning point of every layer, by application."""
+    """List the accuracy with TRR minus that with L1, over all pruning points and layers, by application."""
     found = pruned_alone(tables).pivot_table("accuracy", [*APP, "layer", "share"], "ranking")
     if not {"trr", "l1"} <= set(found.columns):
-        return nothing()
+        return no_rows()
     found = found[found.index.get_level_values("share") < 1]
     gains = found["trr"] - found["l1"]
     note = f"at least as good at {(gains >= 0).mean():.0%} of {len(gains)} points"
     if "random" in found:
         note += f"; over a random choice {(found['trr'] - found['random']).mean():+.3f}".replace("-", "\u2212")
-    return single(gains.groupby(APP).mean(), note)
+    return value_rows(gains.groupby(APP).mean(), note)
 
 
 def gains_of_descendants(tables: Tables) -> pd.DataFrame:
-    """List how much more accurate nested networks are than independent ones of the same size, by application."""
+    """List the gain in accuracy of nested over independent networks of the same size, by application."""
     gains = _gains(tables)
-    return nothing() if gains.empty else single(gains.groupby(APP)["gain"].mean())
+    return no_rows() if gains.empty else value_rows(gains.groupby(APP)["gain"].mean())
 
 
 def gains_by_size(tables: Tables) -> pd.DataFrame:
     """List the gain of the two smallest descendants and of the two largest, by application."""
     gains = _gains(tables)
     if gains.empty or gains["variant_nested"].nunique() < 4:
-        return nothing()
+        return no_rows()
     by_app = gains.sort_values("macs").groupby(APP)["gain"]
     small, large = by_app.apply(lambda each: each.iloc[:2].mean()), by_app.apply(lambda each: each.iloc[-2:].mean())
-    return sides(small, large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
+    return pair_rows(small, large, f"{small.mean():+.3f} against {large.mean():+.3f}".replace("-", "\u2212"))
 
 
 def _gains(tables: Tables) -> pd.DataFrame:
@@ -152,88 +152,88 @@ def _gains(tables: Tables) -> pd.DataFrame:
 
 
 def smaller_descendants(tables: Tables) -> pd.DataFrame:
-    """List for every descendant whether it computes less than the network that it was made from."""
+    """List for every descendant whether it has fewer operations than the network that it was made from."""
     smaller = {name for name, member in members(tables, "scaling", "nested").items() if max(member["keep_ratios"]) < 1}
     descendants = of_kind(tables, "nested")[lambda rows: rows["system"].isin(smaller)]
     both = descendants.merge(unscaled(tables), on=APP, suffixes=("", "_whole"))
     ratio = both["macs"] / both["macs_whole"]
-    return single(ratio < 1, f"{ratio.min():.0%} to {ratio.max():.0%} of the whole") if len(both) else nothing()
+    return value_rows(ratio < 1, f"{ratio.min():.0%} to {ratio.max():.0%} of the whole") if len(both) else no_rows()
 
 
 def memory_of_nested(tables: Tables) -> pd.DataFrame:
-    """List what the largest descendant holds, and all independent networks together, by application."""
+    """List the memory of the largest descendant and of all independent networks together, by application."""
     nested, alone = of_kind(tables, "nested"), of_kind(tables, "independent")
     if nested.empty or alone.empty:
-        return nothing()
+        return no_rows()
     largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
     note = " MB for ".join(f"{each.groupby('draw').sum().mean() / 1e6:.3g}" for each in (largest, together)) + " MB"
-    return sides(largest, together, note)
+    return pair_rows(largest, together, note)
 
 
 def saved_kernels(tables: Tables) -> pd.DataFrame:
-    """List what nested networks save, and the kernels of all independent networks but the largest, by application.
+    """List the bytes that nesting saves, and the kernels of all independent networks but the largest.
 
-    What every network has for itself is there either way, once for each: of it nothing can be saved.
+    Rows are applications. Bytes that every network needs for itself are in both sums, so they cannot be saved.
     """
     rows, private = [], [0.0]
     for nested, alone in _with_kernels(tables):
-        kernels, held = alone["kernel_bytes"].astype(int), int(nested["memory_bytes"].max())
-        rows.append((alone["memory_bytes"].sum() - held, kernels.sum() - kernels.max()))
-        private.append((held - int(nested["kernel_bytes"].max())) / held)
-    return _equal(rows, f"{max(private):.1%} at most of what is held is each network's own")
+        kernels, held_bytes = alone["kernel_bytes"].astype(int), int(nested["memory_bytes"].max())
+        rows.append((alone["memory_bytes"].sum() - held_bytes, kernels.sum() - kernels.max()))
+        private.append((held_bytes - int(nested["kernel_bytes"].max())) / held_bytes)
+    return _equal(rows, f"at most {max(private):.1%} of the memory is private to one network")
 
 
 def loaded_upwards(tables: Tables) -> pd.DataFrame:
-    """List what independent networks load less what they drop, and what nested ones load, over all switches up.
+    """List net loaded bytes of independent networks and loaded bytes of nested ones, over all switches up.
 
-    Of independent networks those tensors count that nested ones share. What nested networks have for themselves is in
-    memory all the time; the note says what is different where it is counted too.
+    Of independent networks only the tensors count that nested ones share. The private tensors of nested networks are
+    always in memory; the note has the ratio with private tensors included.
     """
     rows, whole_ratios = [], []
     for nested, alone in _with_kernels(tables):
         mine = _upwards(nested, nested=True)["loaded"].sum()
-        rows.append((_kept_on_the_way_up(alone.assign(memory_bytes=alone["kernel_bytes"])), mine))
-        whole_ratios.append(_kept_on_the_way_up(alone) / mine)
+        rows.append((_net_loaded_bytes(alone.assign(memory_bytes=alone["kernel_bytes"])), mine))
+        whole_ratios.append(_net_loaded_bytes(alone) / mine)
     least, most = min(whole_ratios, default=1.0), max(whole_ratios, default=1.0)
-    return _equal(rows, f"{least:.5g} to {most:.5g} with batch norms and biases, which nested ones always hold")
+    return _equal(rows, f"{least:.5g} to {most:.5g} with batch norms and biases, which are always in memory if nested")
 
 
 def energy_of_switches(tables: Tables) -> pd.DataFrame:
-    """List the joules of a thousand switches among independent networks and among nested ones, by application.
+    """List the joules of a thousand switches among independent and among nested networks, by application.
 
-    As in the paper, switches are random: from each of an application's networks to each other one equally often,
-    whatever schedulers would do. A byte takes what the devices of the run have paid for one.
+    As in the paper, switches are random, not those of schedulers: every ordered pair of an application's networks is
+    equally frequent. The energy per byte is that of the devices of the run.
     """
     byte_j, changes = joule_per_byte(tables), switches_by_kind(tables)
     if changes.empty or byte_j is None:
-        return nothing()
+        return no_rows()
     moved = (changes["loaded"] + changes["dropped"]).groupby([changes[key] for key in [*APP, "kind"]]).mean()
     spent = (1000 * byte_j * moved).unstack("kind")
-    rows = sides(spent[INDEPENDENT], spent[NESTED])
+    rows = pair_rows(spent[INDEPENDENT], spent[NESTED])
     saved = rows["ours"] - rows["theirs"]
     note = f"{rows['theirs'].mean():.3g} J against {rows['ours'].mean():.3g} J"
-    return noted(rows, f"{note}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
+    return with_note(rows, f"{note}, at least {saved.min():.2g} J less and at most {saved.max():.2g} J")
 
 
 def _with_kernels(tables: Tables) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Pair nested with independent networks where it was counted what they can share."""
+    """Pair nested with independent networks whose kernels were counted."""
     return [
         both for both in of_equal_sizes(tables).values() if not any(one["kernel_bytes"].isna().any() for one in both)
     ]
 
 
 def _equal(rows: Sequence[tuple[int, int]], note: str) -> pd.DataFrame:
-    """Make rows of what ought to be equal to the byte, application by application."""
+    """Return rows of two byte counts per application that must be equal."""
     import pandas as pd
 
-    return noted(pd.DataFrame(rows, columns=["ours", "theirs"]), note) if rows else nothing()
+    return with_note(pd.DataFrame(rows, columns=["ours", "theirs"]), note) if rows else no_rows()
 
 
 def _upwards(rows: pd.DataFrame, *, nested: bool) -> pd.DataFrame:
     return every_switch(rows, nested=nested)[lambda found: found["before"] < found["after"]]
 
 
-def _kept_on_the_way_up(alone: pd.DataFrame) -> int:
-    """Sum what all switches up load less what they drop."""
+def _net_loaded_bytes(alone: pd.DataFrame) -> int:
+    """Return the bytes that all switches up load minus those that they drop."""
     found = _upwards(alone, nested=False)
     return int(found["loaded"].sum() - found["dropped"].sum())

@@ -1,4 +1,4 @@
-"""What is compared of networks that follow a load: accuracy, missed deadlines and latency, beside every fixed exit."""
+"""Accuracy, missed deadlines and latency of load-adaptive networks, compared with fixed exits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from driftlab.platform.results.relations.base import (
     CELL,
     STREAM,
     Untestable,
-    done,
+    completed_cells,
     members,
-    named,
-    noted,
-    nothing,
+    no_rows,
     of_one_network,
-    sides,
-    single,
+    pair_rows,
+    value_rows,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot, every_system
@@ -32,17 +32,18 @@ CHOOSING = (ADAPTIVE, "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", B
 TRANSFORMER = "transformer"
 WHOLE = r"base(\.base)*"  # a path without operators
 LAST = 1000  # exit of a member that names none
-NOT_RUN = "needs a network that follows the load (adascale) beside fixed exits of it (branches)"
+NOT_RUN = "needs a load-adaptive network (adascale) and its fixed exits (branches)"
 ONE_NETWORK = "of one network"
-BESIDE = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)  # other networks, beside the paths of one
+OTHER_NETWORKS = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)  # scaling members
 
 
 def deadlines(tables: Tables) -> pd.DataFrame:
-    """Tell for each cell how accurate its frames were, how many came late or not at all, and what they took.
+    """List accuracy, share of missed deadlines, latency and energy per frame of each cell.
 
-    Columns are `accuracy` (a missed frame keeps the last answer), `missed`, `latency_ms` and `energy_j` of a frame.
+    A missed frame keeps the last prediction, which `accuracy` scores. Columns: `accuracy`, `missed`, `latency_ms`,
+    `energy_j`.
     """
-    cells = done(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
+    cells = completed_cells(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
     goals = tables.frame("shares").groupby(STREAM)["latency_goal_ms"].max().reset_index()
     frames = tables.frame("frames").merge(goals.dropna(), on=STREAM)
     late = ~frames["processed"] | (frames["latency_ms"] > frames["latency_goal_ms"])
@@ -53,12 +54,12 @@ def deadlines(tables: Tables) -> pd.DataFrame:
 
 
 def first(tables: Tables, kind: str = ADAPTIVE) -> str:
-    """Name the first system of the experiment whose scaling is of a kind, or nothing."""
+    """Return the first system of the experiment with a scaling member, or an empty text."""
     return next(iter(_of_kind(tables, kind)), "")
 
 
 def _of_kind(tables: Tables, *kinds: str) -> dict[str, Slot]:
-    """Read the scaling of the systems of some kinds, in the order of the experiment."""
+    """Map systems with one of these scaling members to it, in the order of the experiment."""
     found = members(tables, "scaling", *kinds)
     order = [str(part["name"]) for part in every_system(tables.run.spec)]
     return {
@@ -67,22 +68,22 @@ def _of_kind(tables: Tables, *kinds: str) -> dict[str, Slot]:
 
 
 def choosers(tables: Tables) -> list[str]:
-    """Name the systems that choose among the paths of such networks."""
+    """List the systems that choose among paths of one network."""
     return list(_of_kind(tables, *CHOOSING))
 
 
 def others(tables: Tables) -> list[str]:
-    """Name the systems that run other networks."""
-    return list(_of_kind(tables, *BESIDE))
+    """List the systems that run other networks."""
+    return list(_of_kind(tables, *OTHER_NETWORKS))
 
 
 def fixed_exits(tables: Tables) -> dict[str, int | None]:
-    """List the systems that always leave at one exit, and which; None: the last one."""
+    """Map the systems with a fixed exit to that exit; None is the last one."""
     return {name: one["exit"] for name, one in _of_kind(tables, FIXED).items()}
 
 
 def by_setting(tables: Tables, setting: str) -> dict[str, str]:
-    """Name for each value of a setting the first system that follows the load with it; older runs may not have it."""
+    """Map each value of a setting of adascale to its first system; older runs may lack the setting."""
     found: dict[str, str] = {}
     for name, one in _of_kind(tables, ADAPTIVE).items():
         found.setdefault(str(one[setting]), name)
@@ -90,29 +91,31 @@ def by_setting(tables: Tables, setting: str) -> dict[str, str]:
 
 
 def idle_fleets(tables: Tables) -> set[str]:
-    """Name the fleets on whose devices nothing else runs, as far as the spec tells."""
+    """Return the fleets whose devices have no load in the spec."""
     fleets = tables.run.spec.get("fleets", [])
     return {one["name"] for one in fleets if all(part.get("load", IDLE) == IDLE for part in one.get("devices", [{}]))}
 
 
 def best_fixed(found: pd.DataFrame, ours: str, exits: list[str]) -> dict[tuple[str, str], str]:
-    """Choose for each condition the most accurate fixed exit that misses no more deadlines than ours, over all seeds.
+    """Choose for each condition the most accurate fixed exit that misses no more deadlines than ours.
 
-    Where every exit misses more, it is the one that misses fewest.
+    If every exit misses more, choose the one that misses fewest. Means are over seeds.
     """
     means = found.groupby(["system", *CONDITION])[["accuracy", "missed"]].mean()
     chosen = {}
     for condition, mine in means.loc[ours].iterrows():
-        there = {name: means.loc[name].loc[condition] for name in exits}
-        good = {name: one["accuracy"] for name, one in there.items() if one["missed"] <= mine["missed"] + 1e-12}
-        fewest = min(there, key=lambda name: there[name]["missed"])
-        chosen[condition] = max(good, key=good.__getitem__) if good else fewest
+        exit_means = {name: means.loc[name].loc[condition] for name in exits}
+        punctual = {
+            name: one["accuracy"] for name, one in exit_means.items() if one["missed"] <= mine["missed"] + 1e-12
+        }
+        fewest = min(exit_means, key=lambda name: exit_means[name]["missed"])
+        chosen[condition] = max(punctual, key=punctual.__getitem__) if punctual else fewest
     return chosen
 
 
 def whole_paths(tables: Tables) -> pd.DataFrame:
-    """List the paths without operators of each network once, from the first exit on: one for each `exit`."""
-    rows = named(tables, "variants")
+    """List the paths without operators of each network once: one for each `exit`, from the first."""
+    rows = with_columns(tables, "variants")
     rows = rows[rows["system"].isin(members(tables, "scaling", FIXED, ADAPTIVE))]
     rows = rows[rows["network"].str.fullmatch(WHOLE)]
     exits = rows["network"].str.count(r"\.") + 1
@@ -121,11 +124,11 @@ def whole_paths(tables: Tables) -> pd.DataFrame:
 
 
 def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
-    """Return by workload and system the networks that no other one of its own beats, by `latency_ms` on an idle device.
+    """Return the Pareto front of accuracy over latency on an idle device, by workload and system.
 
-    Systems that could run the same networks are one: the first of them is named. The lowest seed tells.
+    Of systems with the same candidate networks only the first is listed. Networks are those of the lowest seed.
     """
-    cells = done(tables)
+    cells = completed_cells(tables)
     cells = cells[cells["seed"] == cells["seed"].min()][["cell", "system", "workload"]]
     rows = tables.frame("variants").merge(cells, on="cell").dropna(subset=["accuracy"])
     found: dict[str, dict[str, pd.DataFrame]] = {}
@@ -142,16 +145,16 @@ def fronts(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
 
 
 def light_networks(tables: Tables) -> pd.DataFrame:
-    """List the light networks that run beside, each once; `network` is their structure."""
+    """List each light network once; `network` is its structure."""
     kinds = {name: one["network"] for name, one in members(tables, "scaling", LIGHT).items()}
-    rows = named(tables, "variants")
+    rows = with_columns(tables, "variants")
     rows = rows[rows["system"].isin(kinds)]
     rows = rows.assign(network=rows["system"].map(kinds))
     return rows.drop_duplicates(["app", "network", "accuracy", "memory_bytes", "macs"]).sort_values(["seed", "network"])
 
 
 def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
-    """List our accuracy beside that of the best fixed exit that misses no more deadlines, chosen for each load."""
+    """List our accuracy and that of the best fixed exit of `best_fixed`, chosen for each load."""
     rows, ours, exits = _compared(tables)
     best = best_fixed(rows, ours, list(exits))
     own, rest = rows.loc[ours]["accuracy"], {condition: rows.loc[name]["accuracy"] for condition, name in best.items()}
@@ -163,24 +166,24 @@ def accuracy_of_fixed_exits(tables: Tables) -> pd.DataFrame:
         place = [workload] * (len(workloads) > 1) + [fleet] * (len(fleets) > 1 or len(workloads) == 1)
         gain = f" ({100 * means[workload, fleet]:+.1f})" if len(best) > 1 else ""
         notes.append(f"{name} on {' '.join(place)}{gain}")
-    return sides(own, theirs, f"beside {', '.join(notes)}")
+    return pair_rows(own, theirs, f"compared with {', '.join(notes)}")
 
 
 def latency_of_whole(tables: Tables) -> pd.DataFrame:
-    """List the latency of the paths that ran, and of the whole network; always the first exit takes less."""
+    """List the latency of the paths that ran and of the whole network; the first exit is faster still."""
     rows, ours, exits = _compared(tables)
     whole = max(exits, key=lambda name: exits[name] or LAST)
     own = rows.loc[ours]["latency_ms"]
-    both = sides(own, rows.loc[whole]["latency_ms"].reindex(own.index))
-    return noted(both, _under_each_load(1 - both["ours"] / both["theirs"]))
+    both = pair_rows(own, rows.loc[whole]["latency_ms"].reindex(own.index))
+    return with_note(both, _under_each_load(1 - both["ours"] / both["theirs"]))
 
 
 def loss_below_whole(tables: Tables) -> pd.DataFrame:
-    """List how much less accurate the paths that ran are than the whole network, by time, on held-out data."""
+    """List the time-weighted loss in held-out accuracy of the paths that ran against the whole network."""
     ours = first(tables)
     if not ours or not fixed_exits(tables):
-        return nothing(NOT_RUN)
-    shares = named(tables, "shares", "system", *CELL)
+        return no_rows(NOT_RUN)
+    shares = with_columns(tables, "shares", "system", *CELL)
     shares = shares[(shares["system"] == ours) & (shares["window_s"] > 0)]
     shares = shares[~shares["fleet"].isin(idle_fleets(tables))]
     rows = tables.frame("variants")
@@ -189,14 +192,14 @@ def loss_below_whole(tables: Tables) -> pd.DataFrame:
     lost = (both["accuracy_whole"] - both["accuracy"]) * both["window_s"]
     by = [both[name] for name in CELL]
     means = lost.groupby(by).sum() / both["window_s"].groupby(by).sum()
-    return single(means, _under_each_load(means))
+    return value_rows(means, _under_each_load(means))
 
 
 def accuracy_by_exit(tables: Tables, late: int, early: int) -> pd.DataFrame:
-    """List the accuracy of two exits without operators on held-out data; one row if all seeds share their network."""
+    """List the held-out accuracy of two exits without operators; one row if all seeds share their network."""
     rows = whole_paths(tables)
     if rows.empty:
-        return nothing(NOT_RUN)
+        return no_rows(NOT_RUN)
     wide = rows.pivot_table(index=["seed", "app"], columns="exit", values="accuracy")
     if early not in wide or late not in wide:
         raise Untestable(f"needs a network with {late} exits")
@@ -208,49 +211,49 @@ def costs_rise(tables: Tables) -> pd.DataFrame:
     """List for each step from one exit to the next whether latency, memory and operations all rise."""
     rows = whole_paths(tables)
     if rows.empty:
-        return nothing(NOT_RUN)
+        return no_rows(NOT_RUN)
     steps = rows.groupby(["cell", "app"])[["latency_ms", "memory_bytes", "macs"]].diff().dropna()
-    return single((steps > 0).all(axis=1))
+    return value_rows((steps > 0).all(axis=1))
 
 
 def choices(tables: Tables) -> pd.DataFrame:
     """Count the networks that each application can choose from."""
     ours = first(tables)
     if not ours:
-        return nothing(NOT_RUN)
-    rows = named(tables, "variants", "system")
-    return single(rows[rows["system"] == ours].groupby(STREAM).size())
+        return no_rows(NOT_RUN)
+    rows = with_columns(tables, "variants", "system")
+    return value_rows(rows[rows["system"] == ours].groupby(STREAM).size())
 
 
 def search_times(tables: Tables) -> pd.DataFrame:
-    """List the processor time of a choice between two windows that changed the path, in ms: the median of each cell."""
+    """List the median host time in ms of a choice that changed the path within a window, by cell."""
     ours = first(tables)
     if not ours:
-        return nothing(NOT_RUN)
-    rows = named(tables, "shares")
+        return no_rows(NOT_RUN)
+    rows = with_columns(tables, "shares")
     between = rows["time_s"] % tables.run.spec.get("window_s", rows["time_s"].max() + 1) > 0  # else shares are made too
     rows = rows[(rows["system"] == ours) & between & (rows["host_schedule_seconds"] > 0)]
     took = rows.groupby(["seed", "cell"])[["host_schedule_seconds", "latency_ms"]].median()
     took_ms = 1000 * took["host_schedule_seconds"]
-    return single(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the time of a frame")
+    return value_rows(took_ms, f"{100 * (took_ms / took['latency_ms']).mean():.2g} % of the latency of a frame")
 
 
 def exits_and_light(tables: Tables, column: str) -> pd.DataFrame:
-    """List the mean of all exits and of the light networks without the transformer, as the paper does, by seed."""
+    """List the means of all exits and of the light networks without the transformer, by seed."""
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"] != TRANSFORMER]
     if exits.empty or light.empty:
-        return nothing()
-    both = sides(*(stats.over_seeds(rows.set_index("seed")[column]) for rows in (exits, light))).dropna()
+        return no_rows()
+    both = pair_rows(*(stats.over_seeds(rows.set_index("seed")[column]) for rows in (exits, light))).dropna()
     best = light.sort_values("accuracy").iloc[-1]
     note = f"of {len(light)} light networks, the best is {best['network']} with {100 * best['accuracy']:.1f} %"
-    return of_one_network(both, note) if len(both) == 1 else noted(both, "")
+    return of_one_network(both, note) if len(both) == 1 else with_note(both, "")
 
 
 def cost_of_light(tables: Tables, column: str) -> pd.DataFrame:
-    """List how many times what the exits take the light networks do, by seed."""
+    """List the cost of the light networks relative to that of the exits, by seed."""
     both = exits_and_light(tables, column)
-    factors = single(both["theirs"] / both["ours"])
+    factors = value_rows(both["theirs"] / both["ours"])
     factors.attrs = both.attrs
     return factors
 
@@ -260,41 +263,41 @@ def best_exit_and_light(tables: Tables, networks: Sequence[str]) -> pd.DataFrame
     exits, light = whole_paths(tables), light_networks(tables)
     light = light[light["network"].isin(networks)]
     if exits.empty or light.empty:
-        return nothing(f"needs exits of a network (branches) beside {', '.join(networks)} (light)")
-    both = sides(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
+        return no_rows(f"needs exits of a network (branches) and {', '.join(networks)} (light)")
+    both = pair_rows(exits.groupby("seed")["accuracy"].max(), light.groupby("seed")["accuracy"].max())
     return of_one_network(both, ONE_NETWORK) if len(both) == 1 else both
 
 
 def misses_by_setting(tables: Tables, setting: str, usual: str, other: str) -> pd.DataFrame:
-    """List the share of missed deadlines with the usual value of a setting of adascale, and with another one."""
-    known = by_setting(tables, setting)
-    if not {usual, other} <= set(known):
-        return nothing(f"needs adascale with {setting}: {other} beside the one with {usual}")
-    return _beside(tables, known[usual], known[other], "missed")
+    """List the share of missed deadlines with the usual and with another value of a setting of adascale."""
+    systems = by_setting(tables, setting)
+    if not {usual, other} <= set(systems):
+        return no_rows(f"needs adascale with {setting}: {other} and with {setting}: {usual}")
+    return _compare_loaded(tables, systems[usual], systems[other], "missed")
 
 
 def accuracy_of_clairvoyant(tables: Tables) -> pd.DataFrame:
-    """List the accuracy of frames under a choice by the true load, and under ours."""
+    """List the accuracy of frames with a choice by the true load, and with ours."""
     ours, bound = first(tables), first(tables, BOUND)
     if not ours or not bound:
-        return nothing()
-    return _beside(tables, bound, ours, "accuracy")
+        return no_rows()
+    return _compare_loaded(tables, bound, ours, "accuracy")
 
 
-def _beside(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
+def _compare_loaded(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
     found = _loaded(deadlines(tables), tables)
-    both = sides(*(found.loc[name][column] for name in (ours, theirs)))
-    return noted(both, _under_each_load(both["ours"] - both["theirs"]))
+    both = pair_rows(*(found.loc[name][column] for name in (ours, theirs)))
+    return with_note(both, _under_each_load(both["ours"] - both["theirs"]))
 
 
 def _under_each_load(values: pd.Series) -> str:
-    """Write the mean of each load in percent where there are several: their common mean hides where a method gains."""
+    """Format the mean of each load in percent; an empty text if there is one load."""
     means = values.groupby(level="fleet").mean()
     return ", ".join(f"{fleet} {100 * mean:+.1f} %" for fleet, mean in means.items()) if len(means) > 1 else ""
 
 
 def _loaded(found: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Drop devices on which nothing else runs."""
+    """Return the rows of devices with a load."""
     return found[~found.index.get_level_values("fleet").isin(idle_fleets(tables))]
 
 

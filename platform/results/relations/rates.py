@@ -1,6 +1,6 @@
-"""When AMS samples and trains, and how far back it looks.
+"""Sampling rates, training intervals and training horizons of AMS.
 
-A sampling rate is what an upload brought over the time since the upload before.
+A sampling rate is the number of samples in an upload over the time since the previous upload.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from driftlab.platform.results.relations.base import (
     STREAM,
     Untestable,
     by_seed,
-    done,
+    completed_cells,
     first_of,
     members,
-    named,
-    nothing,
-    sides,
-    single,
+    no_rows,
+    pair_rows,
     slot,
+    value_rows,
+    with_columns,
 )
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
 from driftlab.platform.results.tables.read import Tables
@@ -34,12 +34,11 @@ USUAL = {"streaming": "ams", "streaming.interval_s": 10.0, "streaming.min_fps": 
 
 
 def uploads(tables: Tables) -> pd.DataFrame:
-    """List every upload of samples with what filled it (`start_s`, `gap_s`, `rate`), and the phase that served it.
+    """List every upload of samples with its interval (`start_s`, `gap_s`), `rate` and training phase.
 
-    One visit to the server takes all uploads that wait, in the order of their arrival; what was refused or came too
-    late has no phase.
+    A training phase takes all waiting uploads in the order of their arrival; refused and late uploads have no phase.
     """
-    sent = named(tables, "transfers", "system", *CELL)
+    sent = with_columns(tables, "transfers", "system", *CELL)
     sent = sent[sent["kind"] == "samples"].sort_values([*STREAM, "sequence"])
     start_s = sent.groupby(STREAM)["queued_s"].shift(fill_value=0.0)
     sent = sent.assign(start_s=start_s, gap_s=sent["queued_s"] - start_s)
@@ -54,41 +53,41 @@ def uploads(tables: Tables) -> pd.DataFrame:
 
 
 def losses_by_horizon(tables: Tables) -> pd.DataFrame:
-    """List what longer intervals cost: `ours` at the shortest horizon, `theirs` at the longest."""
+    """List the score loss of longer intervals: `ours` at the shortest horizon, `theirs` at the longest."""
     grid = _horizons(tables)
     horizons, intervals = (sorted({key[part] for key in grid}) for part in (0, 1))
     corners = list(itertools.product(_ends(horizons), _ends(intervals)))
     if len(corners) < 4 or any(corner not in grid for corner in corners):
-        return nothing()
-    runs = done(tables)
+        return no_rows()
+    runs = completed_cells(tables)
     wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
-    return sides(short_soon - short_late, long_soon - long_late, note)
+    return pair_rows(short_soon - short_late, long_soon - long_late, note)
 
 
 def scores_by_horizon(tables: Tables) -> pd.DataFrame:
     """List the mean score of a student of half the width by `horizon_s`, at the shortest interval.
 
-    A horizon that is longer than the stream forgets nothing, and no longer one would do otherwise.
+    Horizons longer than the stream are equivalent, as they contain all samples.
     """
     grid = _horizons(tables)
-    runs = done(tables)
-    shortest_s = min((every for _, every in grid), default=0.0)
+    runs = completed_cells(tables)
+    shortest_s = min((interval_s for _, interval_s in grid), default=0.0)
     soon = {horizon: name for (horizon, every), name in grid.items() if every == shortest_s}
     half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == HALF)]
     if half.empty or half["system"].nunique() < 2:
-        return nothing()
+        return no_rows()
     means = half.groupby("system")["score"].mean()
     scores = means.loc[list(soon.values())].set_axis(list(soon)).rename_axis("horizon_s")
     note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.sort_index().items())
     if scores.idxmax() >= half["duration_s"].max():
-        raise Untestable(f"to forget nothing is best in streams of {half['duration_s'].max():g} s ({note})")
-    return single(scores, note)
+        raise Untestable(f"the best horizon exceeds the streams of {half['duration_s'].max():g} s ({note})")
+    return value_rows(scores, note)
 
 
 def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
-    """Name the AMS systems with fixed intervals by their horizon and interval."""
+    """Map horizon and interval to the AMS system that has them fixed."""
     return {
         (member["horizon_s"], member["interval_s"]): name
         for name, member in members(tables, "streaming", "ams").items()
@@ -101,12 +100,12 @@ def _ends(values: list[float]) -> list[float]:
 
 
 def rates_by_motion(tables: Tables) -> pd.DataFrame:
-    """List the mean rate after a drive and after a stop, by seed and stream, where cameras do both.
+    """List the mean rate after driving and after a stop, by seed and stream, where cameras do both.
 
-    A buffer is filled at the rate that the labels of the two intervals before it asked for, so their speed counts.
+    The labels of the two previous intervals determine the rate of a buffer, so the speed of these intervals counts.
     """
     buffers, rows = tables.once(_buffers), []
-    buffers = buffers[buffers["system"].isin(_quickest(tables))]
+    buffers = buffers[buffers["system"].isin(_fastest_system(tables))]
     for (*_, seed), part in buffers.groupby([*STREAM, "seed"]):
         trajectory = part["trajectory"].iloc[0]
         if trajectory is None or set(stops(trajectory)) != {True, False}:
@@ -116,67 +115,67 @@ def rates_by_motion(tables: Tables) -> pd.DataFrame:
         speed = (ended_m - began_m) / (2 * later["gap_s"])
         fast = speed > speed.median()
         rows.append((seed, later["rate"][fast].mean(), later["rate"][~fast].mean()))
-    return sides(*(by_seed([(row[0], row[side]) for row in rows]) for side in (1, 2)))
+    return pair_rows(*(by_seed([(row[0], row[side]) for row in rows]) for side in (1, 2)))
 
 
 def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
-    """List by how much the interval between uploads has grown at the end of one scene before a stationary camera."""
+    """List the growth of the upload interval by the end of a static scene with a stationary camera."""
     buffers = tables.once(_buffers)
     buffers = buffers[(buffers["system"] == "ams") & buffers["static_scene"].eq(True)]
     if buffers.empty:
-        return nothing()
+        return no_rows()
     usual_s = slot(tables, "ams", "streaming")["interval_s"]
     last = buffers.groupby(["seed", *STREAM])["gap_s"].last() - usual_s
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
-    return single(last, note)
+    return value_rows(last, note)
 
 
 def rates_within_bounds(tables: Tables) -> pd.DataFrame:
-    """List for every stream of AMS whether its mean rate is within the limits of the controller."""
+    """List for every AMS stream whether its mean rate is within the limits of the controller."""
     buffers = tables.once(_buffers)
     buffers = buffers[buffers["system"] == "ams"]
     if buffers.empty:
-        return nothing()
+        return no_rows()
     streams = buffers.groupby(STREAM)
     rates = streams["samples"].sum() / streams["gap_s"].sum()
     member = slot(tables, "ams", "streaming")
     inside = rates.between(member["min_fps"], member["max_fps"])
-    return single(inside, f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
+    return value_rows(inside, f"from {rates.min():.2f} to {rates.max():.2f} {HZ}")
 
 
 def changes_by_control(tables: Tables) -> pd.DataFrame:
-    """List how much the rate changes from buffer to buffer under `scaled` control and under `tanh` control."""
+    """List the mean change of the rate between buffers under `scaled` and under `tanh` control."""
     modes = {mode: first_of(tables, {**USUAL, "streaming.control": mode}) for mode in ("scaled", "tanh")}
     if not all(modes.values()):
-        return nothing()
+        return no_rows()
     buffers = tables.once(_buffers)
     settled = buffers[buffers["start_s"] >= buffers.groupby("cell")["start_s"].transform("max") / 2]
     changes = settled.groupby(STREAM)["rate"].diff().abs()
     wide = settled.assign(change=changes).pivot_table("change", [*CELL, "device", "app"], "system")
     scaled, tanh = (wide[modes[mode]] for mode in ("scaled", "tanh"))
-    return sides(scaled, tanh, f"{scaled.mean():.3f} against {tanh.mean():.3f} {HZ} from buffer to buffer")
+    return pair_rows(scaled, tanh, f"{scaled.mean():.3f} against {tanh.mean():.3f} {HZ} from buffer to buffer")
 
 
 def encoding_times(tables: Tables) -> pd.DataFrame:
-    """List how long this machine took to encode the buffer that took it longest, by seed."""
+    """List the longest host time to encode a buffer, by seed."""
     clips = [name for name, member in members(tables, "streaming", "ams").items() if member["codec"].startswith("h264")]
     sent = tables.once(uploads)
     took = sent[sent["system"].isin(clips)].dropna(subset="host_pack_seconds")
     if took.empty:
-        return nothing()
-    note = f"on this machine; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
-    return single(took.groupby("seed")["host_pack_seconds"].max(), note)
+        return no_rows()
+    note = f"on this host; {1000 * took['host_pack_seconds'].mean():.3g} ms on average"
+    return value_rows(took.groupby("seed")["host_pack_seconds"].max(), note)
 
 
-def _quickest(tables: Tables) -> list[str]:
-    """Name the AMS system that asks most often: stops are short."""
+def _fastest_system(tables: Tables) -> list[str]:
+    """Return the AMS system with the shortest interval, which resolves short stops."""
     adaptive = {name: one for name, one in members(tables, "streaming", "ams").items() if one["control"] != "fixed"}
     return sorted(adaptive, key=lambda name: adaptive[name]["interval_s"])[:1]
 
 
 def _buffers(tables: Tables) -> pd.DataFrame:
-    """List every buffer of every AMS stream, with what the stream shows."""
+    """List every buffer of every AMS stream with the properties of its scenes."""
     sent = tables.once(uploads)
     sent = sent[sent["system"].isin(list(members(tables, "streaming", "ams")))]
     return sent.merge(sceneries(tables, sent["cell"]), on=["cell", "device"])

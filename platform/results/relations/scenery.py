@@ -1,4 +1,4 @@
-"""What streams show beside their frames: whether a scene stays, whether its light drifts, and where the camera is."""
+"""Properties of streams: static scenes, drifting appearance, and camera trajectories."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TRAJECTORY = ["time_s", "travelled_m", "speed_mps", "acceleration_mps2"]
 
 
 def sceneries(tables: Tables, cells: pd.Series) -> pd.DataFrame:
-    """List the devices of cells with static_scene, appearance_drift and trajectory, which only streets have.
+    """List devices with `static_scene`, `appearance_drift` and `trajectory`, which only streets have.
 
-    A trajectory has a row per stretch of steady acceleration, as table `motion`. Streets of which a run recorded none
-    are drawn again from their seeds.
+    A trajectory has a row per stretch of constant acceleration, as table `motion`. Trajectories that a run did not
+    record are drawn again from the seeds of their streets.
     """
     import pandas as pd
 
@@ -51,7 +51,7 @@ def stops(trajectory: pd.DataFrame) -> pd.Series:
 
 
 def travelled_m(trajectory: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.float64]:
-    """Tell how far the camera has come at these times."""
+    """Return the distance that the camera has travelled at these times."""
     rows = np.searchsorted(trajectory["time_s"], times_s, side="right") - 1
     begin_s, begin_m, speed, acceleration = trajectory[TRAJECTORY].to_numpy()[rows].T
     since_s = times_s.to_numpy() - begin_s
@@ -59,7 +59,7 @@ def travelled_m(trajectory: pd.DataFrame, times_s: pd.Series) -> npt.NDArray[np.
 
 
 def swept(tables: Tables) -> dict[str, dict[str, float]]:
-    """List parameters of which one stream has several values, the rest alike: workloads and their values."""
+    """Map each parameter with several values, all others equal, to its workloads and their values."""
     workloads = tables.run.spec.get("workloads") or ()
     params = {
         str(part.get("alias") or label_of(part["name"])): (part["name"], dict(part.get("params") or {}))

@@ -1,4 +1,4 @@
-"""How systems score, pair by pair and frame by frame, and what they receive for it."""
+"""Scores of pairs of systems, by cell and by frame, and their downlink traffic."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from driftlab.platform.results.relations.base import (
     FRAME,
     Kinds,
     Untestable,
-    done,
+    completed_cells,
     first_of,
-    named,
-    noted,
-    nothing,
+    no_rows,
+    pair_rows,
     pairs,
-    sides,
-    single,
+    value_rows,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.relations.scenery import sceneries, swept
 from driftlab.platform.results.tables.read import Tables
@@ -38,54 +38,54 @@ ONCE_OR_NEVER = "needs 'one_time' and 'no_custom' on the same workload and seed,
 UPDATED = ", and an update that arrived"
 
 
-def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, beside: str = "") -> pd.DataFrame:
-    """List what two systems score by place and seed; the note has the ratio of their traffic `beside` it."""
+def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_column: str = "") -> pd.DataFrame:
+    """List the scores of two systems by place and seed; the note has the ratio of `traffic_column`."""
     names = [first_of(tables, system) for system in (ours, theirs)]
     found = pairs(tables, *names)
     if found.empty:
-        return nothing(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
-    if beside:
-        traffic = pairs(tables, names[0], names[1], beside)
-        return noted(found, f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
-    found.attrs["ranges"] = True  # over workloads, beside the mean
+        return no_rows(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
+    if traffic_column:
+        traffic = pairs(tables, names[0], names[1], traffic_column)
+        return with_note(found, f"at {(traffic['ours'] / traffic['theirs']).mean():.3g} times the downlink")
+    found.attrs["ranges"] = True  # over workloads, in the note
     return found
 
 
 def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> pd.DataFrame:
-    """Compare the difference of two systems at the highest value of a stream's parameter with that at the lowest."""
+    """List the score difference of two systems at the highest and the lowest value of a stream parameter."""
     values = swept(tables).get(setting, {})
     found = pairs(tables, ours, theirs)
     found = found[found.index.get_level_values("workload").isin(list(values))]
     if found.empty:
-        return nothing(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
+        return no_rows(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
     gains = (found["ours"] - found["theirs"]).rename(index=values, level="workload")
     by_value = gains.groupby(["workload", "seed"]).mean().unstack("workload")
     lowest, *_, highest = by_value.columns
     note = ", ".join(f"{value:g}: {mean:+.3f}" for value, mean in by_value.mean().items())
-    return sides(by_value[highest], by_value[lowest], f"by {setting} {note}")
+    return pair_rows(by_value[highest], by_value[lowest], f"by {setting} {note}")
 
 
 def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
-    """List what a system scores more than each other one that learns, by workload, fleet and seed."""
+    """List the scores of a system and of each other one that trains, by workload, fleet and seed."""
     import pandas as pd
 
-    others = [name for name in done(tables)["system"].unique() if name not in (ours, "no_custom")]
+    others = [name for name in completed_cells(tables)["system"].unique() if name not in (ours, "no_custom")]
     parts = [pairs(tables, ours, name).reset_index().assign(other=name) for name in others]
     if not any(map(len, parts)):
-        return nothing(f"needs '{ours}' and rivals, with truth")
+        return no_rows(f"needs '{ours}' and baselines, with truth")
     found = pd.concat([part for part in parts if len(part)])
     found["workload"] = found["workload"] + " with " + found["fleet"] + " against " + found["other"]
     return found.set_index(["workload", "seed"])[["ours", "theirs"]]
 
 
 def strategies(tables: Tables) -> pd.DataFrame:
-    """List the steps down from gradient guidance over random and both ends to one end; a step is a `workload`."""
+    """List the score differences guided − random, random − both ends, both ends − one end, as `workload`."""
     names = {name: first_of(tables, {**GUIDED, "adaptation.strategy": name}) for name in STRATEGIES}
     if not all(names.values()):
-        return nothing()
+        return no_rows()
     import pandas as pd
 
-    runs = done(tables)
+    runs = completed_cells(tables)
     wide = runs[runs["system"].isin(list(names.values()))].pivot_table("score", ["workload", "seed"], "system").dropna()
     guided, scattered, ends, first, last = (wide[name] for name in names.values())
     steps = {
@@ -95,78 +95,77 @@ def strategies(tables: Tables) -> pd.DataFrame:
     }
     note = ", ".join(f"{name} {step.mean():+.3f}" for name, step in steps.items()).replace("-", "−")
     seeds = pd.DataFrame(steps).groupby("seed").mean().rename_axis(columns="workload")
-    return single(seeds.unstack(), note)
+    return value_rows(seeds.unstack(), note)
 
 
 def update_sizes(tables: Tables, ours: Kinds, theirs: Kinds) -> pd.DataFrame:
     """List the mean size of the updates of two kinds of systems, by seed."""
     names = [first_of(tables, kinds) for kinds in (ours, theirs)]
     if not all(names):
-        return nothing()
-    updates = named(tables, "updates", "system", *CELL)
+        return no_rows()
+    updates = with_columns(tables, "updates", "system", *CELL)
     sizes = updates[updates["accepted"].eq(True)].groupby(["system", "seed"])["bytes"].mean()
     if not set(names) <= set(sizes.index.get_level_values("system")):  # an update that is not accepted counts nothing
-        return nothing()
-    return sides(*(sizes[name] for name in names))
+        return no_rows()
+    return pair_rows(*(sizes[name] for name in names))
 
 
 def received(tables: Tables, system: str) -> pd.DataFrame:
-    """List what a system receives by cell, in kbit/s; the note has what it sends, and bits per parameter."""
-    runs = done(tables)
+    """List the downlink of a system by cell in kbit/s; the note has its uplink and bits per parameter."""
+    runs = completed_cells(tables)
     runs = runs[runs["system"] == system]
     if runs.empty:
-        return nothing(f"needs '{system}'")
+        return no_rows(f"needs '{system}'")
     bits = (runs["downlink_kbps"] * 1000 / runs["parameters"]).mean()
     note = f"{runs['uplink_kbps'].mean():.3g} kbit/s up; {bits:.2g} bit per parameter and second down"
-    return single(runs.set_index("seed")["downlink_kbps"], note)
+    return value_rows(runs.set_index("seed")["downlink_kbps"], note)
 
 
 def improved_frames(tables: Tables) -> pd.DataFrame:
     """List the shares of frames that AMS and One-Time improve, by seed.
 
-    Frames count from the arrival of One-Time's update on: before it there is nothing to improve them, and a session of
-    ours is hardly longer than that takes.
+    Frames before the arrival of One-Time's update do not count, as One-Time cannot improve them.
     """
-    frames = named(tables, "frames", "system", *CELL).dropna(subset="score_frame")
+    frames = with_columns(tables, "frames", "system", *CELL).dropna(subset="score_frame")
     frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
     gains = stats.gains(frames, frames[frames["system"] == "no_custom"], "score_frame", FRAME)
     better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
     shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
     note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
-    return noted(sides(shares["ams"], shares["one_time"]).dropna(), note)
+    return with_note(pair_rows(shares["ams"], shares["one_time"]).dropna(), note)
 
 
 def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
-    """List the gain of One-Time over whole sessions in which no stream changes its scene, nor that its light."""
+    """List the gain of One-Time over sessions without scene changes and without appearance drift."""
     frames = _once_and_never(tables)
     if frames.empty:
-        return nothing(ONCE_OR_NEVER)
+        return no_rows(ONCE_OR_NEVER)
     frames = frames.merge(
         sceneries(tables, frames["cell"])[["cell", "device", "appearance_drift"]], on=["cell", "device"]
     )
     frames = frames[~frames["appearance_drift"].eq(True)]
     still = frames[frames.groupby(CELL)["changes"].transform("max") == 0]
-    return single(still.groupby(CELL)["gain"].mean()) if len(still) else nothing("every stream changes its scene")
+    return value_rows(still.groupby(CELL)["gain"].mean()) if len(still) else no_rows("every stream changes its scene")
 
 
 def gains_on_new_scenes(tables: Tables) -> pd.DataFrame:
-    """List the gain of One-Time, from its update on, over frames of scenes that began after its samples were taken."""
+    """List the gain of One-Time after its update, on scenes that began after its samples were taken."""
     gains = _gains_after_the_update(tables)
     if False not in gains:
         raise Untestable("no new scene after the update")
-    return single(gains[False].dropna())
+    return value_rows(gains[False].dropna())
 
 
 def gains_on_both_scenes(tables: Tables) -> pd.DataFrame:
-    """List the gain of One-Time, from its update on, over frames of new scenes and of those that it had seen."""
+    """List the gain of One-Time after its update, on new scenes and on sampled scenes."""
     gains = _gains_after_the_update(tables).dropna()
     if set(gains) != {True, False} or gains.empty:
         raise Untestable("needs both known and new scenes after the update")
-    return sides(gains[False], gains[True])
+    return pair_rows(gains[False], gains[True])
 
 
 def _once_and_never(tables: Tables) -> pd.DataFrame:
-    """Join the frames of both systems: one row per frame with the gain and how often its stream changes scene."""
+    """Join the frames of both systems, with their gain and the number of scene changes of the stream."""
     runs = tables.frame("runs")
     frames = tables.frame("frames").merge(runs[["cell", "system", *CELL]], on="cell").dropna(subset=["score_frame"])
     once, never = (frames[frames["system"] == system] for system in ("one_time", "no_custom"))
@@ -175,13 +174,13 @@ def _once_and_never(tables: Tables) -> pd.DataFrame:
 
 
 def _gains_after_the_update(tables: Tables) -> pd.DataFrame:
-    """Average the gain of each cell over frames shown with the update: by whether sampling had seen their scene."""
+    """Average the gain of each cell over frames after the update, by whether their scene had been sampled."""
     frames, updates = _once_and_never(tables), tables.frame("updates")
     first = updates[updates["version"] == 1][["cell", "device", "label_start_s"]].dropna()
-    known = frames.merge(first, on=["cell", "device"])
-    began_s = known.groupby([*SAME_FRAME[:-1], "scene"])["time_s"].transform("min")
-    known = known.assign(familiar=began_s < known["label_start_s"])[known["version"] > 0]
-    gains = known.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
+    joined = frames.merge(first, on=["cell", "device"])
+    began_s = joined.groupby([*SAME_FRAME[:-1], "scene"])["time_s"].transform("min")
+    joined = joined.assign(familiar=began_s < joined["label_start_s"])[joined["version"] > 0]
+    gains = joined.groupby([*CELL, "familiar"])["gain"].mean().unstack("familiar")
     if gains.empty:
         raise Untestable(ONCE_OR_NEVER + UPDATED)
     return gains

@@ -1,4 +1,4 @@
-"""What a search has found: its front, its best trial, how that does on held-out seeds, which settings matter."""
+"""Results of a search: Pareto front, best trial, its scores on held-out seeds, importance of settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEARCH, BEST, DEFAULTS = "search", "best", "defaults"  # stages
-FEWEST = 10  # trials, before anything can be told of the settings
+FEWEST = 10  # trials for the importance of settings
 DONE, STOPPED, FAILED = "done", "stopped", "failed"  # states of a trial
 
 
@@ -44,12 +44,12 @@ class HeldOut:
     best: float | None
     defaults: float | None
     difference: Estimate | None
-    answer: ComparisonResult
+    verdict: ComparisonResult
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """What a search has spent on a system."""
+    """Trials and time that a search has spent on a system."""
 
     trials: int
     failed: int
@@ -59,7 +59,7 @@ class SearchBudget:
 
 
 class SearchResults:
-    """A search as its tables tell it."""
+    """Results of a search, read from its tables."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.spec = run, run.spec
@@ -77,28 +77,28 @@ class SearchResults:
 
     @property
     def full(self) -> list[Trial]:
-        """List the trials that ran to their end and measured all that is searched for."""
+        """List the completed trials that measured all objectives and constraints."""
         done = self.searched[self.searched["status"] == DONE].dropna(subset=list(self.problem.metrics))
         return [_trial(row) for row in done.to_dict("records")]
 
     @property
     def best(self) -> Trial | None:
-        """Give the trial that the search recommends."""
+        """Return the trial that the search recommends."""
         return best_of(self.full, self.problem)
 
     @property
     def front(self) -> list[Trial]:
-        """List the trials that no other one beats in every objective."""
+        """List the Pareto-optimal trials."""
         return leading(self.full, self.problem)
 
     @property
     def feasible(self) -> bool:
-        """Tell whether the recommended trial keeps every bound."""
+        """Return whether the recommended trial satisfies every constraint."""
         return self.best is not None and self.best.violation(self.problem) == 0
 
     @property
     def budget(self) -> SearchBudget:
-        """Add up what the search has spent; runs on held-out seeds choose nothing and do not count."""
+        """Add up the trials and times of the search; runs on held-out seeds do not count."""
         rows = self.searched
         states = rows["status"].value_counts()
         return SearchBudget(
@@ -119,8 +119,8 @@ class SearchResults:
         difference = stats.paired_difference(both)
         sides = {stage: rows[rows["stage"] == stage]["value"] for stage in (BEST, DEFAULTS)}
         means = {stage: float(own.mean()) if len(own) else None for stage, own in sides.items()}
-        answer = verdict(difference, less_is_better=better == "min")
-        return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, answer)
+        judged = verdict(difference, less_is_better=better == "min")
+        return HeldOut(metric, better, means[BEST], means[DEFAULTS], difference, judged)
 
 
 def open_search(path: str | Path) -> SearchResults:
@@ -129,12 +129,12 @@ def open_search(path: str | Path) -> SearchResults:
 
 
 def is_search(run: Run) -> bool:
-    """Tell the folder of a search from that of another run."""
+    """Return whether a run folder is that of a search."""
     return "space" in run.spec
 
 
 def _domain(part: Mapping[str, Any]) -> Domain:
-    """Read a domain as the spec of a search holds it."""
+    """Read a domain from the spec of a search."""
     if part["values"] is not None:
         return OneOf(tuple(part["values"]), part["ordered"])
     return Range(part["from"], part["to"], part["scale"] == "log", part["integer"])
@@ -146,12 +146,12 @@ def _trial(row: Mapping[str, Any]) -> Trial:
 
 
 def importance(trials: Sequence[Trial], space: Space, metric: str) -> Mapping[str, float]:
-    """Compute the share of the trials' variance in a metric that each setting alone explains, the largest first.
+    """Return the share of a metric's variance over trials that each setting explains, the largest first.
 
-    Where values are ordered, the metric is fitted by a parabola over the position in the domain; where they are names,
-    by the mean of each. The share, from 0 to 1, is adjusted for the number of coefficients, so that noise explains
-    nothing on average. What only two settings together explain is not seen, and a searcher that settles early leaves
-    little variance to explain. With too few trials there is nothing.
+    Ordered values are fitted by a parabola over the position in the domain, categories by one mean each. The share,
+    from 0 to 1, is adjusted for the number of coefficients, so that noise explains nothing on average. Interactions of
+    settings are not included, and a searcher that converges early leaves little variance to explain. Empty if there
+    are too few trials.
     """
     inside = [trial for trial in trials if trial.metrics and space.positions(trial.settings) is not None]
     values = np.array([(trial.metrics or {})[metric] for trial in inside])

@@ -1,4 +1,4 @@
-"""What is compared on a shared device: allocations window by window, frontiers along alpha, and decisions."""
+"""Shared devices: allocations per window, frontiers along alpha, and decision times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from driftlab.platform.results.relations.base import (
     STREAM,
     Untestable,
     members,
-    named,
-    noted,
-    nothing,
-    sides,
-    single,
+    no_rows,
+    pair_rows,
     slot,
+    value_rows,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
 
 WINDOW = [*CELL, "device", "time_s"]
 USUAL_ALPHA = 0.1  # of the schedulers that weigh lateness
-ENDS = 1e-9  # what lies closer to an end of a frontier lies on it
+ENDS = 1e-9  # tolerance at the ends of a segment of a frontier
 PAPER_CONCURRENT = {2: 9.8, 3: 12.7, 4: 18.6, 5: 24.5, 6: 34.3}  # percent of the time
 APPS = 6
 ENOUGH = 100_000  # windows of applications: an application stays for minutes, so few windows are independent
 KNEE = "knee"
-STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # what it is beside itself
+STATUS_QUO = {"gain": 0.0, "speedup": 1.0}  # relative to itself
 
 
 def allocations(tables: Tables) -> pd.DataFrame:
-    """List every share with its system, setting and seed; `rate` is the frames per second that there is time for."""
-    rows = named(tables, "shares", "system", *CELL)
+    """List every share with system, setting and seed; `rate` is the frame rate that the share sustains."""
+    rows = with_columns(tables, "shares", "system", *CELL)
     return rows.assign(rate=(1000 / rows["latency_ms"]).where(rows["inference_share"] > 0, 0.0))
 
 
 def goals(tables: Tables, rows: pd.DataFrame) -> pd.Series:
-    """Tell which accuracy each share was asked for; without a goal the least accurate network sets it."""
+    """Return the accuracy goal of each share, by default the accuracy of the least accurate network."""
     least = tables.frame("variants").groupby(STREAM, as_index=False)["val_accuracy"].min()
-    known = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
-    return known["accuracy_goal"].astype(float).fillna(known["val_accuracy"].astype(float)).fillna(0.0)
+    joined = rows[[*STREAM, "accuracy_goal"]].merge(least, on=STREAM, how="left").set_axis(rows.index)
+    return joined["accuracy_goal"].astype(float).fillna(joined["val_accuracy"].astype(float)).fillna(0.0)
 
 
-def once(tables: Tables) -> pd.DataFrame:
-    """List the applications window by window, once for each trace: systems of a setting and seed see the same."""
+def allocations_once(tables: Tables) -> pd.DataFrame:
+    """List the applications per window once for each trace, which all systems of a setting and seed share."""
     rows = tables.once(allocations)
     return rows.merge(rows.drop_duplicates(CELL)[[*CELL, "system"]], on=[*CELL, "system"])
 
 
 def decisions(tables: Tables) -> pd.DataFrame:
-    """List every window of every device once: a scheduler decides on all of its applications together."""
+    """List every window of every device once, as one decision allocates all of its applications."""
     return tables.once(allocations).drop_duplicates(["cell", "device", "time_s"])
 
 
 def switches(tables: Tables) -> pd.DataFrame:
-    """List the windows in which an application goes on with another network: `before` and `variant`."""
+    """List the windows in which a running application switches its network, `before` to `variant`."""
     rows = tables.once(allocations).sort_values([*STREAM, "time_s"])
     last = rows.groupby(STREAM)[["variant", "time_s", "window_s"]].shift()
     on = (last["time_s"] + last["window_s"] - rows["time_s"]).abs() < 1e-6
@@ -78,7 +78,7 @@ def cost(rows: pd.DataFrame, goal: pd.Series, alpha: float) -> pd.Series:
 
 
 def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -> pd.DataFrame:
-    """Tell what each window costs under each system with its alpha: one column per system; windows that all have."""
+    """Return the cost of each window that all systems have, one column per system with its alpha."""
     rows = tables.once(allocations)
     found = {}
     for name, alpha in systems.items():
@@ -91,7 +91,7 @@ def costs(tables: Tables, systems: dict[str, float], objective: str = "total") -
 
 
 def greedy_and_exact(tables: Tables) -> dict[str, str]:
-    """Pair every greedy NestDNN system with the exact one of the same objective, alpha and networks."""
+    """Map every greedy NestDNN system to the exact one with the same objective, alpha and networks."""
     greedy, exact = (members(tables, "scheduling", kind) for kind in ("nestdnn", "exact"))
     scaling = {name: slot(tables, name, "scaling") for name in [*greedy, *exact]}
     return {
@@ -103,7 +103,7 @@ def greedy_and_exact(tables: Tables) -> dict[str, str]:
 
 
 def swept(tables: Tables) -> list[dict[str, float]]:
-    """Group the systems that differ in nothing but how they weigh lateness: each with its alpha, from the smallest."""
+    """Group the systems that differ only in alpha, in ascending order of alpha."""
     groups: defaultdict[tuple[Slot, Slot], dict[str, float]] = defaultdict(dict)
     for name, member in members(tables, "scheduling", "nestdnn", "exact").items():
         others = member.without("alpha"), slot(tables, name, "scaling")
@@ -120,20 +120,20 @@ def frontier(tables: Tables, objective: str) -> pd.DataFrame:
         if (one := greedy.get(next(iter(line)))) and one["objective"] == objective and in_use(one)
     ]
     line = max(lines, key=len, default={})
-    points = beside_status_quo(tables, line)
+    points = gains_over_status_quo(tables, line)
     return points.assign(alpha=points["system"].map(line)).sort_values([*CELL, "alpha"])
 
 
 def in_use(member: Slot) -> bool:
-    """Tell whether a scheduler walks and remembers as it does unless told otherwise; other ways are comparisons."""
+    """Return whether a scheduler has the default method and cache; other settings are ablations."""
     return member["method"] == "lookahead" and bool(member["cached"])
 
 
-def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
-    """Compare systems with the status quo, application second by application second.
+def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
+    """Compare systems with the status quo, paired by application and window.
 
-    A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` of a frame. One that
-    waits has no frames and no accuracy.
+    A row per setting, seed and system: `gain` in accuracy, `speedup` in frame rate, `energy_ratio` per frame. A waiting
+    application has no frames and no accuracy.
     """
     base = next(iter(members(tables, "scheduling", "status_quo")), None)
     rows = tables.once(allocations)
@@ -142,32 +142,32 @@ def beside_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
     if both.empty:
         return both.reindex(columns=[*CELL, "system", "gain", "speedup", "energy_ratio"])
     by_trace = both.assign(
-        answered=both["accuracy"].where(both["inference_share"] > 0),
+        scored=both["accuracy"].where(both["inference_share"] > 0),
         speedup=both["rate"] / both["rate_base"],
         frames=np.minimum(both["fps"], both["rate"]) * both["window_s"],
         frames_base=np.minimum(both["fps"], both["rate_base"]) * both["window_s"],
     ).groupby([*CELL, "system"])
-    found = by_trace[["answered", "accuracy_base", "speedup"]].mean()
+    found = by_trace[["scored", "accuracy_base", "speedup"]].mean()
     sums = by_trace[["energy_j", "energy_j_base", "frames", "frames_base"]].sum(min_count=1)
     ratio = (sums["energy_j_base"] / sums["frames_base"]) / (sums["energy_j"] / sums["frames"])
-    found = found.assign(gain=found["answered"] - found["accuracy_base"], energy_ratio=ratio)
+    found = found.assign(gain=found["scored"] - found["accuracy_base"], energy_ratio=ratio)
     return found[["gain", "speedup", "energy_ratio"]].reset_index()
 
 
 def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) -> pd.DataFrame:
-    """Measure the frontier of every trace, from the smallest alpha on: a `value` for each setting and seed."""
+    """Apply a measure to the frontier of every trace, sorted by alpha: a `value` per setting and seed."""
     import pandas as pd
 
     found = [(*place, measure(part.sort_values("alpha"))) for place, part in points.groupby(CELL)]
     return pd.DataFrame(found, columns=[*CELL, "value"])
 
 
-def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> float:
-    """Interpolate linearly along a frontier to where a column has a level; NaN where it never has.
+def crossing(points: pd.DataFrame, column: str, level: float, result: str) -> float:
+    """Interpolate linearly along a frontier to a level of a column; NaN if the frontier does not cross it.
 
-    Where a curve has the level several times, the lowest one counts: it is chosen among all of them.
+    Of several crossings the one with the lowest wanted value counts.
     """
-    x, y = points[column].to_numpy(), points[wanted].to_numpy()
+    x, y = points[column].to_numpy(), points[result].to_numpy()
     found = []
     for k in range(len(x) - 1):
         low, high = sorted((x[k], x[k + 1]))
@@ -178,7 +178,7 @@ def crossing(points: pd.DataFrame, column: str, level: float, wanted: str) -> fl
 
 
 def knee(points: pd.DataFrame) -> pd.Series:
-    """Take the point that is farthest above the line between the ends of a frontier, on axes of equal length."""
+    """Return the point farthest above the line between the ends of a frontier, on axes of equal length."""
     scaled = points[["speedup", "gain"]] - points[["speedup", "gain"]].min()
     scaled = scaled / scaled.max().where(scaled.max() > 0, 1.0)
     ends = scaled.loc[[scaled["speedup"].idxmin(), scaled["speedup"].idxmax()]]
@@ -187,86 +187,86 @@ def knee(points: pd.DataFrame) -> pd.Series:
     return points.loc[above.idxmax()]
 
 
-def needless_bytes(tables: Tables) -> pd.DataFrame:
-    """List what each switch up drops and each switch down loads, where networks lie inside one another."""
+def avoidable_bytes(tables: Tables) -> pd.DataFrame:
+    """List the bytes that switches up drop and switches down load, for nested networks."""
     found = switches(tables)
     nested = [name for name in found["system"].unique() if slot(tables, name, "scaling").nested]
     found = found[found["system"].isin(nested)]
     if found.empty:
-        return nothing()
+        return no_rows()
     up = found["variant"] > found["before"]
-    why = "by construction, a switch moves only the difference"  # of one vector, in which each is a beginning
+    why = "by construction, a switch moves only the difference"  # each network is a prefix of one vector
     wrong = found["paged_out_bytes"].where(up, found["paged_in_bytes"])
-    return single(wrong, f"{up.sum()} up and {(~up).sum()} down; {why}")
+    return value_rows(wrong, f"{up.sum()} up and {(~up).sum()} down; {why}")
 
 
 def concurrency(tables: Tables) -> pd.DataFrame:
-    """List for what percent of the windows so many applications run, and for what percent in the paper."""
+    """List the percentage of windows by the number of running applications, and that in the paper."""
     import pandas as pd
 
     counts = _arrivals(tables).groupby(["cell", "device", "time_s"]).size()
     shares = 100 * counts.value_counts(normalize=True).reindex(list(PAPER_CONCURRENT), fill_value=0.0)
     note = ", ".join(f"{number}: {share:.1f} %" for number, share in shares.items())
-    return _counted(sides(shares, pd.Series(PAPER_CONCURRENT), note), len(counts))
+    return _counted(pair_rows(shares, pd.Series(PAPER_CONCURRENT), note), len(counts))
 
 
 def shares_of_applications(tables: Tables) -> pd.DataFrame:
-    """List the percent of all application seconds that each application has, beside an even share."""
+    """List the percentage of application seconds of each application, and an equal share."""
     rows = _arrivals(tables)
     parts = 100 * rows["app"].value_counts(normalize=True)
     note = f"{parts.min():.1f} to {parts.max():.1f} %"
-    return _counted(noted(parts.to_frame("ours").assign(theirs=100 / APPS), note), len(rows))
+    return _counted(with_note(parts.to_frame("ours").assign(theirs=100 / APPS), note), len(rows))
 
 
 def _counted(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Give rows the number of observations that they rest on."""
+    """Set the number of observations of these rows."""
     rows.attrs["n"] = count
     return rows
 
 
 def _arrivals(tables: Tables) -> pd.DataFrame:
-    """List the applications window by window, once for each trace, on devices that six applications come to."""
-    rows = once(tables)
+    """List the applications per window, once for each trace, on devices with six arriving applications."""
+    rows = allocations_once(tables)
     apps = rows.groupby(["cell", "device"])["app"].transform("nunique")
     here = rows.groupby(["cell", "device", "time_s"])["app"].transform("size")
     changes = here.groupby([rows["cell"], rows["device"]]).transform("nunique") > 1
     found = rows[(apps == APPS) & changes]
     if found.empty:
-        raise Untestable("needs six applications that come and go")
+        raise Untestable("needs six applications that arrive and depart")
     if len(found) < ENOUGH:
         raise Untestable(f"has {len(found)} windows of applications and needs {ENOUGH}")
     return found
 
 
-def points_of_frontier(tables: Tables, objective: str, where: str, wanted: str) -> pd.DataFrame:
-    """Measure a frontier at its knee, or where it meets the status quo in one thing: by latency goal and trace.
+def points_of_frontier(tables: Tables, objective: str, at: str, column: str) -> pd.DataFrame:
+    """Measure a frontier per latency goal and trace, at its knee or where it crosses the status quo.
 
-    The goals are the workloads; the paper does not say which ones it asked for. Loose goals leave nothing late, and a
-    frontier ends there before it meets the status quo. The traces that reach it all the same are not drawn by chance,
-    so a goal counts with all of its traces or not at all.
+    Workloads differ in their latency goals, which the paper does not state. With loose goals no frame is late, and a
+    frontier may end before it crosses the status quo. The remaining traces would be a biased sample, so a goal counts
+    only if all of its traces cross.
     """
     points = tables.once(frontier, objective)
     if points.empty or points["alpha"].nunique() < 3:
-        return nothing()
-    if where == KNEE:
-        traces, what = on_traces(points, lambda each: float(knee(each)[wanted])), "the knee"
+        return no_rows()
+    if at == KNEE:
+        traces, place = on_traces(points, lambda each: float(knee(each)[column])), "the knee"
     else:
-        traces = on_traces(points, lambda each: crossing(each, where, STATUS_QUO[where], wanted))
-        what = f"{wanted} at equal {where}"
+        traces = on_traces(points, lambda each: crossing(each, at, STATUS_QUO[at], column))
+        place = f"{column} at equal {at}"
     goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
     whole = goals[goals["count"] == goals["size"]]
     ends = [f"{size - count} of {size} on {name}" for name, _, size, count in goals.itertuples() if count < size]
-    told = f"frontiers that end before {what}: {', '.join(ends)}"
+    without_crossing = f"frontiers that end before {place}: {', '.join(ends)}"
     if whole.empty:
-        raise Untestable(told)
+        raise Untestable(without_crossing)
     counted = traces[traces["workload"].isin(whole.index)].set_index(["workload", "seed"])["value"]
     means = ", ".join(f"{name} {mean:.3g}" for name, mean in whole["mean"].items()).replace("-0", "\u22120")
     note = f"the lowest of {means}" if len(whole) > 1 else f"on {means}"
-    return single(counted, f"{note}; {told}" if ends else note)
+    return value_rows(counted, f"{note}; {without_crossing}" if ends else note)
 
 
 def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
-    """List what the schedules in use cost above the least cost of every window, over all alphas and objectives."""
+    """List the cost of default greedy schedulers above the optimum by window, over alphas and objectives."""
     import pandas as pd
 
     gaps = {}
@@ -276,31 +276,31 @@ def gaps_to_optimum(tables: Tables) -> pd.DataFrame:
         gaps[name] = 100 * (found[name] - found[best])
     used = [name for name in gaps if in_use(slot(tables, name, "scheduling"))]
     if not used:
-        return nothing()
-    told = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
-    others = ", ".join(text for name, text in told.items() if name not in used)
-    note = ", ".join(told[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
-    return single(pd.concat([gaps[name] for name in used]), note + (f"; not counted: {others}" if others else ""))
+        return no_rows()
+    mean_gaps = {name: f"{name} {gap.mean():.2g}" for name, gap in gaps.items()}
+    others = ", ".join(text for name, text in mean_gaps.items() if name not in used)
+    note = ", ".join(mean_gaps[name] for name in used) if len(used) <= 8 else f"{len(used)} schedulers"
+    return value_rows(pd.concat([gaps[name] for name in used]), note + (f"; not counted: {others}" if others else ""))
 
 
-def costs_of_walks(tables: Tables) -> pd.DataFrame:
-    """List what the best of the steepest walks costs, however fine its grid, and what lookahead does, by window."""
+def costs_of_greedy_methods(tables: Tables) -> pd.DataFrame:
+    """List the cost per window of the best steepest greedy system over all grids, and of lookahead."""
     greedy = {
         name: one for name, one in members(tables, "scheduling", "nestdnn").items() if one["objective"] == "total"
     }
     ahead = [name for name, one in greedy.items() if one["method"] == "lookahead" and not one["cached"]]
     steepest = [name for name, one in greedy.items() if one["method"] == "steepest" and not one["cached"]]
     if not ahead or not steepest:
-        return nothing()
+        return no_rows()
     found = 100 * costs(tables, dict.fromkeys([ahead[0], *steepest], greedy[ahead[0]]["alpha"]))
     best = min(steepest, key=lambda name: float(found[name].mean()))
     took = _decision_s(tables)
     note = ", ".join(f"{name} {1000 * took[name].mean():.2g} ms" for name in (ahead[0], *steepest))
-    return sides(found[best], found[ahead[0]], f"a decision takes {note}")
+    return pair_rows(found[best], found[ahead[0]], f"a decision takes {note}")
 
 
 def decision_times(tables: Tables) -> pd.DataFrame:
-    """List how long a decision takes the steepest walk with a kept plan, and without one, by seed."""
+    """List the decision time of the steepest method with a cached plan and without one, by seed."""
     greedy = members(tables, "scheduling", "nestdnn")
     both = [
         (name, other)
@@ -310,12 +310,12 @@ def decision_times(tables: Tables) -> pd.DataFrame:
         if one["method"] == "steepest"
     ]
     if not both:
-        return nothing()
-    kept, anew = (_decision_s(tables)[name] for name in both[0])
-    return sides(kept, anew, f"of {1000 * anew.mean():.2g} ms")
+        return no_rows()
+    kept, replanned = (_decision_s(tables)[name] for name in both[0])
+    return pair_rows(kept, replanned, f"of {1000 * replanned.mean():.2g} ms")
 
 
 def _decision_s(tables: Tables) -> dict[str, pd.Series]:
-    """Average how long each system's decisions took on this machine, seed by seed."""
+    """Average the decision time of each system on this host, by seed."""
     by_system = decisions(tables).groupby("system")
     return {name: part.groupby("seed")["host_schedule_seconds"].mean() for name, part in by_system}

@@ -1,7 +1,6 @@
-"""Jobs of a run: how each batch was answered where nothing was missed, and what answering and learning took.
+"""Jobs of a run: accuracy, inference and training time per batch, in the fleet without missed frames.
 
-The fleet in which nothing is missed tells how a system answers when it has time. From its jobs follow the utilities at
-every pace; the scores of slower fleets are what the same machine really comes to.
+The utilities at every load are computed from these jobs; the scores of slower fleets are measured under time pressure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from driftlab.platform.results.relations.base import done, learners, members, noted, nothing, sides, single
+from driftlab.platform.results.relations.base import (
+    completed_cells,
+    learners,
+    members,
+    no_rows,
+    pair_rows,
+    value_rows,
+    with_columns,
+    with_note,
+)
 from driftlab.platform.results.relations.utility import (
     Floats,
     Jobs,
@@ -32,26 +40,26 @@ if TYPE_CHECKING:
 
 PLAIN = "no_adaptation"  # the bound whose time is that of plain inference
 PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time between two jobs
-PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # waiting at which an answer is worth half, over the time of plain inference
+PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # wait for half of the utility, over the time of plain inference
 TIMED = {"discrete": PACES, "continuous": PATIENCES}
 CELL = ["system", "workload", "seed"]
 
 
 @dataclass(frozen=True)
 class LoadLevel:
-    """A fleet of a run by how busy plain inference keeps it, and how many frames any system misses there."""
+    """A fleet with its utilisation by plain inference and the largest share of missed frames."""
 
     fleet: str
     utilisation: float
     missed: float  # the largest share among systems
 
 
-def paces(tables: Tables) -> list[LoadLevel]:
-    """List the fleets in which something learns on the stream, from the least busy on.
+def load_levels(tables: Tables) -> list[LoadLevel]:
+    """List the fleets with training on the stream, the least utilised first.
 
-    There is none without a system that only answers.
+    A fleet needs the bound without adaptation, whose frames give the time of plain inference.
     """
-    runs = done(tables)
+    runs = completed_cells(tables)
     learning = runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["fleet"]
     runs = runs[runs["fleet"].isin(learning)]
     frames = tables.frame("frames").merge(runs[["cell", "system", "fleet", "bound"]], on="cell")
@@ -68,82 +76,77 @@ def paces(tables: Tables) -> list[LoadLevel]:
 
 
 def jobs_of(tables: Tables) -> dict[tuple[str, str, int], Jobs]:
-    """Make jobs of the cells of the calmest fleet, where it misses nothing: by system, workload and seed.
+    """Return the jobs of the least utilised fleet, if it misses no frames: by system, workload and seed.
 
-    A job is what a member learned from at a time. A system that learns in phases, or from nothing, has jobs as large as
-    the others', and a phase is learned after the job in which it begins.
+    A job is one training batch. Systems that train in phases, or not at all, have jobs of the same size; a phase is
+    trained after the job in which it begins.
     """
-    calm = next((pace.fleet for pace in paces(tables)[:1] if pace.missed == 0), None)
-    runs = done(tables)
+    calm = next((pace.fleet for pace in load_levels(tables)[:1] if pace.missed == 0), None)
+    runs = completed_cells(tables)
     runs = runs[runs["fleet"] == calm]
     frames = dict(list(tables.frame("frames").groupby("cell")))
-    lessons = dict(list(tables.frame("adaptations").groupby("cell")))
+    batches = dict(list(tables.frame("adaptations").groupby("cell")))
     updates = tables.frame("updates")
     phases = dict(list(updates[updates["learner_site"].eq("device") & updates["isolated_s"].notna()].groupby("cell")))
-    if runs.empty or not lessons:
+    if runs.empty or not batches:
         return {}
-    usual = max((int(own["frames"].max()) for own in lessons.values()), default=1)
+    usual = max((int(own["frames"].max()) for own in batches.values()), default=1)
     plain = runs[runs["bound"] == PLAIN]
     plain_s = float(np.median(np.concatenate([frames[cell]["latency_ms"] for cell in plain["cell"]]))) / 1000
     plain_j = float((plain["inference_j"] / plain["frames"]).mean())
     found = {}
     for row in runs.itertuples():
-        answer_s = plain_s * float(row.inference_j) / float(row.frames) / plain_j  # of a frame
+        inference_s = plain_s * float(row.inference_j) / float(row.frames) / plain_j  # of a frame
         own = frames[row.cell].sort_values("time_s")
-        sizes, learn_s = job_lessons(own, lessons.get(row.cell), phases.get(row.cell), usual)
-        jobs = _jobs(own, sizes, learn_s, (answer_s, usual * plain_s))
+        sizes, training_s = job_training(own, batches.get(row.cell), phases.get(row.cell), usual)
+        jobs = _jobs(own, sizes, training_s, (inference_s, usual * plain_s))
         if len(jobs.accuracy):
             found[str(row.system), str(row.workload), int(row.seed)] = jobs
     return found
 
 
-def job_lessons(
-    frames: pd.DataFrame, lessons: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
+def job_training(
+    frames: pd.DataFrame, batches: pd.DataFrame | None, phases: pd.DataFrame | None, usual: int
 ) -> tuple[Rows, Floats]:
-    """Return the frames of each job, and how long it is learned from."""
-    if lessons is not None:
-        rows = lessons.sort_values("start_s")
+    """Return the number of frames and the training time of each job."""
+    if batches is not None:
+        rows = batches.sort_values("start_s")
         return rows["frames"].to_numpy(int), rows["isolated_s"].to_numpy(float)
-    sizes, learn_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
+    sizes, training_s = np.full(len(frames) // usual, usual), np.zeros(len(frames) // usual)
     if phases is not None:
         newest = np.searchsorted(frames["time_s"], phases["train_start_s"], side="right") - 1
         jobs = newest // usual
-        np.add.at(learn_s, jobs[jobs < len(sizes)], phases["isolated_s"].to_numpy(float)[jobs < len(sizes)])
-    return sizes, learn_s
+        np.add.at(training_s, jobs[jobs < len(sizes)], phases["isolated_s"].to_numpy(float)[jobs < len(sizes)])
+    return sizes, training_s
 
 
-def _jobs(frames: pd.DataFrame, sizes: Rows, learn_s: Floats, each_s: tuple[float, float]) -> Jobs:
-    """Cut a stream into jobs of these sizes; frames after the last one are left. Times are of a frame, and of a job."""
+def _jobs(frames: pd.DataFrame, sizes: Rows, training_s: Floats, each_s: tuple[float, float]) -> Jobs:
+    """Cut a stream into jobs of these sizes; `each_s`: inference time of a frame, plain time of a job."""
     scores = frames["score_frame"].to_numpy(float)
     stops = np.cumsum(sizes)
     kept = stops <= len(scores)
-    sizes, stops, learn_s = sizes[kept], stops[kept], learn_s[kept]
+    sizes, stops, training_s = sizes[kept], stops[kept], training_s[kept]
     accuracy = np.array([np.nanmean(scores[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)])
-    answer_s, plain_s = each_s
-    return Jobs(accuracy, np.asarray(sizes * answer_s, np.float64), learn_s, plain_s)
+    inference_s, plain_s = each_s
+    return Jobs(accuracy, np.asarray(sizes * inference_s, np.float64), training_s, plain_s)
 
 
 def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
-    """Name the systems that stop learning, each with its member and the steps that it makes."""
+    """Map the systems that stop training to their member and its number of steps."""
     found = members(tables, "adaptation", "sparse")
     return {name: (str(one["member"]), int(one["budget"])) for name, one in found.items() if one["budget"]}
 
 
-def _on_stream(tables: Tables) -> set[str]:
-    """Name the systems that learn on the stream."""
-    runs = done(tables)
-    return set(runs[runs["cell"].isin(tables.frame("adaptations")["cell"])]["system"])
-
-
 def budgets(tables: Tables) -> pd.DataFrame:
-    """List what members are worth that stop after some steps: a row for a cell, with what learning took (amortised).
+    """List the amortised utility of members that stop training after some steps: a row per cell.
 
-    `overhead` is that time over the time of plain inference. Each member has a row without any steps, which is the
-    system that learns nothing, and one where steps have no end.
+    `overhead` is that time over the time of plain inference. Each member also has a row with 0 steps, the system
+    without training, and one with unlimited steps.
     """
     import pandas as pd
 
-    stops, slots, learning = stopping(tables), members(tables, "adaptation"), _on_stream(tables)
+    stops, slots = stopping(tables), members(tables, "adaptation")
+    learning = set(with_columns(tables, "adaptations", "system")["system"])
     rows = list[tuple[str, float, str, int, float, float]]()
     for member in dict.fromkeys(name for name, _ in stops.values()):
         endless = next((name for name, one in slots.items() if one.name == member and name in learning), None)
@@ -157,11 +160,10 @@ def budgets(tables: Tables) -> pd.DataFrame:
 
 
 def utilities(tables: Tables) -> pd.DataFrame:
-    """List what each system is worth at each pace and patience: a row for a cell, kind and pressure.
+    """List the utility of each system at each load and patience: a row per cell, kind and pressure.
 
-    Systems that stop learning are left to `budgets`. Kinds are `offline` (nothing is missed), `discrete` (a missed job
-    counts nothing), `relative` (relative adaptation speed), and `continuous` (an answer is worth less the longer it is
-    waited for).
+    `budgets` has the systems that stop training. Kinds are `offline` (no job is missed), `discrete` (a missed job has
+    no utility), `relative` (relative adaptation speed), and `continuous` (utility falls with the waiting time).
     """
     import pandas as pd
 
@@ -184,7 +186,7 @@ def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
 
 
 def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
-    """Correlate the order of systems where nothing is missed with that under each pressure: by seed, Spearman's."""
+    """List the rank correlation (Spearman) between no missed jobs and each pressure, by seed."""
     import pandas as pd
 
     found, rows = tables.once(utilities), list[tuple[int, float, float]]()
@@ -198,11 +200,11 @@ def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
 
 
 def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float]]) -> pd.Series:
-    """Tell which share of the timed places the system that is best without time does not win: by seed."""
+    """Return the share of timed places that the best system without time pressure does not win, by seed."""
     place = ["workload", "seed", "kind", "pressure"]
     wide = found.pivot_table("utility", place, "system")
-    wanted = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
-    timed = wide[[tuple(key[2:]) in wanted for key in wide.index]]
+    places = [(kind, pressure) for kind, each in pressures.items() for pressure in each]
+    timed = wide[[tuple(key[2:]) in places for key in wide.index]]
     offline = wide.xs("offline", level="kind").droplevel("pressure").idxmax(axis=1).rename("best")
     won = timed.idxmax(axis=1).rename("won").reset_index().merge(offline.reset_index(), on=["workload", "seed"])
     lost: pd.Series = (won["won"] != won["best"]).groupby(won["seed"]).mean()
@@ -210,74 +212,74 @@ def lost_by_the_best(found: pd.DataFrame, pressures: Mapping[str, Iterable[float
 
 
 def ranks(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
-    """List by seed how far the order of systems with time agrees with that without it, at one pressure."""
+    """List the rank correlation of systems with and without time pressure, at one pressure, by seed."""
     found = rank_agreement(tables, kind)
     here = found[found["pressure"] == pressure]
-    return single(here.set_index("seed")["agreement"])
+    return value_rows(here.set_index("seed")["agreement"])
 
 
 def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) -> pd.DataFrame:
-    """List by seed how far orders agree under two pressures."""
+    """List the rank correlation with the order without time pressure, at two pressures, by seed."""
     found = rank_agreement(tables, kind)
     if found.empty:
-        return nothing()
+        return no_rows()
     wide = found.pivot_table("agreement", "seed", "pressure")
-    return sides(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
+    return pair_rows(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
 
 
 def ranks_on_the_device(tables: Tables) -> pd.DataFrame:
-    """Correlate the scores of systems on the busiest fleet with those on the calmest, by seed."""
-    every = paces(tables)
-    if len(every) < 2 or every[0].missed:
-        return nothing()
-    runs = done(tables)
+    """List the rank correlation of scores on the most and on the least utilised fleet, by seed."""
+    levels = load_levels(tables)
+    if len(levels) < 2 or levels[0].missed:
+        return no_rows()
+    runs = completed_cells(tables)
     runs = runs[~runs["system"].isin(list(stopping(tables)))]
     wide = runs.pivot_table("score_frame", ["seed", "system"], "fleet").dropna()
-    ends = wide[[every[0].fleet, every[-1].fleet]]
-    return single(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
+    ends = wide[[levels[0].fleet, levels[-1].fleet]]
+    return value_rows(ends.groupby("seed").apply(lambda own: rank_correlation(*own.to_numpy().T)))
 
 
 def lost_places(tables: Tables) -> pd.DataFrame:
-    """List by seed the share of the timed places that the system which is best without time does not win."""
+    """List the share of timed places that the best system without time pressure does not win, by seed."""
     found = tables.once(utilities)
-    return single(lost_by_the_best(found, TIMED)) if len(found) else nothing()
+    return value_rows(lost_by_the_best(found, TIMED)) if len(found) else no_rows()
 
 
 def best_utilities(tables: Tables, ours: list[str], kind: str, pressure: float) -> pd.DataFrame:
-    """List the utility of the best system of some members, and of the best other one that learns."""
+    """List the utility of the best system among some members, and of the best other one that trains."""
     found, adapting = tables.once(utilities), learners(tables)
     here = found[(found["kind"] == kind) & (found["pressure"] == pressure) & found["system"].isin(list(adapting))]
     wide = here.pivot_table("utility", ["workload", "seed"], "system")
     own = [name for name in wide if adapting[name] in ours]
     if not own or len(own) == wide.shape[1]:
-        return nothing()
+        return no_rows()
     rest = wide.drop(columns=own)
     note = f"{wide[own].mean().idxmax()} against {rest.mean().idxmax()}"
-    return sides(wide[own].max(axis=1), rest.max(axis=1), note)
+    return pair_rows(wide[own].max(axis=1), rest.max(axis=1), note)
 
 
 def utilities_without_time(tables: Tables, kind: str, pressure: float) -> pd.DataFrame:
-    """List the utility of every system that learns without time, and with it."""
+    """List the utility of every system that trains, without and with time pressure."""
     found = tables.once(utilities)
     wide = found[found["system"].isin(list(learners(tables)))].pivot_table(
         "utility", ["seed", "workload", "system"], ["kind", "pressure"]
     )
     if wide.empty:
-        return nothing()
-    both = sides(wide["offline", 0.0], wide[kind, pressure])
+        return no_rows()
+    both = pair_rows(wide["offline", 0.0], wide[kind, pressure])
     worst = (both["ours"] - both["theirs"]).groupby("system").mean().sort_values()
-    return noted(both, f"{worst.iloc[0]:.3f} {worst.index[0]} to {worst.iloc[-1]:.3f} {worst.index[-1]}")
+    return with_note(both, f"{worst.iloc[0]:.3f} {worst.index[0]} to {worst.iloc[-1]:.3f} {worst.index[-1]}")
 
 
 def scores_by_budget(tables: Tables, member: str) -> pd.DataFrame:
-    """List the score of a member that stops after its smallest budget, and of the system that does not learn."""
+    """List the score of a member with its smallest budget, and of the system without training."""
     ours = sorted((steps, name) for name, (own, steps) in stopping(tables).items() if own == member)
     plain = list(members(tables, "adaptation", "frozen"))
-    every = paces(tables)
-    if not ours or not plain or not every:
-        return nothing(f"needs {member} with a budget, and a system that does nothing")
-    runs = done(tables)
-    wide = runs[runs["fleet"] == every[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
+    levels = load_levels(tables)
+    if not ours or not plain or not levels:
+        return no_rows(f"needs {member} with a budget, and a system without adaptation")
+    runs = completed_cells(tables)
+    wide = runs[runs["fleet"] == levels[0].fleet].pivot_table("score_frame", ["workload", "seed"], "system")
     gains = wide[[name for _, name in ours]].sub(wide[plain[0]], axis=0)
     note = ", ".join(f"{gain:+.3f} {name}" for name, gain in gains.mean().items())
-    return sides(wide[ours[0][1]], wide[plain[0]], note)
+    return pair_rows(wide[ours[0][1]], wide[plain[0]], note)

@@ -1,6 +1,6 @@
-"""Traffic of pairs of systems: at one score, per weight that is sent, and how a score falls with less of it.
+"""Traffic of pairs of systems: at equal score, per sent weight, and slopes of the score over traffic.
 
-Which system is which follows from its slots, so that an experiment of one's own answers as well.
+Systems are found by their members, so that custom experiments can be judged too.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from driftlab.platform.results.relations.base import (
     Kinds,
     Untestable,
     by_seed,
-    done,
+    completed_cells,
     first_of,
     members,
-    named,
-    noted,
-    nothing,
+    no_rows,
     of_kinds,
+    pair_rows,
     pairs,
-    sides,
-    single,
     slot,
+    value_rows,
+    with_columns,
+    with_note,
 )
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.streaming.wire.values import bytes_of
@@ -39,12 +39,12 @@ USUAL = {"streaming": "ams", "streaming.value_format": "fp16", "streaming.horizo
 
 
 def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
-    """List how many times the traffic of AMS Just-In-Time needs, at the threshold where it scores as AMS does."""
+    """List the traffic of Just-In-Time relative to AMS, interpolated to the score of AMS."""
     names = _just_in_time(tables, dense=False)
-    runs = done(tables).dropna(subset=["score"])
+    runs = completed_cells(tables).dropna(subset=["score"])
     ams = runs[runs["system"] == "ams"]
     if len(names) < 3 or ams.empty:
-        return nothing()
+        return no_rows()
     rows, above = [], 0
     streets: defaultdict[str, list[float]] = defaultdict(list)
     for _, cell in ams.iterrows():
@@ -63,43 +63,43 @@ def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
         streets[cell["workload"]].append(factor)
     note = ", ".join(f"{name} {np.exp(np.mean(np.log(factors))):.2g}" for name, factors in streets.items())
     note += f"; at least: in {above} of {len(rows)} cells no threshold reached the score of AMS" if above else ""
-    return single(by_seed(rows), note)
+    return value_rows(by_seed(rows), note)
 
 
 def slopes(tables: Tables) -> pd.DataFrame:
-    """List how steeply the scores of Just-In-Time and of AMS rise with the logarithm of their downlink."""
+    """List the slopes of the scores of Just-In-Time and of AMS over the logarithm of their downlink."""
     kinds = (_just_in_time(tables, dense=False), of_kinds(tables, USUAL))
     if any(len(names) < 3 for names in kinds):
-        return nothing()
+        return no_rows()
     found = []
-    for (_, _, seed), cells in done(tables).dropna(subset=["score"]).groupby(CELL):
+    for (_, _, seed), cells in completed_cells(tables).dropna(subset=["score"]).groupby(CELL):
         used = [cells[cells["system"].isin(names) & (cells[DOWN] > 0)] for names in kinds]
         found.append((seed, *(stats.slope(np.log(own[DOWN]), own["score"]) for own in used)))
     both = [by_seed([(row[0], row[side]) for row in found]) for side in (1, 2)]
-    return sides(both[0], both[1], "per e-fold of downlink")
+    return pair_rows(both[0], both[1], "per e-fold of downlink")
 
 
 def dense_downlinks(tables: Tables) -> pd.DataFrame:
-    """List the downlink of Just-In-Time that sends every weight, and of the one that sends a part."""
+    """List the downlink of Just-In-Time with all weights and with a part of them."""
     sparse, dense = _just_in_time(tables, dense=False), _just_in_time(tables, dense=True)
     alike = [(a, b) for a, limit in dense.items() for b, other in sparse.items() if limit == other]
     if not alike:
-        return nothing()
+        return no_rows()
     against = pairs(tables, alike[0][0], "ams", DOWN)
     note = "" if against.empty else f"{(against['ours'] / against['theirs']).mean():.3g} times that of ams"
-    return noted(pairs(tables, alike[0][0], alike[0][1], DOWN), note)
+    return with_note(pairs(tables, alike[0][0], alike[0][1], DOWN), note)
 
 
 def downlinks(tables: Tables, ours: Kinds, theirs: str) -> pd.DataFrame:
-    """List the downlink of two systems; the note has the same updates with eight bits in place of four."""
+    """List the downlink of two systems; the note has the ratio with eight bits instead of four."""
     name = first_of(tables, ours)
-    if not name or theirs not in set(done(tables)["system"]):
-        return nothing()
-    return noted(pairs(tables, name, theirs, DOWN), _with_eight_bits(tables, name, theirs))
+    if not name or theirs not in set(completed_cells(tables)["system"]):
+        return no_rows()
+    return with_note(pairs(tables, name, theirs, DOWN), _with_eight_bits(tables, name, theirs))
 
 
 def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
-    """Name the Just-In-Time systems of a run that send a part of the weights, or all, with their thresholds."""
+    """Map the Just-In-Time systems that send all weights (`dense`) or a part to their thresholds."""
     return {
         name: streaming["threshold"]
         for name, streaming in members(tables, "streaming", "just_in_time").items()
@@ -108,11 +108,11 @@ def _just_in_time(tables: Tables, *, dense: bool) -> dict[str, float]:
 
 
 def _with_eight_bits(tables: Tables, name: str, usual: str) -> str:
-    """Compute how large the same updates would be with eight bits a value: the mask, which no codec shortens, stays."""
-    updates = named(tables, "updates", "system")
+    """Return a note with the size ratio of the same updates at eight bits per value and equal masks."""
+    updates = with_columns(tables, "updates", "system")
     plain, small = (updates[(updates["system"] == system) & (updates["values"] > 0)] for system in (usual, name))
     if plain.empty or small.empty:
         return ""
     more = small["values"].map(lambda count: bytes_of("int8", count) - bytes_of("int4", count))
     ratio = (small["bytes"] + more).mean() / plain["bytes"].mean()
-    return f"eight bits a value would make it {ratio:.2f} times, because the mask stays"
+    return f"with eight bits per value it would be {ratio:.2f} times, as the mask has the same size"

@@ -1,4 +1,4 @@
-"""Where the settings of a run's systems come from, and whether rivals got like budgets."""
+"""The searches behind tuned settings of a run, and a warning if their budgets differ."""
 
 from __future__ import annotations
 
@@ -37,28 +37,24 @@ def origins(run: Run) -> dict[str, SettingsOrigin]:
 
 
 def unequal_budgets(run: Run) -> list[str]:
-    """Warn where a system's settings were searched for longer than those of another one.
+    """Return a warning if the settings of one system were searched for longer than those of another one.
 
-    Bounds do not compete, and a network that only answers has nothing to search.
+    Bounds and systems that run inference only are not compared.
     """
     found = origins(run)
     if not found:
         return []
     rows = run.frame("runs")
-    rivals = sorted(set(rows[rows["bound"].isna()]["system"]) - _only_answering(run))
-    spent = {name: found[name].streamed_s if name in found else 0.0 for name in rivals}
+    methods = sorted(set(rows[rows["bound"].isna()]["system"]) - _inference_only(run))
+    spent = {name: found[name].streamed_s if name in found else 0.0 for name in methods}
     if len(spent) < 2 or max(spent.values()) <= LIKE * min(spent.values()):
         return []
-    told = ", ".join(f"{name} {found[name].trials if name in found else 0} trials" for name in rivals)
-    return [f"Warning: settings of the systems got unequal budgets of search: {told}. Tune all of them, or none."]
+    trials = ", ".join(f"{name} {found[name].trials if name in found else 0} trials" for name in methods)
+    return [f"Warning: settings of the systems got unequal budgets of search: {trials}. Tune all of them, or none."]
 
 
-def _only_answering(run: Run) -> set[str]:
-    """Name the variants of the system that does nothing: other networks that learn nothing either."""
+def _inference_only(run: Run) -> set[str]:
+    """List the variants of `no_custom` without training: other networks that run inference only."""
     parts = [part for part in run.spec.get("systems", ()) if isinstance(part, Mapping)]
-    return {part["name"] for part in parts if part.get("base") == "no_custom" and _learns_nothing(part)}
-
-
-def _learns_nothing(part: Mapping[str, Any]) -> bool:
-    slot = part.get("adaptation") or "frozen"
-    return bool((slot["name"] if isinstance(slot, Mapping) else slot) == "frozen")
+    slots = {part["name"]: part.get("adaptation") or "frozen" for part in parts if part.get("base") == "no_custom"}
+    return {name for name, slot in slots.items() if (slot["name"] if isinstance(slot, Mapping) else slot) == "frozen"}

@@ -1,7 +1,7 @@
-"""What answers are worth where time is short: utilities of jobs by when they are served, waited for, or adapted on.
+"""Utility of predictions under time pressure: jobs that are skipped, waited for, or adapted on.
 
-A job is a batch of frames: it is answered, and then learned from, which blocks the next one. Job k arrives at k times
-the period. Pure functions of arrays; `timing.py` makes jobs of the tables of a run.
+A job is a batch of frames: inference, then training, which blocks the next job. Job k arrives at k times the period.
+Pure functions of arrays; `timing.py` makes jobs of the tables of a run.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ JITTER = 1e-6  # of a plain inference: a ratio that is so little above a whole n
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs of one stream: how well each is answered, and how long answering and learning take alone."""
+    """Jobs of one stream: accuracy, and isolated times of inference and training."""
 
     accuracy: Floats
     inference_duration_s: Floats
-    learn_s: Floats
-    plain_s: float  # time of one job without any learning
+    training_s: Floats
+    plain_s: float  # time of one job without training
 
     @property
     def work_s(self) -> Floats:
-        """Return how long each job keeps the machine."""
-        return self.inference_duration_s + self.learn_s
+        """Return the time that each job occupies the processor."""
+        return self.inference_duration_s + self.training_s
 
 
 @dataclass(frozen=True)
 class Utility:
-    """What the jobs of a stream are worth, and what it is made of."""
+    """Utility of the jobs of a stream, with its components."""
 
     value: float
     availability: float = 1.0  # share of the jobs that are served
     served: float = math.nan  # mean accuracy of these
-    timeliness: float = 1.0  # mean worth of an answer by its waiting alone
-    alignment: float = 0.0  # how much accuracy and timeliness go together
-    adapted: float = 1.0  # share of the jobs that are learned from
+    timeliness: float = 1.0  # mean weight of a prediction by its waiting time
+    alignment: float = 0.0  # covariance of accuracy and timeliness
+    adapted: float = 1.0  # share of the jobs that are trained on
 
 
 def served_jobs(
@@ -55,10 +55,11 @@ def served_jobs(
     drain: bool = False,
     queue: bool = True,
 ) -> Rows:
-    """Number the jobs that a machine serves which has room for one job that waits; a newer one takes its place.
+    """Return the numbers of the jobs that a processor serves with a queue for one job.
 
-    A job that arrives just when the machine gets free is taken, unless `tie` prefers the one that waited. With `drain`
-    the job that waits at the end is served. Without a queue a job that finds the machine busy is lost.
+    A newer job replaces the queued one. A job that arrives exactly when the processor becomes free is served, unless
+    `tie` prefers the queued one. With
+    `drain` the job queued at the end is served. Without a queue a job that arrives at a busy processor is lost.
     """
     count, found, job, free_s = len(work_s), list[int](), 0, 0.0
     while job < count:
@@ -76,15 +77,15 @@ def served_jobs(
 
 
 def discrete(jobs: Jobs, period_s: float, chance: float = 0.0) -> Utility:
-    """Take the mean accuracy over all jobs where the environment sets the pace; a missed one is right by chance."""
+    """Return the mean accuracy of jobs that arrive at a period; a missed job has the chance accuracy."""
     rows = served_jobs(jobs.work_s, period_s)
     share, served = len(rows) / len(jobs.accuracy), float(jobs.accuracy[rows].mean())
     return Utility(share * served + (1 - share) * chance, share, served)
 
 
 def continuous(jobs: Jobs, half_s: float) -> Utility:
-    """Weigh each answer by its waiting: plain inference has its full worth, a waiting of `half_s` half of it."""
-    waited_s = jobs.inference_duration_s + np.concatenate([[0.0], jobs.learn_s[:-1]])
+    """Weigh each prediction by its waiting time: 1 for plain inference, one half for a wait of `half_s`."""
+    waited_s = jobs.inference_duration_s + np.concatenate([[0.0], jobs.training_s[:-1]])
     late_s = np.maximum(0.0, waited_s - jobs.plain_s)
     worth = 1 / (1 + late_s / (half_s - jobs.plain_s))
     value, accuracy = float((jobs.accuracy * worth).mean()), float(jobs.accuracy.mean())
@@ -93,19 +94,19 @@ def continuous(jobs: Jobs, half_s: float) -> Utility:
 
 
 def overhead(jobs: Jobs) -> float:
-    """Return the time that jobs take above plain inference, over that of plain inference."""
+    """Return the time beyond plain inference as a fraction of the time of plain inference."""
     return float(np.maximum(0.0, jobs.work_s - jobs.plain_s).sum() / (jobs.plain_s * len(jobs.accuracy)))
 
 
 def relative_period(work_s: float, plain_s: float, speed: float = 1.0) -> int:
-    """Count the jobs that arrive while one is worked on, where the stream is so fast relative to plain inference."""
+    """Return the number of jobs that arrive while one is processed, by the stream's relative speed."""
     return max(1, math.ceil(speed * work_s / plain_s - JITTER))
 
 
 def relative(jobs: Jobs, speed: float = 1.0) -> Utility:
-    """Count as adapted on only as many jobs as relative adaptation speed allows; the others cost nothing.
+    """Adapt on as many jobs as the relative adaptation speed allows; the others cost nothing.
 
-    They are answered by the newest network, so that accuracy is that of the next job that is adapted on.
+    The newest network predicts the others, with the accuracy of the job that was adapted on last.
     """
     job, learned = 0, list[int]()
     while job < len(jobs.accuracy):
@@ -116,6 +117,6 @@ def relative(jobs: Jobs, speed: float = 1.0) -> Utility:
     return Utility(value, 1.0, value, adapted=len(learned) / len(jobs.accuracy))
 
 
-def needed(wanted: float, availability: float) -> float:
-    """Return the accuracy that served jobs must have to be worth as much as wanted; above 1 none can (solvency)."""
-    return wanted / availability
+def needed_accuracy(utility: float, availability: float) -> float:
+    """Return the accuracy of served jobs whose utility is `wanted`; above 1 it is out of reach."""
+    return utility / availability

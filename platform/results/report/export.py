@@ -1,4 +1,4 @@
-"""Write a run for other tools: CSV for spreadsheets, and what MLflow and TensorBoard read where these are installed."""
+"""Write a run for other tools: CSV, and MLflow or TensorBoard if they are installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftlab.platform.core.files import atomic_write, write_atomically
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS
 
-NAMED = (*IDENTITY, "streaming", "adaptation", "scaling", "scheduling", "student", "teacher")  # what a cell is
+NAMED = (*IDENTITY, "streaming", "adaptation", "scaling", "scheduling", "student", "teacher")  # of a cell
 BATCH = 1000  # numbers that MLflow takes at once
 MS = 1000  # MLflow counts time in milliseconds
 
@@ -32,20 +32,16 @@ def export(directory: str | Path, target: str, out: str | Path | None = None) ->
 
 def _csv(run: Run, folder: Path) -> None:
     """Write every table and view; images become files, and their columns hold the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (*TABLES, *VIEWS):
-        _write_csv(_with_files(run.table(name), folder), folder / f"{name}.csv")
-
-
-def _write_csv(table: pa.Table, file: Path) -> None:
     import pyarrow.csv
 
-    with atomic_write(file) as draft:
-        pyarrow.csv.write_csv(table, draft)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (*TABLES, *VIEWS):
+        with atomic_write(folder / f"{name}.csv") as draft:
+            pyarrow.csv.write_csv(_with_files(run.table(name), folder), draft)
 
 
 def _with_files(table: pa.Table, folder: Path) -> pa.Table:
-    """Write the bytes of a table into files of their own and put their names in their place."""
+    """Write the images of a table to files and replace them by the files' paths."""
     for place, field in enumerate(table.schema):
         if pa.types.is_binary(field.type):
             names = [
@@ -63,7 +59,7 @@ def _write_image(content: bytes, folder: Path, name: str) -> str:
 
 
 def _mlflow(run: Run, folder: Path) -> None:
-    """Write an MLflow database with one run per cell: what it is, what came out, and its score over time."""
+    """Write an MLflow database with one run per cell: parameters, results, and score over time."""
     mlflow = _package("mlflow")
     folder.mkdir(parents=True, exist_ok=True)
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
@@ -96,7 +92,7 @@ def _tensorboard(run: Run, folder: Path) -> None:
 
 
 def _package(name: str) -> Any:
-    """Import a package that only an export needs."""
+    """Import an optional package of an export format."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -111,7 +107,7 @@ Line = list[tuple[int, float, float]]  # frame, time in seconds, windowed score
 
 
 def _cells(run: Run) -> Iterator[tuple[str, dict[str, str], dict[str, float], Line]]:
-    """Give each cell's name, what it is in words, the numbers that came out, and its score over time."""
+    """Yield the name, the descriptions, the results and the score over time of each cell."""
     frames = run.frame("frames").dropna(subset=["score_window"])
     lines = frames.groupby(["cell", "frame"])[["time_s", "score_window"]].mean().reset_index()
     by_cell = {str(cell): line for cell, line in lines.groupby("cell")}

@@ -1,4 +1,4 @@
-"""The report: one page that opens anywhere, and the same as plain text. Every number in it comes from the tables."""
+"""The report: one self-contained page and the same as plain text; all numbers come from the tables."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View, view_of
 from driftlab.platform.results.figures.plots import Style
-from driftlab.platform.results.figures.searches import SEARCH_FIGURES, words
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
-from driftlab.platform.results.report.film import Film, film
 from driftlab.platform.results.report.snapshots import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH
 from driftlab.platform.results.report.summary.table import Summary, summarise
-from driftlab.platform.results.tables.beside import BESIDE, beside, rows_of
+from driftlab.platform.results.report.video import Video, make_video
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION
+from driftlab.platform.results.tables.integrity import warnings_of
 from driftlab.platform.results.tables.read import Run, Tables, open_run
-from driftlab.platform.results.tables.trust import warnings_of
+from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
 
 COMPUTED = "computed from the hardware profiles"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,12 +35,12 @@ SHAPES = {"s": "M6 0h8v8h-8z", "^": "M10 0l5 8h-10z", "D": "M10 0l5 4l-5 4l-5-4z
 
 @dataclass(frozen=True)
 class Section:
-    """One figure as a page has it: its pictures are pieces of SVG."""
+    """One figure of a page; its pictures are SVG elements."""
 
     title: str
     note: str
     legend: Mapping[str, Style]
-    pictures: list[tuple[str, Mapping[str, Style], str]]  # what stands above each, its own legend, and the piece
+    pictures: list[tuple[str, Mapping[str, Style], str]]  # title, own legend, SVG element
     grids: Sequence[Grid]
 
 
@@ -49,13 +49,13 @@ class Page:
     """Everything that a template writes."""
 
     title: str
-    question: str  # what the experiment asks, in its own words
+    question: str  # summary of the experiment
     warnings: list[str]
     summary: Summary
-    looks: Mapping[str, Style]
-    measure: str  # what a score is
+    styles: Mapping[str, Style]
+    measure: str  # name of the score
     sections: list[Section]
-    film: Film | None
+    video: Video | None
     strips: list[Strip]
     failures: list[tuple[str, str]]
     verdicts: list[claims.Verdict]
@@ -65,7 +65,7 @@ class Page:
 
 
 def write_report(directory: str | Path, other: str | Path | None = None) -> Path:
-    """Write report.html and report.md into a run folder, beside another run if given; return the path of the page."""
+    """Write report.html and report.md of a run, compared with another one if given; return the page."""
     run = open_run(directory)
     page = compose_search(run) if is_search(run) else compose(run)
     if other is not None:
@@ -87,11 +87,11 @@ def compose(run: Run) -> Page:
         question=str(run.spec.get("summary") or ""),
         warnings=[*warnings_of(run), *unequal_budgets(run)],
         summary=summarise(view, verdicts),
-        looks=view.looks,
+        styles=view.styles,
         measure=plots.measure(runs),
         sections=_sections(view, FIGURES),
-        film=film(runs, tables.frame("snapshots"), tables.frame("frames"), view.looks),
-        strips=strips(runs, tables.frame("snapshots"), tables.frame("frames"), view.looks, _films(run)),
+        video=make_video(runs, tables.frame("snapshots"), tables.frame("frames"), view.styles),
+        strips=strips(runs, tables.frame("snapshots"), tables.frame("frames"), view.styles, _video_workloads(run)),
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=verdicts,
         commands=_commands(run, "run"),
@@ -108,11 +108,11 @@ def compose_search(run: Run) -> Page:
         title=str(run.spec["name"]),
         question=str(run.spec.get("summary") or ""),
         warnings=[],
-        summary=Summary((), words(found), ()),
-        looks={},
+        summary=Summary((), summarise_search(found), ()),
+        styles={},
         measure="",
         sections=_sections(found, SEARCH_FIGURES),
-        film=None,
+        video=None,
         strips=[],
         failures=[
             (f"trial {number}", reason) for number, reason in zip(failed["trial"], failed["reason"], strict=True)
@@ -124,21 +124,17 @@ def compose_search(run: Run) -> Page:
     )
 
 
-def _films(run: Run) -> set[str]:
-    """Name the workloads whose first application watches a file: only the file knows its classes."""
-    parts = run.spec.get("workloads", ())
-    return {
-        part.get("alias") or label_of(part["name"]) for part in parts if _watched_first(part).startswith(VIDEO_PREFIX)
+def _video_workloads(run: Run) -> set[str]:
+    """Return the workloads whose first application has a video file, whose classes have no names here."""
+    streams = {
+        part.get("alias") or label_of(part["name"]): str((part.get("apps") or [{}])[0].get("workload") or part["name"])
+        for part in run.spec.get("workloads", ())
     }
-
-
-def _watched_first(part: Mapping[str, Any]) -> str:
-    apps: Sequence[Mapping[str, Any]] = part.get("apps") or [{}]
-    return str(apps[0].get("workload") or part["name"])
+    return {name for name, stream in streams.items() if stream.startswith(VIDEO_PREFIX)}
 
 
 def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Section]:
-    """Draw every figure that this run has something for."""
+    """Draw every figure that this run has data for."""
     shown = {figure: part for figure in figures if (part := figure.show(data)) is not None}
     return [
         Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
@@ -146,12 +142,12 @@ def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Sec
 
 
 def side_by_side(run: Run, other: Run) -> Section:
-    """Put the figures of two runs side by side, and say of each where its times come from."""
+    """Compare the figures of two runs, with a note on the origin of their times."""
     first, second = run.info.get("times") or COMPUTED, other.info.get("times") or COMPUTED
-    found = rows_of(beside(run, other))
+    found = rows_of(compare_figures(run, other))
     rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
     note = f"Times of the first: {first}. Times of the second, {other.path.name}: {second}."
-    return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", BESIDE[2:], rows)])
+    return Section("Two runs side by side", note, {}, [], [Grid("cell and figure", HEADER[2:], rows)])
 
 
 def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
@@ -162,10 +158,10 @@ def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, 
 
 
 def _commands(run: Run, command: str) -> list[str]:
-    """Write what was typed, where it is known, and what repeats exactly this run."""
+    """List the command that started the run, if recorded, and the one that repeats it exactly."""
     typed = run.info.get("command")
-    words = typed if isinstance(typed, str) else as_typed(*typed) if typed else ""
-    return [line for line in (words, as_typed("driftlab", command, run.path / "spec.yaml")) if line]
+    started_by = typed if isinstance(typed, str) else as_typed(*typed) if typed else ""
+    return [line for line in (started_by, as_typed("driftlab", command, run.path / "spec.yaml")) if line]
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:
@@ -196,19 +192,19 @@ def _render(template: str, page: Page) -> str:
     environment.filters |= {
         "dashes": _dashes,
         "shape": _shape,
-        "counted": claims.counted,
-        "of_paper": claims.of_paper,
-        "of_ours": claims.of_ours,
-        "of_span": claims.of_span,
+        "count_results": claims.count_results,
+        "format_paper": claims.format_paper,
+        "format_value": claims.format_value,
+        "format_interval": claims.format_interval,
     }
     return environment.get_template(template).render(page=page, bounds=BOUNDS, dash=DASH, variables=VARIABLES)
 
 
-def _shape(look: Style) -> str:
-    """Write the points of a look as an SVG path; empty for the usual ones, which need no telling."""
-    return SHAPES.get(look.marker, "")
+def _shape(style: Style) -> str:
+    """Return the marker of a style as an SVG path; empty for the default marker."""
+    return SHAPES.get(style.marker, "")
 
 
-def _dashes(look: Style) -> str:
-    """Write a line's dash as SVG has it."""
-    return "none" if look.dash == "-" else " ".join(f"{2 * part:g}" for part in look.dash[1])
+def _dashes(style: Style) -> str:
+    """Return the dash pattern of a line in SVG notation."""
+    return "none" if style.dash == "-" else " ".join(f"{2 * part:g}" for part in style.dash[1])

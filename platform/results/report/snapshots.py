@@ -1,4 +1,4 @@
-"""Choose and encode the snapshots of a report: the same moments as every system saw them."""
+"""Choose and encode the snapshots of a report: the same moments for every system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH_LIMIT = 320  # pixels; a larger picture would only make the page heavy
 
 @dataclass(frozen=True)
 class Picture:
-    """One cell of the strip; a picture that was not taken has no source."""
+    """One cell of the strip; a missing picture has no source."""
 
     source: str | None
     note: str = ""
@@ -39,7 +39,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Strip(Moments):
-    """What one device showed and what each system saw, moment by moment."""
+    """Frames of one device with truth and predictions of each system, at several moments."""
 
     rows: tuple[tuple[str, tuple[Picture, ...]], ...]  # label of the row, one picture per moment
     classes: tuple[tuple[str, str], ...]  # name and colour of each class that occurs
@@ -49,53 +49,53 @@ def strips(
     runs: pd.DataFrame,
     snapshots: pd.DataFrame,
     frames: pd.DataFrame,
-    looks: Mapping[str, Style],
-    films: Collection[str] = (),
+    styles: Mapping[str, Style],
+    unnamed_classes: Collection[str] = (),
 ) -> list[Strip]:
     """Make one strip per setting, of its first seed and first device that have snapshots."""
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed"]], on="cell")
     found = []
     for setting in sorted(set(joined["setting"])):
-        strip = _strip(setting, first_stream(joined, setting), frames, looks)
-        asked = runs[runs["setting"] == setting]
-        named = measure(asked) == SEGMENTATION.measure and not set(asked["workload"]) & set(films)
-        found.append(strip if named else replace(strip, classes=()))  # other tasks and films have classes of their own
+        strip = _strip(setting, first_stream(joined, setting), frames, styles)
+        cells = runs[runs["setting"] == setting]
+        named = measure(cells) == SEGMENTATION.measure and not set(cells["workload"]) & set(unnamed_classes)
+        found.append(strip if named else replace(strip, classes=()))  # the names are those of street scenes
     return found
 
 
 def first_stream(joined: pd.DataFrame, setting: str) -> pd.DataFrame:
-    """Take the snapshots of a setting's first seed and first device that have any."""
+    """Return the snapshots of a setting for the first seed and device that have any."""
     here = joined[joined["setting"] == setting]
     here = here[here["seed"] == here["seed"].min()]
     return here[here["device"] == here["device"].min()]
 
 
-def spread(times_s: pd.Series, most: int) -> tuple[float, ...]:
-    """Choose at most so many moments, evenly spread over those that were recorded."""
-    every = sorted(set(times_s))
-    count = min(most, len(every))
-    return tuple(every[k * len(every) // count] for k in range(count))
+def evenly_spaced(times_s: pd.Series, most: int) -> tuple[float, ...]:
+    """Return at most `most` recorded moments, evenly spaced."""
+    recorded = sorted(set(times_s))
+    count = min(most, len(recorded))
+    return tuple(recorded[k * len(recorded) // count] for k in range(count))
 
 
-def noted(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
-    """Write what a device's frames scored in a cell at these moments; nothing where there is no score."""
+def score_notes(frames: pd.DataFrame, cell: str, device: str, times_s: Sequence[float]) -> tuple[str, ...]:
+    """Return the scores of a device's frames at these moments as texts; empty where there is no score."""
     seen = frames[(frames["cell"] == cell) & (frames["device"] == device)]
     scores = seen.groupby("time_s")["score_frame"].mean().dropna()
     return tuple(f"{scores[time_s]:.2f}" if time_s in scores.index else "" for time_s in times_s)
 
 
-def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mapping[str, Style]) -> Strip:
-    times = spread(here["time_s"], MOMENTS)
+def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, styles: Mapping[str, Style]) -> Strip:
+    times = evenly_spaced(here["time_s"], MOMENTS)
     device = str(here["device"].iloc[0])
     shown = here.drop_duplicates("time_s").set_index("time_s")
     rows = [("frame", tuple(Picture(_source(shown["image"].get(time_s), smooth=True)) for time_s in times))]
     if shown["truth"].notna().any():
         rows.append(("truth", tuple(Picture(_source(shown["truth"].get(time_s))) for time_s in times)))
-    for system in looks:
+    for system in styles:
         own = here[here["system"] == system].set_index("time_s")
         if own.empty:
             continue
-        notes = noted(frames, str(own["cell"].iloc[0]), device, times)
+        notes = score_notes(frames, str(own["cell"].iloc[0]), device, times)
         sources = [_source(own["prediction"].get(time_s)) for time_s in times]
         rows.append((system, tuple(map(Picture, sources, notes))))
     maps = [png for column in ("truth", "prediction") for png in here[here["time_s"].isin(times)][column].dropna()]
@@ -103,7 +103,7 @@ def _strip(setting: str, here: pd.DataFrame, frames: pd.DataFrame, looks: Mappin
 
 
 def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
-    """Name the colours of label maps; maps drawn in colours that are not known here have no names."""
+    """Return name and colour of the classes in label maps; empty if a colour is not in the palette."""
     from PIL import Image
 
     from driftlab.datasets.sheet import PALETTE
@@ -113,14 +113,14 @@ def _classes(maps: list[bytes]) -> tuple[tuple[str, str], ...]:
     for png in maps:
         with Image.open(io.BytesIO(png)) as image:
             used |= {colour for _, colour in image.convert("RGB").getcolors(image.width * image.height) or ()}
-    known = {tuple(int(part) for part in PALETTE[label]): name for label, name in enumerate(CLASSES)}
-    if used - known.keys() - {tuple(int(part) for part in PALETTE[IGNORE])}:
+    palette = {tuple(int(part) for part in PALETTE[label]): name for label, name in enumerate(CLASSES)}
+    if used - palette.keys() - {tuple(int(part) for part in PALETTE[IGNORE])}:
         return ()
-    return tuple((name, "#{:02x}{:02x}{:02x}".format(*colour)) for colour, name in known.items() if colour in used)
+    return tuple((name, "#{:02x}{:02x}{:02x}".format(*colour)) for colour, name in palette.items() if colour in used)
 
 
 def _source(png: bytes | None, smooth: bool = False) -> str | None:
-    """Write a recorded picture as a data address, at most as wide as a page shows it."""
+    """Return a recorded picture as a data address, scaled down to the width on the page."""
     if not isinstance(png, bytes):
         return None
     from PIL import Image
@@ -136,5 +136,5 @@ def _source(png: bytes | None, smooth: bool = False) -> str | None:
 
 
 def address(content: bytes, kind: str) -> str:
-    """Write a picture as a data address, so that the page needs no other file."""
+    """Return a picture as a data address, so that the page needs no other file."""
     return f"data:image/{kind};base64," + base64.b64encode(content).decode()

@@ -1,11 +1,11 @@
-"""Descriptions of columns and tables: type, unit, meaning, and the schema version that every file names."""
+"""Descriptions of columns and tables: type, unit, meaning, and the schema version in every file."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# Major.minor. A column whose name, type or meaning changes raises the major version, of which only one is read. Other
-# values under the same names raise the minor version. A new table or nullable column raises none: files name theirs.
+# Major.minor. A changed name, type or meaning of a column raises the major version, and only the present one is read.
+# Changed values raise the minor version. A new table or nullable column raises none, as files list their columns.
 SCHEMA_VERSION = "5.0"
 HOST = "host_"
 
@@ -14,7 +14,7 @@ INDEX, PNG = pa.int32(), pa.binary()
 
 
 def column(name: str, kind: pa.DataType, meaning: str, unit: str = "", *, null: str = "") -> pa.Field:
-    """Describe a column; `null` says when a value is missing, and without it a value may never be missing.
+    """Describe a column; `null` states when a value is missing, without it values are never missing.
 
     A nullable column is null where the file of an older run lacks it.
     """
@@ -47,6 +47,6 @@ def note(described: pa.Field | pa.Schema, key: str) -> str:
 
 
 def ordered(version: str) -> tuple[int, int]:
-    """Split a version into numbers that compare; (0, 0) for what is none."""
+    """Split a version into two comparable numbers; (0, 0) if the text is no version."""
     major, _, minor = version.partition(".")
     return (int(major), int(minor or 0)) if major.isdecimal() and (minor or "0").isdecimal() else (0, 0)

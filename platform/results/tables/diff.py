@@ -1,4 +1,4 @@
-"""Compare two runs bit by bit, apart from what the host happened to do."""
+"""Compare two runs bit by bit, apart from the columns of the host."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 
 from driftlab.errors import quoted
 from driftlab.platform.core.registry import FAMILIES
-from driftlab.platform.results.tables.beside import beside, figures_of
 from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.results.tables.run_pair import compare_figures, figures_of
 from driftlab.platform.results.tables.schema import TABLES, host_columns
 from driftlab.platform.results.tables.systems import all_params, every_system
 
-# How a run is carried out and where it goes; by the determinism promise none of it reaches a table.
+# How and where a run is executed; tables do not depend on it.
 IRRELEVANT = frozenset(
     {"backend", "workers", "address", "clock", "out", "resume", "devices_per_actor", "racks", "packing", "faults"}
 )
 
 
 def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
-    """Say where two runs differ, one line each: what was asked for, then cells, then table, cell, column and row.
+    """List the differences of two runs, one line each: settings, cells, then table, cell, column and row.
 
-    Columns and parameters' defaults that the version of one run did not have are not compared.
+    Columns and defaults that the version of one run did not have are not compared.
     """
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
     lines = list(spec_differences(*_comparable(left.spec, right.spec)))
@@ -35,7 +35,7 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     lines += [f"cell '{cell}': only in {right.path}" for cell in sorted(cells[1] - cells[0])]
     for name in TABLES:
         if name == "systems":
-            continue  # the spec says the same, and there defaults that only one version knows are left out
+            continue  # the spec has the same settings, without defaults that only one version has
         tables = [run.table(name) for run in (left, right)]
         both = (left.columns(name) & right.columns(name)) - host_columns(name)
         if not both:
@@ -47,12 +47,12 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
     return lines
 
 
-def departures(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> list[str]:
-    """Say which figures of two runs differ by more than a share of the larger one; times are left out."""
+def figure_differences(a: Run | str | Path, b: Run | str | Path, tolerance: float) -> list[str]:
+    """List the figures of two runs that differ by more than a share of the larger one, except times."""
     left, right = (run if isinstance(run, Run) else open_run(run) for run in (a, b))
     cells = (set(figures_of(left)), set(figures_of(right)))
     lines = [f"{cell}: only in one of the runs" for cell in sorted(cells[0] ^ cells[1])]
-    for one in beside(left, right):
+    for one in compare_figures(left, right):
         if not one.within(tolerance):
             share = "" if one.share is None else f" ({one.share:.1%})"
             lines.append(f"{one.cell}, {one.name}: {_figure(one.first)} vs {_figure(one.second)}{share}")
@@ -64,7 +64,7 @@ def _figure(value: float | None) -> str:
 
 
 def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Write out the systems of two specs by name, so that defaults count the same however they are written."""
+    """Return two specs with their systems by name and all defaults written out."""
     left, right = ({part["name"]: part for part in every_system(spec)} for spec in (a, b))
     shared = left.keys() & right.keys()
     ours = {name: _params(part, right[name]) if name in shared else part for name, part in left.items()}
@@ -74,11 +74,11 @@ def _comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge defaults with what was given; a default of a parameter that the other version does not have is left out."""
+    """Merge defaults with given parameters, without defaults of parameters that the other version lacks."""
     slots = {}
     for family in FAMILIES:
-        mine, known = all_params(part[family]), all_params(other[family])
-        unknown = part[family].get("defaults", {}).keys() - known.keys()
+        mine, theirs = all_params(part[family]), all_params(other[family])
+        unknown = part[family].get("defaults", {}).keys() - theirs.keys()
         same = part[family]["name"] == other[family]["name"]
         kept = {key: value for key, value in mine.items() if not same or key not in unknown}
         slots[family] = {"name": part[family]["name"], **kept}
@@ -86,7 +86,7 @@ def _params(part: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 
 
 def spec_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Name every setting that differs, with both values."""
+    """Yield every setting that differs, with both values."""
     for key in sorted(set(a) | set(b), key=str):
         if not prefix and key in IRRELEVANT:
             continue
@@ -114,7 +114,7 @@ def _of_tables(a: pa.Table, b: pa.Table) -> Iterator[str]:
 
 
 def _bits(array: pa.Array) -> pa.Array:
-    """See a float as its bits, so that -0.0 differs from 0.0 and NaN equals itself."""
+    """View a float as its bits, so that -0.0 differs from 0.0 and NaN equals itself."""
     return array.view(pa.int64()) if pa.types.is_float64(array.type) else array
 
 

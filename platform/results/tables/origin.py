@@ -1,4 +1,4 @@
-"""What decided the rows of a cell, kept in the Parquet metadata of its `runs` file, so that no table changes by it."""
+"""The seal of a cell in the metadata of its `runs` file: resolved spec, code versions, file digests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import pyarrow.parquet as pq
 from driftlab.datasets.catalogue import label_of
 
 KEY = b"driftlab.seal"
-# What changes no row: names for people, the choice of cells, and how a run is carried out.
-PASSED_OVER = frozenset({"systems", "workloads", "fleets", "seeds", "bounds", "bound_rows", "summary", "size", "clock"})
+# Keys that change no row of a cell: labels, the choice of cells, and how a run is executed.
+IRRELEVANT_KEYS = frozenset(
+    {"systems", "workloads", "fleets", "seeds", "bounds", "bound_rows", "summary", "size", "clock"}
+)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Everything that decides the rows of a cell: its resolved spec and the versions of the code."""
+    """The resolved spec of a cell and the versions of the code, which determine its rows."""
 
     spec: Mapping[str, Any]
     versions: Mapping[str, Any]
@@ -34,13 +36,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class Seal:
-    """The origin of a cell, where its writer knew it, and the SHA-256 of its other files by table."""
+    """The origin of a cell, if its writer recorded one, and the SHA-256 of its other files by table."""
 
     origin: Origin | None
     files: Mapping[str, str]
 
 
-def sealed(table: pa.Table, seal: Seal) -> pa.Table:
+def with_seal(table: pa.Table, seal: Seal) -> pa.Table:
     """Put a seal into the metadata of a `runs` table."""
     origin = None if seal.origin is None else {**asdict(seal.origin), "hash": seal.origin.digest}
     text = json.dumps({"origin": origin, "files": dict(seal.files)}, sort_keys=True)
@@ -51,9 +53,9 @@ def seal_of(file: Path) -> Seal | None:
     """Read the seal of a `runs` file; None if an older driftlab wrote the file or the seal is damaged."""
     try:
         found = json.loads((pq.read_schema(file).metadata or {})[KEY])
-        given = found["origin"]
-        origin = None if given is None else Origin(dict(given["spec"]), dict(given["versions"]))
-        if origin is not None and origin.digest != given["hash"]:
+        recorded = found["origin"]
+        origin = None if recorded is None else Origin(dict(recorded["spec"]), dict(recorded["versions"]))
+        if origin is not None and origin.digest != recorded["hash"]:
             return None
         return Seal(origin, dict(found["files"]))
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -66,15 +68,15 @@ def digest_of(file: Path) -> str:
 
 
 def cell_spec(spec: Mapping[str, Any], system: str, workload: str, fleet: str, seed: int) -> dict[str, Any]:
-    """Narrow the resolved spec of a run to what decides one cell; KeyError for a cell that the spec does not list."""
+    """Return the part of a run's spec that determines one cell; KeyError if the cell is not in it."""
     rows = {part["name"]: part for part in [*spec["systems"], *(spec.get("bound_rows") or ())]}
     workloads = {part.get("alias") or label_of(part["name"]): part for part in spec["workloads"]}
     fleets = {part["name"]: part for part in spec["fleets"]}
     if seed not in spec["seeds"]:
         raise KeyError(seed)
-    common = {key: value for key, value in spec.items() if key not in PASSED_OVER}
+    common = {key: value for key, value in spec.items() if key not in IRRELEVANT_KEYS}
     if isinstance(compute := common.get("compute"), Mapping):
         common["compute"] = {key: value for key, value in compute.items() if key != "gpus_per_actor"}
     own = {"system": rows[system], "workload": workloads[workload], "fleet": fleets[fleet], "seed": seed}
-    plain: dict[str, Any] = json.loads(json.dumps({**common, **own}))  # as the seal gives it back
+    plain: dict[str, Any] = json.loads(json.dumps({**common, **own}))  # as it is read from the seal
     return plain

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SPEC_CURE = "Put back what was changed, or start the experiment again."
+SPEC_FIX = "Undo the changes in this file, or start the experiment again."
 UNKNOWN_COLUMN, UNKNOWN_TABLE = r'[Cc]olumn (?:named )?"([^"]+)"', r"Table with name (\w+)"  # in DuckDB's messages
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder; every call reads what is complete at that moment, so a run can be watched while it goes on."""
+    """A run folder; every call reads the cells complete at that moment, also of an unfinished run."""
 
     path: Path
-    spec: Mapping[str, Any]  # what was asked for
+    spec: Mapping[str, Any]  # the request with every default
     info: Mapping[str, Any]  # versions, host and seeds
 
     def table(self, name: str) -> pa.Table:
-        """Read one table over all complete cells, in the order of their names, with the columns of today's schema.
+        """Read one table over all complete cells, sorted by name, with the columns of the present schema.
 
         A view (`scores`, `class_scores`) is a table with the system, workload, fleet, seed and bound of every row.
         """
@@ -52,14 +52,14 @@ class Run:
             return _with_identity(self.table(VIEWS[name]), self.table("runs"))
         if name not in TABLES:
             raise unknown_name("table", name, [*TABLES, *VIEWS, *SEARCH_TABLES])
-        only = () if name == "runs" else ("cell",)  # a ninth of the time of the whole row
+        only = () if name == "runs" else ("cell",)  # one column takes 11 % of the time of the whole row
         runs = [_read(file, "runs", self.path, only) for file in files_of(self.path / "tables", "runs")]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()
 
     def _part(self, name: str, cell: str) -> pa.Table:
-        """Read the rows of one cell; a table that the cell's writer did not have is empty."""
+        """Read the rows of one cell; empty if the version that wrote the cell had no such table."""
         tables = self.path / "tables"
         file = table_file(tables, name, cell)
         if not file.exists():
@@ -69,11 +69,11 @@ class Run:
         return _read(file, name, self.path)
 
     def versions(self) -> list[str]:
-        """Name the schema versions that the cells were written with."""
+        """List the schema versions of the cells."""
         return sorted({written_by(file) for file in files_of(self.path / "tables", "runs")}, key=ordered)
 
     def columns(self, name: str) -> set[str]:
-        """Name today's columns of a table that the versions had which wrote the run; none if they had no such table."""
+        """Return the columns of a table that are in both the present schema and every file of the run."""
         schemas = [pq.read_schema(file).names for file in files_of(self.path / "tables", name)]
         return set(TABLES[name].names).intersection(*schemas) if schemas else set()
 
@@ -82,46 +82,46 @@ class Run:
         return self.table(name).to_pandas()
 
     def sql(self, query: str) -> pa.Table:
-        """Ask in SQL (DuckDB); every table and view has its name."""
+        """Run an SQL query (DuckDB) on the tables and views, which have their names."""
         import duckdb
 
         with duckdb.connect() as connection:
             columns: dict[str, None] = {}
             for name in (*TABLES, *VIEWS, *SEARCH_TABLES):
-                if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # a table that is not asked for is not read
+                if re.search(rf"\b{name}\b", query, re.IGNORECASE):  # read only the tables that the query names
                     connection.register(name, table := self.table(name))
                     columns |= dict.fromkeys(table.column_names)
             try:
                 return connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
-                raise RequestError(f"The query cannot be answered: {_sql_fault(str(error), columns)}") from error
+                raise RequestError(f"The query failed: {_sql_fault(str(error), columns)}") from error
 
 
 class Tables:
-    """A run's tables as pandas frames, each read once: what reports and claims compute from."""
+    """A run's tables as pandas frames, each read once, with a cache of results computed from them."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._frames: dict[str, pd.DataFrame] = {}
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
 
     def frame(self, name: str) -> pd.DataFrame:
-        """Read a table, or return the one read before, which must not be changed."""
+        """Return a table, read at most once; callers must not change it."""
         if name not in self._frames:
             self._frames[name] = self.run.frame(name)
         return self._frames[name]
 
     def once(self, make: Callable[Concatenate[Tables, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Compute something from these tables, or return what was computed before, which must not be changed."""
+        """Return the result of a function of these tables, called at most once; callers must not change it."""
         key = (make, args, tuple(kwargs.items()))
-        if key not in self._made:
-            self._made[key] = make(self, *args, **kwargs)
-        found: T = self._made[key]
+        if key not in self._results:
+            self._results[key] = make(self, *args, **kwargs)
+        found: T = self._results[key]
         return found
 
 
 def _sql_fault(message: str, columns: Collection[str]) -> str:
-    """Shorten a message of DuckDB; of an unknown column or table keep the first line, and add the name to use."""
+    """Shorten a message of DuckDB; for an unknown column or table, one line and the new name."""
     column, table = (re.search(pattern, message) for pattern in (UNKNOWN_COLUMN, UNKNOWN_TABLE))
     hint = name_hint(column[1], columns) if column else ""
     if table:
@@ -130,13 +130,13 @@ def _sql_fault(message: str, columns: Collection[str]) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run folder; what is not one, or is damaged, is refused with the file and the cure."""
+    """Open a run folder; DataError with the file and the fix if it is damaged or no run folder."""
     folder = Path(path).expanduser().absolute()
     return Run(path=folder, spec=read_spec(folder), info=read_info(folder))
 
 
 def newest_run(start: str | Path = ".") -> Path:
-    """Find the newest run in `runs/` of a folder, or of the nearest one above it that has runs."""
+    """Return the newest run in `runs/` of a folder, or of the nearest parent that has runs."""
     here = Path(start).absolute()
     for folder in (here, *here.parents):
         specs = sorted((folder / "runs").glob("*/spec.yaml"), key=lambda file: file.stat().st_mtime)
@@ -148,25 +148,25 @@ def newest_run(start: str | Path = ".") -> Path:
 
 
 def read_spec(folder: Path) -> Mapping[str, Any]:
-    """Read what a run was asked to run; keys that the shape of a request does not have may be of another version."""
+    """Read the spec of a run; unknown keys are allowed, since another version may have written them."""
     from driftlab.platform.core.spec import Spec
 
     document = read_request(folder)
-    experiment = document.get("experiment")  # of a search, which has settings of its own beside it
+    experiment = document.get("experiment")  # of a search, whose spec has further settings
     whole = {**experiment, **document} if isinstance(experiment, dict) else document
-    _check_shape(whole, Spec, folder / "spec.yaml", SPEC_CURE)
+    _check_shape(whole, Spec, folder / "spec.yaml", SPEC_FIX)
     return document
 
 
 def read_request(folder: Path) -> dict[str, Any]:
-    """Read the `spec.yaml` of a run as it stands; an edited one may have systems that are not written out."""
+    """Read the `spec.yaml` of a run unchanged; an edited one may have systems without all parameters."""
     import yaml
 
     from driftlab.platform.core.documents import read_text, read_yaml
 
     if not folder.is_dir():
-        what = "a file" if folder.exists() else "not there"
-        raise DataError(f"No run folder at '{folder}': it is {what}. Give a folder that `driftlab run` made.")
+        fault = "is a file" if folder.exists() else "does not exist"
+        raise DataError(f"No run folder at '{folder}': it {fault}. Give a folder that `driftlab run` made.")
     _refuse_other_versions(folder)
     file = folder / "spec.yaml"
     try:
@@ -177,19 +177,19 @@ def read_request(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RequestError) as error:
         raise DataError(f"'{file}' cannot be read ({first_line(error)}). Start the experiment again.") from error
-    return _mapping(spec, file, "mapping of settings", SPEC_CURE)
+    return _mapping(spec, file, "mapping of settings", SPEC_FIX)
 
 
 def _refuse_other_versions(folder: Path) -> None:
     """Refuse a folder whose tables have another major version: its spec may have another shape too."""
     for file in (*files_of(folder / "tables", "runs")[:1], *files_of(folder / "tables", "trials")[:1]):
-        with suppress(OSError, pa.ArrowException):  # a damaged file is refused where its table is read
-            if file.is_file():  # opening a pipe would wait for ever
+        with suppress(OSError, pa.ArrowException):  # reading its table refuses a damaged file
+            if file.is_file():  # opening a pipe would block
                 check_version(written_by(file), folder)
 
 
 def read_info(folder: Path) -> Mapping[str, Any]:
-    """Read on what a run was made."""
+    """Read versions, host and seeds of a run."""
     from driftlab.platform.core.documents import read_json, read_text
     from driftlab.platform.core.spec import Info
 
@@ -197,45 +197,45 @@ def read_info(folder: Path) -> Mapping[str, Any]:
     try:
         info = read_json(read_text(file))
     except FileNotFoundError:
-        return {}  # a run that was killed between its spec and this file: it knows what was asked, not yet where
+        return {}  # the run was killed after it wrote its spec and before this file
     except (OSError, ValueError, DataError) as error:
-        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
-    cure = f"Remove it: {_cure(folder)}"
-    document = _mapping(info, file, "JSON object", cure)
-    _check_shape(document, Info, file, cure)
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_fix(folder)}") from error
+    fix = f"Remove it: {_fix(folder)}"
+    document = _mapping(info, file, "JSON object", fix)
+    _check_shape(document, Info, file, fix)
     return document
 
 
-def _mapping(document: Any, file: Path, kind: str, cure: str) -> dict[str, Any]:
+def _mapping(document: Any, file: Path, kind: str, fix: str) -> dict[str, Any]:
     """Return a document that is a mapping."""
     if not isinstance(document, dict):
-        raise DataError(f"'{file}' is not a {kind}. {cure}")
+        raise DataError(f"'{file}' is not a {kind}. {fix}")
     return document
 
 
-def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path, cure: str) -> None:
-    """Refuse a document of another shape; keys that the model does not have may be those of another version."""
+def _check_shape(document: Mapping[str, Any], model: type[BaseModel], file: Path, fix: str) -> None:
+    """Refuse a document of another shape; unknown keys, perhaps of another version, are allowed."""
     from driftlab.platform.core.documents import shape_fault
 
     if fault := shape_fault(model, document, lenient=True):
-        raise DataError(f"'{file}' cannot be read ({fault}). {cure}")
+        raise DataError(f"'{file}' cannot be read ({fault}). {fix}")
 
 
 def _with_identity(rows: pa.Table, runs: pa.Table) -> pa.Table:
-    """Add to every row of a table what its cell is, in front."""
+    """Insert the columns that identify the cell in front of every row of a table."""
     places = pc.index_in(rows["cell"], runs["cell"].combine_chunks())
-    known = {name: runs[name].combine_chunks().take(places) for name in IDENTITY}
-    return pa.table({"cell": rows["cell"], **known, **{name: rows[name] for name in rows.column_names[1:]}})
+    identity = {name: runs[name].combine_chunks().take(places) for name in IDENTITY}
+    return pa.table({"cell": rows["cell"], **identity, **{name: rows[name] for name in rows.column_names[1:]}})
 
 
 def _read(file: Path, table: str, folder: Path, only: Sequence[str] = ()) -> pa.Table:
     try:
         return read_file(file, table, only)
     except FileNotFoundError:
-        raise DataError(f"'{file}' is missing though its cell is complete. {_cure(folder)}") from None
+        raise DataError(f"'{file}' is missing though its cell is complete. {_fix(folder)}") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_cure(folder)}") from error
+        raise DataError(f"'{file}' cannot be read ({first_line(error)}). {_fix(folder)}") from error
 
 
-def _cure(folder: Path) -> str:
+def _fix(folder: Path) -> str:
     return f"`{as_typed('driftlab', 'run', '--resume', folder)}` writes it again."

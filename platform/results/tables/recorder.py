@@ -1,4 +1,4 @@
-"""The one place that writes tables: whole files per cell, in an order that makes any interruption harmless."""
+"""Writes the tables of a run: whole files per cell, in an order that makes interruptions harmless."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from driftlab.errors import DataError
 from driftlab.platform.core.files import atomic_write
 from driftlab.platform.core.records import Columns, Reply, Rows
 from driftlab.platform.results.tables.columns import SCHEMA_VERSION, ordered
-from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, sealed
+from driftlab.platform.results.tables.origin import Origin, Seal, digest_of, seal_of, with_seal
 from driftlab.platform.results.tables.schema import TABLES, version_of
 
-FAILED = "it had failed"  # why a cell runs again although nothing is wrong with its files
+FAILED = "it had failed"  # why a cell runs again although its files are intact
 OTHERS = tuple(name for name in TABLES if name != "runs")  # tables of a cell that are written before its `runs`
 NAME_LIMIT = 100  # of a file's stem; file systems allow 255 bytes for everything
 
 
 class Recorder:
-    """Write the tables of one run; a cell is complete when its `runs` file is there, which is written last."""
+    """Writes the tables of one run; a cell is complete once it has a `runs` file, which is written last."""
 
     def __init__(self, directory: str) -> None:
         self._tables = Path(directory).absolute() / "tables"
 
     def write(self, cell: str, rows: Rows, origin: Origin | None = None) -> Reply:
-        """Replace everything that is recorded of a cell; the facts are the number of rows per table.
+        """Replace all tables of a cell; the facts of the reply are the number of rows per table.
 
-        Rows keep the order they come in. The cell's name need not be a column of the chunks: it is filled in. The
-        `runs` file holds the cell's origin and the digests of its other files.
+        Rows keep their order. The column `cell` is filled in if the chunks lack it. The `runs` file holds the cell's
+        origin and the digests of its other files.
         """
         if unknown := set(rows) - set(TABLES):
             raise ValueError(f"no such table: {', '.join(sorted(unknown))}; the schema has {', '.join(TABLES)}")
@@ -43,29 +43,23 @@ class Recorder:
         if len(tables["runs"]) != 1:
             raise ValueError(f"cell '{cell}' has {len(tables['runs'])} rows for table 'runs', it must have one")
         last = table_file(self._tables, "runs", cell)
-        _remove(last)
+        if last.exists():
+            last.unlink()
+            _sync(last.parent)
         digests = {}
         for name in OTHERS:
             write_table(tables[name], file := table_file(self._tables, name, cell))
             digests[name] = digest_of(file)
-        write_table(sealed(tables["runs"], Seal(origin, digests)), last)
+        write_table(with_seal(tables["runs"], Seal(origin, digests)), last)
         return Reply(facts={name: len(table) for name, table in tables.items()})
 
 
-def finished(directory: str) -> set[str]:
-    """Name the cells that ended well and whose files are all readable and as written; resume repeats every other.
+def reason_to_repeat(tables: Path, cell: str) -> str | None:
+    """Return why a cell with a `runs` file must run again on resume; None if all its files can be kept.
 
-    A cell of another minor schema version or with other columns counts as not finished: a run must not mix both. One of
-    another major version raises DataError, so that nothing of it is overwritten.
+    A cell of another minor schema version or with other columns runs again, as a run must not mix versions. Another
+    major version raises DataError, so that its files are not overwritten.
     """
-    tables = Path(directory) / "tables"
-    rows = [_readable(file, "runs") for file in files_of(tables, "runs")]
-    cells = [row["cell"][0].as_py() for row in rows if row is not None and len(row)]
-    return {cell for cell in cells if doubt(tables, cell) is None}
-
-
-def doubt(tables: Path, cell: str) -> str | None:
-    """Say why a cell that has a `runs` file must run again; None if all its files can be kept."""
     file = table_file(tables, "runs", cell)
     row = _readable(file, "runs")
     if row is None or len(row) != 1:
@@ -75,18 +69,18 @@ def doubt(tables: Path, cell: str) -> str | None:
     if row["status"][0].as_py() != "done":
         return FAILED
     if (version := written_by(file)) != SCHEMA_VERSION:
-        return f"its tables have schema version {version}, today's is {SCHEMA_VERSION}"
+        return f"its tables have schema version {version}, the present one is {SCHEMA_VERSION}"
     seal = seal_of(file)
     if seal is None:
-        return "an older driftlab wrote it, which did not record what decided its rows"
+        return "an older driftlab wrote it, without its spec and code versions"
     if row.schema.names != _columns(file):
-        return "its tables have other columns than today's"
+        return "its tables have other columns than the present schema"
     wrong = (name for name in OTHERS if not _as_written(table_file(tables, name, cell), name, seal))
     return next((f"its '{name}' file is missing, damaged or not the one that was written" for name in wrong), None)
 
 
 def _as_written(file: Path, table: str, seal: Seal) -> bool:
-    """Tell whether a file is the one that was written, with today's columns."""
+    """Return whether a file is unchanged and has the present columns."""
     if _readable(file, table) is None or digest_of(file) != seal.files.get(table):
         return False
     return bool(_columns(file) == TABLES[table].names)
@@ -98,7 +92,7 @@ def _columns(file: Path) -> list[str]:
 
 
 def files_of(tables: Path, table: str) -> list[Path]:
-    """List the files of a table; DataError for a link that leads nowhere or to itself, which would look empty."""
+    """List the files of a table; DataError if its folder is a broken link, which would list as empty."""
     for folder in (tables, tables / table):
         if not folder.is_dir() and (folder.is_symlink() or folder.exists()):
             raise DataError(f"'{folder}' is a link or a file, not a folder of tables. Put the folder back.")
@@ -106,7 +100,7 @@ def files_of(tables: Path, table: str) -> list[Path]:
 
 
 def table_file(tables: Path, table: str, cell: str) -> Path:
-    """Name a cell's file: readable where the cell's name can be a file name, and never the same for two cells."""
+    """Return a cell's file: unique per cell, and readable if the cell's name is a valid file name."""
     stem = re.sub(r"[^A-Za-z0-9.=+-]+", "_", cell).strip("._")[:NAME_LIMIT]
     if not stem or stem != cell:
         stem = f"{stem}-{hashlib.sha256(cell.encode()).hexdigest()[:8]}"
@@ -114,13 +108,13 @@ def table_file(tables: Path, table: str, cell: str) -> Path:
 
 
 def read_file(file: Path, table: str, only: Sequence[str] = ()) -> pa.Table:
-    """Read one file whole or these columns, checksums included, in today's schema (else OSError, ArrowException).
+    """Read a file or some of its columns in the present schema; OSError or ArrowException if damaged.
 
-    A nullable column that the file lacks is null, one that is not known is left out. Another major version raises
+    A nullable column that the file lacks is null, an unknown column is left out. Another major version raises
     DataError.
     """
     if file.exists() and not file.is_file():
-        raise OSError(f"'{file.name}' is no regular file")  # opening a pipe would wait for ever
+        raise OSError(f"'{file.name}' is no regular file")  # opening a pipe would block
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
         found, schema = parquet.schema_arrow, TABLES[table]
         _check(found, table, file)
@@ -138,12 +132,12 @@ def written_by(file: Path) -> str:
 
 
 def check_version(version: str, folder: Path) -> None:
-    """Refuse a folder with tables of another major version; a text that is no version is left to `read_file`."""
+    """Refuse a folder with tables of another major version; `read_file` refuses a text that is no version."""
     ours, theirs = ordered(SCHEMA_VERSION)[0], ordered(version)[0]
     if theirs not in (0, ours):
         raise DataError(
-            f"'{folder}' has tables of schema version {version}, and this driftlab reads {ours}.x: read them with the "
-            "driftlab that wrote them, whose version and commit are in run.json."
+            f"'{folder}' has tables of schema version {version}, and this driftlab reads {ours}.x. Read them with the "
+            "driftlab that wrote them; its version and commit are in run.json."
         )
 
 
@@ -164,11 +158,12 @@ def _check(found: pa.Schema, table: str, file: Path) -> None:
     if missing:
         raise pa.ArrowInvalid(f"column '{missing[0]}' is missing, which a '{table}' table always has")
     if wrong:
-        raise pa.ArrowInvalid(f"column '{wrong[0]}' is {found.field(wrong[0]).type}, not what a '{table}' table has")
+        field = TABLES[table].field(wrong[0])
+        raise pa.ArrowInvalid(f"column '{field.name}' is {found.field(field.name).type} instead of {field.type}")
 
 
 def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:
-    """Turn chunks of columns into one Arrow table of exactly the schema; NaN becomes null: it was not measured."""
+    """Join chunks of columns to one Arrow table of the schema; NaN (not measured) becomes null."""
     schema = TABLES[table]
     named = [{"cell": cell, **chunk} for chunk in chunks]
     lengths = [_rows(table, schema, chunk) for chunk in named]
@@ -180,7 +175,7 @@ def as_table(table: str, cell: str, chunks: Sequence[Columns]) -> pa.Table:
 
 
 def _rows(table: str, schema: pa.Schema, chunk: Columns) -> int:
-    """Count the rows of a chunk; one that holds scalars alone is a row."""
+    """Count the rows of a chunk; a chunk of scalars is one row."""
     if unknown := set(chunk) - set(schema.names):
         raise ValueError(f"table '{table}' has no column {', '.join(sorted(unknown))}")
     lengths = {name: len(values) for name, values in chunk.items() if not _is_scalar(values)}
@@ -200,7 +195,7 @@ def _column(table: str, field: pa.Field, parts: Sequence[Any], lengths: Sequence
 
 
 def _join(parts: Sequence[Any], lengths: Sequence[int]) -> pa.Array:
-    """Put one column's chunks end to end; a thousand devices send many small ones, so never one conversion for each."""
+    """Concatenate the chunks of a column in one conversion: a thousand devices send many small chunks."""
     if all(map(_is_scalar, parts)):
         values = pa.array([_plain(part) for part in parts], from_pandas=True)
         return values.take(pa.array(np.repeat(np.arange(len(parts)), lengths)))
@@ -218,16 +213,16 @@ def _plain(value: Any) -> Any:
 
 
 def _convert(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Widen numbers, and nothing else: a fraction never becomes a count, nor a number a text."""
-    given = array.type
-    number = pa.types.is_integer(given) or (pa.types.is_floating(given) and pa.types.is_floating(kind))
+    """Cast to a wider number type only: a fraction never becomes a count, nor a number a text."""
+    current = array.type
+    number = pa.types.is_integer(current) or (pa.types.is_floating(current) and pa.types.is_floating(kind))
     if (
-        given == kind
-        or pa.types.is_null(given)
+        current == kind
+        or pa.types.is_null(current)
         or (number and (pa.types.is_integer(kind) or pa.types.is_floating(kind)))
     ):
         return array.cast(kind)
-    raise TypeError(f"values are {given}")
+    raise TypeError(f"values are {current}")
 
 
 def _is_scalar(values: Any) -> bool:
@@ -244,19 +239,13 @@ def _readable(file: Path, table: str) -> pa.Table | None:
 
 
 def write_table(table: pa.Table, file: Path) -> None:
-    """Let the file appear at once and only when its bytes are on the disk; the same table gives the same bytes."""
+    """Write a file atomically and durably; the same table gives the same bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as draft, draft.open("wb") as sink:
         pq.write_table(table, sink, compression="zstd", compression_level=3, write_page_checksum=True)
         sink.flush()
         os.fsync(sink.fileno())
     _sync(file.parent)
-
-
-def _remove(file: Path) -> None:
-    if file.exists():
-        file.unlink()
-        _sync(file.parent)
 
 
 def _sync(folder: Path) -> None:

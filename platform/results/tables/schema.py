@@ -1,7 +1,7 @@
-"""Every table of a run: columns, types, units and meaning; docs/tables.md is printed from here.
+"""Every table of a run: columns, types, units and meaning; source of docs/tables.md.
 
-Host columns (name begins with `host_`) hold what this machine happened to do; every other column depends on the
-experiment and its seed alone, and two runs of the same thing agree on it to the last bit.
+Host columns (name begins with `host_`) hold measurements of the host; every other column depends only on the
+experiment and its seed, and is bit-identical in repeated runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from driftlab.platform.results.tables.columns import (
     note,
     table_of,
 )
-from driftlab.platform.results.tables.facts import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
+from driftlab.platform.results.tables.detail_tables import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
@@ -42,14 +42,14 @@ _PURPOSES = {
 }
 
 
-def _split(null: str) -> list[pa.Field]:
-    """Describe what energy was spent on; the parts add up to `energy_j`."""
-    return [column(f"{name}_j", REAL, f"part of it: {what}", "J", null=null) for name, what in _PURPOSES.items()]
+def _energy_columns(null: str) -> list[pa.Field]:
+    """Describe the columns of energy by purpose, which add up to `energy_j`."""
+    return [column(f"{name}_j", REAL, f"part of it: {purpose}", "J", null=null) for name, purpose in _PURPOSES.items()]
 
 
 _FAILED = "the cell failed"
-_GIVEN = "applications were only given shares"
-_NOT_RUN = f"{_GIVEN} or {_FAILED}"
+_ALLOCATED_ONLY = "applications were only given shares"
+_NOT_RUN = f"{_ALLOCATED_ONLY} or {_FAILED}"
 _NO_TRUTH = "the stream has no truth"
 
 _RUNS = table_of(
@@ -84,7 +84,7 @@ _RUNS = table_of(
     column("uplink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
     column("downlink_kbps", REAL, "mean per device over the session", "kbit/s", null=_NOT_RUN),
     column("energy_j", REAL, "energy of all devices", "J", null=_NOT_RUN),
-    *_split(_NOT_RUN),
+    *_energy_columns(_NOT_RUN),
     column("updates", COUNT, "updates that devices accepted", "updates", null=_NOT_RUN),
     column("student", TEXT, "network on the devices, or one per application", null=_FAILED),
     column("teacher", TEXT, "teacher that labels the samples", null="there is none"),
@@ -248,7 +248,7 @@ _VARIANTS = table_of(
     column("macs", COUNT, "multiply-accumulates for one frame", "MAC", null="not counted"),
 )
 
-_UNKNOWN = f"it is no procedural street, or {_GIVEN}"
+_UNKNOWN = f"it is no procedural street, or {_ALLOCATED_ONLY}"
 
 _DEVICES = table_of(
     "devices",
@@ -259,13 +259,13 @@ _DEVICES = table_of(
     column("stream_seed", COUNT, "seed of the stream of its (first) application"),
     column("static_scene", FLAG, "whether that stream has one scene, before a stationary camera", null=_UNKNOWN),
     column("appearance_drift", FLAG, "whether light and weather of its scenes change", null=_UNKNOWN),
-    column("frames", COUNT, "frames of its camera", "frames", null=_GIVEN),
-    column("processed", COUNT, "frames its model ran on", "frames", null=_GIVEN),
-    column("busy_s", REAL, "virtual time spent computing", "s", null=_GIVEN),
-    column("energy_j", REAL, "energy of the device", "J", null=_GIVEN),
-    *_split(_GIVEN),
+    column("frames", COUNT, "frames of its camera", "frames", null=_ALLOCATED_ONLY),
+    column("processed", COUNT, "frames its model ran on", "frames", null=_ALLOCATED_ONLY),
+    column("busy_s", REAL, "virtual time spent computing", "s", null=_ALLOCATED_ONLY),
+    column("energy_j", REAL, "energy of the device", "J", null=_ALLOCATED_ONLY),
+    *_energy_columns(_ALLOCATED_ONLY),
     column("memory_bytes", BYTES, "memory that its applications share", "B"),
-    column("peak_memory_bytes", BYTES, "peak memory of inference and training", "B", null=_GIVEN),
+    column("peak_memory_bytes", BYTES, "peak memory of inference and training", "B", null=_ALLOCATED_ONLY),
     column(
         "working_memory_bytes",
         BYTES,
@@ -273,9 +273,11 @@ _DEVICES = table_of(
         "weights twice, as one copy runs while the other is patched",
         "B",
     ),
-    column("uplink_bytes", BYTES, "sent, with retransmissions", "B", null=_GIVEN),
-    column("downlink_bytes", BYTES, "received, with retransmissions", "B", null=_GIVEN),
-    column("score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_GIVEN}"),
+    column("uplink_bytes", BYTES, "sent, with retransmissions", "B", null=_ALLOCATED_ONLY),
+    column("downlink_bytes", BYTES, "received, with retransmissions", "B", null=_ALLOCATED_ONLY),
+    column(
+        "score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_ALLOCATED_ONLY}"
+    ),
 )
 
 _SNAPSHOTS = table_of(
@@ -310,16 +312,16 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
 )
 
 VIEWS: Mapping[str, str] = MappingProxyType({"scores": "frames", "class_scores": "classes"})  # view -> its table
-IDENTITY = ("system", "workload", "fleet", "seed", "bound")  # what a view adds to every row
+IDENTITY = ("system", "workload", "fleet", "seed", "bound")  # columns that a view adds to every row
 
 
 def host_columns(table: str) -> frozenset[str]:
-    """Name the columns that two runs of the same thing need not agree on."""
+    """Return the columns that may differ between repeated runs."""
     return frozenset(name for name in TABLES[table].names if name.startswith(HOST))
 
 
 def version_of(schema: pa.Schema) -> str:
-    """Read the schema version that a file was written with; empty if it is no table of a run."""
+    """Read the schema version of a file; empty if it is no table of a run."""
     return note(schema, "driftlab.schema")
 
 
@@ -367,7 +369,7 @@ This page is printed by `python -m driftlab.platform.results.tables.schema`.
 
 
 def page() -> str:
-    """Write docs/tables.md."""
+    """Return the text of docs/tables.md."""
     parts = [_PREAMBLE]
     for name, schema in {**TABLES, **SEARCH_TABLES}.items():
         parts.append(f"\n## `{name}`\n\n{note(schema, 'meaning')}\n")

@@ -1,4 +1,4 @@
-"""The tables of a search: its trials, their settings, and what each measured."""
+"""Tables of a search: trials, settings and measures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Metric:
 
     meaning: str
     unit: str = ""
-    at_end: bool = False  # whether a cell knows it at its end alone
+    at_end: bool = False  # whether it is known only at the end of a cell
     needs_truth: bool = False
 
 

@@ -28,7 +28,7 @@ EXPERIMENTS, SETS = "platform/lab/experiments", "platform/lab/sets.yaml"
 
 
 def code_digest(parts: Sequence[str] = CELLS, package: Path = PACKAGE) -> str:
-    """Hash the Python files of these parts of the package, by their paths in it and their content."""
+    """Hash the paths and the content of the Python files in these parts of the package."""
     seen = hashlib.sha256()
     for part in parts:
         place = package / part
@@ -40,23 +40,23 @@ def code_digest(parts: Sequence[str] = CELLS, package: Path = PACKAGE) -> str:
 
 
 def experiment_digest(name: str, size: str | None, package: Path = PACKAGE) -> str | None:
-    """Hash the content of an experiment's file at a size, with the named sets; None if there is none.
+    """Hash the content of an experiment's file at a size, with the sets; None if there is no such file.
 
     Comments and the summary do not count. Defaults count as code.
     """
-    asked = _asked(name, size, package)
-    if not asked:
+    content = _content(name, size, package)
+    if not content:
         return None
     sets = read_yaml(read_text(package / SETS))
-    return hashlib.sha256(json.dumps([asked, sets], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([content, sets], sort_keys=True).encode()).hexdigest()
 
 
-def _asked(name: str, size: str | None, package: Path) -> list[object]:
-    """List the content of an experiment's file at a size, then that of the file that it `extends`."""
+def _content(name: str, size: str | None, package: Path) -> list[object]:
+    """List the content of an experiment's file at a size, then that of the files that it `extends`."""
     file = package / EXPERIMENTS / f"{name}.yaml"
     if not file.is_file():
         return []
     document = read_yaml(read_text(file))
     sizes, base = document.pop("sizes", {}), document.get("extends")
     usual = {key: value for key, value in document.items() if key not in ("size", "summary")}
-    return [usual, sizes.get(size), *(_asked(base, size, package) if base else ())]
+    return [usual, sizes.get(size), *(_content(base, size, package) if base else ())]

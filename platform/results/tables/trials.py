@@ -28,7 +28,7 @@ def write_trial(directory: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def trial_key(trial: Mapping[str, Any]) -> dict[str, Any]:
-    """Say which trial a row belongs to."""
+    """Return the key of a trial: its stage and number."""
     return {"stage": trial["stage"], "trial": trial["trial"]}
 
 
@@ -41,7 +41,7 @@ def read_trials(directory: Path, table: str = "trials") -> pa.Table:
 
 
 def _counts(directory: Path, file: Path) -> bool:
-    """Tell whether the trial of a file is complete."""
+    """Return whether the trial of a file is complete."""
     return (directory / "tables" / "trials" / file.name).is_file()
 
 

@@ -24,17 +24,17 @@ BOUNDS: Mapping[str, str] = {
     "best_static": "bound: best static model",
     "oracle": "bound: per-window oracle",
 }
-TOLD = 3  # settings described in sentences; the table holds all
+MAX_SENTENCES = 3  # settings described in sentences; the table holds all
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Column:
-    """Heading of a column; `look` is strong, quiet or empty."""
+    """Heading of a column; `emphasis` is strong, quiet or empty."""
 
     title: str
     unit: str = ""
-    look: str = ""
+    emphasis: str = ""
 
     @property
     def named(self) -> str:
@@ -64,7 +64,7 @@ class Part:
 
     columns: Sequence[Column]
     rows: Sequence[Row]
-    words: Sequence[str]
+    sentences: Sequence[str]
     note: str
     warnings: Sequence[str] = ()  # printed in the terminal too
 
@@ -83,7 +83,7 @@ def by_system(view: View, line: Callable[[str, str, pd.DataFrame], T]) -> list[T
     return [
         line(setting, system, own)
         for setting in sorted(set(runs["setting"]))
-        for system in view.looks
+        for system in view.styles
         if len(own := runs[(runs["setting"] == setting) & (runs["system"] == system)])
     ]
 
@@ -113,11 +113,6 @@ def score(found: Estimate | None) -> str:
 def half(found: Estimate, scale: float = 1.0, digits: int = 3) -> str:
     """Format half of an interval; empty for one value, which has no interval."""
     return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{digits}f}"
-
-
-def signed(value: float) -> str:
-    """Format a difference with its sign."""
-    return f"{value:+.3f}".replace("-", "\u2212")
 
 
 def percent(found: Estimate | None) -> str:

@@ -42,7 +42,7 @@ class ScoreLine:
     setting: str
     system: str
     bound: str | None
-    measure: str  # what the score is
+    measure: str  # name of the score
     score: Estimate | None
     gain: Gain | None  # over the system that others are compared with
     uplink_kbps: float | None
@@ -58,8 +58,8 @@ def show(view: View) -> Part | None:
     if runs.empty or (len(view.runs) and not view.runs["frames"].notna().any()):
         return None
     found = lines(view)
-    what = " or ".join(dict.fromkeys(line.measure for line in found))
-    note = NOTE.format(what, reference(view) or "no adaptation")
+    measures = " or ".join(dict.fromkeys(line.measure for line in found))
+    note = NOTE.format(measures, reference(view) or "no adaptation")
     return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
 
 
@@ -86,12 +86,12 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> S
     )
 
 
-def _columns(what: str) -> list[Column]:
+def _columns(score_name: str) -> list[Column]:
     return [
-        Column(what, look="strong"),
+        Column(score_name, emphasis="strong"),
         Column("gain"),
         Column("verdict"),
-        Column("n", look="quiet"),
+        Column("n", emphasis="quiet"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
         Column("energy", "J"),

@@ -10,7 +10,7 @@ from driftlab.platform.results import stats
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.relations.sharing import allocations, decisions
 from driftlab.platform.results.report.summary.base import (
-    TOLD,
+    MAX_SENTENCES,
     Column,
     Part,
     Row,
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    Column("accuracy", look="strong"),
-    Column("frames", "% of the stream", look="strong"),
+    Column("accuracy", emphasis="strong"),
+    Column("frames", "% of the stream", emphasis="strong"),
     Column("waits", "% of the time"),
     Column("paged", "MB"),
     Column("energy", "J"),
     Column("decision", "ms"),
-    Column("n", look="quiet"),
+    Column("n", emphasis="quiet"),
 )
 NOTE = (
     "Means over n seeds of the allocations per window and application. Accuracy: test accuracy of the networks that "
@@ -51,7 +51,7 @@ class SharingLine:
     system: str
     bound: str | None
     apps: float | None  # on a device at a time
-    accuracy: Estimate | None  # of what ran
+    accuracy: Estimate | None  # of the networks that ran
     frames: Estimate | None  # processed share of the stream
     waits: Estimate | None  # share of the windows of all applications
     paged_mb: float | None  # per device
@@ -67,8 +67,12 @@ def show(view: View) -> Part | None:
     if not (shares.groupby("cell")["app"].nunique() > 1).any() and not waits.any():
         return None
     found = lines(view)
-    words = [_in_words([line for line in found if line.setting == setting]) for setting in view.settings()[:TOLD]]
-    return Part(COLUMNS, list(map(_row, found)), list(filter(None, words)), NOTE, never_ran(view) + too_large(view))
+    sentences = [
+        _sentence([line for line in found if line.setting == setting]) for setting in view.settings()[:MAX_SENTENCES]
+    ]
+    return Part(
+        COLUMNS, list(map(_row, found)), list(filter(None, sentences)), NOTE, never_ran(view) + memory_exceeded(view)
+    )
 
 
 def lines(view: View) -> list[SharingLine]:
@@ -111,12 +115,16 @@ def never_ran(view: View) -> list[str]:
     ends = rows.groupby(["setting", "system", "app", "cell", "device"])
     found = ends.agg(waits=("waits", "all"), note=("note", "last")).reset_index()
     apps = found.groupby(["setting", "system", "app"])
-    told = [_waited(app) for _, app in apps if app["waits"].any()]
-    more = [f"{len(told) - TOLD} more never run; the table `shares` has them."] if len(told) > TOLD else []
-    return told[:TOLD] + more
+    warnings = [_never_ran_sentence(app) for _, app in apps if app["waits"].any()]
+    more = (
+        [f"{len(warnings) - MAX_SENTENCES} more never run; table `shares` lists them."]
+        if len(warnings) > MAX_SENTENCES
+        else []
+    )
+    return warnings[:MAX_SENTENCES] + more
 
 
-def too_large(view: View) -> list[str]:
+def memory_exceeded(view: View) -> list[str]:
     """Return warnings for networks that exceed the memory, which the status quo does not check."""
     rows = view.tables.once(allocations).merge(view.runs[["cell", "setting"]], on="cell")
     held_bytes = rows.groupby(["setting", "system", "cell", "device", "time_s"])["memory_bytes"].sum()
@@ -126,18 +134,18 @@ def too_large(view: View) -> list[str]:
     windows = held_bytes.reset_index().join(there_bytes, on=["cell", "device"])
     over = (windows["memory_bytes"] > windows["there"]).rename("over")
     parts = over.groupby([windows["setting"], windows["system"]]).mean()
-    told = [
-        f"On {setting}, the networks that {system} runs need more memory than there is {100 * part:.2g} % of the time."
+    warnings = [
+        f"On {setting}, the networks of {system} exceed the memory of the device {100 * part:.2g} % of the time."
         for (setting, system), part in parts[parts > 0].items()
     ]
-    return told[:TOLD]
+    return warnings[:MAX_SENTENCES]
 
 
-def _waited(app: pd.DataFrame) -> str:
+def _never_ran_sentence(app: pd.DataFrame) -> str:
     waits = app[app["waits"]]
     first = waits.iloc[0]
     part = "" if len(waits) == len(app) else f" on {len(waits)} of {len(app)} devices and seeds"
-    why = [note.removeprefix("waits: ") for note in waits["note"].dropna()] or ["the scheduler does not say why"]
+    why = [note.removeprefix("waits: ") for note in waits["note"].dropna()] or ["no reason recorded"]
     return f"On {first['setting']}, {first['app']} never runs under {first['system']}{part}: {why[0]}."
 
 
@@ -168,15 +176,16 @@ def _row(line: SharingLine) -> Row:
     return Row(line.setting, line.system, line.bound, line.failed, texts)
 
 
-def _in_words(here: Sequence[SharingLine]) -> str:
+def _sentence(here: Sequence[SharingLine]) -> str:
     methods = [line for line in here if line.bound is None and line.frames]
     if not methods:
         return ""
     fastest, best = (max(methods, key=lambda line: _middle(getattr(line, name))) for name in ("frames", "accuracy"))
-    told = f"{fastest.system} gives them time for {100 * _middle(fastest.frames):.1f} % of the frames"
+    sentence = f"{fastest.system} processes {100 * _middle(fastest.frames):.1f} % of the frames"
     if len(methods) > 1 and best.accuracy is not None:
-        told += f", as much as any; the most accurate networks run under {best.system} ({_middle(best.accuracy):.3f})"
-    return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {told}."
+        sentence += f", the largest share; the networks under {best.system} are the most accurate"
+        sentence += f" ({_middle(best.accuracy):.3f})"
+    return f"On {fastest.setting}, a device has {number(fastest.apps)} applications at a time. {sentence}."
 
 
 def _middle(found: Estimate | None) -> float:

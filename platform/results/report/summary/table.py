@@ -12,7 +12,7 @@ from driftlab.platform.results.report.summary.base import Kind, Part, cells, cou
 from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
 
 OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
-CURE = "A session may end before the first upload: compare its length with the sampling period, and see `transfers`."
+UNSENT_HINT = "A session may end before the first upload: compare its length with the sampling period."
 KINDS: Sequence[Kind] = (scores.show, sharing.show)
 
 
@@ -21,7 +21,7 @@ class Summary:
     """Headline, sentences and tables of a run."""
 
     findings: Sequence[HeadlineLine]
-    words: Sequence[str]
+    sentences: Sequence[str]
     parts: Sequence[Part]
     unsent: Sequence[str] = ()  # warnings on unused links, printed in the terminal too
 
@@ -29,9 +29,9 @@ class Summary:
 def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     """Return the summary of a run with every part that has data."""
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
-    told = [sentence for part in parts for sentence in (*part.words, *part.warnings)]
+    sentences = [sentence for part in parts for sentence in (*part.sentences, *part.warnings)]
     silent = unsent(view)
-    return Summary(headline(view, verdicts), [_what_was_run(view), *silent, *told], parts, silent)
+    return Summary(headline(view, verdicts), [_run_size(view), *silent, *sentences], parts, silent)
 
 
 def unsent(view: View) -> list[str]:
@@ -41,17 +41,17 @@ def unsent(view: View) -> list[str]:
         return []
     sent = (runs["uplink_bytes"] + runs["downlink_bytes"]).groupby(runs["system"]).sum()
     names = runs["streaming"].str.split("(").str[0]  # without parameters
-    would = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
-    mute = [name for name in view.looks if name in would and sent.get(name) == 0]
+    senders = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
+    silent = [name for name in view.styles if name in senders and sent.get(name) == 0]
     if not sent.any():
-        cause = "" if mute else " No system of this run uses a link."
+        cause = "" if silent else " No system of this run uses a link."
         found = [f"Nothing was sent in this run.{cause}"]
     else:
         found = []
-    return found + ([f"Sent nothing though made for it: {', '.join(mute)}. {CURE}"] if mute else [])
+    return found + ([f"No bytes were sent by {', '.join(silent)}. {UNSENT_HINT}"] if silent else [])
 
 
-def _what_was_run(view: View) -> str:
+def _run_size(view: View) -> str:
     runs = cells(view)
     if runs.empty:
         return "No cell of this run is complete yet."

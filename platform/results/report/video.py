@@ -1,7 +1,7 @@
-"""A short film of one stream: the frame, the truth and predictions side by side, as pictures that a page steps through.
+"""A short video of one stream with frame, truth and predictions side by side, animated on the page.
 
-Each tile is one wide picture that holds all moments; the style sheet moves all tiles in step, without a script, and not
-at all where a reader asks for less motion.
+Each tile is one wide picture with all moments; the style sheet moves all tiles in step, without a script, and not at
+all if the browser is set to reduced motion.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures.plots import StyleMap
-from driftlab.platform.results.report.snapshots import Moments, address, first_stream, noted, spread
+from driftlab.platform.results.report.snapshots import Moments, address, evenly_spaced, first_stream, score_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ TILE_PX = 192  # width of one moment; a larger picture would only make the page 
 
 @dataclass(frozen=True)
 class Tile:
-    """All moments of one row, from left to right, and what is noted of each."""
+    """All moments of one row from left to right, with a note for each."""
 
     label: str
     source: str
@@ -31,48 +31,48 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Film(Moments):
-    """One device's stream as several systems saw it."""
+class Video(Moments):
+    """The stream of one device with the predictions of several systems."""
 
     aspect: float  # width over height of a moment
     tiles: tuple[Tile, ...]
 
 
-def film(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, looks: StyleMap) -> Film | None:
-    """Make a film of the first setting with several moments, if possible one with truth."""
+def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, styles: StyleMap) -> Video | None:
+    """Return the video of the first setting with several moments, if possible one with truth."""
     joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
     streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
     streams = [here for here in streams if here["time_s"].nunique() > 1]
     if not streams:
         return None
     here = next((stream for stream in streams if stream["truth"].notna().any()), streams[0])
-    times = spread(here["time_s"], MOMENTS)
+    times = evenly_spaced(here["time_s"], MOMENTS)
     size = (TILE_PX, max(1, round(TILE_PX * int(here["height"].iloc[0]) / int(here["width"].iloc[0]))))
     shown = here.drop_duplicates("time_s").set_index("time_s")
     tiles = [Tile("frame", _sprite(shown["image"], times, size, smooth=True), ())]
     if shown["truth"].notna().any():
         tiles.append(Tile("truth", _sprite(shown["truth"], times, size), ()))
-    for system in _cast(here, looks):
+    for system in _shown_systems(here, styles):
         own = here[here["system"] == system].set_index("time_s")
-        notes = noted(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
+        notes = score_notes(frames, str(own["cell"].iloc[0]), str(here["device"].iloc[0]), times)
         tiles.append(Tile(system, _sprite(own["prediction"], times, size), notes))
     first = here.iloc[0]
-    return Film(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
+    return Video(times, first["setting"], first["device"], int(first["seed"]), size[0] / size[1], tuple(tiles))
 
 
-def _cast(here: pd.DataFrame, looks: StyleMap) -> list[str]:
-    """Choose the method with the highest score, and beside it the system that does nothing."""
-    there = here.drop_duplicates("system").set_index("system")
-    there = there.loc[[name for name in looks if name in there.index]]
-    methods = there[there["bound"].isna()]
+def _shown_systems(here: pd.DataFrame, styles: StyleMap) -> list[str]:
+    """Return the method with the highest score and the system without adaptation."""
+    systems = here.drop_duplicates("system").set_index("system")
+    systems = systems.loc[[name for name in styles if name in systems.index]]
+    methods = systems[systems["bound"].isna()]
     best = methods["score"].astype(float).fillna(-1.0).idxmax() if len(methods) else None
-    return [*([str(best)] if best is not None else []), *there[there["bound"] == "no_adaptation"].index]
+    return [*([str(best)] if best is not None else []), *systems[systems["bound"] == "no_adaptation"].index]
 
 
 def _sprite(
     pictures: Mapping[float, bytes | None], times: Sequence[float], size: tuple[int, int], smooth: bool = False
 ) -> str:
-    """Put the moments of one row beside one another; one that was not taken stays empty."""
+    """Join the moments of one row to a wide picture; a missing moment stays grey."""
     from PIL import Image
 
     wide = Image.new("RGB", (size[0] * len(times), size[1]), "#80868f")

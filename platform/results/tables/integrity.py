@@ -1,4 +1,4 @@
-"""What makes the rows of a run doubtful: files that changed, code of several versions, a spec that was edited."""
+"""Warnings about a run's rows: changed files, code of several versions, an edited spec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIFFERENCES_SHOWN = 3
 
 
 def warnings_of(run: Run) -> list[str]:
-    """Say what a reader must know before trusting a run's rows; of cells without a seal nothing is known."""
+    """Return the warnings on a run's rows; cells without a seal cannot be checked."""
     tables, runs = run.path / "tables", run.table("runs")
     names = runs.select(["cell", "system", "workload", "fleet", "seed"]).to_pylist()
     misplaced = len({row["cell"] for row in names}) < len(names)
@@ -26,21 +26,21 @@ def warnings_of(run: Run) -> list[str]:
     edited = dict.fromkeys(line for row, seal in found for line in _edited(run, row, seal))
     warnings = []
     if misplaced:
-        warnings.append("Warning: a cell is there twice; move the file of 'runs' away that is not called by its cell.")
+        warnings.append("Warning: a cell exists twice; remove the file in 'runs' whose name is not that of its cell.")
     if changed:
-        warnings.append(f"Warning: files of {len(changed)} cells are not those that were written: {changed[0]}, ….")
-    if mixed(versions):
+        warnings.append(f"Warning: files of {len(changed)} cells changed after they were written: {changed[0]}, ….")
+    if mixes_versions(versions):
         warnings.append("Warning: cells were computed by different versions of driftlab, torch or a member's file.")
     if edited:
         shown = "; ".join(list(edited)[:DIFFERENCES_SHOWN])
-        warnings.append(f"Warning: spec.yaml is not what the cells ran with (then vs now): {shown}.")
+        warnings.append(f"Warning: spec.yaml was edited after the cells ran (then vs now): {shown}.")
     return warnings
 
 
-def mixed(versions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
-    """Tell whether code of several versions made the cells of a run, from the system and the versions of each cell.
+def mixes_versions(versions: Iterable[tuple[str, Mapping[str, Any]]]) -> bool:
+    """Return whether several versions of the code made the cells, given system and versions of each.
 
-    A cell names its own members alone, and none of a first version: systems differ, and the cells of one are alike.
+    A cell lists only the versions of the members in its system, so cells are compared per system and per member.
     """
     parts, wholes = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for system, of in versions:
@@ -61,7 +61,7 @@ def _as_written(tables: Path, cell: str, seal: Seal) -> bool:
 
 
 def _edited(run: Run, row: Mapping[str, Any], seal: Seal) -> Iterator[str]:
-    """Compare the spec of today with that of a cell, as far as both versions of driftlab know a setting."""
+    """Yield the settings that differ between the present spec and that of a cell and that both have."""
     if seal.origin is None:
         return
     try:
@@ -74,7 +74,7 @@ def _edited(run: Run, row: Mapping[str, Any], seal: Seal) -> Iterator[str]:
 
 
 def _shared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what only one of two documents has."""
+    """Return a document without the keys that the other one lacks."""
     return {
         key: _shared(value, other[key]) if isinstance(value, Mapping) and isinstance(other[key], Mapping) else value
         for key, value in one.items()

@@ -1,4 +1,4 @@
-"""How scores, scenes, shares and the cost of switching develop over the time of a run."""
+"""Time series of a run: windowed scores, scene changes, compute shares and the cost of switching."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 BINS = 20  # of a window
 
 
-def score_course(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.DataFrame:
-    """Average windowed scores over devices and applications, by system, seed and `bin` of time: `points` at most."""
-    known = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
-    joined = known.merge(runs[["cell", "system", "seed"]], on="cell")
+def average_scores(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.DataFrame:
+    """Average windowed scores over applications, by system, seed and one of at most `points` bins of time."""
+    scored = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
+    joined = scored.merge(runs[["cell", "system", "seed"]], on="cell")
     times = np.unique(joined["time_s"].to_numpy())
     edges = times[:: max(1, -(-len(times) // points))]
     joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1
@@ -24,7 +24,7 @@ def score_course(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.Da
 
 
 def scene_changes(frames: pd.DataFrame) -> pd.DataFrame:
-    """List when scenes change, and the share of streams whose scene changes then (systems see the same streams)."""
+    """List the times of scene changes and the share of streams that change then."""
     ordered = frames[["cell", "device", "app", "time_s", "scene"]].sort_values(["cell", "device", "app", "time_s"])
     same = ordered["cell"].eq(ordered["cell"].shift()) & ordered["device"].eq(ordered["device"].shift())
     same &= ordered["app"].eq(ordered["app"].shift())
@@ -56,7 +56,7 @@ def join_windows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def moved_bytes(rows: pd.DataFrame, side: str) -> dict[str, pd.Series]:
-    """Add up what each system has moved so far on a device, by time: an average over devices and seeds."""
+    """Return the cumulative bytes of each system over time, averaged over devices and seeds."""
     each = rows.assign(moved=rows[side] / rows["devices"]).groupby(["system", "time_s", "seed"])["moved"].sum()
     return {
         str(name): own.droplevel("system").unstack(fill_value=0.0).cumsum().mean(axis="columns")
@@ -65,7 +65,7 @@ def moved_bytes(rows: pd.DataFrame, side: str) -> dict[str, pd.Series]:
 
 
 def switching_energy(changed: pd.DataFrame) -> pd.Series:
-    """Add up the joules of a trace's first switches, by their number, as far as all traces have so many."""
+    """Return the mean cumulative energy over the number of switches that all traces reach."""
     ordered = changed.sort_values(["time_s", "app"])
     traces = ordered.groupby(["cell", "device"])["paging_j"]
     sums = traces.cumsum().groupby(traces.cumcount() + 1)

@@ -1,4 +1,4 @@
-"""Tables of members, counts by class, motion of cameras, load, and training on the stream."""
+"""Tables of systems, classes, camera motion, loads, and training on the stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SYSTEMS = table_of(
     "One row per parameter of every member of the cell's system, given or default.",
     column("system", TEXT, "row of the table of systems"),
     column("family", TEXT, "streaming, adaptation, scaling or scheduling"),
-    column("member", TEXT, "which member of that family"),
+    column("member", TEXT, "name of the member"),
     column("parameter", TEXT, "name of the parameter", null="the member has none"),
     column("value", TEXT, "its value, in JSON", null="the member has no parameter"),
 )

@@ -1,4 +1,4 @@
-"""The figures of two runs side by side, as of a lab run and of a device's measured one."""
+"""Figures of two runs side by side, such as a simulated run and one on a real device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMED = ("latency_ms", "update_s")  # medians: from a frame to its prediction, f
 
 
 @dataclass(frozen=True)
-class Compared:
+class FigurePair:
     """One figure of a cell in both runs."""
 
     cell: str
@@ -33,15 +33,15 @@ class Compared:
         return abs(self.first - self.second) / largest if largest else 0.0
 
     def within(self, tolerance: float) -> bool:
-        """Tell whether it differs by no more than a share; a time is a profile's in the lab, and shown alone."""
+        """Return whether the figures differ by at most a share; times always pass, as the lab computes them."""
         return self.name in TIMED or (self.share is not None and self.share <= tolerance)
 
 
-BESIDE = ("cell", "figure", "first", "second", "differs by")
+HEADER = ("cell", "figure", "first", "second", "differs by")
 
 
-def rows_of(figures: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Write figures for a table."""
+def rows_of(figures: Sequence[FigurePair]) -> list[tuple[str, ...]]:
+    """Return figures as rows of texts."""
     return [(one.cell, one.name, _text(one.first), _text(one.second), _share(one.share)) for one in figures]
 
 
@@ -53,11 +53,11 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def beside(first: Run, second: Run) -> list[Compared]:
-    """Match the cells of two runs by system, workload and seed: what their devices and links were may differ."""
+def compare_figures(first: Run, second: Run) -> list[FigurePair]:
+    """Match the cells of two runs by system, workload and seed; devices and links may differ."""
     left, right = figures_of(first), figures_of(second)
     return [
-        Compared(cell, name, left[cell][name], right[cell][name])
+        FigurePair(cell, name, left[cell][name], right[cell][name])
         for cell in sorted(left.keys() & right.keys())
         for name in (*COUNTED, *TIMED)
     ]
@@ -71,9 +71,9 @@ def figures_of(run: Run) -> dict[str, dict[str, float | None]]:
 
 def _figures(run: Run, row: dict[str, Any]) -> dict[str, float | None]:
     frames = run.table("frames").filter(pc.field("cell") == row["cell"])
-    answered = frames.filter(pc.field("processed"))["latency_ms"]
+    processed = frames.filter(pc.field("processed"))["latency_ms"]
     waits = list(update_waits(run, row["cell"]))
-    times = {"latency_ms": pc.quantile(answered, 0.5)[0].as_py(), "update_s": median(waits) if waits else None}
+    times = {"latency_ms": pc.quantile(processed, 0.5)[0].as_py(), "update_s": median(waits) if waits else None}
     return {name: row[name] for name in COUNTED} | times
 
 
