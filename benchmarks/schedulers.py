@@ -40,8 +40,8 @@ from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.programming import by_programming
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.scheduling.uniform import Uniform
-from driftlab.platform.world.machine import accelerator_share
 from driftlab.platform.world.measured import knee
+from driftlab.platform.world.processor import accelerator_share
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 ALPHAS, MEMORIES = (0.05, 0.3, 1.0), (1.0, 0.75, 0.55)

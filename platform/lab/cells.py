@@ -15,7 +15,7 @@ from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
-from driftlab.platform.sim.setting import App, Cell, Device, StreamSpec
+from driftlab.platform.sim.setting import AppSpec, Cell, Device, StreamSpec
 from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.hardware import Hardware
@@ -92,7 +92,7 @@ def _cell(point: Point, devices: tuple[Device, ...], gpus: int) -> Cell:
     )
 
 
-def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[App], seed: int) -> tuple[Device, ...]:
+def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int) -> tuple[Device, ...]:
     """Draw the devices of a fleet, each with its own streams, arrivals and load, equal for all systems."""
     return tuple(
         Device(
@@ -107,26 +107,26 @@ def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[App],
     )
 
 
-def _settled(tenant: App, seed: int, index: int) -> App:
+def _settled(tenant: AppSpec, seed: int, index: int) -> AppSpec:
     """Seed an application's stream; applications with one stream on one device receive the same frames."""
     return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
 
 
-def _events(workload: WorkloadPart, tenants: Sequence[App], seed: int, index: int) -> tuple[Event, ...] | None:
+def _events(workload: WorkloadPart, tenants: Sequence[AppSpec], seed: int, index: int) -> tuple[Event, ...] | None:
     if workload.churn is None:
         return None
     churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
     return apps.draw_trace([tenant.goals for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
 
 
-def _load(profile: LoadProfile, tenants: Sequence[App], seed: int, index: int) -> Load | None:
+def _load(profile: LoadProfile, tenants: Sequence[AppSpec], seed: int, index: int) -> Load | None:
     return load_csv.load_of(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
 
 
-def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[App, ...]:
+def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
     """Describe the applications of a workload."""
     return tuple(
-        App(
+        AppSpec(
             AppGoals(
                 part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j
             ),

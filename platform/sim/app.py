@@ -16,7 +16,7 @@ from driftlab.platform.scheduling.base import ObservedBy
 from driftlab.platform.sim.ledger import Account
 from driftlab.platform.sim.messages import Direction, Message
 from driftlab.platform.sim.session import Job, Kind, NodeId
-from driftlab.platform.sim.setting import App
+from driftlab.platform.sim.setting import AppSpec
 from driftlab.platform.sim.teaching import LearnerSim
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world import link
@@ -75,7 +75,7 @@ class NetworkChoice:
 class AppSim:
     """One application on a device while its cell runs."""
 
-    def __init__(self, device: DeviceSim, spec: App, up: Link, down: Link, damage_prob: float) -> None:
+    def __init__(self, device: DeviceSim, spec: AppSpec, up: Link, down: Link, damage_prob: float) -> None:
         self.device, self.spec, self.runner = device, spec, device.runner
         self.name = device.spec.name_of(spec)  # of its nodes
         self.networks = self.runner.setup.apps[spec.name]

@@ -13,7 +13,7 @@ import numpy as np
 
 from driftlab.platform.core.records import Resource, TaskCost
 from driftlab.platform.scheduling.muri import STAGES, period
-from driftlab.platform.world.machine import InterleavedShare
+from driftlab.platform.world.processor import InterleavedShare
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.device import AppShare
@@ -27,7 +27,7 @@ def interleaved(allocations: Iterable[AppShare]) -> dict[str, InterleavedShare]:
             groups.setdefault(one.grant.interleave_group, []).append((one, one.training_share))
     shares = {}
     for members in groups.values():
-        stages = np.array([_parts(_need(one)) for one, _ in members])
+        stages = np.array([_parts(_remaining_cost(one)) for one, _ in members])
         taken = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
         used = stages * max(taken) / period(stages)
         for (one, _), row in zip(members, used.tolist(), strict=True):
@@ -35,7 +35,7 @@ def interleaved(allocations: Iterable[AppShare]) -> dict[str, InterleavedShare]:
     return shares
 
 
-def _need(one: AppShare) -> TaskCost:
+def _remaining_cost(one: AppShare) -> TaskCost:
     """Return the need of the chosen way, or of what is left of the running phase."""
     learning, way = one.demand.learning, one.grant.config
     if learning is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Offer:
     """Ways to learn, for a scheduler to choose from; the round is sent the time, and reads `learner.way`."""
 
-    learning: TrainingOffer
+    training: TrainingOffer
 
 
 @dataclass
@@ -43,13 +43,13 @@ class OfferQueue:
 
     def submit(self, app: AppSim) -> Process:
         """Submit an offer to the scheduler: at once, or together with those that are being prepared."""
-        machine, name = self.device.machine, app.spec.name
+        processor, name = self.device.processor, app.spec.name
         self.preparing.discard(name)
         if not app.runner.scheduling.asks.together:
-            machine.share_out("offer")
+            processor.share_out("offer")
             return
-        decided = self.waiting[name] = machine.clock.event()
-        machine.share_out("end" if self.incomplete else "offer")
+        decided = self.waiting[name] = processor.clock.event()
+        processor.share_out("end" if self.incomplete else "offer")
         yield decided
 
     def release(self) -> None:
@@ -77,61 +77,69 @@ class TrainingChoice:
         assert plan.phase is not None
         self.round, self.app, self.plan, self.planned, self.frames = done, done.app, plan, plan.phase, frames
         runner = done.app.runner
-        self.adaptation, self.asks, self.site = runner.adaptation, runner.scheduling.asks, done.app.learner.site
+        self.adaptation, self.requirements, self.site = runner.adaptation, runner.scheduling.asks, done.app.learner.site
         self.drafts = runner.scaling.drafts  # whether each phase begins by cutting the network for its samples
         self.scores = runner.observes == "teacher"  # whether the learner scores its network, for the scheduler
         self.profile = done.app.networks.student.profile
         self.phases: Sequence[Phase] = ()
-        self.ways: list[TrainingConfig] = []
-        self.now: float | None = None  # accuracy before the round
+        self.configs: list[TrainingConfig] = []
+        self.accuracy_before: float | None = None  # accuracy before the round
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
         """Offer the ways to the device's scheduler, tried out where it requires that; return its choice."""
         learner = self.app.learner
         yield from self._prepare()
         yield from self._submit()
-        while wanted := [i for i in learner.tries if 0 <= i < len(self.ways) and self.ways[i].accuracy is None]:
+        while wanted := [i for i in learner.trials if 0 <= i < len(self.configs) and self.configs[i].accuracy is None]:
             yield from self._run_trials(wanted)
             yield from self._submit()
-        learner.follow()  # the choice may have been of another network
-        if learner.way is None or not 0 <= learner.way < len(self.phases):
+        learner.switch_network()  # the choice may have been of another network
+        if learner.config is None or not 0 <= learner.config < len(self.phases):
             return None
-        way = self.ways[learner.way]
-        names = (self.round.way, way.name if len(self.ways) > 1 else "")
-        self.round.way = "; ".join(filter(None, names)) or None
+        way = self.configs[learner.config]
+        names = (self.round.training_config, way.name if len(self.configs) > 1 else "")
+        self.round.training_config = "; ".join(filter(None, names)) or None
         return ChosenConfig(
-            self.phases[learner.way], way.name, self.now if way.before is None else way.before, way.accuracy
+            self.phases[learner.config],
+            way.name,
+            self.accuracy_before if way.before is None else way.before,
+            way.accuracy,
         )
 
     def _submit(self) -> Steps:
-        self.round.now_s = yield Offer(TrainingOffer("offered", tuple(self.ways), accuracy_before=self.now))
+        self.round.now_s = yield Offer(
+            TrainingOffer("offered", tuple(self.configs), accuracy_before=self.accuracy_before)
+        )
 
     def _prepare(self) -> Steps:
         """List the ways, and the accuracy before them: as estimated, else as tried out."""
         if self.adaptation.estimates and (yield from self._estimate()):
             return
-        self.phases = self._phases()
-        self.ways = [self._way(phase) for phase in self.phases]
-        every = range(len(self.ways)) if self.asks.trials else ()
-        self.now = (yield from self._recall()) if self.recalls else None
-        if every or self.now is None:
-            self.now = yield from self._run_trials(every)
+        self.phases = self._offered_phases()
+        self.configs = [self._config_of(phase) for phase in self.phases]
+        every = range(len(self.configs)) if self.requirements.trials else ()
+        self.accuracy_before = (yield from self._recall()) if self.recalls else None
+        if every or self.accuracy_before is None:
+            self.accuracy_before = yield from self._run_trials(every)
 
     @property
     def recalls(self) -> bool:
         """Return whether the learner stores its networks; those that are cut for samples differ in their channels."""
-        return self.asks.recall is not None and not self.drafts
+        return self.requirements.recall is not None and not self.drafts
 
     def _recall(self) -> Steps:
         """Continue from a stored network where that is better; return the accuracy now."""
         app, done = self.app, self.round
         last = None if app.observed is None else app.observed.accuracy
-        recalled: RecallResult = yield from done.facts_of(done.call("recall_expert", last, self.asks.recall))
+        recalled: RecallResult = yield from done.facts_of(done.call("recall_expert", last, self.requirements.recall))
         yield from done.do("training", task_cost(app.cost_of(), self.site.hardware, recalled.passes))
         if recalled.accuracy is not None:
             app.observe(recalled.accuracy, "teacher", done.now_s)
         if recalled.resumed_network is not None:
-            done.begins, done.way = recalled.resumed_network, f"stored network {recalled.resumed_network}"
+            done.stored_network, done.training_config = (
+                recalled.resumed_network,
+                f"stored network {recalled.resumed_network}",
+            )
         return recalled.accuracy
 
     def _estimate(self) -> Steps:
@@ -139,7 +147,7 @@ class TrainingChoice:
 
         Scaling goes by the estimates where it chooses among networks that are not cut for samples.
         """
-        app, done, offered = self.app, self.round, self.asks.trials or self.asks.choosy
+        app, done, offered = self.app, self.round, self.requirements.trials or self.requirements.choosy
         if not offered and (self.drafts or len(self.profile) < 2):
             return False
         estimated: AccuracyEstimates | None = yield from done.facts_of(done.call("estimate", self.planned))
@@ -151,14 +159,14 @@ class TrainingChoice:
             return False
         runs = app.networks.student.first if app.choice.runs is None else app.choice.runs
         columns = zip(self.profile, estimated.after, estimated.before, estimated.sizes, strict=True)
-        self.ways = [
+        self.configs = [
             TrainingConfig(
-                one.name, self.site.learn(one.cost, estimated.phase_passes), after, before, size, variant=which
+                one.name, self.site.training_cost(one.cost, estimated.phase_passes), after, before, size, variant=which
             )
             for which, (one, after, before, size) in enumerate(columns)
         ]
-        self.phases = [replace(self.planned, variant=way.variant) for way in self.ways]
-        self.now = estimated.before[runs]
+        self.phases = [replace(self.planned, variant=way.variant) for way in self.configs]
+        self.accuracy_before = estimated.before[runs]
         return True
 
     def _run_trials(self, which: Sequence[int]) -> Steps:
@@ -166,37 +174,37 @@ class TrainingChoice:
         app, done, hardware = self.app, self.round, self.site.hardware
         if not (which or self.scores):
             return None
-        tries = tuple(shortened(self.phases[i], self.asks.part)[0] for i in which)
+        tries = tuple(shortened(self.phases[i], self.requirements.part)[0] for i in which)
         tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, tries))
         works = ((None, tried.scoring_passes), *zip((phase.variant for phase in tries), tried.passes, strict=True))
-        needs = [task_cost(app.cost_of(variant), hardware, work) for variant, work in works]
-        yield from done.do("training", add_costs(needs))
+        costs = [task_cost(app.cost_of(variant), hardware, work) for variant, work in works]
+        yield from done.do("training", add_costs(costs))
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
         beside = zip(tries, tried.fixed_passes or (Passes(),) * len(which), strict=True)
         fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in beside]
-        for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
-            self.ways[i] = measured(replace(self.ways[i], accuracy=after), begin, *trial)
+        for i, after, begin, *trial in zip(which, tried.after, begins, costs[1:], fixed, strict=True):
+            self.configs[i] = measured(replace(self.configs[i], accuracy=after), begin, *trial)
         return tried.before
 
-    def _phases(self) -> Sequence[Phase]:
+    def _offered_phases(self) -> Sequence[Phase]:
         """List the ways to learn; where networks are cut for samples, of every size."""
         phases, sizes = self.adaptation.training_configs(self.planned), range(len(self.profile))
         if not self.drafts or len(sizes) < 2:
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
-    def _way(self, phase: Phase) -> TrainingConfig:
+    def _config_of(self, phase: Phase) -> TrainingConfig:
         """Describe a phase with its need, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
             size = self.profile[phase.variant].cost.macs / self.profile[-1].cost.macs
             name = f"{self.profile[phase.variant].name}, {name}"
         passes = self.adaptation.passes_of(phase, self.frames) or Passes()
-        need = self.site.learn(self.app.cost_of(phase.variant), passes)
+        need = self.site.training_cost(self.app.cost_of(phase.variant), passes)
         return TrainingConfig(
-            name, need, size=size, trial_fraction=shortened(phase, self.asks.part)[1], variant=phase.variant
+            name, need, size=size, trial_fraction=shortened(phase, self.requirements.part)[1], variant=phase.variant
         )
 
 

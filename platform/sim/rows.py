@@ -16,7 +16,7 @@ from driftlab.platform.sim.ledger import PURPOSES, Account, total
 from driftlab.platform.sim.setting import AppNetworks, Cell, WorkloadSetup
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
-from driftlab.platform.world.machine import accelerator_share
+from driftlab.platform.world.processor import accelerator_share
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -244,7 +244,7 @@ def _did(account: Account, device: DeviceSim) -> Mapping[str, Any]:
         "static_scene": scenery.static_scene if scenery else None,
         "appearance_drift": scenery.appearance_drift if scenery else None,
         **_spent(account),
-        "peak_memory_bytes": device.machine.peak_memory_bytes + account.memory_bytes,
+        "peak_memory_bytes": device.processor.peak_memory_bytes + account.memory_bytes,
         "frames": account.frames,
         "processed": account.processed,
         "busy_s": account.busy_s,
@@ -296,7 +296,7 @@ def update_row(
     done: WeightRound, reason: str, applied: Applied | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
-    stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
+    stored, trained, plan, need = done.stored, done.trained, done.plan, done.cost
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {
         "device": done.app.device.spec.name,
@@ -310,7 +310,7 @@ def update_row(
         "phi": float(np.mean(stored.phis)) if stored and stored.phis else None,
         "rate_fps": plan.rate_fps if plan else None,
         "interval_s": plan.interval_s if plan else None,
-        "training_config": done.way,
+        "training_config": done.training_config,
         "iterations": trained.iterations if trained else 0,
         "values": trained.values if trained else 0,
         "clamped": trained.clamped if trained else 0,

@@ -89,7 +89,7 @@ class Runner:
         return "teacher" if self.streaming.feeds_learner and self.adaptation.labels == "teacher" else "confidence"
 
     @property
-    def weighs(self) -> bool:
+    def measures_gain(self) -> bool:
         """Return whether rounds measure their gain, for a scheduler that shares out the server."""
         return self.scheduling.asks.server and self.observes == "teacher" and self.streaming.place == "server"
 
@@ -176,10 +176,10 @@ class Runner:
             chained=self.streaming.chained,
             snapshot_times_s=self._snapshot_times(app),
             uses_statistics=self.streaming.uses_statistics,
-            tells_confidence=self.observes == "confidence",
+            reports_confidence=self.observes == "confidence",
             domain_oracle=self.setup.domain_oracle,
-            detects=self.setup.domains_detected,
-            learn_limit_s=self.setup.learn_limit_s,
+            detects_domains=self.setup.domains_detected,
+            training_batch_limit_s=self.setup.training_batch_limit_s,
             member_limit_s=self.setup.member_limit_s,
         )
         pack = self._pack(app) if learns else []

@@ -44,7 +44,7 @@ class Device:
     name: str
     hardware: Hardware
     link: LinkProfile
-    apps: tuple[App, ...]
+    apps: tuple[AppSpec, ...]
     events: tuple[Event, ...] | None = None  # arrivals and departures; none: all applications run throughout
     load: Load | None = None  # of other programs; none: nothing else runs, and there is nothing to sense
 
@@ -52,7 +52,7 @@ class Device:
     def duration_s(self) -> float:
         return self.apps[0].stream.duration_s
 
-    def name_of(self, app: App) -> str:
+    def name_of(self, app: AppSpec) -> str:
         """Return the name of an application's nodes: the device, with the application where the device has several."""
         return self.name if len(self.apps) == 1 else f"{self.name}/{app.name}"
 
@@ -67,7 +67,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class App:
+class AppSpec:
     """One application of a device: its requirements and its stream."""
 
     goals: AppGoals
@@ -121,10 +121,10 @@ class AppNodeConfig:
     chained: bool = True  # whether to warp frame by frame
     snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
     uses_statistics: bool = False  # whether the simulator reads its observations
-    tells_confidence: bool = False  # whether the simulator reads how sure its predictions are
+    reports_confidence: bool = False  # whether the simulator reads how sure its predictions are
     domain_oracle: bool = False  # whether it gets the true domain of each frame
-    detects: bool = False  # whether it finds out by itself where domains begin, and pays for it
-    learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
+    detects_domains: bool = False  # whether it finds out by itself where domains begin, and pays for it
+    training_batch_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
 
 
@@ -172,13 +172,13 @@ class TrainingSite:
     label_s: float | None  # per frame; None: computed from the teacher's cost
     step_s: float | None  # per training step; None: computed from the student's cost
 
-    def label(self, frames: int, label_s: float, label_j: float | None = None) -> TaskCost:
+    def labelling_cost(self, frames: int, label_s: float, label_j: float | None = None) -> TaskCost:
         """Return the need of labelling; an oracle draws the machine's power above idle."""
         seconds = frames * label_s
         drawn_j = seconds * (self.hardware.busy_w - self.hardware.idle_w) if label_j is None else frames * label_j
         return TaskCost({"accelerator": seconds}, 0, drawn_j)
 
-    def learn(self, cost: ModelCost, passes: Passes) -> TaskCost:
+    def training_cost(self, cost: ModelCost, passes: Passes) -> TaskCost:
         """Return the need of counted passes; a step of given length takes that long."""
         need = task_cost(cost, self.hardware, passes)
         if self.step_s is None:
@@ -215,10 +215,10 @@ class AppNetworks:
     def teacher_name(self) -> str:
         return self.teacher_spec.kind if self.teacher is None else self.teacher.name
 
-    def label(self, site: TrainingSite, frames: int) -> TaskCost:
+    def labelling_cost(self, site: TrainingSite, frames: int) -> TaskCost:
         """Return the need of labelling frames on a machine."""
         teacher_j = None if self.teacher is None else inference_j(self.teacher.cost, site.hardware)
-        return site.label(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
+        return site.labelling_cost(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
 
     def on_device(self, server: TrainingSite, hardware: Hardware) -> TrainingSite:
         """Return a site on a device; an oracle stands for a network that is proportionally slower there."""
@@ -247,7 +247,7 @@ class WorkloadSetup:
     domain_oracle: bool = False  # whether devices get the true domain of each frame
     domains_detected: bool = False  # whether devices find out by themselves where domains begin
     accuracy_source: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
-    learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
+    training_batch_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
     member_limit_s: float = 600.0  # of this machine's time, for one call of a member
     run_networks: bool = True  # whether applications run their networks, or only get shares
     torch_device: str = "cpu"

@@ -11,7 +11,7 @@ from driftlab.platform.sim.rows import load_rows, share_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.load import Load
-from driftlab.platform.world.machine import accelerator_share
+from driftlab.platform.world.processor import accelerator_share
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.device import DeviceSim
@@ -69,7 +69,7 @@ class StreamRunner:
         clock, device = self.runner.clock, self.device
         for time_s in load.instants(device.spec.duration_s):
             yield clock.timeout(time_s - clock.now)
-            device.machine.set_speed(load.at(time_s).speed)
+            device.processor.set_speed(load.at(time_s).speed)
             if device.sense():
                 device.on_reading()
                 self._write_load()
@@ -122,10 +122,10 @@ class StreamRunner:
 
     def _process(self, app: AppSim, segment: StreamSegment, captured: Captured, stop_s: float) -> None:
         """Start the model on a segment of the stream; without truth it is scored against the teacher's labels."""
-        machine, name, session = self.device.machine, app.spec.name, self.runner.session
-        courses = [machine.course(f"{name}/answer", segment.start_s, stop_s)]
-        if self.device.beside:
-            courses.append(machine.course(f"{name}/beside", segment.start_s, stop_s))
+        processor, name, session = self.device.processor, app.spec.name, self.runner.session
+        courses = [processor.share_schedule(f"{name}/answer", segment.start_s, stop_s)]
+        if self.device.trains_concurrently:
+            courses.append(processor.share_schedule(f"{name}/beside", segment.start_s, stop_s))
         if not captured.frames:
             return
         truth = None if captured.has_truth else session.call(app.teacher, "label", segment.capturing)

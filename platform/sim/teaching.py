@@ -21,7 +21,7 @@ from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import computing_j, moving_j
-from driftlab.platform.world.machine import Processor, ProcessorTask
+from driftlab.platform.world.processor import Processor, ProcessorTask
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -48,10 +48,10 @@ class LearnerSim:
         self.waiting: list[Upload] = []  # for the next round, which takes all of them
         self.domain: int | None = None  # as the device detected it before its newest samples
         self.in_step = True  # whether the device applied the last update; if not, it can apply none that builds on it
-        self.learning: TrainingOffer | None = None  # training that it offers or runs on the device
-        self.way: int | None = 0  # the way that the scheduler chose; None: none
-        self.tries: tuple[int, ...] = ()  # the ways that the scheduler requires a trial of first
-        self.gained: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
+        self.offer: TrainingOffer | None = None  # training that it offers or runs on the device
+        self.config: int | None = 0  # the way that the scheduler chose; None: none
+        self.trials: tuple[int, ...] = ()  # the ways that the scheduler requires a trial of first
+        self.last_gain: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
         self.purpose = ""  # of the newest step on the device
 
     @property
@@ -135,7 +135,7 @@ class LearnerSim:
             yield turn
             if not self.waiting:  # a round that began after this arrival has taken it
                 return
-            deliveries = yield from self.learn()
+            deliveries = yield from self.run_round()
         for delivery in deliveries[:-1]:
             self.clock.process(self.reply(delivery))
         for delivery in deliveries[-1:]:
@@ -168,25 +168,25 @@ class LearnerSim:
         """Create the round that labels and learns from these uploads."""
         return ROUNDS[self.streaming.returns](self.app, tuple(uploads), now_s)
 
-    def learn(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
+    def run_round(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Wait for the learner's machine, then run one round on all waiting samples."""
         device, name = self.app.device, self.app.spec.name
-        machine = device.machine if self.local else self.runner.server.machine
+        processor = device.processor if self.local else self.runner.server.processor
         if self.local:
             if self.clock.now >= self.app.facts.duration_s:
                 return []
-            self.learning = TrainingOffer("running")
+            self.offer = TrainingOffer("running")
             device.offers.preparing.add(name)
-        with machine.entered(f"{name}/learn" if self.local else self.app.name) as work:
+        with processor.entered(f"{name}/learn" if self.local else self.app.name) as work:
             yield work.granted
             uploads, self.waiting = self.waiting, []
-            done = yield from self._drive(self.round(uploads, self.clock.now).steps(), machine, work)
-            self.learning = None
+            done = yield from self._drive(self.round(uploads, self.clock.now).steps(), processor, work)
+            self.offer = None
             device.offers.preparing.discard(name)
         return done
 
     def _drive(
-        self, steps: Steps, machine: Processor, work: ProcessorTask
+        self, steps: Steps, processor: Processor, work: ProcessorTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
         """Run the steps of a round on a machine."""
         try:
@@ -195,13 +195,15 @@ class LearnerSim:
                 if isinstance(step, Await):
                     yield from self.runner.ready(step.job)
                 elif isinstance(step, Offer):
-                    self.learning = step.learning
+                    self.offer = step.training
                     yield from self.app.device.offers.submit(self.app)
                 else:
                     if self.local:
-                        self.learning = step.learning or TrainingOffer("running", left=step.cost)
+                        self.offer = step.offer or TrainingOffer("running", left=step.cost)
                         self._spend(step)
-                    yield from machine.do(work, replace(step.cost, seconds={}) if self.streaming.free else step.cost)
+                    yield from processor.run_job(
+                        work, replace(step.cost, seconds={}) if self.streaming.free else step.cost
+                    )
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value
@@ -215,12 +217,12 @@ class LearnerSim:
 
     def settle(self) -> None:
         """Subtract the energy that an unfinished step on the device would draw after the session."""
-        machine = self.app.device.machine
-        work = machine.works.get(f"{self.app.spec.name}/learn")
+        processor = self.app.device.processor
+        work = processor.tasks.get(f"{self.app.spec.name}/learn")
         if work is not None and self.purpose:
-            self.app.account.spend(self.purpose, -machine.left(work).joules)
+            self.app.account.spend(self.purpose, -processor.remaining_cost(work).joules)
 
-    def follow(self) -> None:
+    def switch_network(self) -> None:
         """Switch to the network that the device runs."""
         choice = self.app.choice
         if choice.trains != choice.runs:
@@ -242,7 +244,7 @@ class LearnerSim:
         if applied is not None:
             message.refused = applied.reason
             columns = {} if applied.unlisted_labels is None else {"unlisted_labels": applied.unlisted_labels}
-            self._pay(delivery, applied.accepted)
+            self._charge_delivery(delivery, applied.accepted)
         message.write(**columns)
         row = delivery.settle(message, applied)
         if row is not None:
@@ -251,7 +253,7 @@ class LearnerSim:
             self.in_step = False
             self.clock.process(self._resync())
 
-    def _pay(self, delivery: Delivery, accepted: bool) -> None:
+    def _charge_delivery(self, delivery: Delivery, accepted: bool) -> None:
         """Count the energy of decoding labels or patching the shadow copy: read, write, and the message itself."""
         account, hardware = self.app.account, self.app.device.spec.hardware
         if isinstance(delivery, UpdateDelivery) and accepted:
@@ -282,7 +284,7 @@ class LearnerSim:
 
     def pack_all(self) -> Job:
         """Encode every weight, as the learner has it between two phases."""
-        self.follow()
+        self.switch_network()
         return self.session.call(self.app.node("learner"), "resend")
 
     def delivery_of_all(self, packing: Job) -> UpdateDelivery:

@@ -400,7 +400,7 @@ class TestFaultyMembers:
     @pytest.mark.slow
     def test_on_the_stream_the_lesson_s_row_says_why_and_the_device_goes_on(self, how):
         member = Given(Faulty(how, stream_batch=5), "shot")
-        loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, learn_limit_s=1.0)
+        loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, training_batch_limit_s=1.0)
         skipped = [row["skipped"] for row in rows(loop, "adaptations")]
         assert FAULTS[how] in skipped[1]
         assert skipped[0] is None

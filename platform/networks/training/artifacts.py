@@ -131,7 +131,7 @@ def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weigh
 
         return build_pack(recipe, obtain_family(recipe.family), limit_s)
 
-    if not recipe.adaptation.make().packs:
+    if not recipe.adaptation.make().has_source_summary:
         return {}
     network = recipe.family.network.network
     name = f"{_file_name(recipe.adaptation)}-pack-{network}"

@@ -34,7 +34,7 @@ from driftlab.platform.sim.setting import AppNodeConfig
 from driftlab.platform.streaming.wire import delta, draft
 from driftlab.platform.world.cost import flow_cost, inference_j, inference_s
 from driftlab.platform.world.link import MessageDamage, damaged
-from driftlab.platform.world.machine import ShareSchedule
+from driftlab.platform.world.processor import ShareSchedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class AppNode:
         moved = state.changed_buffers(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
         if self._adapter is not None:
-            self._adapter.break_off(self._timeline.until_s, "broken off: another network runs")
+            self._adapter.cancel_training(self._timeline.until_s, "broken off: another network runs")
         self._run(Budget(variant=variant), newest.number)
         if moved:  # they may have been carried over: the original buffers of this network are then unknown
             self._built = state.NO_BUFFERS
@@ -103,7 +103,7 @@ class AppNode:
             state.write(network, now)
             self._family = self._scaling.absorb(family, network)
         if self._observer is not None:
-            self._observer.learned()
+            self._observer.renew_reference()
         return Reply(Applied(changed.version, accepted=True))
 
     def run_stream(
@@ -112,16 +112,16 @@ class AppNode:
         labels: TaskLabels | None,
         until_s: float,
         inference_share: ShareSchedule,
-        beside: ShareSchedule = (),
+        concurrent_share: ShareSchedule = (),
     ) -> Reply:
         """Run the model over the frames until a time, at the shares that the machine gave meanwhile.
 
         `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
         its answer is ready.
         """
-        results = self._run_frames(frames, labels, until_s, inference_share, beside)
+        results = self._run_frames(frames, labels, until_s, inference_share, concurrent_share)
         reply = self._results.collect_rows()
-        if not self._spec.tells_confidence:
+        if not self._spec.reports_confidence:
             return reply
         return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
@@ -140,14 +140,14 @@ class AppNode:
         labels: TaskLabels | None,
         until_s: float,
         inference_share: ShareSchedule,
-        beside: ShareSchedule,
+        concurrent_share: ShareSchedule,
     ) -> Sequence[FrameResult]:
         truth = self._task.truth(frames) if labels is None else labels
-        self._timeline.extend(until_s, inference_share, beside)
+        self._timeline.extend(until_s, inference_share, concurrent_share)
         self._settle(until_s)
         results = self._results.add(frames, truth)
         if self._adapter is not None:
-            self._adapter.follow(results)
+            self._adapter.run(results)
         elif self._spec.tracks:
             self._track(results)
         else:
@@ -171,8 +171,8 @@ class AppNode:
         """Predict images outside the stream with the newest version, which the receipt names."""
         newest = self._versions[-1]
         self._use(newest)
-        answers = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
-        return Reply(Applied(newest.number, accepted=True), payload=answers)
+        predictions = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
+        return Reply(Applied(newest.number, accepted=True), payload=predictions)
 
     @property
     def version(self) -> int:
@@ -180,7 +180,7 @@ class AppNode:
         return self._versions[-1].number
 
     @property
-    def work_s(self) -> float:
+    def inference_s(self) -> float:
         """Return the time of the newest answer alone on the device's machine, as its profile says."""
         return self._work_s
 
@@ -226,8 +226,8 @@ class AppNode:
         if key not in self._costs:
             self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
         self._cost = self._costs[key]
-        self._alone_s, self._alone_j = self._price(self._cost)
-        if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
+        self._frame_s, self._frame_j = self._price(self._cost)
+        if self._spec.detects_domains and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
             self._prepare_adapter(budget)
@@ -250,17 +250,19 @@ class AppNode:
         self._adapter = OnlineAdapter(self._adaptation, self._model, memory, self._cost, self._results, self._timeline)
         self._adapter.detector = self._detector
         if before is not None:
-            self._adapter.go_on(before)
+            self._adapter.continue_from(before)
 
     def _run_inference(self, results: Sequence[FrameResult]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
-        look_s = 0.0 if self._detector is None else self._detector.need.isolated_s
+        detection_s = 0.0 if self._detector is None else self._detector.frame_cost.isolated_s
         since = np.array([version.since_s for version in self._versions])
         places = np.searchsorted(since, [result.time_s for result in results], side="right") - 1
-        works, known = self._works(results, places)
-        begun = [self._begin(result, alone_s + look_s) for result, (alone_s, _) in zip(results, works, strict=True)]
-        chosen = [result for result, own in zip(results, begun, strict=True) if own]
-        self._results.spend("inference", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
+        works, predicted = self._frame_costs(results, places)
+        starts = [
+            self._begin(result, alone_s + detection_s) for result, (alone_s, _) in zip(results, works, strict=True)
+        ]
+        chosen = [result for result, own in zip(results, starts, strict=True) if own]
+        self._results.spend("inference", fsum(joules for (_, joules), own in zip(works, starts, strict=True) if own))
         self._detect(chosen)
         for place, result in zip(places, results, strict=True):
             result.version = self._versions[place].number
@@ -268,39 +270,41 @@ class AppNode:
             mine = [result for at, result in zip(places, results, strict=True) if at == place and result.processed]
             if mine:
                 self._use(self._versions[place])
-                answers = [known[result.time_s] for result in mine] if known else self._predict(mine)
-                for result, answer in zip(mine, answers, strict=True):
-                    result.answer = answer
+                predictions = [predicted[result.time_s] for result in mine] if predicted else self._predict(mine)
+                for result, answer in zip(mine, predictions, strict=True):
+                    result.prediction = answer
         self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
         if self._observer is not None:
             self._observer.add(results)
 
-    def _works(
+    def _frame_costs(
         self, results: Sequence[FrameResult], places: npt.NDArray[np.intp]
     ) -> tuple[list[tuple[float, float]], dict[float, TaskLabel]]:
         """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
 
         To know the exits takes the answers, which are returned as well, by time; without exits there are none yet.
         """
-        known: dict[float, TaskLabel] = {}
+        predicted: dict[float, TaskLabel] = {}
         if not isinstance(self._model, EarlyExitNetwork):
-            return [(self._alone_s, self._alone_j)] * len(results), known
+            return [(self._frame_s, self._frame_j)] * len(results), predicted
         works: list[tuple[float, float]] = []
         for place in np.unique(places):
             self._use(self._versions[place])
             mine = [result for at, result in zip(places, results, strict=True) if at == place]
-            answers, paid = self._predict_priced(mine)
-            known |= {result.time_s: answer for result, answer in zip(mine, answers, strict=True)}
+            predictions, paid = self._predict_priced(mine)
+            predicted |= {result.time_s: answer for result, answer in zip(mine, predictions, strict=True)}
             works += paid
-        return works, known
+        return works, predicted
 
     def _predict_priced(self, results: Sequence[FrameResult]) -> tuple[TaskLabels, list[tuple[float, float]]]:
         """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
         with record_exits(self._model) as exits:
-            answers = self._predict(results)
+            predictions = self._predict(results)
         for exit_ in set(exits) - self._at_exits.keys():
             self._at_exits[exit_] = self._price(reached_cost(self._cost, [exit_]))
-        return answers, [self._at_exits[exit_] for exit_ in exits] or [(self._alone_s, self._alone_j)] * len(results)
+        return predictions, [self._at_exits[exit_] for exit_ in exits] or [(self._frame_s, self._frame_j)] * len(
+            results
+        )
 
     def _price(self, cost: ModelCost) -> tuple[float, float]:
         """Return time and energy of one frame alone on the machine."""
@@ -310,17 +314,17 @@ class AppNode:
         """Pass frames to the detector, and pay for it."""
         if self._detector is not None:
             for result in chosen:
-                self._detector.look(result, self._results)
+                self._detector.add_frame(result, self._results)
 
     def _track(self, results: Sequence[FrameResult]) -> None:
         """Answer frame by frame, warping labels from the server; the flow takes time."""
         flow = flow_cost(self._spec.student.height, self._spec.student.width, self._spec.hardware)
         for result in results:
-            self._tracker.see(result.time_s, result.image)
+            self._tracker.add_frame(result.time_s, result.image)
             if not self._free(result):
                 continue
             (predicted,), ((alone_s, alone_j),) = self._predict_priced([result])
-            result.answer, flows = self._tracker.follow(result.time_s, predicted)
+            result.prediction, flows = self._tracker.follow(result.time_s, predicted)
             self._begin(result, alone_s + flows * flow.isolated_s)
             self._results.spend("inference", alone_j)
             self._results.spend("tracking", flows * flow.joules)
@@ -348,7 +352,7 @@ class AppNode:
         newest.open = newest.time_s + newest.latency_s > until_s
         if newest.open and until_s == float("inf"):  # no share will ever come
             newest.open = newest.processed = False
-            newest.latency_s, newest.busy_s, newest.answer = float("nan"), 0.0, None
+            newest.latency_s, newest.busy_s, newest.prediction = float("nan"), 0.0, None
 
     def _since_s(self) -> float:
         """Return the start of the oldest unfinished task, lessons aside."""
@@ -358,10 +362,10 @@ class AppNode:
 
     def _confidence(self, results: Sequence[FrameResult]) -> float | None:
         """Return the mean confidence of the newest answered frames; predicting them was paid already."""
-        answered = [result.image for result in results if result.processed]
-        if not answered:
+        predicted = [result.image for result in results if result.processed]
+        if not predicted:
             return None
-        return mean_confidence(self._model, np.stack(answered[-MAX_FRAMES:]), self._task)
+        return mean_confidence(self._model, np.stack(predicted[-MAX_FRAMES:]), self._task)
 
     def _use(self, version: Version) -> None:
         if version.number != self._loaded:

@@ -43,11 +43,11 @@ def adapt_guarded(
     return done
 
 
-def check_predictions(answered: Predicted, batch: Batch) -> Predicted:
+def check_predictions(predicted: Predicted, batch: Batch) -> Predicted:
     """Check that there is one answer per frame."""
-    if len(answered.predictions) != len(batch.images):
-        raise RunError(f"it gave {len(answered.predictions)} answers to {len(batch.images)} frames; give one for each")
-    return answered
+    if len(predicted.predictions) != len(batch.images):
+        raise RunError(f"it gave {len(predicted.predictions)} answers to {len(batch.images)} frames; give one for each")
+    return predicted
 
 
 def _fault(done: Any, model: nn.Module, batch: Batch) -> str:

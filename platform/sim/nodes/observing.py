@@ -39,18 +39,18 @@ class StreamObserver:
     images: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     scene: int | None = None
     reference: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of features at the last phase
-    anew: bool = True  # whether the next frames become the reference of later ones
+    renews_reference: bool = True  # whether the next frames become the reference of later ones
 
     def add(self, results: Sequence[FrameResult]) -> None:
         """Take frames into account."""
-        answered = [result.image for result in results if result.processed]
-        self.frames += len(answered)
-        self.images = [*self.images, *answered][-MAX_FRAMES:]
+        predicted = [result.image for result in results if result.processed]
+        self.frames += len(predicted)
+        self.images = [*self.images, *predicted][-MAX_FRAMES:]
         self.scene = results[-1].scene if results else self.scene
 
-    def learned(self) -> None:
+    def renew_reference(self) -> None:
         """Use the next frames as the new reference: the network has just adapted to them."""
-        self.anew = True
+        self.renews_reference = True
 
     def summarise(self, model: nn.Module, domain: int | None) -> StreamStatistics:
         """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
@@ -58,20 +58,20 @@ class StreamObserver:
         self.frames, self.images = 0, []
         if not images:
             return StreamStatistics(frames, None, None, domain)
-        entropy, features = look_at(model, np.stack(images), self.task)
+        entropy, features = entropy_and_features(model, np.stack(images), self.task)
         return StreamStatistics(frames, entropy, self._distance(features), domain)
 
     def _distance(self, features: npt.NDArray[np.float32]) -> float:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
         mean = features.mean(axis=0, dtype=np.float64)
         spread = float(np.sqrt(features.var(axis=0, dtype=np.float64).mean()))
-        if self.anew or self.reference is None:
-            self.reference, self.anew = (mean, spread), False
+        if self.renews_reference or self.reference is None:
+            self.reference, self.renews_reference = (mean, spread), False
         then, unit = self.reference
         return float(np.linalg.norm(mean - then) / unit) if unit else 0.0
 
 
-def look_at(
+def entropy_and_features(
     model: nn.Module, images: npt.NDArray[np.uint8], task: Task
 ) -> tuple[float | None, npt.NDArray[np.float32]]:
     """Return the entropy of the predictions for some images, as `entropy_share` does, and the features."""
@@ -153,7 +153,7 @@ class DomainCounter:
     _distance: UsualRange = field(default_factory=UsualRange)
     _strikes: int = 0
 
-    def see(self, entropy: float | None, features: npt.NDArray[np.float32]) -> int:
+    def add_batch(self, entropy: float | None, features: npt.NDArray[np.float32]) -> int:
         """Take a batch into account and return the number of the domain it is of."""
         mean = features.mean(axis=0, dtype=np.float64)
         if len(self._first) < REFERENCE:
@@ -185,18 +185,18 @@ class DomainDetector:
         self._source, self._task = copy.deepcopy(model).eval(), task
         self._counter, self._pool = DomainCounter(), list[FrameResult]()
         passes = Passes(forward=(1,), trained=(), kept_bytes=_BYTES * cost.parameters)
-        self.need: TaskCost = task_cost(cost, hardware, passes)  # of one frame, and of the copy
+        self.frame_cost: TaskCost = task_cost(cost, hardware, passes)  # of one frame, and of the copy
 
     @property
     def domain(self) -> int:
         return self._counter.domain
 
-    def look(self, result: FrameResult, results: FrameResults) -> None:
+    def add_frame(self, result: FrameResult, results: FrameResults) -> None:
         """Take a frame into account and charge its pass; a full batch passes the source network at once."""
-        results.spend("training", self.need.joules)
-        results.memory_bytes = max(results.memory_bytes, self.need.memory_bytes)
+        results.spend("training", self.frame_cost.joules)
+        results.memory_bytes = max(results.memory_bytes, self.frame_cost.memory_bytes)
         self._pool.append(result)
         if len(self._pool) < BATCH_FRAMES:
             return
         images, self._pool = np.stack([pooled.image for pooled in self._pool]), []
-        self._counter.see(*look_at(self._source, images, self._task))
+        self._counter.add_batch(*entropy_and_features(self._source, images, self._task))

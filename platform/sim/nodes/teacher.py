@@ -76,8 +76,8 @@ def wobble(labels: Labels, reach_px: float, *, seed: int) -> Labels:
 
     height, width = labels.shape
     coarse = rng_for(seed, "wobble").normal(0.0, reach_px, (2, *WOBBLES))
-    ways = zoom(coarse, (1, height / WOBBLES[0], width / WOBBLES[1]), order=1, grid_mode=True, mode="nearest")
-    rows, columns = np.indices(labels.shape) + np.rint(ways).astype(np.int64)
+    offsets = zoom(coarse, (1, height / WOBBLES[0], width / WOBBLES[1]), order=1, grid_mode=True, mode="nearest")
+    rows, columns = np.indices(labels.shape) + np.rint(offsets).astype(np.int64)
     moved: Labels = labels[rows.clip(0, height - 1), columns.clip(0, width - 1)]
     return moved
 
