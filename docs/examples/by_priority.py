@@ -13,9 +13,9 @@ from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput,
 
 @dataclass(frozen=True)
 class ByPriority(Scheduling):
-    """Divide the machine in proportion to priorities; which network runs on a share is left to the scaling member."""
+    """Divide the processor in proportion to priorities; the scaling member selects the networks."""
 
-    reserve: Annotated[float, Ge(0), Lt(1), Means("share of the machine that nobody gets")] = 0.0
+    reserve: Annotated[float, Ge(0), Lt(1), Means("share of the processor that stays free")] = 0.0
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         """Return one grant per demand, in the order of the demands; shares add up to at most 1."""

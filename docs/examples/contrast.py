@@ -30,5 +30,5 @@ class Contrast(Onda):
         return super().adapt(model, state, batch, phase)
 
     def passes_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Only the frames can tell what will be computed."""
+        """Return None: the passes depend on the frames."""
         return None

@@ -1,4 +1,4 @@
-"""Every minute: specialise again on what the last minutes showed."""
+"""Every minute: specialise again on the frames of the last minutes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EveryMinute(Streaming):
     feeds_learner = True
 
     def faults(self) -> list[str]:
-        """Name what does not fit together; the range of each parameter alone is checked already."""
+        """Name conflicts between parameters; the range of each one is checked already."""
         short = self.memory_s < self.period_s
         return [f"'memory_s' is {self.memory_s}, must be at least period_s = {self.period_s}"] if short else []
 
@@ -33,11 +33,11 @@ class EveryMinute(Streaming):
         """Return the state before the first frame; this method needs none."""
 
     def plan_uplink(self, state: None, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Sample from now on for one period, then send; asked again as soon as that has left."""
+        """Sample from now on for one period, then send; the next call is at the time of sending."""
         stop_s = now_s + self.period_s
         times_s = choose_times(now_s, stop_s, fps=session.fps, rate_fps=self.rate_fps)
         return Sampling(times_s, send_s=stop_s)
 
     def plan_downlink(self, state: None, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:
-        """Train one phase on what is young enough, and send back the weights that changed."""
+        """Train one phase on the newest samples, and send back the changed weights."""
         return DownlinkPlan(state, Phase(self.iterations), oldest_s=now_s - self.memory_s)

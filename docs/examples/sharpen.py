@@ -1,4 +1,4 @@
-"""Sharpen: all weights minimise the entropy of predictions; the less certain a frame, the more it counts."""
+"""Sharpen: all weights minimise the entropy of predictions; uncertain frames have larger weights."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from driftlab.platform.scaling.usnet import UsNet
 
 @dataclass(frozen=True)
 class Thrifty(UsNet):
-    """Build networks of several widths as US-Net does; run the one that draws least within a loss of accuracy."""
+    """Build US-Net's widths; run the one of least energy within a loss of accuracy."""
 
     loss: Annotated[float, Ge(0), Le(1), Means("accuracy given up for energy", "fraction")] = 0.05
 
     def prefer(self, variants: Sequence[Variant], budget: Budget, state: Any) -> tuple[int, Any]:
-        """Choose what a scheduler leaves open; pure, asked in the driver."""
+        """Choose a network where the scheduler chooses none; pure, called in the driver."""
         best, state = super().prefer(variants, budget, state)
         goal = (variants[best].accuracy or 0.0) - self.loss
         enough = [which for which, one in enumerate(variants) if (one.accuracy or 0.0) >= goal]

@@ -1,4 +1,4 @@
-"""The table of systems: those that are named after a method, by its row in the registry, and combinations."""
+"""The table of systems: those named after a method of the registry, and combinations."""
 
 from __future__ import annotations
 

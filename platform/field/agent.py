@@ -78,7 +78,7 @@ def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ti
         ticket = Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
     except (TypeError, KeyError, ValueError) as error:
         raise WireError(f"{client.url} is not a driftlab server: its reply has no session.") from error
-    check_format(reply.get("format", 1))  # version 1 did not tell it
+    check_format(reply.get("format", 1))  # version 1 had no such field
     return ticket
 
 

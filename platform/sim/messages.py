@@ -1,4 +1,4 @@
-"""Messages between a device and its server: samples on the way up, and what a round returns on the way down.
+"""Messages between a device and its server: samples on the uplink, results of rounds on the downlink.
 
 A message is queued on its link, counted, perhaps damaged, and charged to the device's radio. One within a device
 crosses no link: it arrives at once and has no row.
@@ -69,7 +69,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """Samples that have reached the learner's machine."""
+    """Samples that have reached the learner's processor."""
 
     sent: Uploaded
     sampling: Sampling
@@ -95,7 +95,7 @@ class Delivery(ABC):
         """Return its bytes on the link."""
 
     def take(self, message: Message) -> Job | None:
-        """Hand it to the application, whose reply is a Receipt; None if the application does not need it."""
+        """Pass it to the application, whose reply holds an `Applied`; None if it uses no such result."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Offers to the scheduler of a device: the ways in which a round could learn, and when they are decided on."""
+"""Offers to a device's scheduler: the training configurations of a round, until it decides on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offer:
-    """Ways to learn, for a scheduler to choose from; the round is sent the time, and reads `learner.way`."""
+    """Training configurations to choose from; the round is sent the time, and reads `learner.config`."""
 
     training: TrainingOffer
 
@@ -33,12 +33,12 @@ class OfferQueue:
     """The offers of the applications of a device, until their scheduler has decided on them."""
 
     device: DeviceSim
-    preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
+    preparing: set[str] = field(default_factory=set)  # applications that label or run trials before an offer
     waiting: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
 
     @property
     def incomplete(self) -> bool:
-        """Return whether a present application will still offer ways, for which the waiting offers wait."""
+        """Return whether the waiting offers wait for another application's offer."""
         return any(app.name in self.preparing for app in self.device.present)
 
     def submit(self, app: AppSim) -> Process:
@@ -53,7 +53,7 @@ class OfferQueue:
         yield decided
 
     def release(self) -> None:
-        """Resume the applications whose offers the scheduler has just decided on, unless others are being prepared."""
+        """Resume the applications whose offers were decided, unless other offers are being prepared."""
         if self.incomplete:
             return
         for name in [app.name for app in self.device.present if app.name in self.waiting]:
@@ -62,7 +62,7 @@ class OfferQueue:
 
 @dataclass(frozen=True)
 class ChosenConfig:
-    """The way to learn that a scheduler chose, and its expected accuracies."""
+    """The training configuration that a scheduler chose, with its expected accuracies."""
 
     phase: Phase
     config: str
@@ -71,7 +71,7 @@ class ChosenConfig:
 
 
 class TrainingChoice:
-    """The ways in which one round could learn on its device, and what is known of each."""
+    """The training configurations of one round on its device, with their costs and accuracies."""
 
     def __init__(self, done: WeightRound, plan: DownlinkPlan, frames: int) -> None:
         assert plan.phase is not None
@@ -86,24 +86,24 @@ class TrainingChoice:
         self.accuracy_before: float | None = None  # accuracy before the round
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
-        """Offer the ways to the device's scheduler, tried out where it requires that; return its choice."""
+        """Offer the configurations to the device's scheduler, after trials where it requires them."""
         learner = self.app.learner
         yield from self._prepare()
         yield from self._submit()
-        while wanted := [i for i in learner.trials if 0 <= i < len(self.configs) and self.configs[i].accuracy is None]:
-            yield from self._run_trials(wanted)
+        while untried := [i for i in learner.trials if 0 <= i < len(self.configs) and self.configs[i].accuracy is None]:
+            yield from self._run_trials(untried)
             yield from self._submit()
         learner.switch_network()  # the choice may have been of another network
         if learner.config is None or not 0 <= learner.config < len(self.phases):
             return None
-        way = self.configs[learner.config]
-        names = (self.round.training_config, way.name if len(self.configs) > 1 else "")
+        config = self.configs[learner.config]
+        names = (self.round.training_config, config.name if len(self.configs) > 1 else "")
         self.round.training_config = "; ".join(filter(None, names)) or None
         return ChosenConfig(
             self.phases[learner.config],
-            way.name,
-            self.accuracy_before if way.before is None else way.before,
-            way.accuracy,
+            config.name,
+            self.accuracy_before if config.before is None else config.before,
+            config.accuracy,
         )
 
     def _submit(self) -> Steps:
@@ -112,7 +112,7 @@ class TrainingChoice:
         )
 
     def _prepare(self) -> Steps:
-        """List the ways, and the accuracy before them: as estimated, else as tried out."""
+        """List the configurations and the accuracy before them, as estimated or else from trials."""
         if self.adaptation.estimates and (yield from self._estimate()):
             return
         self.phases = self._offered_phases()
@@ -124,7 +124,7 @@ class TrainingChoice:
 
     @property
     def recalls(self) -> bool:
-        """Return whether the learner stores its networks; those that are cut for samples differ in their channels."""
+        """Return whether the learner stores its networks; networks cut for samples differ in channels."""
         return self.requirements.recall is not None and not self.drafts
 
     def _recall(self) -> Steps:
@@ -143,7 +143,7 @@ class TrainingChoice:
         return recalled.accuracy
 
     def _estimate(self) -> Steps:
-        """Estimate every network of the family; return whether the estimates are the ways that are offered.
+        """Estimate every network of the family; return whether the offered configurations are estimates.
 
         Scaling goes by the estimates where it chooses among networks that are not cut for samples.
         """
@@ -170,48 +170,48 @@ class TrainingChoice:
         return True
 
     def _run_trials(self, which: Sequence[int]) -> Steps:
-        """Try some ways out and score the network, as the scheduler requires; return the accuracy before them."""
+        """Run trials and score the network, as the scheduler requires; return the accuracy before them."""
         app, done, hardware = self.app, self.round, self.site.hardware
         if not (which or self.scores):
             return None
-        tries = tuple(shortened(self.phases[i], self.requirements.part)[0] for i in which)
-        tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, tries))
-        works = ((None, tried.scoring_passes), *zip((phase.variant for phase in tries), tried.passes, strict=True))
-        costs = [task_cost(app.cost_of(variant), hardware, work) for variant, work in works]
+        trials = tuple(shortened(self.phases[i], self.requirements.part)[0] for i in which)
+        tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, trials))
+        counted = ((None, tried.scoring_passes), *zip((phase.variant for phase in trials), tried.passes, strict=True))
+        costs = [task_cost(app.cost_of(variant), hardware, passes) for variant, passes in counted]
         yield from done.do("training", add_costs(costs))
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
-        beside = zip(tries, tried.fixed_passes or (Passes(),) * len(which), strict=True)
-        fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in beside]
+        fixed_passes = zip(trials, tried.fixed_passes or (Passes(),) * len(which), strict=True)
+        fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in fixed_passes]
         for i, after, begin, *trial in zip(which, tried.after, begins, costs[1:], fixed, strict=True):
             self.configs[i] = measured(replace(self.configs[i], accuracy=after), begin, *trial)
         return tried.before
 
     def _offered_phases(self) -> Sequence[Phase]:
-        """List the ways to learn; where networks are cut for samples, of every size."""
+        """List the phases to choose from; where networks are cut for samples, of every size."""
         phases, sizes = self.adaptation.training_configs(self.planned), range(len(self.profile))
         if not self.drafts or len(sizes) < 2:
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
     def _config_of(self, phase: Phase) -> TrainingConfig:
-        """Describe a phase with its need, as far as that is known in advance."""
+        """Describe a phase with its cost, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
             size = self.profile[phase.variant].cost.macs / self.profile[-1].cost.macs
             name = f"{self.profile[phase.variant].name}, {name}"
         passes = self.adaptation.passes_of(phase, self.frames) or Passes()
-        need = self.site.training_cost(self.app.cost_of(phase.variant), passes)
+        cost = self.site.training_cost(self.app.cost_of(phase.variant), passes)
         return TrainingConfig(
-            name, need, size=size, trial_fraction=shortened(phase, self.requirements.part)[1], variant=phase.variant
+            name, cost, size=size, trial_fraction=shortened(phase, self.requirements.part)[1], variant=phase.variant
         )
 
 
 def measured(config: TrainingConfig, before: float | None, trial: TaskCost, fixed: TaskCost) -> TrainingConfig:
-    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known.
+    """Add the results of a trial: its network's initial accuracy, and its cost if that was unknown.
 
-    A part of the trial's need is the same for any number of steps.
+    A part of the trial's cost is the same for any number of steps.
     """
     if config.cost.isolated_s:
         return replace(config, before=before)

@@ -1,8 +1,8 @@
 """One round: a learner's processing of samples and its result, independent of the clock.
 
-The steps of a round are a generator: it yields what takes time and is sent the time at which each was done. The
-simulator runs them on a machine in virtual time; a server with real devices waits for the work itself. Before a round
-reads the result of a job it yields that too, so that a driver in real time can do something else until the job is done.
+The steps of a round are a generator: it yields each task and is sent the time at which the task ended. The simulator
+runs them on a processor in virtual time; a server with real devices waits for the computation itself. Before a round
+reads the result of a job it yields the job too, so that a driver in real time can run something else meanwhile.
 
 There are two kinds of result: weights, which a learner trains on its samples, and labels, which the device warps by
 itself.
@@ -27,19 +27,19 @@ from driftlab.platform.world.cost import add_costs, task_cost
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
 
-VERSION = 2  # raise it when rounds over several networks do or price something else: their cells are made anew
+VERSION = 2  # raise it when rounds over several networks change their steps or costs: their cells are computed again
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
-DECLINED = "the scheduler gave it no way to learn"
+DECLINED = "the scheduler chose no training configuration"
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that takes time on the learner's machine."""
+    """A task of a round on the learner's processor."""
 
     purpose: str  # as in the energy account
     cost: TaskCost
-    offer: TrainingOffer | None = None  # for the scheduler; None: only the need
+    offer: TrainingOffer | None = None  # for the scheduler; None: only the cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class LabelRound(Round):
 
 @dataclass(frozen=True)
 class RoundGain:
-    """The work of an application's newest round, and its gain in accuracy."""
+    """The duration of an application's newest round, and its gain in accuracy."""
 
     ended_s: float
     interval_s: float  # since the one before, or since the start
@@ -124,7 +124,7 @@ class WeightRound(Round):
     trained: Trained | None = None
     plan: DownlinkPlan | None = None
     training_config: str | None = None  # the one of several that the scheduler chose
-    stored_network: int | None = None  # number of the stored network from which it goes on
+    stored_network: int | None = None  # number of the stored network that it continues
     costs: list[TaskCost] = field(default_factory=list)  # of every step
     idle: str = ""  # why nothing was trained
 
@@ -145,7 +145,7 @@ class WeightRound(Round):
         return [UpdateDelivery(app, self, training)]
 
     def do(self, purpose: str, cost: TaskCost, learning: TrainingOffer | None = None) -> Steps:
-        """Take the time of a step on the machine."""
+        """Take the time of a step on the processor."""
         self.now_s = yield Step(purpose, cost, learning)
         self.costs.append(cost)
 
@@ -154,19 +154,19 @@ class WeightRound(Round):
         app, learner, runner = self.app, self.app.learner, self.app.runner
         self.label_start_s = self.now_s
         learner.switch_network()
-        taught, storing = runner.adaptation.labels == "teacher", []
+        uses_labels, storing = runner.adaptation.labels == "teacher", []
         for upload in self.uploads:
-            labels = self._label(upload) if taught else None
+            labels = self._label(upload) if uses_labels else None
             detected = () if learner.domain is None else (learner.domain,)
             storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *detected))
         yield from self.do(
-            "labelling", app.networks.labelling_cost(learner.site, self.frames) if taught else TaskCost()
+            "labelling", app.networks.labelling_cost(learner.site, self.frames) if uses_labels else TaskCost()
         )
         stored = []
         for job in storing:
             stored.append((yield from self.facts_of(job)))
         self.stored = merge_stored(stored)
-        if taught:
+        if uses_labels:
             self.label_end_s = self.now_s
         else:
             self.label_start_s = None
@@ -174,7 +174,7 @@ class WeightRound(Round):
         return self.plan
 
     def _train(self, plan: DownlinkPlan) -> Steps:
-        """Train as planned; where only the phase itself determines its work, the call comes before the time."""
+        """Train as planned; where only the phase itself determines its passes, it is called before its time."""
         if plan.phase is None or lacks_labels(self.stored, plan):
             self.idle = "stored" if plan.phase is None else NO_LABEL
             return None
@@ -222,14 +222,14 @@ class WeightRound(Round):
         return tried.before
 
     def _measure_gain(self, plan: DownlinkPlan, before: float) -> Steps:
-        """Note the gain of the round and its work."""
+        """Record the gain of the round and its duration."""
         learner = self.app.learner
         after: float | None = yield from self._score(plan)
         last_s = 0.0 if learner.last_gain is None else learner.last_gain.ended_s
-        work_s = sum(need.isolated_s for need in self.costs)
+        isolated_s = sum(cost.isolated_s for cost in self.costs)
         if after is not None and self.now_s > last_s:
             gain = max(0.0, after - before)
-            learner.last_gain = RoundGain(self.now_s, self.now_s - last_s, work_s, after, gain)
+            learner.last_gain = RoundGain(self.now_s, self.now_s - last_s, isolated_s, after, gain)
 
 
 ROUNDS: Mapping[str, type[Round]] = {"weights": WeightRound, "labels": LabelRound}  # by the result

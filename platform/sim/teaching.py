@@ -1,4 +1,4 @@
-"""The learner of one application: samples on their way to it, its rounds, and their results back on the device."""
+"""The learner of one application: samples from the device, rounds, and results back to the device."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ UNPACKED_MACS = 2  # per pixel of a label map from the server
 class LearnerSim:
     """The learner of one application, on the server or on the device; one round of it runs at a time.
 
-    One process samples. Each sampling has a process of its own, which sends the samples, waits for the round that
-    takes them, and delivers the result.
+    One process samples. Each sampling has a separate process, which sends the samples, waits for the round that takes
+    them, and delivers the result.
     """
 
     def __init__(self, app: AppSim) -> None:
         self.app, self.runner = app, app.runner
         self.clock, self.session, self.streaming = app.runner.clock, app.runner.session, app.runner.streaming
         self.place = self.streaming.place
-        self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, where the learner stands
+        self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, at the learner's site
         self.device_state = self.server_state  # the device's copy of it, as of the last plan
         self.placed = False  # whether its node exists: its first samples have arrived
         self.turn = simpy.Resource(self.clock)  # one round at a time, regardless of the number of GPUs
@@ -49,8 +49,8 @@ class LearnerSim:
         self.domain: int | None = None  # as the device detected it before its newest samples
         self.in_step = True  # whether the device applied the last update; if not, it can apply none that builds on it
         self.offer: TrainingOffer | None = None  # training that it offers or runs on the device
-        self.config: int | None = 0  # the way that the scheduler chose; None: none
-        self.trials: tuple[int, ...] = ()  # the ways that the scheduler requires a trial of first
+        self.config: int | None = 0  # the configuration that the scheduler chose; None: none
+        self.trials: tuple[int, ...] = ()  # configurations of which the scheduler requires a trial first
         self.last_gain: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
         self.purpose = ""  # of the newest step on the device
 
@@ -61,7 +61,7 @@ class LearnerSim:
 
     @property
     def site(self) -> TrainingSite:
-        """Return the machine that it labels and trains on."""
+        """Return the site where it labels and trains."""
         server = self.runner.setup.server
         return self.app.networks.on_device(server, self.app.device.spec.hardware) if self.local else server
 
@@ -78,7 +78,7 @@ class LearnerSim:
     # From the device --------------------------------------------------------------------------------------------------
 
     def sample(self) -> Process:
-        """Sample as planned by the streaming member until the stream ends; send each sampling in a new process."""
+        """Sample as the streaming member plans; send each sampling in a new process."""
         while (sampling := (yield from self._plan())) is not None:
             if sampling.times_s:  # a slow camera may show no frame between two uploads
                 message = self.app.message("up", "samples")
@@ -112,14 +112,14 @@ class LearnerSim:
         if not self.streaming.uses_statistics:
             return Seen()
         self.app.device.stream.catch_up(self.app)
-        noticing = self.session.call(self.app.node("application"), "stream_statistics")
-        yield from self.runner.ready(noticing)
-        noticed: StreamStatistics = self.session.result(noticing).facts
-        self.domain = noticed.domain if self.runner.setup.domains_detected else None
-        return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
+        summary = self.session.call(self.app.node("application"), "stream_statistics")
+        yield from self.runner.ready(summary)
+        statistics: StreamStatistics = self.session.result(summary).facts
+        self.domain = statistics.domain if self.runner.setup.domains_detected else None
+        return Seen(statistics.frames, statistics.entropy, statistics.distance, statistics.domain)
 
     def send(self, message: Message, sampling: Sampling, packing: Job) -> Process:
-        """Bring samples to the learner, run a round on all that wait there, and return its results to the device."""
+        """Send samples to the learner, run a round on all waiting ones, and return its results."""
         yield from self.runner.ready(packing)
         sent: Uploaded = self.session.result(packing).facts
         yield from message.carry(sent.bytes)
@@ -165,11 +165,11 @@ class LearnerSim:
     # A round ----------------------------------------------------------------------------------------------------------
 
     def round(self, uploads: Sequence[Upload], now_s: float) -> Round:
-        """Create the round that labels and learns from these uploads."""
+        """Create the round that labels these uploads and trains on them."""
         return ROUNDS[self.streaming.returns](self.app, tuple(uploads), now_s)
 
     def run_round(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
-        """Wait for the learner's machine, then run one round on all waiting samples."""
+        """Wait for the learner's processor, then run one round on all waiting samples."""
         device, name = self.app.device, self.app.spec.name
         processor = device.processor if self.local else self.runner.server.processor
         if self.local:
@@ -177,7 +177,7 @@ class LearnerSim:
                 return []
             self.offer = TrainingOffer("running")
             device.offers.preparing.add(name)
-        with processor.entered(f"{name}/learn" if self.local else self.app.name) as work:
+        with processor.entered(f"{name}/training" if self.local else self.app.name) as work:
             yield work.granted
             uploads, self.waiting = self.waiting, []
             done = yield from self._drive(self.round(uploads, self.clock.now).steps(), processor, work)
@@ -188,7 +188,7 @@ class LearnerSim:
     def _drive(
         self, steps: Steps, processor: Processor, work: ProcessorTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
-        """Run the steps of a round on a machine."""
+        """Run the steps of a round on a processor."""
         try:
             step = next(steps)
             while True:
@@ -210,15 +210,15 @@ class LearnerSim:
             return deliveries
 
     def _spend(self, step: Step) -> None:
-        """Count the energy of a step on the device; `settle` subtracts what lies beyond the session."""
+        """Count the energy of a step on the device; `settle` subtracts the part after the session."""
         if self.clock.now < self.app.facts.duration_s:
             self.app.account.spend(step.purpose, step.cost.joules)
             self.purpose = step.purpose
 
     def settle(self) -> None:
-        """Subtract the energy that an unfinished step on the device would draw after the session."""
+        """Subtract the energy that an unfinished step on the device would consume after the session."""
         processor = self.app.device.processor
-        work = processor.tasks.get(f"{self.app.spec.name}/learn")
+        work = processor.tasks.get(f"{self.app.spec.name}/training")
         if work is not None and self.purpose:
             self.app.account.spend(self.purpose, -processor.remaining_cost(work).joules)
 
@@ -254,7 +254,7 @@ class LearnerSim:
             self.clock.process(self._resync())
 
     def _charge_delivery(self, delivery: Delivery, accepted: bool) -> None:
-        """Count the energy of decoding labels or patching the shadow copy: read, write, and the message itself."""
+        """Count the energy of decoding labels, or of patching the shadow copy with a message."""
         account, hardware = self.app.account, self.app.device.spec.hardware
         if isinstance(delivery, UpdateDelivery) and accepted:
             moved_bytes = 2 * self.app.cost_of().weight_bytes + delivery.bytes

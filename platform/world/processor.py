@@ -122,12 +122,12 @@ class Processor:
         self._schedules: dict[str, list[tuple[float, float]]] = {}
 
     def enter(self, name: str, reason: str | None = "offer", cost: TaskCost | None = None) -> ProcessorTask:
-        """Add a task and redistribute the shares; a task without an end has a `need`, whose memory counts.
+        """Add a task and redistribute the shares; the memory of a task without an end counts by its `cost`.
 
         Without a reason the shares stay: the caller adds or removes several tasks and then calls `share_out`.
         """
         if name in self.tasks:
-            raise RunError(f"The work '{name}' is on its processor already.")
+            raise RunError(f"The task '{name}' is on its processor already.")
         self.tasks[name] = task = ProcessorTask(name, self.clock.event(), cost=cost or TaskCost(), speed=self.speed)
         self._update_peak_memory()
         if reason is not None:
@@ -161,12 +161,12 @@ class Processor:
     def run_job(self, task: ProcessorTask, cost: TaskCost) -> Generator[simpy.Event, Any, None]:
         """Wait for the end of a job at the task's shares.
 
-        At a constant pace it waits for a single timeout, so that ties break as with simpy.Resource.
+        At a constant rate it waits for a single timeout, so that ties break as with simpy.Resource.
         """
         if not 0 <= cost.isolated_s < math.inf:
-            raise RunError(f"The work '{task.name}' needs {cost.isolated_s} s; it must be finite and at least 0.")
+            raise RunError(f"The task '{task.name}' takes {cost.isolated_s} s; it must be finite and at least 0.")
         if self.tasks.get(task.name) is not task:
-            raise RunError(f"The work '{task.name}' is not on its processor: enter it first.")
+            raise RunError(f"The task '{task.name}' is not on its processor: enter it first.")
         task.cost, task.left_s, task.since_s = cost, cost.isolated_s, self.clock.now
         task.process = self.clock.active_process
         self._update_peak_memory()
@@ -235,7 +235,7 @@ class Processor:
             task.granted.succeed()
 
     def _wake(self, task: ProcessorTask, before: float) -> None:
-        """Interrupt a waiting task if its pace has changed.
+        """Interrupt a waiting task if its rate has changed.
 
         Share and speed may change at one instant: a second interrupt could reach a process whose job has ended.
         """

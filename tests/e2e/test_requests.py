@@ -235,7 +235,7 @@ class TestRunFolder:
     [
         (
             ("run", "quick", "--address", "127.0.0.1:1"),
-            ("No Ray cluster answers at '127.0.0.1:1'", "leave --address out"),
+            ("No Ray cluster responds at '127.0.0.1:1'", "leave --address out"),
         ),
         (("run", "quick", "--address", "here and there"), ("'here and there'",)),
         (("run", "quick", "--set", "window_s=-1", "--out", "/proc/run"), ("window_s is -1",)),

@@ -98,7 +98,7 @@ class TestConsequences:
             self.domain = next(numbers)
             return self.domain
 
-        monkeypatch.setattr(DomainCounter, "see", see)
+        monkeypatch.setattr(DomainCounter, "add_batch", see)
 
     @pytest.mark.slow
     def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):

@@ -188,7 +188,7 @@ class TestLearning:
         window(device, 0.0)
         clock = device.runner.clock
         clock.run(until=2.0)
-        work = device.processor.enter("a/learn")
+        work = device.processor.enter("a/training")
         clock.run(until=4.0)
         device.processor.leave(work)
         device.close(5.0 if clock.run(until=5.0) is None else 0.0)

@@ -133,10 +133,10 @@ class TestEngines:
             for demand, grant in zip(demands, grants, strict=True)
         ]
         groups = interleaved(given)
-        shares = {f"{one.demand.app}/learn": groups.get(one.demand.app, one.training_share) for one in given}
+        shares = {f"{one.demand.app}/training": groups.get(one.demand.app, one.training_share) for one in given}
 
         def learn(app: str) -> Any:
-            with processor.entered(f"{app}/learn") as work:
+            with processor.entered(f"{app}/training") as work:
                 yield work.granted
                 yield from processor.run_job(work, need)
             ended.append(clock.now)

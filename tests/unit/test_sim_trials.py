@@ -371,24 +371,24 @@ class Faulty(Adaptation):
         return replace(good, losses=(1.0, float("nan")))
 
     def no_work(self, model: Any, good: Adapted) -> Adapted:
-        return replace(good, work=None)
+        return replace(good, passes=None)
 
     def negative(self, model: Any, good: Adapted) -> Adapted:
-        return replace(good, work=Passes((-1,), (1,)))
+        return replace(good, passes=Passes((-1,), (1,)))
 
     def endless(self, model: Any, good: Adapted) -> Adapted:
         while True:
             pass
 
     def very_long(self, model: Any, good: Adapted) -> Adapted:
-        return replace(good, work=Passes((10**14,), (10**14,)))  # years on any device
+        return replace(good, passes=Passes((10**14,), (10**14,)))  # years on any device
 
 
 FAULTS = {
     "raises": "ValueError: no such thing",
     "nan_weights": "not finite",
     "nan_loss": "a loss is not finite",
-    "no_work": "work is None",
+    "no_work": "passes is None",
     "negative": "at least one frame",
     "endless": "did not end within 0.5 s",
     "very_long": "1 s are allowed",

@@ -79,7 +79,7 @@ class FrameResult:
     latency_s: float = float("nan")
     busy_s: float = 0.0  # model time on it, and on the batch that it completed
     prediction: TaskLabel | None = None  # None: the previous one remains
-    open: bool = False  # its answer or latency is not known yet
+    open: bool = False  # its prediction or latency is not computed yet
 
 
 @dataclass
@@ -92,10 +92,10 @@ class FrameResults:
     waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
     last: TaskLabel | None = None
-    busy_s: float = 0.0  # time of lessons instead of answers since the last call
+    busy_s: float = 0.0  # time of training instead of inference since the last call
     joules: dict[str, float] = field(default_factory=dict)
     adaptation_rows: list[Columns] = field(default_factory=list)  # rows of the adaptations table
-    memory_bytes: int = 0  # peak memory of a lesson
+    memory_bytes: int = 0  # peak memory of training
 
     def add(self, frames: Frames, truth: TaskLabels | None) -> list[FrameResult]:
         """Add frames, and return them one by one."""
@@ -125,7 +125,7 @@ class FrameResults:
         return Reply(self._facts(settled, scores), rows)
 
     def _shown(self, settled: list[FrameResult]) -> list[FrameResult]:
-        """Leave out the frames before the first answer: they have no prediction and no score."""
+        """Leave out the frames before the first prediction: they have no score."""
         if self.last is not None:
             return settled
         return settled[
@@ -133,7 +133,7 @@ class FrameResults:
         ]
 
     def _predictions(self, shown: Sequence[FrameResult]) -> TaskLabels:
-        """Stack the answers; a frame without one repeats the previous one."""
+        """Stack the predictions; a frame without one repeats the previous one."""
         predictions = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
         for index, result in enumerate(shown):
             if result.prediction is not None:
@@ -144,7 +144,7 @@ class FrameResults:
         return predictions
 
     def _scores(self, shown: Sequence[FrameResult], predicted: TaskLabels) -> Scores | None:
-        """Score answers where the truth is known."""
+        """Score predictions where the truth is available."""
         if not shown or shown[0].truth is None:
             return None
         truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)

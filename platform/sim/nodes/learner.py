@@ -1,4 +1,4 @@
-"""A learner: a copy of one application's model, its sample buffer, and the updates for the application."""
+"""A learner: a copy of one application's model, its sample buffer, and updates for the application."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class LearnerNode:
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
         self._sends_all = False  # whether the next update must stand alone
-        self._experts: experts.ExpertStore | None = None  # stored networks, once they are asked for
-        self._recalled = False  # whether it goes on with a stored network that the application has not got yet
-        self._drafted: ChannelMask | None = None  # that the application has not got yet
-        self._follows = True  # whether the application's family learned all that this one learned
+        self._experts: experts.ExpertStore | None = None  # stored networks, from the first recall on
+        self._recalled = False  # whether it continues a stored network that the application has not received yet
+        self._drafted: ChannelMask | None = None  # that the application has not received yet
+        self._follows = True  # whether the application's family has all weights that were trained here
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
@@ -100,7 +100,7 @@ class LearnerNode:
         """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
         Samples are stored under their capture times, or all under one `stamp_s`. `detected` is their domain where the
-        device finds it out.
+        device detects domains.
         """
         spec = self._spec
         given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
@@ -135,7 +135,7 @@ class LearnerNode:
         return Reply(len(self._times_s))
 
     def run_trials(self, plan: DownlinkPlan, phases: Sequence[Phase], fresh: bool = True) -> Reply:
-        """Try each way to learn: train a copy on every other sample, and score it on the rest.
+        """Run a trial per configuration: train a copy on every other sample, score it on the rest.
 
         Only `fresh` samples, on which the network was not trained before, count for scores where there are any.
         """
@@ -160,7 +160,10 @@ class LearnerNode:
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
     def recall_expert(self, last: float | None, fall: float) -> Reply:
-        """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
+        """Score the network on its newest samples; if its score fell, continue with a better stored one.
+
+        A stored network must be better by half of the `fall` that triggers the recall.
+        """
         rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MOST :]
         now, scoring = self._score(self._model, rows)
         if now is None:
@@ -186,14 +189,14 @@ class LearnerNode:
         return Reply(0 if self._experts is None else self._experts.store_expert(self._phases, state.read(self._model)))
 
     def estimate(self, phase: Phase) -> Reply:
-        """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
+        """Estimate the accuracy of each network of the family; None if the adaptation has no estimator."""
         samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
         estimates, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
         return Reply(estimates)
 
     @cached_property
     def _as_built(self) -> Any:
-        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        """Return a second family that is never trained; restoring it for every switch takes long."""
         return networks.family_of(self._spec, self._scaling, self._weights)
 
     def _source(self) -> nn.Module:
@@ -213,7 +216,7 @@ class LearnerNode:
         return model, memory, () if chosen is None else chosen.work.forward
 
     def _held_out(self, *, fresh: bool, tried: bool) -> Mask:
-        """Choose the samples for scores: every other one where ways are trained on the rest, else all."""
+        """Choose the samples for scores: every other one where trials train on the rest, else all."""
         unseen = self._times_s > self._trained_until_s
         rows = unseen if fresh and unseen.sum() > 1 else np.ones(len(unseen), dtype=bool)
         if tried or not fresh:
@@ -286,10 +289,10 @@ class LearnerNode:
         self._budget = budget
         self._model = networks.network_for(self._scaling, self._family, budget)
         self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
-        self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
+        self._built = state.NO_BUFFERS if self._moved else self._buffers  # before any training
 
     def _draft(self, samples: Batch) -> ChannelMask | None:
-        """Cut the network anew for the samples, where networks depend on them."""
+        """Cut the network for the samples again, where networks depend on them."""
         chosen: ChannelMask | None = None
         if len(samples.images):
             chosen = self._scaling.draft(self._family, self._budget, samples.images, self._task)
@@ -305,7 +308,7 @@ class LearnerNode:
         return chosen
 
     def _message(self, update: delta.Encoded | None) -> bytes | None:
-        """Put the draft that the update is for in front of it, and let the family learn what the device has."""
+        """Prepend the draft of an update, and absorb the weights into the family as on the device."""
         if update is None or self._drafted is None:
             return update.data if update else None
         self._family = self._scaling.absorb(self._family, self._model)
@@ -333,7 +336,7 @@ class LearnerNode:
         return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)
 
     def _on_domain(self, domain: int) -> None:
-        """Record the domain of the newest sample; reset at a new domain where the adaptation asks for it."""
+        """Record the domain of the newest sample; reset at a new domain where the adaptation is episodic."""
         if self._adaptation.episodic and self._domain not in (None, domain):
             self._state = self._adaptation.reset(self._model, self._state)
         self._domain = domain
@@ -378,14 +381,14 @@ class LearnerNode:
 
 
 def _total_passes(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
-    """Return the work of a phase with that of choosing the network for it."""
-    work = adapted.passes or Passes()
+    """Return the passes of a phase with those of choosing the network for it."""
+    passes = adapted.passes or Passes()
     return (
-        work
+        passes
         if chosen is None
         else replace(
-            work,
-            forward=(*chosen.work.forward, *work.forward),
-            kept_bytes=chosen.work.kept_bytes + work.kept_bytes,
+            passes,
+            forward=(*chosen.work.forward, *passes.forward),
+            kept_bytes=chosen.work.kept_bytes + passes.kept_bytes,
         )
     )

@@ -1,10 +1,9 @@
-"""A device's own observations, from frames without labels: statistics of its stream, and where domains begin.
+"""Observations of a device on frames without labels: statistics of its stream, and domain boundaries.
 
 A stream is described by the entropy of the predictions, and by the distance of its frames from earlier ones. Domains
-are detected by a copy of the network as it was built, which sees every frame that is answered, so that distances do not
-move with the learned weights. Another domain has begun where the moving average of the entropy of its predictions, or
-of the distance of its features from those at the beginning of this domain, exceeds its usual values in two batches in a
-row.
+are detected by a copy of the source network, which receives every predicted frame, so that distances do not depend on
+the trained weights. A domain begins where the moving average of the entropy of the copy's predictions, or of the
+distance of its features from those at the beginning of the domain, exceeds its usual values in two successive batches.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class StreamObserver:
         self.scene = results[-1].scene if results else self.scene
 
     def renew_reference(self) -> None:
-        """Use the next frames as the new reference: the network has just adapted to them."""
+        """Use the next frames as the new reference, since the network has just adapted to them."""
         self.renews_reference = True
 
     def summarise(self, model: nn.Module, domain: int | None) -> StreamStatistics:
-        """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
+        """Summarise the frames since the last call; their predictions exist, so this takes no processor time."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
         if not images:
@@ -86,7 +85,7 @@ def entropy_and_features(
 
 
 def entropy_share(output: npt.NDArray[np.float32], task: Task) -> float | None:
-    """Return the mean entropy of the predictions, as a share of the maximum; None where outputs are no distribution."""
+    """Return the mean entropy as a share of the maximum; None where outputs are no distribution."""
     classes = output.shape[1]
     if classes < 2 or task is DETECTION:
         return None
@@ -116,7 +115,7 @@ USUAL, LEAST = 20, 6  # batches whose averages are usual ones, and how many ther
 DEVIATIONS = 4.0  # above the mean of the usual values
 FLOOR = 0.02  # least standard deviation: few alike batches must not make every next one unusual
 STRIKES = 2  # unusual batches in a row
-REFERENCE = 3  # batches at the beginning of a domain whose features stand for it
+REFERENCE = 3  # batches at the beginning of a domain that form its reference
 _BYTES = 4  # of a weight
 
 
@@ -128,7 +127,7 @@ class UsualRange:
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL))
 
     def unusual(self, value: float) -> bool:
-        """Move the average, and tell whether it exceeds its usual values."""
+        """Move the average, and return whether it exceeds its usual values."""
         self.average = value if self.average is None else (1 - WEIGHT) * self.average + WEIGHT * value
         if len(self.usual) < LEAST:
             return False
@@ -179,7 +178,7 @@ class DomainCounter:
 
 
 class DomainDetector:
-    """A copy of the source network that looks at frames before they are answered."""
+    """A copy of the source network that receives frames before the application predicts them."""
 
     def __init__(self, model: nn.Module, task: Task, cost: ModelCost, hardware: Hardware) -> None:
         self._source, self._task = copy.deepcopy(model).eval(), task

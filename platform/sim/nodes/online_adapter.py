@@ -1,7 +1,7 @@
-"""Learning on the stream: predict a frame, pool it, and learn when the pool is full.
+"""Adaptation on the stream: predict a frame, pool it, and train when the pool is full.
 
-During a lesson, a member whose training is `exclusive` misses frames; one whose training is `concurrent` continues
-with its current weights on the rest of the share. A lesson's weights are in use from its end on.
+During a training batch, a member whose training is `exclusive` misses frames; one whose training is `concurrent`
+continues with its current weights on the rest of the share. Trained weights are in use from the end of the batch on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class PendingInference:
-    """Answers in progress: of one frame, or of a batch."""
+    """An inference in progress: of one frame, or of a batch."""
 
     results: list[FrameResult]
     start_s: float
@@ -48,13 +48,13 @@ class PendingInference:
 
 @dataclass(eq=False)
 class TrainingBatch:
-    """A batch that is being learned."""
+    """A batch in training."""
 
     frames: int
     cost: TaskCost
     adapted: Adapted
-    trained: State | None  # the network from the lesson's end on; None: unchanged
-    start_s: float | None = None  # None: when the answers before it are ready
+    trained: State | None  # the network from the end of the batch on; None: unchanged
+    start_s: float | None = None  # None: when the inference before it ends
 
 
 class OnlineAdapter:
@@ -71,23 +71,25 @@ class OnlineAdapter:
     ) -> None:
         self._member, self._model, self.memory, self._cost = member, model, memory, cost
         self._results, self._timeline, self._spec, self._task = results, timeline, results.spec, results.task
-        self._rng = rng_for(self._spec.student.seed, "answer", self._spec.app)  # for all answers: creating one is slow
+        self._rng = rng_for(
+            self._spec.student.seed, "answer", self._spec.app
+        )  # for all predictions: creating one is slow
         self._pool: list[FrameResult] = []
         self._inference: PendingInference | None = None
         self._training: TrainingBatch | None = None
         self._batches = self._version = 0
         self._domain: int | None = None
         self.detector: DomainDetector | None = None
-        self._timed_out = False  # a lesson exceeded the limit on this machine's time
-        self._member_failed = False  # the member failed at answering; the network answers instead
+        self._timed_out = False  # a training batch exceeded the limit of host time
+        self._member_failed = False  # the member failed to predict; the network predicts without it
 
     @property
     def since_s(self) -> float:
-        """Return the start of the answers in progress."""
+        """Return the start of the inference in progress."""
         return INFINITE_S if self._inference is None else self._inference.start_s
 
     def continue_from(self, before: OnlineAdapter) -> None:
-        """Continue with another network of the family, after `break_off` has ended the lesson of the previous one."""
+        """Continue with another network of the family, after `cancel_training` of the previous one."""
         self._pool, self._batches, self._version = before._pool, before._batches, before._version
         self._domain, self._inference = before._domain, before._inference
         self._timed_out, self._member_failed, self._rng = (
@@ -97,9 +99,9 @@ class OnlineAdapter:
         )
 
     def cancel_training(self, now_s: float, why: str, *, ended: bool = True) -> None:
-        """End the current lesson, if any, without using it; its energy until now is counted.
+        """Cancel the current training batch, if any; its energy until now is counted.
 
-        At the end of the session (`ended=False`) the lesson stays without an end.
+        At the end of the session (`ended=False`) the row of the batch has no end.
         """
         batch = self._training
         if batch is None:
@@ -114,7 +116,7 @@ class OnlineAdapter:
         self._write(replace(batch, cost=_part_of(batch.cost, part)), end_s, why)
 
     def run(self, results: Sequence[FrameResult]) -> None:
-        """Take frames one by one."""
+        """Process frames one by one."""
         for result in results:
             self._settle(result.time_s)
             self._check_domain(result)
@@ -133,7 +135,7 @@ class OnlineAdapter:
         self._settle(self._timeline.until_s)
 
     def finish(self) -> None:
-        """End with the session: unfinished answers and lessons stay unfinished."""
+        """End with the session: unfinished inferences and training batches stay unfinished."""
         self._settle(self._timeline.until_s)
         if self._inference is not None:
             self._finish_inference(self._inference)
@@ -149,7 +151,7 @@ class OnlineAdapter:
         return self._training is not None and self._member.training_runs == "exclusive"
 
     def _check_domain(self, result: FrameResult) -> None:
-        """Reset at an announced boundary between domains, where the member asks for it."""
+        """Reset at an announced boundary between domains, where the member is episodic."""
         domain = self._known_domain(result)
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
@@ -160,13 +162,13 @@ class OnlineAdapter:
         self._domain = domain
 
     def _known_domain(self, result: FrameResult) -> int | None:
-        """Return the domain of a frame, as told or as detected in the frames before it."""
+        """Return the domain of a frame: the announced one, or as detected in the frames before it."""
         if self.detector is not None:
             return self.detector.domain
         return result.scene if self._spec.domain_oracle else None
 
     def _settle(self, now_s: float) -> None:
-        """Settle answers that are ready, and end lessons whose time has come."""
+        """Finish the inference and the training that end by this time."""
         if self._inference is not None:
             ready_s = self._inference.ready_s(self._timeline)
             if ready_s <= now_s + 1e-9:
@@ -181,7 +183,7 @@ class OnlineAdapter:
                 self._finish_training(self._training, end_s)
 
     def _finish_inference(self, inference: PendingInference) -> None:
-        """Settle answers; if no share will ever come, none is ready."""
+        """Finish an inference; without any later share its frames have no prediction."""
         took_s = inference.took_s(self._timeline)
         inference.results[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
         for result in inference.results:
@@ -190,7 +192,7 @@ class OnlineAdapter:
             result.prediction = result.prediction if result.processed else None
 
     def _start_inference(self, results: list[FrameResult], now_s: float) -> None:
-        """Answer frames; a member that fails is left out, and the network answers by itself."""
+        """Predict frames; after a member's failure the network predicts without it."""
         batch, predicted = self._batch(results, self._rng), None
         with record_exits(self._model) as exits:
             try:
@@ -199,7 +201,7 @@ class OnlineAdapter:
                         predicted = check_predictions(self._member.predict(self._model, self.memory, batch), batch)
             except (Exception, TookTooLong) as error:
                 self._member_failed = True
-                why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
+                why = f"prediction failed, and the network predicts without the member: {type(error).__name__}: {error}"
                 self._write(
                     TrainingBatch(len(results), TaskCost(), Adapted(self.memory, skipped=why), None, now_s), now_s
                 )
@@ -219,7 +221,7 @@ class OnlineAdapter:
         self._inference = PendingInference(results, now_s, cost.isolated_s + detection_s)
 
     def _use_pool(self, now_s: float) -> None:
-        """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
+        """Train on the pool; while a training batch runs during inference, the newest frames wait."""
         pool, self._pool = self._pool, []
         if self._training is None and not self._timed_out:
             self._start_training(pool, now_s)
@@ -229,22 +231,22 @@ class OnlineAdapter:
             self._pool = pool[1:]
 
     def _start_training(self, pool: list[FrameResult], now_s: float) -> None:
-        """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
+        """Train at once; in virtual time the batch begins when the inference before it ends."""
         before = state.read(self._model)
         with record_exits(self._model) as exits:
             done = self._adapt(pool)
         after = state.read(self._model)
         state.write(self._model, before)
-        work = done.passes or Passes()
+        passes = done.passes or Passes()
         if self._member.predict_on == "batch":
             if done.predictions is None:
                 self._start_inference(pool, now_s)
-            else:  # the lesson's first forward pass has computed them
-                first = Passes(forward=work.forward[:1])
+            else:  # the first forward pass of training has computed them
+                first = Passes(forward=passes.forward[:1])
                 self._charge_inference(pool, done.predictions, now_s, self._cost_of(first, exits[: len(pool)]))
-                work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
+                passes = Passes(passes.forward[1:], passes.backward, passes.trained, passes.kept_bytes)
         self._training = self._limited(
-            TrainingBatch(len(pool), self._cost_of(work, exits), done, None if done.skipped else after)
+            TrainingBatch(len(pool), self._cost_of(passes, exits), done, None if done.skipped else after)
         )
         copy_bytes = 0 if self.detector is None else self.detector.frame_cost.memory_bytes
         self._results.memory_bytes = max(self._results.memory_bytes, self._training.cost.memory_bytes + copy_bytes)
@@ -258,7 +260,7 @@ class OnlineAdapter:
         return done
 
     def _limited(self, batch: TrainingBatch) -> TrainingBatch:
-        """Break off a lesson that would keep the device busy for too long; its energy until then is counted."""
+        """Cancel a training batch that exceeds the time limit; its energy until then is counted."""
         limit_s, cost = self._spec.training_batch_limit_s, batch.cost
         if cost.isolated_s <= limit_s:
             return batch
@@ -267,7 +269,7 @@ class OnlineAdapter:
         return TrainingBatch(batch.frames, cut, Adapted(self.memory, skipped=why), None)
 
     def _finish_training(self, batch: TrainingBatch, end_s: float) -> None:
-        """Use the learned weights from now on."""
+        """Use the trained weights from now on."""
         self._training = None
         self._timeline.end_batch(end_s)
         if batch.trained is not None:
@@ -304,7 +306,7 @@ class OnlineAdapter:
         return Batch(images, None, rng, self._task, times_s, self._known_domain(results[-1]))
 
     def _cost_of(self, passes: Passes, exits: Sequence[int]) -> TaskCost:
-        """Return the need of passes; frames that left a network early pay for what they reached."""
+        """Return the cost of passes; a frame is charged for the layers up to its exit."""
         if not exits:
             return task_cost(self._cost, self._spec.hardware, passes)
         reached = reached_cost(self._cost, exits)
@@ -312,6 +314,6 @@ class OnlineAdapter:
 
 
 def _part_of(cost: TaskCost, part: float) -> TaskCost:
-    """Return a part of a need in time and energy; its memory is the full one."""
+    """Return a part of a cost in time and energy; its memory is the full one."""
     seconds = {engine: part * seconds for engine, seconds in cost.seconds.items()}
     return TaskCost(seconds, cost.memory_bytes, part * cost.joules)

@@ -58,7 +58,7 @@ class TeacherNode:
         truth = self._task.truth(frames)
         if truth is None:
             raise RequestError(
-                f"The oracle teacher was asked about frames without truth for {self._task.name}; "
+                f"The oracle teacher received frames without truth for {self._task.name}; "
                 "set teacher.kind=network or give label maps."
             )
         chance, reach_px = self._spec.border_noise, self._spec.label_jitter_px
@@ -71,7 +71,7 @@ class TeacherNode:
 
 
 def wobble(labels: Labels, reach_px: float, *, seed: int) -> Labels:
-    """Move labels about by smooth random ways of some pixels, anew for every frame, as networks see outlines."""
+    """Shift labels by smooth random offsets of some pixels, like the outlines that networks predict."""
     from scipy.ndimage import zoom
 
     height, width = labels.shape

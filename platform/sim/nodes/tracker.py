@@ -12,7 +12,7 @@ from driftlab.platform.networks.tasks import flow
 from driftlab.platform.networks.tasks.flow import Gray, Map
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabel
 
-LATEST_S = 60.0  # first labels that arrive later are not awaited
+LATEST_S = 60.0  # later first labels are not awaited
 
 
 @dataclass(frozen=True, eq=False)
