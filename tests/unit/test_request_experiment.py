@@ -264,7 +264,7 @@ class TestMeaning:
             ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
             ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
             ({"params": {"seed": 3, "fps": 1}}, "params holds fps, seed; write such settings next to params"),
-            ({"duration_s": None}, "1e+07; only a file has a length of its own"),
+            ({"duration_s": None}, "1e+07; only a file has a fixed length"),
             ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
         ],
     )

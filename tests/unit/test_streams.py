@@ -11,7 +11,7 @@ from imports_factory import loaded_by
 from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.script import Script, draw_script
 from driftlab.datasets.sheet import PALETTE, contact_sheet, save_png
-from driftlab.datasets.streets.look import blend_looks, draw_look
+from driftlab.datasets.streets.look import blend_appearance, draw_look
 from driftlab.datasets.streets.presets import CAR, CLASSES, PERSON, PRESETS
 from driftlab.datasets.streets.travel import Travel
 from driftlab.errors import DataError, RequestError
@@ -140,7 +140,7 @@ def test_rounds_of_visits_move_on_and_come_back():
 def test_a_drifting_look_moves_steadily_and_without_a_jump():
     rng = np.random.default_rng(0)
     first, second = draw_look(rng), draw_look(rng)
-    half = blend_looks(first, second, 0.5)
+    half = blend_appearance(first, second, 0.5)
     assert np.allclose(half.colours, (first.colours + second.colours) / 2)
     assert half.gain == pytest.approx((first.gain + second.gain) / 2)
     stream = street("drift", duration_s=300)
