@@ -172,8 +172,8 @@ def _camera(rng: np.random.Generator, index: int) -> LearningApp:
     """Draw a camera with ways of three seconds to five minutes; a quarter of the machine answers every frame."""
     now, seconds = float(rng.uniform(0.3, 0.6)), np.exp(rng.uniform(np.log(3), np.log(300), 4)).tolist()
     after = rng.uniform(0.3, 0.9, 4).tolist()
-    ways = tuple(Candidate(k, seconds[k], now, after[k]) for k in range(4))
-    return LearningApp(index, f"camera{index}", now, candidates=ways)
+    configs = tuple(Candidate(k, seconds[k], now, after[k]) for k in range(4))
+    return LearningApp(index, f"camera{index}", now, candidates=configs)
 
 
 if __name__ == "__main__":
