@@ -275,7 +275,7 @@ def _join(address: str, common: dict[str, Any]) -> Any:
 
 
 def _use_token() -> None:
-    """Send the user's token, if there is one, with every call, as ray.init does for protected local clusters."""
+    """Send the user's token, if any, with every call, as ray.init does for protected local clusters."""
     enable = getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None)
     if enable is not None:
         enable(warn_if_disabled=False)
@@ -298,7 +298,7 @@ def check_reachable(address: str) -> None:
             connection.sendall(HTTP2_HELLO)
             reply = connection.recv(len(HTTP2_SETTINGS))
     except (OSError, OverflowError) as error:
-        raise RequestError(f"No Ray cluster answers at '{address}' ({error}). {ALLOWED}") from error
+        raise RequestError(f"No Ray cluster responds at '{address}' ({error}). {ALLOWED}") from error
     if reply[3:4] != HTTP2_SETTINGS[3:4]:
         raise RequestError(f"The server at '{address}' is not a Ray cluster. {ALLOWED}")
 

@@ -48,7 +48,7 @@ def kill_one(rng: random.Random, labels: Sequence[str] = EVERY_KIND) -> str | No
 
 @contextlib.contextmanager
 def kill_repeatedly(kills: int, every_s: float, seed: int, labels: Sequence[str] = EVERY_KIND) -> Iterator[list[str]]:
-    """Kill `kills` actors while the block runs, at random intervals; yield the list of killed titles as it grows.
+    """Kill `kills` actors at random intervals while the block runs; yield the growing list of titles.
 
     A kind is killed again only after every other kind.
     """

@@ -80,7 +80,7 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def private_parent(place: Path) -> Path:
-    """Return the parent folder of this user's sessions, which only this user can write; create it if missing.
+    """Return the parent folder of this user's sessions, writable by this user only; create it if missing.
 
     Raise OSError with the reason if the place is unsuitable for Ray's files; existing files are not changed.
     """
@@ -140,7 +140,7 @@ def _take_lock(marker: Path) -> int | None:
 
 
 def remove_session(folder: Path, leave_s: float = LEAVE_S) -> None:
-    """End the remaining processes of a local Ray, also if its head has ended already, and delete its files."""
+    """End the remaining processes of a local Ray, with or without its head, and delete its files."""
     end_processes(str(folder), leave_s)
     with contextlib.suppress(OSError):  # another process has deleted it
         for part in folder.iterdir():

@@ -38,7 +38,7 @@ class RayThread:
             if not self._thread.is_alive():
                 raise RuntimeError("this connection to Ray is closed")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer within {within_s:g} s")
+                raise TimeoutError(f"no reply within {within_s:g} s")
         return future.result()
 
     def begin(self, function: Callable[[], T]) -> Future[T]:

@@ -136,11 +136,11 @@ class BPlusTree:
             place = bisect_right(node.keys, key)
             self._delete(node.children[place], key)
             if node.children[place].size < ORDER // 2:
-                self._mend(node, place)
+                self._rebalance(node, place)
         node.refresh()
 
     @staticmethod
-    def _mend(parent: Node, place: int) -> None:
+    def _rebalance(parent: Node, place: int) -> None:
         """Join a child with a neighbour; what is then too full splits into halves again."""
         left = max(0, place - 1)
         first, second = parent.children[left], parent.children[left + 1]

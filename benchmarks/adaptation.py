@@ -49,8 +49,8 @@ def pack_of(member: Adaptation, model: nn.Module, size: int) -> Weights:
     """Return the summary of source data for a member that needs one."""
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (2 * SAMPLES, size, size, 3), dtype=np.uint8)
-    lessons = LabelledFrames(images, rng.integers(0, CLASSES, len(images)).astype(np.uint8))
-    return member.summarise_source(copy.deepcopy(model), DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons))
+    frames = LabelledFrames(images, rng.integers(0, CLASSES, len(images)).astype(np.uint8))
+    return member.summarise_source(copy.deepcopy(model), DataSplits(CLASSIFICATION, CLASSES, frames, frames, frames))
 
 
 def adapt_seconds(

@@ -78,14 +78,14 @@ def bare_tent(stream_seed: int, duration_s: float, weights: dict[str, np.ndarray
     optimiser, pool, scores = torch.optim.Adam(learning, lr=1e-3), [], []
     for start in np.arange(0.0, duration_s, WINDOW_S):
         frames = stream.at(np.arange(start, start + WINDOW_S, 0.25))
-        answers = []
+        predictions = []
         for image in frames.images:
-            answers.append(predict(model, image[None])[0])
+            predictions.append(predict(model, image[None])[0])
             pool.append(image)
             if len(pool) == POOL:
                 _follow(model, norms, optimiser, np.stack(pool))
                 pool = []
-        scores += miou(confusions(np.stack(answers), frames.labels, 8)).tolist()
+        scores += miou(confusions(np.stack(predictions), frames.labels, 8)).tolist()
     return float(np.mean(scores))
 
 

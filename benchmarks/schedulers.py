@@ -40,8 +40,8 @@ from driftlab.platform.scheduling.nestdnn import NestDnn
 from driftlab.platform.scheduling.programming import by_programming
 from driftlab.platform.scheduling.status_quo import StatusQuo
 from driftlab.platform.scheduling.uniform import Uniform
-from driftlab.platform.world.machine import accelerator_share
 from driftlab.platform.world.measured import knee
+from driftlab.platform.world.processor import accelerator_share
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 ALPHAS, MEMORIES = (0.05, 0.3, 1.0), (1.0, 0.75, 0.55)
@@ -172,8 +172,8 @@ def _camera(rng: np.random.Generator, index: int) -> LearningApp:
     """Draw a camera with ways of three seconds to five minutes; a quarter of the machine answers every frame."""
     now, seconds = float(rng.uniform(0.3, 0.6)), np.exp(rng.uniform(np.log(3), np.log(300), 4)).tolist()
     after = rng.uniform(0.3, 0.9, 4).tolist()
-    ways = tuple(Candidate(k, seconds[k], now, after[k]) for k in range(4))
-    return LearningApp(index, f"camera{index}", now, candidates=ways)
+    configs = tuple(Candidate(k, seconds[k], now, after[k]) for k in range(4))
+    return LearningApp(index, f"camera{index}", now, candidates=configs)
 
 
 if __name__ == "__main__":

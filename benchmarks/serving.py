@@ -47,7 +47,7 @@ BATCH, UPLOAD_FRAMES = 32, 10
 ROUNDS = 3  # of interleaved measurements
 CORES = 2
 SIZE = (32, 48)
-PARTS = ("answers", "camera", "sessions")
+PARTS = ("predictions", "camera", "sessions")
 GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
 
 
@@ -67,8 +67,8 @@ def on_serve(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], st
         where, proxy = (ServerAddress("127.0.0.1", one.getsockname()[1]) for one in (free, other))
     start = deployment.serve.start
 
-    def start_with_proxy(**ways: Any) -> None:
-        start(http_options={"host": proxy.host, "port": proxy.port}, logging_config=ways["logging_config"])
+    def start_with_proxy(**options: Any) -> None:
+        start(http_options={"host": proxy.host, "port": proxy.port}, logging_config=options["logging_config"])
 
     args = deployment.ServerArgs(state_dir=str(folder), token=TOKEN, max_sessions=sessions, rate_limit=RATE)
     with mock.patch.object(deployment.serve, "start", start_with_proxy), deployment.serving(args, where):
@@ -132,25 +132,25 @@ def asking(url: str, path: str, token: str, body: bytes, clients: int, requests:
     for thread in threads:
         thread.join()
     per_s = len(took_s) / (time.perf_counter() - began_s)
-    told = {f"p{q}_ms": float(np.percentile(took_s, q)) * 1e3 for q in (50, 99)}
-    return {"per_s": per_s, **told, "cpu_ms": max(1e-6, server_cpu_s() - cpu_s) / len(took_s) * 1e3}
+    times_ms = {f"p{q}_ms": float(np.percentile(took_s, q)) * 1e3 for q in (50, 99)}
+    return {"per_s": per_s, **times_ms, "cpu_ms": max(1e-6, server_cpu_s() - cpu_s) / len(took_s) * 1e3}
 
 
 def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requests: int) -> dict[str, float]:
     """Answer as many images in this process, in batches as large as the clients allow."""
     batch = min(clients, BATCH)
     images, took_s = np.repeat(image[None], batch, axis=0), []
-    session.answer(images)
+    session.predict(images)
     cpu_s = time.process_time()
     for _ in range(max(3, requests // batch)):
         began_s = time.perf_counter()
-        session.answer(images)
+        session.predict(images)
         took_s.append(time.perf_counter() - began_s)
     cpu_ms = (time.process_time() - cpu_s) / len(took_s) / batch * 1e3
     return {"per_s": batch / statistics.median(took_s), "p50_ms": statistics.median(took_s) * 1e3, "cpu_ms": cpu_ms}
 
 
-def answers(
+def predictions(
     url: str, folder: Path, echo: Callable[[], str] | None, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     height, width = map(int, options.size.split("x"))
@@ -170,7 +170,7 @@ def answers(
             turns.append((ours, bare(session, image, clients, requests // ROUNDS), other))
         ours, alone, other = (medians(found) for found in zip(*turns, strict=True))
         yield {
-            "benchmark": "serving-answers",
+            "benchmark": "serving-predictions",
             "clients": clients,
             "network": options.network,
             "size": options.size,
@@ -315,7 +315,7 @@ def main() -> None:
         folder = Path(place)
         serving = on_serve if options.server == "serve" else on_uvicorn
         with serving(folder / "kept", options.sessions + 2) as (url, echo):
-            for line in answers(url, folder, echo, options) if "answers" in options.parts else ():
+            for line in predictions(url, folder, echo, options) if "predictions" in options.parts else ():
                 report(line)
             if "camera" in options.parts:
                 report(camera(url, folder, options.seconds))

@@ -106,14 +106,14 @@ def image_for(model: nn.Module) -> Tensor:
     for side in SIDES_PX:
         image = torch.randn(1, 3, side, side)
         try:
-            answer(copy.deepcopy(model).train(), image.repeat(2, 1, 1, 1))
+            predict_image(copy.deepcopy(model).train(), image.repeat(2, 1, 1, 1))
         except (RuntimeError, AssertionError, ValueError):
             continue
         return image
     raise ValueError(f"no picture of {SIDES_PX} pixels suits it")
 
 
-def answer(model: nn.Module, image: Tensor) -> Tensor:
+def predict_image(model: nn.Module, image: Tensor) -> Tensor:
     with torch.no_grad():
         return next(iter(tensors_in(model(image))))
 
@@ -138,7 +138,7 @@ def ours(model: nn.Module, image: Tensor) -> Result:
     found = surgery.groups(model, image)
     keep = {name: [k for k in range(size) if k % 3 != 1] for name, size in found.sizes.items() if size > 1}
     small = surgery.cut(model, found, keep)
-    off = relative_difference(answer(small, image), answer(surgery.mask(model, found, keep), image))
+    off = relative_difference(predict_image(small, image), predict_image(surgery.mask(model, found, keep), image))
     return Result(len(found.sizes), off, trains(small, image))
 
 
@@ -164,10 +164,10 @@ def theirs(model: nn.Module, image: Tensor) -> Result:
             if dep.handler in readers:
                 weight = twins[dep.target.module].weight.data
                 weight[:, [place % weight.shape[1] for place in places]] = 0
-    expected = answer(masked, image)
+    expected = predict_image(masked, image)
     for module, prune, gone in plans:
         graph.get_pruning_group(module, prune, gone).prune()
-    return Result(len(plans), relative_difference(answer(model, image), expected), trains(model, image))
+    return Result(len(plans), relative_difference(predict_image(model, image), expected), trains(model, image))
 
 
 def _outputs(module: nn.Module) -> int:

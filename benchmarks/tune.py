@@ -45,14 +45,14 @@ def search(
     found: Callable[[Metrics], bool] = lambda metrics: False,
 ) -> tuple[Study, int]:
     """Search until something is found; return the search and the number of evaluations."""
-    under_way = Study(problem, sampler, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
-    while (asked := under_way.ask()) is not None:
+    study = Study(problem, sampler, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
+    while (asked := study.ask()) is not None:
         number, settings = asked
         metrics = measure(settings)
-        under_way.tell(number, settings, metrics)
+        study.tell(number, settings, metrics)
         if found(metrics):
-            return under_way, number + 1
-    return under_way, trials
+            return study, number + 1
+    return study, trials
 
 
 def constrained(seed: int) -> tuple[SearchProblem, Callable[[Any], Metrics], float]:
@@ -196,8 +196,8 @@ def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
 def whole(space: str, overrides: list[str]) -> dict[str, Any]:
     """Run a search as it is shipped."""
     found, seconds = _tuned(space, overrides)
-    answers = {row.metric: [row.best, row.defaults, row.difference, row.verdict] for row in found.held_out()}
-    return {"space": space, "trials": found.budget.trials, "seconds": seconds, "held_out": answers}
+    comparisons = {row.metric: [row.best, row.defaults, row.difference, row.verdict] for row in found.held_out()}
+    return {"space": space, "trials": found.budget.trials, "seconds": seconds, "held_out": comparisons}
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ if __name__ == "__main__":
     wave = 2 * workers  # cells that run at once
     measure(grid(2 * wave, 2.0), 0, wave)  # builds the student, which both sides then find in the cache
     pairs = [(measure(document, 0, wave), measure(document, workers, wave)) for _ in range(options.repeats)]
-    beside_s = statistics.median(side_by_side(document, workers, wave) for _ in range(options.repeats))
+    two_processes_s = statistics.median(side_by_side(document, workers, wave) for _ in range(options.repeats))
 
     def median(side: int, key: str) -> float:
         return statistics.median(pair[side][key] for pair in pairs)
@@ -89,6 +89,6 @@ if __name__ == "__main__":
         "speedup": round(speedup("work_s"), 3),
         "goal": 1.7,
         "speedup_with_start": round(speedup("whole_s"), 3),
-        "speedup_of_two_processes": round(workers * median(0, "work_s") / beside_s, 3),
+        "speedup_of_two_processes": round(workers * median(0, "work_s") / two_processes_s, 3),
     }
     report(line)

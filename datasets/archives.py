@@ -53,7 +53,7 @@ ARCHIVES = {
     ),
     "images": Archive("ImageFolder", "train/CLASS/*.png or .jpg, test/CLASS/…", ({"sub": "train"}, {"sub": "test"})),
     "domain": Archive(
-        DOMAIN_FOLDER, "CLASS/*.jpg or .png, and may have FOLDER_train.txt, FOLDER_test.txt beside it", _SPLITS
+        DOMAIN_FOLDER, "CLASS/*.jpg or .png, and may have FOLDER_train.txt, FOLDER_test.txt next to it", _SPLITS
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The workloads by name, with their parameters and the function that opens each: a workload is one row at the end."""
+"""The workloads by name, with their parameters and openers; a workload is one row at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from driftlab.datasets import checks
-from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
+from driftlab.datasets.city.presets import CONDITIONS, PRETRAINING, SETTINGS
 from driftlab.datasets.domains.parameters import DOMAIN_PARAMETERS
 from driftlab.datasets.frames import Stream
 from driftlab.datasets.labelled import SETS, SetSource, folder_digest
@@ -225,7 +225,7 @@ _SET_BY_PRESETS = sorted({name for settings in SETTINGS.values() for name in set
 
 
 def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
-    """Give the parameters with the settings of a preset; of any preset, the settings are those of the one chosen."""
+    """Return the parameters with the settings of a preset; for no preset in particular, of the chosen one."""
     settings: Mapping[str, float | None] = SETTINGS[preset] if preset else dict.fromkeys(_SET_BY_PRESETS)
     return MappingProxyType(
         {**_PLAIN_CITY, **{name: replace(_PLAIN_CITY[name], default=value) for name, value in settings.items()}}
@@ -235,12 +235,12 @@ def _city_parameters(preset: str | None) -> Mapping[str, StreamParameter]:
 def _city(name: str, summary: str, opener: Callable[[StreamRequest], Stream], preset: str | None) -> Workload:
     parameters = _city_parameters(preset)
     return Workload(
-        name, summary, opener, parameters, family="city", scenery=_street_scenery, pretraining_streams=LESSONS
+        name, summary, opener, parameters, family="city", scenery=_street_scenery, pretraining_streams=PRETRAINING
     )
 
 
 def _labelled(key: str, source: SetSource) -> Workload:
-    """Describe a labelled set, which is its own family: networks learn from its training part, and it shows another."""
+    """Describe a labelled set: networks are pre-trained on its training part, streams show its test part."""
     name = f"{SET_PREFIX}{key}:FOLDER" if source.in_folder else f"{SET_PREFIX}{key}"
     summary = f"Labelled set: {source.summary}."
     return Workload(name, summary, _open_slides, family=name, classes=None, bare=source.in_folder)
@@ -267,7 +267,7 @@ _ROWS = (
     *(_labelled(key, source) for key, source in SETS.items()),
     Workload(
         "video:PATH",
-        "Any file that PyAV decodes; truth from label maps beside it, if there are any.",
+        "Any file that PyAV decodes; truth from label maps next to it, if any.",
         _open_video,
         own_length=True,
     ),
@@ -299,7 +299,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType({workload.name: workload fo
 
 
 def find_workload(name: str) -> Workload:
-    """Look up a workload by name; where its row has capital letters, the name has a file, a folder or the like."""
+    """Look up a workload by name; capital letters in a row stand for a file, a folder or a name."""
     if name in WORKLOADS:
         return WORKLOADS[name]
     for row in WORKLOADS.values():
@@ -315,7 +315,7 @@ def _in_domains(name: str) -> Workload:
     """Describe the domains of a workload: they have its parameters and their own, and its networks."""
     base = find_workload(name.removeprefix(DOMAINS_PREFIX))
     if base.opener is _open_domains:
-        raise RequestError(f"Workload '{name}' shifts what is shifted already; give domains:WORKLOAD once.")
+        raise RequestError(f"Workload '{name}' shifts a shifted workload; give domains:WORKLOAD once.")
     summary = f"{base.summary.rstrip('.')}, shifted domain after domain."
     parameters = MappingProxyType({**DOMAIN_PARAMETERS, **base.parameters})
     return replace(base, name=name, summary=summary, opener=_open_domains, parameters=parameters, scenery=None)
@@ -328,7 +328,7 @@ def scene_properties(name: str, seed: int) -> SceneProperties | None:
 
 
 def label_of(name: str) -> str:
-    """Return the name of a workload in tables and plots: streets/running becomes running, video:a/b.mp4 becomes b."""
+    """Return a workload's name in tables and plots: streets/running is running, video:a/b.mp4 is b."""
     return Path(name.rpartition(":")[2]).stem
 
 
@@ -371,4 +371,4 @@ def _check_length(workload: Workload, duration_s: float | None) -> list[str]:
     if workload.own_length and not duration_s:
         return []
     faults = checks.check_number("duration_s", duration_s, 1e-3, 1e7)
-    return [f"{fault}; only a file has a length of its own" for fault in faults] if duration_s is None else faults
+    return [f"{fault}; only a file has a fixed length" for fault in faults] if duration_s is None else faults

@@ -252,7 +252,7 @@ class VideoStream:
         if foreign:
             raise DataError(
                 f"Label map '{path}' holds the values {foreign}, known are 0 to {len(self._classes) - 1} "
-                f"and {IGNORE} for unknown. Name all classes in classes.txt beside the maps, one per line."
+                f"and {IGNORE} for unknown. Name all classes in classes.txt next to the maps, one per line."
             )
         return np.asarray(cv2.resize(values, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8)
 

@@ -1,8 +1,8 @@
-"""Import torchvision beside a torch it was not built for.
+"""Import torchvision with a torch that it was not built for.
 
-PyPI's Linux wheels of torchvision are CUDA builds. Beside a CPU-only torch their compiled library cannot load, and the
-import then fails at the first operator it wants to describe. Only in that case, `import_torchvision` defines the
-missing operators just before the import and gives non-maximum suppression a kernel.
+PyPI's Linux wheels of torchvision are CUDA builds. With a CPU-only torch their compiled library cannot load, and the
+import fails at the first operator that it describes. Only in that case, `import_torchvision` defines the missing
+operators just before the import and gives non-maximum suppression a kernel.
 
 Unavailable with such a torch: the image codecs of torchvision.io and the compiled operators without a fallback
 (deformable convolution, the other region poolings).
@@ -28,7 +28,7 @@ _DEFINED: list[Library] = []  # an operator lives as long as the library object 
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision, with the missing operators where its library does not load; ImportError without it."""
+    """Import torchvision, with the missing operators if its library does not load; else ImportError."""
     spec = None if _PACKAGE in sys.modules else find_spec(_PACKAGE)
     if spec is None or library_loads(spec):
         return import_module(_PACKAGE)

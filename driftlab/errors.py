@@ -48,12 +48,12 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> RequestError:
 
 
 @contextmanager
-def needed_import(need: str, fix: str, kind: type[DriftlabError] = RequestError) -> Iterator[None]:
+def needed_import(feature: str, fix: str, kind: type[DriftlabError] = RequestError) -> Iterator[None]:
     """Convert an import error in the block to an error with the feature that needs it, and the fix."""
     try:
         yield
     except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision was built for another torch
-        raise kind(f"{need}, which cannot be imported here ({error}). {fix}") from error
+        raise kind(f"{feature}, which cannot be imported here ({error}). {fix}") from error
 
 
 def first_line(error: BaseException) -> str:

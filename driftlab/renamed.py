@@ -1,4 +1,4 @@
-"""New names of things that had another name during development, and the hint for a name that is not known."""
+"""New names of renamed things, and the hint for an unknown name."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ RENAMED: Mapping[str, tuple[str, ...]] = {
 
 
 def name_hint(given: str, known: Collection[str]) -> str:
-    """Return a sentence with the new name of a renamed thing, else the most similar known name; empty if none is."""
+    """Return a sentence with the new name, else the most similar known name; empty if there is none."""
     if now := [name for name in RENAMED.get(given, ()) if name in known]:
         return f" It is now '{now[0]}'."
     close = difflib.get_close_matches(given, known, n=1)

@@ -13,7 +13,7 @@ from typing import Any
 
 from driftlab.platform.scheduling.base import SchedulerInput
 from driftlab.platform.sim.server import demand_of
-from driftlab.platform.world.machine import accelerator_share
+from driftlab.platform.world.processor import accelerator_share
 from driftlab.serve_apps.hosting import HostedSession
 
 
@@ -45,7 +45,9 @@ class FairQueue:
     def _shares(self, sessions: Sequence[HostedSession]) -> list[float]:
         """Return the shares of the scheduling member, which add up to 1; equal ones if it allocates none."""
         runner = sessions[0].cell.runner
-        rounds_s = [0.0 if one.app.learner.gained is None else one.app.learner.gained.work_s for one in sessions]
+        rounds_s = [
+            0.0 if one.app.learner.last_gain is None else one.app.learner.last_gain.isolated_s for one in sessions
+        ]
         demands = [
             replace(demand_of(one.app, one.now_s(), work_s), app=one.folder.name)
             for one, work_s in zip(sessions, rounds_s, strict=True)

@@ -187,7 +187,7 @@ class HostedSession:
     @property
     def weighs(self) -> bool:
         """Return whether the scheduler allocates the server's GPUs by the gains of rounds."""
-        return self.cell.runner.weighs
+        return self.cell.runner.measures_gain
 
     @property
     def scheduling(self) -> str:
@@ -221,7 +221,7 @@ class HostedSession:
             return
         with self._using:
             self._update_network(reply)
-        self.shown, self.app.learner.gained = reply.shown or self.shown, reply.gained
+        self.shown, self.app.learner.last_gain = reply.shown or self.shown, reply.gained
         progress = self.progress
         progress.rounds.extend(reply.rounds)
         progress.used, progress.down_bytes = reply.used, reply.down_bytes

@@ -19,7 +19,7 @@ from driftlab.platform.tune.document import SpaceDocument, parse
 FOLDER = Path(__file__).parent / "spaces"
 FIRST = {family: next(iter(names)) for family, names in FAMILIES.items()}  # the null members
 AROUND = 4.0  # a range spans default / AROUND to default x AROUND
-REASON = "a quarter of the default to four times it, within what the parameter allows"
+REASON = "a quarter of the default to four times it, within the parameter's range"
 STREETS, SIGNS, APPS = "ams", "tent", "nestdnn"  # spaces with files, whose experiments the others share
 
 

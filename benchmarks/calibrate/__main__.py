@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import driftlab
-from driftlab.datasets.city.presets import LESSONS, SETTINGS
+from driftlab.datasets.city.presets import PRETRAINING, SETTINGS
 from driftlab.platform.core.files import write_atomically
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -74,7 +74,7 @@ def measure(preset: str, settings: Mapping[str, float], seeds: Sequence[int]) ->
         outcome = driftlab.run(document, out=Path(folder) / "run")
         runs = driftlab.open_run(outcome.directory).frame("runs").sort_values("seed")
     none, tracking = ([round(float(score), 4) for score in runs[runs.system == name].score] for name in SYSTEMS)
-    return StreetScore(preset, settings, dict(LESSONS), STEPS, FPS, DURATION_S, seeds, none, tracking)
+    return StreetScore(preset, settings, dict(PRETRAINING), STEPS, FPS, DURATION_S, seeds, none, tracking)
 
 
 def kept(path: Path = KEPT) -> list[StreetScore]:

@@ -17,7 +17,7 @@ from typing import Any
 FORKED_S = 600.0  # a child that is not disturbed ends within, on a busy machine
 ERROR = 3
 Act = Callable[[], Any]
-Told = tuple[str, bool]
+FaultResult = tuple[str, bool]
 
 
 def child(act: Act, log: Path) -> int:
@@ -60,19 +60,19 @@ class Inflicted:
     def __init__(self, dice: random.Random, folder: Path, go: Act, span_s: float, log: Path) -> None:
         self._dice, self._folder, self._go, self._span_s, self._log = dice, folder, go, span_s, log
 
-    def kill(self) -> Told:
+    def kill(self) -> FaultResult:
         """Kill the driver at any moment of the run."""
         after_s = self._span_s * self._dice.random() ** 2  # what goes on takes less long than the whole
         code = ended_or_signalled(child(self._go, self._log), after_s, signal.SIGKILL)
         return f"SIGKILL after {after_s:.2f} s ({code})", code != 0
 
-    def interrupt(self) -> Told:
+    def interrupt(self) -> FaultResult:
         """Interrupt the driver as Ctrl-C does."""
         after_s = self._span_s * self._dice.random() ** 2  # what goes on takes less long than the whole
         code = ended_or_signalled(child(self._go, self._log), after_s, signal.SIGINT)
         return f"SIGINT after {after_s:.2f} s ({code})", code != 0
 
-    def pause(self) -> Told:
+    def pause(self) -> FaultResult:
         """Stop the driver and let it go on, several times: a slow machine."""
         pid, times = child(self._go, self._log), self._dice.randint(1, 4)
         for _ in range(times):
@@ -83,7 +83,7 @@ class Inflicted:
                 os.kill(pid, signal.SIGCONT)
         return f"{times} pauses ({ended(pid)})", True
 
-    def tear(self) -> Told:
+    def tear(self) -> FaultResult:
         """Cut, bend or remove files that a run leaves behind."""
         files = sorted(self._folder.rglob("*.parquet"))
         if not files:
@@ -102,7 +102,7 @@ class Inflicted:
             )
         return f"{how} {file.relative_to(self._folder)}", True
 
-    def fill(self) -> Told:
+    def fill(self) -> FaultResult:
         """Limit the size of every file, as a full disk does."""
         most = self._dice.choice((0, 10, 100, 1000, 5000, 20_000))
 
@@ -113,7 +113,7 @@ class Inflicted:
         code = ended(child(act, self._log))
         return f"files end at {most} bytes ({code})", code != 0
 
-    def refuse(self) -> Told:
+    def refuse(self) -> FaultResult:
         """Fail flushes with a full disk from a random one on."""
         good = self._dice.randint(0, 60)
 
@@ -131,7 +131,7 @@ class Inflicted:
         code = ended(child(act, self._log))
         return f"disk full after {good} flushes ({code})", code != 0
 
-    def turn_clock(self) -> Told:
+    def turn_clock(self) -> FaultResult:
         """Make the wall clock jump by years in both directions, and files have other times."""
         jumps = [self._dice.uniform(-2e9, 2e9) for _ in range(5)]
         for file in self._folder.rglob("*"):
@@ -149,8 +149,8 @@ class Inflicted:
         often, seldom = (self.kill, self.tear), (self.fill, self.refuse, self.turn_clock, self.pause, self.interrupt)
         make = self._dice.choice(often if self._dice.random() < 0.6 else seldom)
         self._undo()
-        told, hit = make()
-        return f"  {make.__name__}: {told}" if hit else f"missed {make.__name__}: {told}"
+        outcome, hit = make()
+        return f"  {make.__name__}: {outcome}" if hit else f"missed {make.__name__}: {outcome}"
 
     def _undo(self) -> None:
         """Take some cells back, so that there is something to disturb."""

@@ -4,7 +4,7 @@
 must go on answering, end on the server's line of versions, and nothing that was acknowledged may be lost.
 `python -m benchmarks.field fuzz` draws requests from the server's own description and mutates binary bodies: no reply
 of 500 or more but 503, none that does not come, no growing memory; `schema` lets schemathesis draw them instead.
-`python -m benchmarks.field beside` plays settings in the field and in the lab: their figures must agree.
+`python -m benchmarks.field paired` plays settings in the field and in the lab: their figures must agree.
 Exit code 1 if a promise broke.
 """
 
@@ -19,9 +19,9 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.field.beside import SYSTEMS, compared
 from benchmarks.field.faults import Disturbed
-from benchmarks.field.fuzz import fuzzed
+from benchmarks.field.fuzz import run_fuzzing
+from benchmarks.field.paired import SYSTEMS, compare_systems
 from benchmarks.field.processes import RayServerProcess, ServerProcess
 
 
@@ -57,7 +57,7 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "beside"))
+    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="faults or requests")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
@@ -67,10 +67,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.campaign == "faults":
         told, broken = faults(options, options.count or 50)
-    elif options.campaign == "beside":
-        told, broken = compared(options.seed, options.seconds, options.systems)
+    elif options.campaign == "paired":
+        told, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:
-        told, broken = fuzzed(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
+        told, broken = run_fuzzing(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
     for fault in broken:
         print(fault)
     print(json.dumps({**told, "broken": len(broken)}))

@@ -21,7 +21,7 @@ KINDS = ("server", "device", "cut", "drop")
 STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--network", "half"]
 PAUSE_S = (2.0, 6.0)  # between two faults
 CUT_S = (3.0, 20.0)
-MIN_ANSWERED = 0.8  # share of the frames while the device's last process ran
+MIN_PROCESSED_SHARE = 0.8  # share of the frames while the device's last process ran
 LATE_S = 3.0  # before the end of the stream, from which on a result may miss it
 MAX_GAP_S = 5.0  # between two answers of it
 
@@ -92,7 +92,7 @@ class Disturbed:
         ticket = json.loads((self.folder / "run/field.json").read_text(encoding="utf-8"))
         status, rounds = self._settled(ticket["id"])
         run = open_run(self.folder / "run")
-        yield from answering_faults(run)
+        yield from prediction_faults(run)
         yield from server_faults(status, rounds)
         report = self._last_report()  # without a server at the end, any result may be missing
         late = sum(bool(report["away"]) or one["time_s"] > self.seconds - LATE_S for one in rounds)
@@ -118,12 +118,12 @@ class Disturbed:
         return report
 
 
-def answering_faults(run: Run) -> Iterator[str]:
+def prediction_faults(run: Run) -> Iterator[str]:
     """The device never stops answering."""
     frames = run.frame("frames")
     processed = frames[frames["processed"]]
     share, gap_s = frames["processed"].mean(), processed["time_s"].diff().max()
-    if share < MIN_ANSWERED:
+    if share < MIN_PROCESSED_SHARE:
         yield f"only {share:.0%} of the frames were answered"
     if gap_s > MAX_GAP_S:
         yield f"no answer for {gap_s:.1f} s"

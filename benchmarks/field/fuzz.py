@@ -26,7 +26,7 @@ from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 
-ANSWER_S = 45.0  # longer than the server holds a request
+REPLY_TIMEOUT_S = 45.0  # longer than the server holds a request
 ASKED = {
     "system": {"name": "quick", "base": "ams", "streaming": {"name": "ams", "interval_s": 1.0}},
     "workload": {"name": "streets/running", "duration_s": 86_400, "fps": 4, "height": 32, "width": 48},
@@ -49,7 +49,7 @@ class Drawn:
 
     def ask(self, port: int) -> int:
         """Return the status of the reply."""
-        line = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=REPLY_TIMEOUT_S)
         head = {"Content-Type": self.kind} | ({} if self.token is None else {"Authorization": f"Bearer {self.token}"})
         try:
             line.request(self.method, self.path, self.body, head)
@@ -157,7 +157,7 @@ def image(dice: random.Random) -> bytes:
     return bytes(cv2.imencode(dice.choice([".png", ".jpg"]), picture)[1])
 
 
-def fuzzed(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict[str, object], list[str]]:
+def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict[str, object], list[str]]:
     """Ask so many drawn requests, by schemathesis where asked; return what was told, and every promise that broke."""
     statuses: Counter[str] = Counter()
     broken: list[str] = []
@@ -178,7 +178,7 @@ def fuzzed(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict[str,
             held = psutil.Process(server.process.pid)
             for number, drawn in enumerate(draws):
                 began_s = time.monotonic()
-                for fault, status in _asked(drawn, server, drawing):
+                for fault, status in _send(drawn, server, drawing):
                     statuses[str(status)] += 1
                     if fault:
                         what = f"{drawn.method} {drawn.path[:200]} {(drawn.body or b'')[:200]!r}"
@@ -195,17 +195,17 @@ def fuzzed(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict[str,
                 broken.append(f"the session failed: {client.ask_json('GET', '/sessions')}")
         finally:
             server.kill()
-    told = {"benchmark": "field-fuzz", "seed": seed, "requests": count, "statuses": dict(sorted(statuses.items()))}
-    return {**told, "slowest_s": round(slowest_s, 2), "resident_mb": [round(one) for one in resident_mb]}, broken
+    summary = {"benchmark": "field-fuzz", "seed": seed, "requests": count, "statuses": dict(sorted(statuses.items()))}
+    return {**summary, "slowest_s": round(slowest_s, 2), "resident_mb": [round(one) for one in resident_mb]}, broken
 
 
-def _asked(drawn: Drawn, server: ServerProcess, drawing: RequestDrawing) -> Iterator[tuple[str, int]]:
+def _send(drawn: Drawn, server: ServerProcess, drawing: RequestDrawing) -> Iterator[tuple[str, int]]:
     """Ask a request, uploads by the WebSocket now and then; yield its fault, if any, and its status."""
     if drawn.path.endswith("/uploads") and drawing.dice.random() < 0.2:
         line = Line(server.client(drawing.session["token"]), f"/sessions/{drawing.session['id']}")
         if line.open(0) and line._open is not None:
             line._open.send(drawn.body or b"")
-            line.receive(ANSWER_S)
+            line.receive(REPLY_TIMEOUT_S)
         line.close()
         yield "", 101
         return

@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.fuzz.asking import ANSWER_S, Answer, answers
-from benchmarks.fuzz.films import write_film
+from benchmarks.fuzz.commands import COMMAND_LIMIT_S, CommandResult, run_request
 from benchmarks.fuzz.foreign import foreign_server
 from benchmarks.fuzz.grammar import TINY, Request, World, request
+from benchmarks.fuzz.videos import write_video
 from driftlab.platform.lab.seal import run
 
 RUN_EVERY = 3  # of so many sound and small runs one is run, which takes longer than all else
@@ -32,18 +32,18 @@ SHOWN = 1500  # characters of an answer
 
 def campaign(
     seed: int, numbers: range, folder: Path, every: int = PROCESS_EVERY
-) -> Iterator[tuple[int, Request, Answer]]:
+) -> Iterator[tuple[int, Request, CommandResult]]:
     """Ask the requests of a seed with these numbers; each is the same whichever others are asked."""
     (folder / "finished").mkdir(parents=True)
     finished = run(TINY, out=folder / "finished" / "run").directory
-    film = write_film(folder / "film.mp4")
+    video = write_video(folder / "film.mp4")
     with foreign_server() as port:
         for number in numbers:
             dice = random.Random(f"{seed}/{number}")
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                asked = request(dice, World(Path(place), finished, film, port))
+                asked = request(dice, World(Path(place), finished, video, port))
                 alone, run_it = every > 0 and number % every == every - 1, number % RUN_EVERY == 0
-                for answer in answers(asked, Path(place), process=alone, run=run_it):
+                for answer in run_request(asked, Path(place), process=alone, run=run_it):
                     yield number, asked, answer
 
 
@@ -68,7 +68,7 @@ def main() -> int:
             codes[str(answer.code)] += 1
             broken += bool(faults)
             if not answer.ran:
-                slowest_s, own_s = max(slowest_s, answer.took_s), max(own_s, answer.own_s)
+                slowest_s, own_s = max(slowest_s, answer.took_s), max(own_s, answer.busy_s)
             if faults or options.keep or options.only is not None or (answer.code == 1 and "FAILED" in answer.output):
                 print(
                     f"{number}: {'; '.join(faults) or 'kept'}: {answer.words}".encode("ascii", "replace").decode()[
@@ -82,7 +82,7 @@ def main() -> int:
                 )
     line = {"benchmark": "fuzz", "seed": options.seed, "requests": len(numbers), "codes": dict(codes), "broken": broken}
     slowest = {"slowest_s": round(slowest_s, 2), "slowest_own_s": round(own_s, 2)}
-    print(json.dumps({**line, **slowest, "limit_s": ANSWER_S}))
+    print(json.dumps({**line, **slowest, "limit_s": COMMAND_LIMIT_S}))
     return 1 if broken else 0
 
 

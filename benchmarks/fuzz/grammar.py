@@ -53,7 +53,7 @@ class World:
 
     folder: Path
     finished: Path
-    film: Path
+    video: Path
     port: int = 9  # of a server that is none of driftlab's
 
 
@@ -65,7 +65,7 @@ def request(dice: random.Random, world: World) -> Request:
         _overrides: 6,
         _member: 6,
         _measured: 4,
-        _film: 3,
+        _video: 3,
         _stored: 10,
         _tune: 5,
         _field: 4,
@@ -179,11 +179,11 @@ def _measured(dice: random.Random, world: World) -> Request:
     return _asked(dice, world, values.spoil(dice, document, dice.choice((0, 0, 1))))
 
 
-def _film(dice: random.Random, world: World) -> Request:
+def _video(dice: random.Random, world: World) -> Request:
     """Bring a film and its label maps along."""
-    film = Path(shutil.copy(world.film, world.folder / "film.mp4"))
-    labels = Path(shutil.copytree(f"{world.film}.labels", world.folder / "film.mp4.labels"))
-    victim = dice.choice((film, labels / "classes.txt", *sorted(labels.glob("gt_*.png"))[:3]))
+    video = Path(shutil.copy(world.video, world.folder / "film.mp4"))
+    labels = Path(shutil.copytree(f"{world.video}.labels", world.folder / "film.mp4.labels"))
+    victim = dice.choice((video, labels / "classes.txt", *sorted(labels.glob("gt_*.png"))[:3]))
     if dice.random() < 0.7:
         victim.write_bytes(values.spoil_bytes(dice, victim.read_bytes()))
     else:
@@ -199,8 +199,8 @@ def _film(dice: random.Random, world: World) -> Request:
             {**TINY, "workloads": [workload], "student": {"network": "tiny_classifier", "pretrain_steps": 0}},
         )
     if dice.random() < 0.2:
-        return Request(("show", f"workloads/video:{film}", *dice.choice(((), ("--json",), ("--image", "x.png")))))
-    workload = {**TINY["workloads"][0], "name": f"video:{film}", "duration_s": dice.choice((None, 2.0, 1e-9))}
+        return Request(("show", f"workloads/video:{video}", *dice.choice(((), ("--json",), ("--image", "x.png")))))
+    workload = {**TINY["workloads"][0], "name": f"video:{video}", "duration_s": dice.choice((None, 2.0, 1e-9))}
     return _asked(dice, world, {**TINY, "workloads": [workload]})
 
 

@@ -1,1 +1,1 @@
-"""Streets whose classes look as they usually do, with weather, night and a camera of its own."""
+"""City streets with the usual appearance of each class, with weather, night and a camera model."""

@@ -77,7 +77,7 @@ def light_of(look: Look, now: Mapping[str, float], brightness: float) -> Light:
 
 
 def _visibility(clear_m: float, veils: tuple[tuple[float, float], ...]) -> float:
-    """Shorten the sight by each veil: at severity 1 to its own length."""
+    """Return the visibility under the densest veil: at severity 1 the veil's visibility."""
     return math.exp(min(math.log(clear_m) + share * (math.log(own_m) - math.log(clear_m)) for share, own_m in veils))
 
 

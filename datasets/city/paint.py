@@ -33,7 +33,7 @@ from driftlab.datasets.streets.presets import CAR, PERSON, VEGETATION, StreetPre
 from driftlab.datasets.streets.render import FLAT, GROUND, WALL, Camera
 from driftlab.datasets.streets.scene import LOTS_M, LandLot
 
-_FAR_M, _SIGHT_M = 200.0, 66.0
+_FAR_M, _VISIBLE_M = 200.0, 66.0
 _BANDS_M = 28.0  # farther away a shop front, a roof's edge and a crossing are less than a pixel
 _EAVES_M, _PITCH = 3.0, 0.7  # from the front to the ridge, and how steep a roof is
 _SHOP_M, _CORNICE_M, _KERB_M, _LAMP_M, _LAMPS_M = 3.1, 0.5, 0.3, 4.5, 18.0
@@ -141,7 +141,7 @@ def _paint_side(
     canvas: CityCanvas, scene: CityScene, side: int, lots: tuple[LandLot, ...], fronts: tuple[Facade, ...]
 ) -> None:
     """Paint the lots from far to near."""
-    for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _SIGHT_M):
+    for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _VISIBLE_M):
         _paint_lot(canvas, scene, (near_m, side), lots[number], fronts[number], has_front)
 
 
@@ -294,7 +294,7 @@ def _cast_shadows(canvas: CityCanvas, scene: CityScene, placed: list[tuple[float
 
 
 def hang_lamps(canvas: CityCanvas, preset: StreetPreset, scene: CityScene) -> None:
-    """Hang lamps along both sides of the street, or before the houses of a square; each lights the ground below it."""
+    """Hang lamps along the street or before the houses of a square; each lights the ground below."""
     camera = canvas.camera
     if preset.view == "along":
         first_m = (_LAMPS_M - camera.along_m) % _LAMPS_M

@@ -14,7 +14,7 @@ Colours = npt.NDArray[np.float64]
 
 
 class Ink(IntEnum):
-    """A row of a scene's colours; kinds with several colours are followed by the number of rows that they take."""
+    """A row of a scene's colours; a kind with several colours takes as many consecutive rows."""
 
     ROAD = 0
     LINE = 1
@@ -145,7 +145,7 @@ class City:
 
 
 def draw_city(rng: np.random.Generator, variety: float) -> City:
-    """Draw what a stream's scenes share; the less variety, the fewer kinds a city has."""
+    """Draw the properties that all scenes of a stream share; less variety gives fewer kinds."""
     warm = float(rng.normal(0, _WHITE_BALANCE)) * variety
     tint = np.exp(np.array([warm, 0.0, -warm]) + 0.02 * variety * rng.normal(0, 1, 3))
     autumn = float(rng.uniform(0, 0.9) * (rng.uniform() < 0.25))

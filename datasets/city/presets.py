@@ -46,5 +46,5 @@ SETTINGS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "drift": {"variety": 1.0},
     }
 )
-# What networks are taught on: every preset as plain as this, so that the presets depart from what they know.
-LESSONS: Mapping[str, float] = MappingProxyType({"variety": 0.7, "passers": 0.0, "motion": 1.0, "crowd": 1.0})
+# Settings of pre-training streams: plainer than every preset, so that the presets are shifted from them.
+PRETRAINING: Mapping[str, float] = MappingProxyType({"variety": 0.7, "passers": 0.0, "motion": 1.0, "crowd": 1.0})

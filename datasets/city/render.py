@@ -1,4 +1,4 @@
-"""The rasteriser of city streets: each surface has a colour of its own, and walls have windows."""
+"""The rasteriser of city streets: each surface has a separate colour, and walls have windows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Light:
     visibility_m: float
     overcast: float  # share of the sky that fog, rain and snow hide
     shadows: float
-    lamps: Floats | None  # [3] what a lamp adds to the light, where it is night
+    lamps: Floats | None  # [3] light that a lamp adds at night
     lit_windows: bool
 
 
 class CityCanvas(Canvas):
-    """A map of surfaces with colours of their own, and of the shadows on the ground."""
+    """A map of surfaces with separate colours, and of the shadows on the ground."""
 
     MAX_SURFACES = 255 - len(_MARKS)
 

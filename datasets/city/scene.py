@@ -19,7 +19,7 @@ from driftlab.datasets.streets.things import SceneObject
 PASSERS = 3  # passers close to the camera, for each unit of the parameter
 _LOW_M = 8.5  # houses below this height have a pitched roof
 _CROSSINGS_M = (45.0, 90.0)
-_FAST_MPS = 6.0  # a camera that comes this fast is a car's: people pass beside the road and not before it
+_FAST_MPS = 6.0  # a faster camera is a car's: people pass on the sidewalk and not on the road
 
 
 class SurfaceFinish(NamedTuple):
@@ -128,7 +128,7 @@ _OWN = {
 def _dressed(
     things: Sequence[SceneObject], rng: np.random.Generator
 ) -> Iterator[tuple[SceneObject, tuple[SurfaceFinish, ...]]]:
-    """Give every thing colours of its own, in the order of its painter; no coat is worn twice while one is left."""
+    """Give every object colours, in the order of its painter; no colour is used twice while one is left."""
     ranks = {slot: rng.permutation(count) for slot, count in COUNTS.items()}
     for number, thing in enumerate(things):
         yield (

@@ -39,7 +39,7 @@ def balance_at(severity: float, time_s: float, phase: float) -> Floats:
 
 
 def expose(picture: Floats, now: Mapping[str, float], grain: Floats, rng: np.random.Generator) -> Pixels:
-    """Turn what reaches the lens into the frame that is kept: focus, noise, rounding, compression."""
+    """Turn the light at the lens into the recorded frame: focus, noise, rounding, compression."""
     height, width = picture.shape[:2]
     sharp = cv2.convertScaleAbs(picture)  # rounds and saturates; no light is negative
     sigma = 0.6 + now["blur"] * width / 64

@@ -101,7 +101,7 @@ def _draw_wall(rng: np.random.Generator) -> tuple[Floats, Marks]:
                 marks[top - 1 : top + high + 1, left - 1 : left + wide + 1] = FRAME
             marks[top : top + high, left : left + wide] = LIT if rng.uniform() < 0.45 else GLASS
             tone[top : top + high, left : left + wide] = rng.uniform(-0.25, 0.35)
-            tone[top : top + high // 2, left : left + wide] += 0.25  # what of the sky is mirrored there
+            tone[top : top + high // 2, left : left + wide] += 0.25  # the mirrored sky
     return tone, marks
 
 
@@ -117,7 +117,7 @@ def _draw_shop(rng: np.random.Generator) -> tuple[Floats, Marks]:
     return tone, marks
 
 
-# Photographs that scikit-image brings along, each published under CC0: what is read off each, and how strongly.
+# Photographs of scikit-image, published under CC0: the textures read from each, and their contrast.
 _PHOTOGRAPHS = {
     "brick": ((Swatch.WALL, Swatch.WALL + 1), 0.10),
     "grass": ((Swatch.GRASS, Swatch.LEAVES), 0.22),
@@ -137,9 +137,9 @@ def _lay_photographs(tones: Floats, share: float, rng: np.random.Generator) -> N
 
 @cache
 def photograph(name: str) -> Floats:
-    """Read a photograph as grain of unit size that repeats: beside each piece lies its mirror image."""
-    cure = "Install it with: make setup, or pip install 'driftlab[data]'; or set photos to 0."
-    with needed_import("photos takes textures from scikit-image", cure, DataError):
+    """Read a photograph as repeating grain of unit size; each tile adjoins its mirror images."""
+    fix = "Install it with: make setup, or pip install 'driftlab[data]'; or set photos to 0."
+    with needed_import("photos takes textures from scikit-image", fix, DataError):
         from skimage import data
     read: Callable[[], npt.NDArray[np.uint8]] = getattr(data, name)
     picture = read()[:256, :256].astype(np.float32)

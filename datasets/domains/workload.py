@@ -45,7 +45,7 @@ def _ordered(name: str, base: Stream, order: Order, adapt: range, delta: float) 
     if picking or delta:
         reason = f"shifts holds {picking[0]}" if picking else f"delta is {delta:g}"
         raise RequestError(
-            f"Workload '{name}' cannot choose what it shows, and {reason}; the pictures of domains:set:… can be chosen."
+            f"Workload '{name}' cannot choose its images, and {reason}; the pictures of domains:set:… can be chosen."
         )
     return base
 

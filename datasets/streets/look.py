@@ -100,7 +100,7 @@ class StreetLook(Look):
 
 
 def draw_look(rng: np.random.Generator) -> StreetLook:
-    """Draw colours from the same distribution for every class, so that colour alone does not identify a class."""
+    """Draw colours from one distribution for all classes, so that colour does not identify a class."""
     grey = rng.uniform(0.15, 0.85, (len(CLASSES), 1))
     base = np.clip(grey + rng.normal(0, 0.13, (len(CLASSES), 3)), 0.08, 0.92)
     kinds, spread = np.array([_CLASS_AND_STRAY[material] for material in Material]).T
@@ -115,7 +115,7 @@ def draw_look(rng: np.random.Generator) -> StreetLook:
     )
 
 
-def blend_looks(first: AnyLook, second: AnyLook, weight: float) -> AnyLook:
+def blend_appearance(first: AnyLook, second: AnyLook, weight: float) -> AnyLook:
     """Blend every field of the first look (weight 0) into that of the second (weight 1)."""
 
     def blend(a: Any, b: Any) -> Any:

@@ -16,7 +16,7 @@ from driftlab.datasets.streets.things import SceneObject
 
 NEAR_M = 0.6
 NEAREST_THING_M = 1.2
-_SIGHT_M = 90.0
+_VISIBLE_M = 90.0
 BUMPS = 0.25  # amplitude of the tops of greenery
 SKYLINE_M = 150.0
 CLOUD_M = 6.0  # distance of a wall whose texture is as coarse as the clouds
@@ -69,7 +69,7 @@ def paint(canvas: StreetCanvas, preset: StreetPreset, scene: Scene, time_s: floa
 
 
 def place_thing(thing: SceneObject, camera: Camera, time_s: float, along: bool) -> tuple[float, float]:
-    """Return distance and lateral offset of a thing now; a thing that leaves the window enters at its other end."""
+    """Return distance and lateral offset of an object; one that leaves the window enters at the other end."""
     if thing.leads:
         return thing.along_m + 2.5 * math.sin(0.25 * time_s + thing.phase), thing.across_m
     if along:
@@ -88,7 +88,7 @@ def _paint_sky(canvas: StreetCanvas, scene: Scene, time_s: float) -> None:
 
 
 def fill_skyline(canvas: Canvas, place: Place, surface: int) -> None:
-    """Fill the outline of what stands at the horizon: flat roofs where the place is built up, else treetops."""
+    """Fill the outline at the horizon: flat roofs where the scene is built up, else treetops."""
     camera = canvas.camera
     columns = camera.centre + (np.arange(-24, 24) + 0.5) * camera.width / 24
     tops = camera.horizon - np.tile(place.skyline, 2) * camera.height
@@ -124,11 +124,11 @@ def _paint_street(canvas: StreetCanvas, scene: Scene) -> None:
 
 def _paint_side(canvas: StreetCanvas, scene: Scene, side: int, lots: tuple[LandLot, ...]) -> None:
     """Paint the lots from far to near."""
-    for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _SIGHT_M):
+    for number, near_m, has_front in lots_in_view(lots, canvas.camera.along_m, _VISIBLE_M):
         _paint_lot(canvas, scene, near_m, side, lots[number], has_front)
 
 
-def lots_in_view(lots: Sequence[LandLot], along_m: float, sight_m: float) -> list[tuple[int, float, bool]]:
+def lots_in_view(lots: Sequence[LandLot], along_m: float, visible_m: float) -> list[tuple[int, float, bool]]:
     """List the number of each lot, its distance and whether it shows a front, from far to near.
 
     A front behind a lot at least as high is hidden.
@@ -138,7 +138,7 @@ def lots_in_view(lots: Sequence[LandLot], along_m: float, sight_m: float) -> lis
     hidden_m = 0.0
     for number in sorted(range(len(lots)), key=distances_m.__getitem__):
         lot, near_m = lots[number], distances_m[number]
-        if near_m < sight_m and near_m + lot.length_m > NEAR_M:
+        if near_m < visible_m and near_m + lot.length_m > NEAR_M:
             shown.append((number, near_m, near_m > NEAR_M and lot.height_m > hidden_m))
             hidden_m = lot.height_m * (1 - BUMPS if lot.green else 1.0)
     return shown[::-1]
@@ -165,7 +165,7 @@ def _paint_lot(canvas: StreetCanvas, scene: Scene, near_m: float, side: int, lot
         front = canvas.surface(lot.material, FLAT, depth_m=near_m, anchor=(column, foot))
         outer = camera.column(wall_m + side * 14, near_m)
         canvas.fill(front, shape((column, foot), (outer, foot), (outer, top), (column, top)))
-    beside = canvas.surface(lot.material, WALL, shade=1 - 0.3 * scene.look.sun * side)
+    street_side = canvas.surface(lot.material, WALL, shade=1 - 0.3 * scene.look.sun * side)
     near_m = max(near_m, NEAR_M)
     tops = [(near_m, lot.height_m), (far_m, lot.height_m)]
     if lot.green:
@@ -174,7 +174,7 @@ def _paint_lot(canvas: StreetCanvas, scene: Scene, near_m: float, side: int, lot
         tops = [(z, lot.height_m * (1 + BUMPS * math.sin(z + camera.along_m + 7 * lot.start_m))) for z in depths]
     outline = [(camera.column(wall_m, depth_m), camera.row(up_m, depth_m)) for depth_m, up_m in tops]
     feet = [(camera.column(wall_m, depth_m), camera.row(0, depth_m)) for depth_m in (far_m, near_m)]
-    canvas.fill(beside, shape(*outline, *feet))
+    canvas.fill(street_side, shape(*outline, *feet))
 
 
 def _paint_square(canvas: StreetCanvas, scene: Scene) -> None:

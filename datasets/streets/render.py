@@ -61,7 +61,7 @@ class Camera:
 
 
 class Distances(NamedTuple):
-    """For every pixel: rows below the horizon, columns from the centre, and metres to the ground and the wall there."""
+    """Per pixel: rows below the horizon, columns from the centre, metres to the ground and the wall."""
 
     rows: Floats  # [height, 1]
     aside: Floats  # [1, width]

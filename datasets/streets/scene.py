@@ -27,7 +27,7 @@ class LandLot:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a scene is and what stands and moves there, whatever it looks like."""
+    """The geometry of a scene and its objects, without their appearance."""
 
     horizon: float  # in frame heights from the top
     focal: float  # in frame heights

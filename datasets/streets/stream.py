@@ -16,7 +16,7 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames, Times, frame_number
 from driftlab.datasets.procedural import AnyRequest, Procedural, ProceduralRequest, draw_cached
 from driftlab.datasets.script import draw_script
-from driftlab.datasets.streets.look import AnyLook, Floats, StreetLook, blend_looks, draw_look
+from driftlab.datasets.streets.look import AnyLook, Floats, StreetLook, blend_appearance, draw_look
 from driftlab.datasets.streets.paint import paint
 from driftlab.datasets.streets.presets import CLASSES, PRESETS, StreetPreset
 from driftlab.datasets.streets.render import Camera, Canvas, StreetCanvas
@@ -38,7 +38,7 @@ class StreetRequest(ProceduralRequest):
 
 
 class RenderedStreet(Procedural[AnyRequest], ABC, Generic[AnyRequest, AnyScene, AnyLook]):
-    """A street that is rendered frame by frame; a subclass draws scenes and looks, and renders frames of them."""
+    """A street rendered frame by frame; a subclass draws scenes and appearances and renders them."""
 
     def __init__(self, request: AnyRequest) -> None:
         self._preset = PRESETS[request.preset]
@@ -95,7 +95,7 @@ class RenderedStreet(Procedural[AnyRequest], ABC, Generic[AnyRequest, AnyScene, 
             draw_cached(self._looks, number, partial(self._draw_look, number))
             for number in (int(passed), int(passed) + 1)
         )
-        return blend_looks(first, second, weight)
+        return blend_appearance(first, second, weight)
 
 
 class StreetStream(RenderedStreet[StreetRequest, Scene, StreetLook]):

@@ -84,7 +84,7 @@ def _car_along(slot: _Slot) -> SceneObject:
 
 
 def _person_along(slot: _Slot) -> SceneObject:
-    """Draw a person: most walk beside the road, some on it."""
+    """Draw a person: most walk on the sidewalk, some on the road."""
     window_m = slot.preset.person_depth_m[1]
     aside_m = slot.road_m + slot.sidewalk_m * slot.draw(0.15, 0.85)
     if not slot.sidewalk_m:

@@ -21,7 +21,7 @@ class Travel:
         return self._since_knot_zero(time_s + self.phase_s) - self._since_knot_zero(self.phase_s)
 
     def stretches(self, stop_s: float) -> list[tuple[float, float, float, float]]:
-        """Cut a session where the acceleration changes: time, distance and speed at the beginning, and acceleration."""
+        """Cut a session into stretches of constant acceleration: start time, distance, speed, acceleration."""
         found, offset_s = [], -self.phase_s
         while offset_s < stop_s:
             for (a_s, speed), (b_s, next_speed) in zip(self.knots, self.knots[1:], strict=False):

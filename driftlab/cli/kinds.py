@@ -235,7 +235,7 @@ def _network_line(one: ZooEntry) -> str:
 
 
 def _network(name: str, one: ZooEntry) -> Entry:
-    training = one.pretraining
+    pretraining = one.pretraining
     facts = {
         "input": "any size" if one.input.size is None else "{} x {}".format(*one.input.size),
         "channel mean": one.input.mean or "default",
@@ -243,8 +243,9 @@ def _network(name: str, one: ZooEntry) -> Entry:
         "blocks": ", ".join(one.blocks),
         "head": one.head,
         "pre-training": "set by the experiment"
-        if training is None
-        else f"{training.steps:,} steps with batches of {training.batch} images, learning rate {training.rate:g}",
+        if pretraining is None
+        else f"{pretraining.steps:,} steps with batches of {pretraining.batch} images, "
+        f"learning rate {pretraining.rate:g}",
     }
     rows = tuple({"field": field, "value": value} for field, value in facts.items())
     return Entry("networks", name, _network_line(one), rows)

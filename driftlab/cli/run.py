@@ -174,7 +174,7 @@ class _Place:
             dashboard=self.dashboard,
             run=directory.name,
             gpus_per_actor=spec.compute.gpus_per_actor,
-            go_on=_how_to_go_on(directory),
+            go_on=_resume_command(directory),
         )
 
         def opened() -> RayBackend:
@@ -226,7 +226,7 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
     restart(spec.compute.portable)
     if told := announcement(spec):
         print_note(told)
-    with lab.create_run(spec, out) as directory, _told_how_to_go_on(directory), shown() as progress:
+    with lab.create_run(spec, out) as directory, _with_resume_hint(directory), shown() as progress:
         outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
 
@@ -238,13 +238,13 @@ def _resume(path: Path, place: _Place, as_json: bool) -> None:
 
     spec, directory = lab.open_run(path)
     restart(spec.compute.portable)
-    with paths.locked(directory), _told_how_to_go_on(directory), shown() as progress:
+    with paths.locked(directory), _with_resume_hint(directory), shown() as progress:
         outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
     _conclude(outcome, as_json)
 
 
 @contextlib.contextmanager
-def _told_how_to_go_on(directory: Path) -> Iterator[None]:
+def _with_resume_hint(directory: Path) -> Iterator[None]:
     """Print the command that resumes the run if the block raises an error."""
     try:
         yield
@@ -252,11 +252,11 @@ def _told_how_to_go_on(directory: Path) -> Iterator[None]:
         raise
     except BaseException:
         if directory.is_dir():
-            print_note(_how_to_go_on(directory))
+            print_note(_resume_command(directory))
         raise
 
 
-def _how_to_go_on(directory: Path) -> str:
+def _resume_command(directory: Path) -> str:
     return f"To go on: {as_typed('driftlab', 'run', '--resume', directory)}"
 
 

@@ -47,7 +47,7 @@ class _Bounded(yaml.composer.Composer):  # type: ignore[misc]
         alias = self.check_event(yaml.events.AliasEvent)
         node = super().compose_node(parent, index)
         if alias and id(node) not in self._weights:
-            raise RequestError("an alias stands within what it is an alias of")
+            raise RequestError("an alias refers to a node that contains it")
         self._values = before + self._weights[id(node)] if alias else self._values + 1
         self._weights[id(node)] = self._values - before
         self._depth -= 1
@@ -93,7 +93,7 @@ if yaml.__with_libyaml__:
 
 @functools.cache
 def _of_persons(reader: Any) -> Any:
-    """Derive a reader that takes 1e-3 as a number: YAML 1.1 requires a point and a sign, which few authors write."""
+    """Derive a reader that takes 1e-3 as a number, for which YAML 1.1 requires a point and a sign."""
     derived: Any = type(f"{reader.__name__}OfPersons", (reader,), {})
     derived.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
@@ -139,7 +139,7 @@ def read_json(text: str) -> Any:
 
 
 def read_text(file: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a file of bounded size; FileNotFoundError if it is missing, DataError if it is not a file or too large."""
+    """Read a file of bounded size; FileNotFoundError if missing, DataError if no file or too large."""
     check_file(file, most_bytes)
     return file.read_text(encoding="utf-8")
 
@@ -194,7 +194,7 @@ def shape_fault(model: type[BaseModel], document: Any, *, lenient: bool = False)
 
 
 def _follows(detail: Any) -> bool:
-    """Return whether a fault only follows from another: a list short of its faulty items, a branch not meant."""
+    """Return whether a fault is a consequence of another, as a list without its faulty items is too short."""
     given, branch = detail["input"], detail["loc"][-1] if detail["loc"] else ""
     if given is REFUSED:
         return True

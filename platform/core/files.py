@@ -15,7 +15,7 @@ DRAFT = re.compile(r"\..+\.\d+\.tmp")
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
-    """Yield the path of a draft that replaces the file at the end; after a failure nothing is left of the draft."""
+    """Yield the path of a draft that replaces the file at the end; a failure removes the draft."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield draft

@@ -18,7 +18,7 @@ from driftlab.platform.core.registry import Member
 
 
 class TookTooLong(BaseException):
-    """Raised inside a call that exceeds its time limit; a BaseException, which `except Exception` does not catch."""
+    """Raised inside a call that exceeds its time limit; `except Exception` does not catch it."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ class _Limited:
 
 
 def limited(member: Member, seconds: float, but: tuple[str, ...] = ()) -> Any:
-    """Make a member whose calls raise RunError, with its name and the limit, when they do not return in time.
+    """Make a member whose calls raise RunError if they do not return within the limit.
 
     The verbs in `but` are limited by their caller.
     """

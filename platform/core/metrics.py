@@ -20,7 +20,7 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
     if predictions.shape != truths.shape:
         raise ValueError(f"predictions are {predictions.shape}, truths are {truths.shape}")
     if classes > IGNORE:
-        raise ValueError(f"{classes} classes do not go with the label {IGNORE} for what is unknown")
+        raise ValueError(f"{classes} classes do not go with the label {IGNORE} for unknown pixels")
     frames = len(truths)
     predicted = predictions.reshape(frames, -1).astype(np.int64)
     true = truths.reshape(frames, -1).astype(np.int64)
@@ -41,14 +41,14 @@ def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:
 
 
 def iou(matrices: Counts) -> Floats:
-    """Return intersection over union per class, NaN for a class in neither truth nor prediction: [..., classes]."""
+    """Return IoU per class, NaN for a class in neither truth nor prediction: [..., classes]."""
     hit = np.diagonal(matrices, axis1=-2, axis2=-1).astype(np.float64)
     union = matrices.sum(axis=-1) + matrices.sum(axis=-2) - hit
     return ratio(hit, union)
 
 
 def miou(matrices: Counts) -> Floats:
-    """Average IoU over the classes that occur; NaN where nothing was counted. One number per matrix: [...]."""
+    """Average IoU over the classes that occur, NaN if none does; one number per matrix: [...]."""
     values = iou(matrices)
     occurring = np.isfinite(values).sum(axis=-1)
     total = np.nansum(values, axis=-1)
@@ -81,7 +81,7 @@ def windowed(counts: Counts, times_s: Floats, window_s: float) -> Counts:
 
 
 def f1_boxes(predicted: npt.NDArray[Any], truth: npt.NDArray[Any], threshold: float = 0.5) -> float:
-    """Match boxes of the same class one to one, best score first, and return F1; nothing to find and none found is 1.
+    """Match boxes of the same class one to one, best score first; return F1, 1 without any boxes.
 
     A box is (class, x0, y0, x1, y1) and, for a prediction, optionally its score; without scores the order given counts.
     """

@@ -52,7 +52,7 @@ def code_digest(name: str) -> str | None:
 
 
 def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[Any]], type[Any]] | None) -> type[Any]:
-    """Import a class and check that it can be a member of the family; `adopt` makes a member of a plain class."""
+    """Import a class and check that it can be a member of the family; `adopt` wraps a plain class."""
     given = make_absolute(name)
     place, colon, attribute = given.rpartition(":")
     if not colon:

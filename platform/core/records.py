@@ -16,12 +16,12 @@ Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the value of every row
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
 Resource = Literal["accelerator", "cpu", "storage", "link"]
-Share = float | Mapping[Resource, float]  # of a machine; a number stands for all its parts
+Share = float | Mapping[Resource, float]  # of a processor; a number holds for all its resources
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of a node's verb: facts for the loop, rows for the tables, a payload for other nodes.
+    """The result of a node's verb: facts for the simulator, rows for the tables, a payload for other nodes.
 
     Facts and rows are small and travel to the driver; the payload (frames, weights, deltas) never does.
     """
@@ -63,7 +63,7 @@ class Passes:
     forward: tuple[int, ...] = ()  # frames of each batch that went forward
     backward: tuple[int, ...] = ()  # frames of each batch whose gradients came back
     trained: tuple[str, ...] | None = None  # modules whose weights were trained; None: all of them
-    kept_bytes: int = 0  # held beside the network and its activations: optimiser state, copies, samples
+    kept_bytes: int = 0  # held besides the network and its activations: optimiser state, copies, samples
     shares: tuple[float, ...] | None = None  # of each trained module's weights that were trained; None: all
 
     def __post_init__(self) -> None:
@@ -76,31 +76,31 @@ class Passes:
 
 @dataclass(frozen=True)
 class TaskCost:
-    """The resources that a task needs when it has the machine alone."""
+    """The resources that a task takes without co-running tasks."""
 
-    seconds: Mapping[Resource, float] = field(default_factory=dict)  # per part of the machine; most needs have one part
+    seconds: Mapping[Resource, float] = field(default_factory=dict)  # per resource; most tasks use one
     memory_bytes: int = 0
     joules: float = 0.0
 
     @property
     def isolated_s(self) -> float:
-        """Return the time on an otherwise idle machine; parts run one after another."""
+        """Return the time on an otherwise idle processor; resources are used sequentially."""
         return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A network that an application can run, with its accuracy and its cost on the machine."""
+    """A network that an application can run, with its accuracy and its cost on the device."""
 
     name: str
     accuracy: float | None  # validation accuracy, a fraction; None or NaN: not measured
     memory_bytes: int  # memory that a scheduler allocates: the weights, or a measured size
-    latency_s: float  # per frame, alone on the whole machine
+    latency_s: float  # per frame, on the whole processor
     energy_j: float | None = None  # per frame
     macs: int | None = None
     test_accuracy: float | None = None  # None: only `accuracy` is known
     kernel_bytes: int | None = None  # of the weights, as in ModelCost; None: unknown, from a measured profile
-    parts: tuple[tuple[str, int], ...] = ()  # name and bytes of what it shares with others; empty: it has no such parts
+    parts: tuple[tuple[str, int], ...] = ()  # name and bytes of its shared parts; empty: it shares none
 
     def __post_init__(self) -> None:
         """Convert NaN to None where a value may be missing, and refuse values that no scheduler can compare."""
@@ -119,12 +119,12 @@ class Variant:
 
 CpuContention = Literal[
     "shared", "queued"
-]  # other programs get at most a fixed share, or the device serves all in turn
+]  # other programs get at most a fixed share, or all programs are served in turn
 
 
 @dataclass(frozen=True)
 class LoadReading:
-    """The load of a device at a time, as its sensors tell it."""
+    """The load of a device at a time, as read by its sensors."""
 
     time_s: float
     cpu: float  # share in use by other programs, 0 to 1
@@ -150,8 +150,8 @@ class Uploaded:
     """A device has packed sampled frames for the link."""
 
     frames: int  # on the link
-    bytes: int  # including the encoder's description of itself, which is not sent
-    gross_bytes: int  # with what the encoder says about itself, which is not sent
+    bytes: int  # on the link, without the encoder's metadata
+    gross_bytes: int  # including the encoder's metadata, which is not sent
     newest_s: float
     host_seconds: float  # to encode them
 
@@ -180,7 +180,7 @@ class Stored:
     usable_s: float | None  # time of the newest sample in the buffer with a usable label, if any
     phis: tuple[float, ...]  # φ-score between each sample and the next
     unlisted_labels: int = 0  # labels outside the class list
-    domain: int | None = None  # of the newest sample, where the experiment tells domains
+    domain: int | None = None  # of the newest sample, where the experiment labels domains
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,12 @@ class Trained:
     """A learner has finished a phase and encoded the update."""
 
     frames: int  # in the buffer
-    iterations: int  # coordinates in the update
+    iterations: int  # training steps
     bytes: int
-    values: int  # how many coordinates the update carries
+    values: int  # number of weights in the update
     loss_first: float | None
     loss_last: float | None
-    score: float | None  # on the training samples, where the phase asked for it
+    score: float | None  # on the training samples, where the phase requires it
     skipped: str  # why there is no update; empty when there is one
     host_seconds: float
     clamped: int = 0  # values clamped to the range of the update's number format
@@ -225,34 +225,34 @@ class TrialScores:
     before: float | None  # score of the current network, a fraction
     after: tuple[float | None, ...]  # score after each phase
     passes: tuple[Passes, ...]  # of each trial, scoring included
-    scoring_passes: Passes  # work of scoring the current network
+    scoring_passes: Passes  # of scoring the current network
     initial_scores: tuple[float | None, ...] = ()  # score before each phase, where it begins with another network
-    fixed_passes: tuple[Passes, ...] = ()  # the part of each `work` that is the same for any number of steps
+    fixed_passes: tuple[Passes, ...] = ()  # the part of each `passes` that is the same for any number of steps
 
 
 @dataclass(frozen=True)
 class RecallResult:
     """A learner has compared its network with stored ones on its newest samples."""
 
-    accuracy: float | None  # of the network that it goes on with; None: it has no labels
-    resumed_network: int | None  # number of the stored network that it goes on with; None: it keeps its own
+    accuracy: float | None  # of the network that it continues; None: it has no labels
+    resumed_network: int | None  # number of the stored network that it continues; None: the current one
     passes: Passes
 
 
 @dataclass(frozen=True)
 class AccuracyEstimates:
-    """A learner has estimated what each network of its family reaches on its samples, from the smallest on."""
+    """A learner has estimated the accuracy of each network of its family, from the smallest on."""
 
     sizes: tuple[float, ...]  # parameters, as a share of the whole network's
     before: tuple[float, ...]  # accuracy as the network would be cut now
     after: tuple[float, ...]  # and after a phase
     passes: Passes  # of estimating
-    phase_passes: Passes  # of learning, as expected
+    phase_passes: Passes  # of training, as expected
 
 
 @dataclass(frozen=True, eq=False)
 class InferenceReport:
-    """An application has run its model over a piece of its stream."""
+    """An application has run its model over a segment of its stream."""
 
     frames: int
     processed: int
@@ -262,9 +262,9 @@ class InferenceReport:
     frame_score_sum: float
     window_score_sum: float
     counts: npt.NDArray[np.int64] | None  # of the task over all frames; None where no frame was scored
-    memory_bytes: int = 0  # peak of learning on the stream
+    memory_bytes: int = 0  # peak of training on the stream
     by_class: npt.NDArray[np.int64] | None = None  # truth, predictions and hits of each class; None: not counted so
-    confidence: float | None = None  # mean of the newest predictions; None: not asked for, or none to tell
+    confidence: float | None = None  # mean of the newest predictions; None: not requested, or no predictions
 
 
 @dataclass(frozen=True)

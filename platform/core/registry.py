@@ -1,4 +1,4 @@
-"""The registry: each method by name with the system named after it, and the construction of a member from a request.
+"""The registry of methods by name, with the systems named after them, and the making of members.
 
 A new method is one line here. A method outside driftlab needs none: its name gives its file and class
 (`core/plugins.py`). Members are frozen dataclasses, so their parameters, types and defaults are data.
@@ -41,7 +41,7 @@ Slots = Mapping[str, Slot]  # by family; a slot that is not named holds its fami
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the registry: a method's class, and the other slots of the system that is named after the method."""
+    """A row of the registry: a method's class, and the other slots of the system named after it."""
 
     place: str  # module:Class in the room of its family
     others: Slots | None = None  # none: no system is named after it
@@ -141,7 +141,7 @@ MAX_COUNT = 10_000_000  # limit of integer parameters: iterations, frames of a b
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A family member by name, with the parameters that differ from its defaults; their order does not matter."""
+    """A family member by name, with the parameters that differ from its defaults, in any order."""
 
     family: str
     name: str
@@ -252,7 +252,7 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Return the value as its type has it: a whole number may stand for a float, a list for a tuple, nothing else."""
+    """Convert a value to its type: an integer to a float, a list to a tuple, nothing else."""
     fitted = tuple(value) if isinstance(value, list) and typing.get_origin(hint) is tuple else value
     return checker_of(hint).validate_python(fitted, strict=True)
 

@@ -55,5 +55,5 @@ def seed_for(seed: int, *purpose: str | int) -> int:
 
 
 def rng_for(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Open a generator for one purpose; no two purposes share one, so the order of calls cannot change results."""
+    """Open the generator of one purpose; each has its own, so the order of calls cannot change results."""
     return np.random.default_rng(seed_for(seed, *purpose))

@@ -71,7 +71,7 @@ class Range:
         """Give the value at a position."""
         if not self.integer:
             return self._between(position, self.low, self.high)
-        # Every integer has a part of its own, so the ends are as likely as any other.
+        # Every integer has a separate part, so the ends are as likely as any other.
         value = self._between(position, self.low - (0 if self.log else 0.5), self.high + (1 if self.log else 0.5))
         return int(min(self.high, max(self.low, math.floor(value) if self.log else round(value))))
 
@@ -230,7 +230,7 @@ def best_of(trials: Sequence[Trial], problem: SearchProblem) -> Trial | None:
 
 
 def ranks(trials: Sequence[Trial], problem: SearchProblem) -> list[int]:
-    """Rank trials: no trial beats one of rank 0. Those that keep the bounds come first, the others by violation."""
+    """Rank trials by dominance; trials within the bounds come first, the others by violation."""
     violations = np.array([trial.violation(problem) for trial in trials])
     losses = np.array([trial.losses(problem) for trial in trials]).reshape(len(trials), -1)
     found = np.zeros(len(trials), dtype=np.int64)
@@ -255,7 +255,7 @@ def _fronts(losses: Floats) -> npt.NDArray[np.int64]:
 
 
 def room(losses: Floats) -> Floats:
-    """Measure how far the neighbours of each point of a front are, summed over coordinates; the ends have no limit."""
+    """Return the crowding distance of each point of a front; that of the ends is infinite."""
     around = np.zeros(len(losses))
     for column in losses.T:
         order = column.argsort(kind="stable")
@@ -267,7 +267,7 @@ def room(losses: Floats) -> Floats:
 
 
 def hypervolume(losses: Floats, reference: Sequence[float]) -> float:
-    """Measure the volume between points and a reference that is worse than all of them, lower being better."""
+    """Return the hypervolume between points and a worse reference; lower coordinates are better."""
     inside = losses[(losses < np.asarray(reference)).all(axis=1)]
     if not len(inside):
         return 0.0

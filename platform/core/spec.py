@@ -1,4 +1,4 @@
-"""Models of an experiment and of a run's spec: names, types and ranges, without access to files or networks.
+"""Models of an experiment and of a run's spec: names, types and ranges, without files or networks.
 
 `lab/read.py` completes a document before it is validated here. Readers of runs validate `spec.yaml` with the same
 model and ignore keys that it does not have: another version may have written them.
@@ -39,7 +39,7 @@ def _check_slot(slot: Any) -> Any:
     if not isinstance(slot["name"], str):
         raise ValueError("its name is no text; give one, such as {name: local}")
     if not isinstance(slot.get("defaults", {}), dict):
-        raise ValueError("its defaults are no mapping; write parameters beside the name instead")
+        raise ValueError("its defaults are no mapping; write parameters next to the name instead")
     return slot
 
 
@@ -143,7 +143,7 @@ class FleetPart(StrictPart):
     """The devices of one cell."""
 
     name: Name = "one"
-    gpus: Gpus | None = None  # of the server that they take turns on; none: as many as `server` says
+    gpus: Gpus | None = None  # of the server that serves them; none: as many as `server` has
     devices: Annotated[tuple[DevicePart, ...], Field(min_length=1, max_length=1000, strict=False)] = (DevicePart(),)
 
 
@@ -233,7 +233,7 @@ class Spec(StrictPart):
 
     name: Name
     summary: str = ""
-    size: str | None = None  # of those that its file offers, before what `--set` and the like changed
+    size: str | None = None  # of the sizes in its file, before changes by options such as `--set`
     systems: Annotated[Systems, Field(min_length=1, max_length=MAX_PARTS, strict=False)]
     workloads: Annotated[tuple[WorkloadPart, ...], Field(min_length=1, max_length=MAX_PARTS, strict=False)]
     fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MAX_PARTS, strict=False)] = (FleetPart(),)

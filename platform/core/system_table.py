@@ -1,4 +1,4 @@
-"""The table of systems: those that are named after a method, by its row in the registry, and combinations."""
+"""The table of systems: those named after a method of the registry, and combinations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class _Row(NamedTuple):
     bound: Bound | None = None
 
 
-def _sized(name: str, says: str, scheduler: str, **settings: Any) -> dict[str, str | _Row]:
-    """Return the row of a scheduler of learners, and the row that adds surrogates of three sizes."""
+def _sized(name: str, one_size: str, three_sizes: str, scheduler: str, **settings: Any) -> dict[str, str | _Row]:
+    """Return the row of a scheduler of trainings, and its row with surrogates of three sizes."""
     sizes = _Row(
-        f"{says}, over surrogates of three sizes.",
+        three_sizes,
         {
             **IN_PHASES,
             "adaptation": "elasticdnn_teacher",
@@ -38,102 +38,191 @@ def _sized(name: str, says: str, scheduler: str, **settings: Any) -> dict[str, s
             "scheduling": {"name": scheduler, **settings},
         },
     )
-    return {name: f"{says}.", f"{name}+sizes": sizes}
+    return {name: one_size, f"{name}+sizes": sizes}
 
 
 # A combination is a row. A text alone is the summary of a system that is named after a method; without one, the summary
 # is the first line of the docstring of the method's class, and the system is listed after those that are here.
 _TABLE: Mapping[str, str | _Row] = {
-    "no_custom": _Row("The generic student as it was built.", {}, bound="no_adaptation"),
-    "one_time": "Specialise once on the first minute, then never again.",
-    "remote_tracking": "Label a frame a second on the server and carry the labels along with the motion.",
-    "just_in_time": "Train on single frames until the student agrees with the teacher.",
-    "ams": "Stream small updates of a twentieth of the weights, as often as the scene asks for.",
-    "adabn": "Statistics of batch norms that move along with the stream, on the device.",
-    "onda": "Statistics of batch norms that move a little with every ten frames, on the device.",
-    "tent": "Scales and shifts of batch norms that make the device's answers less uncertain.",
-    "shot": "Features that move until a frozen head answers with confidence and variety, in phases on the device.",
-    "elasticdnn": "A smaller network cut for each domain from a gated master, whose filters that matter are retrained.",
+    "no_custom": _Row(
+        "No Customization (AMS, ICCV 2021): the pre-trained student without adaptation; the do-nothing bound.",
+        {},
+        bound="no_adaptation",
+    ),
+    "one_time": "One-Time (AMS, ICCV 2021): fine-tunes all weights once, server-side, on the first 60 s of the stream.",
+    "remote_tracking": (
+        "Remote+Tracking (AMS, ICCV 2021): the server labels one frame per second; optical flow warps the labels."
+    ),
+    "just_in_time": (
+        "Just-In-Time (ICCV 2019): distils on the newest frame up to a score threshold; adapts the interval, "
+        "server-side."
+    ),
+    "ams": (
+        "AMS (ICCV 2021): server-side distillation; streams sparse updates (5 % of the weights) at an adaptive rate."
+    ),
+    "adabn": "AdaBN (arXiv 2016): batch-norm statistics follow the target domain by a moving average; on the stream.",
+    "onda": "ONDA (IROS 2018): moving average of batch-norm statistics, every 10 frames; on the stream.",
+    "tent": "Tent (ICLR 2021): minimises prediction entropy over batch-norm scales and shifts; on the stream.",
+    "shot": (
+        "SHOT (ICML 2020): information maximisation and pseudo-labels with a frozen head; on the device, in phases."
+    ),
+    "elasticdnn": (
+        "ElasticDNN (TC 2024): cuts a surrogate per domain, retrains its relevant filters; on the device, in phases."
+    ),
     "elasticdnn+tent": _Row(
-        "As elasticdnn, with Tent's loss on scales and shifts of the filters that matter.",
+        "ElasticDNN (TC 2024) with Tent: entropy loss on scales and shifts of relevant filters; on the "
+        "device, in phases.",
         {**ELASTIC, "adaptation": {"name": "elasticdnn", "objective": "entropy"}},
     ),
     "elasticdnn+cua": _Row(
-        "As elasticdnn, with features aligned to those of stored source samples, which are replayed.",
+        "ElasticDNN (TC 2024) with CUA: aligns relevant filters (MMD), with replay; on the device, in phases.",
         {**ELASTIC, "adaptation": "elasticdnn_cua"},
     ),
     "elasticdnn+ams": _Row(
-        "Surrogates cut and retrained on the server by a teacher's labels, sent as drafts with their updates.",
+        "ElasticDNN (TC 2024) with AMS: surrogates cut and distilled server-side; streams channel masks and updates.",
         {"streaming": "ams", "adaptation": "elasticdnn_teacher", "scaling": "surrogate"},
     ),
-    "cotta": (
-        "A student on the device that learns from the average of its own past, with weights that return at random."
+    "cotta": "CoTTA (CVPR 2022): mean-teacher consistency with stochastic weight restoration; on the stream.",
+    "eata": "EATA (ICML 2022): Tent on reliable, non-redundant samples with a Fisher regulariser; on the stream.",
+    "sar": "SAR (ICLR 2023): sharpness-aware entropy minimisation on reliable samples; on the stream.",
+    "rotta": "RoTTA (CVPR 2023): robust batch norm, class-balanced timely memory and EMA teacher; on the stream.",
+    "lame": (
+        "LAME (CVPR 2022): Laplacian correction of a batch's predictions by feature affinity, no training; "
+        "on the stream."
     ),
-    "eata": "Tent on frames that are sure and new, with weights held near the source by their importance.",
-    "sar": "Tent on sure frames, along gradients that hold in a neighbourhood of the weights.",
-    "rotta": "A slow teacher, statistics that follow the stream, and lessons from a balanced memory of frames.",
-    "lame": "Predictions of a batch that agree where frames look alike, with a network that never changes.",
-    "t3a": "A head whose weights become the means of the surest features of each class.",
-    "neo": "Features that are centred before the head by the mean of all seen so far.",
-    "note": "Batch norms that look at each frame by itself, and lessons from a memory balanced over classes.",
-    "bufr": "Blocks that train from the bottom up until features are spread as on the source, in phases on the device.",
+    "t3a": (
+        "T3A (NeurIPS 2021): replaces the head by class templates of low-entropy features; on the stream, no gradients."
+    ),
+    "neo": "NEO (ICLR 2026): subtracts the running feature mean before the head; on the stream, no gradients.",
+    "note": "NOTE (NeurIPS 2022): instance-aware batch norm and class-balanced reservoir memory; on the stream.",
+    "bufr": "BUFR (ICLR 2022): aligns feature histograms with the source, blocks bottom-up; on the device, in phases.",
     "rdumb": _Row(
-        "EATA without its pull on the device, back at the source after every thousand steps.",
+        "RDumb (NeurIPS 2023): EATA without its regulariser, reset to the source every 1000 steps; on the stream.",
         {"adaptation": {"name": "rdumb", "member_params": ("fisher_weight=0",)}},
     ),
-    "asr": "EATA on the device, back at the source as far as its predictions concentrate.",
-    "sparse": "EATA on the device, from every fourth batch.",
-    "snap": "EATA on the device, seldom and from a memory of sure frames.",
-    "conda": "SHOT on mixed frames of this and past domains, in phases on the device.",
-    "ace": "Labelled source frames painted in the device's colours, trained on in phases on the device.",
-    "iada": "Features that follow a discriminator back to the source's, in phases on the device.",
-    "cua": "Features aligned with those of the source, with samples of past domains, in phases on the device.",
-    "on_device": "A teacher and a learner on the device, which labels and trains beside answering.",
-    **_sized(
-        "uniform-learning", "Equal shares for all that learn on one device", "uniform_learning", config_choice="best"
+    "asr": "ASR (ICLR 2026): EATA with a selective reset when predictions collapse; on the stream.",
+    "sparse": "Sparse EATA: EATA that adapts on every fourth batch only; on the stream.",
+    "snap": (
+        "SNAP (NeurIPS 2025): EATA every tenth batch on a memory of confident, domain-central frames; on the stream."
     ),
-    **_sized("ekya", "Trials and a thief of shares among applications that learn on one device", "ekya"),
-    **_sized("recl", "Micro-windows of learning where accuracy has risen fastest", "recl", config_choice="best"),
-    **_sized("afs", "Slots of the machine to the learner whose completion gains most", "afs", config_choice="best"),
-    **_sized("synergy", "Parts of the machine by what each learner can use of them", "synergy", config_choice="best"),
-    **_sized("muri", "Learners whose stages interleave on the parts of the machine", "muri", config_choice="best"),
-    **_sized("elasticdnn-many", "One way to learn for each application, for the best accuracy of all", "elasticdnn"),
-    **_sized("joint", "Ways, order and shares of all applications that learn, decided together", "joint"),
-    "nestdnn": "Networks inside one another on each application's share of the machine, chosen anew for every window.",
-    "usnet": "As nestdnn, with networks of every width that were trained jointly.",
-    "adascale": "A path through operators and exits of one network that follows the load of the device.",
-    "legodnn": "A variant for each block of a network, by losses and savings that add up.",
-    "adaptivenet": "The dearest of the best paths without exits that is predicted to be in time.",
-    "adaspring": "Operators searched stage by stage whenever the load of the device has changed.",
-    "adadeep": "Operators found once by learning from rewards, whatever the load becomes.",
+    "conda": "ConDA (arXiv 2021): SHOT on mixup pairs with replay of earlier domains; on the device, in phases.",
+    "ace": (
+        "ACE (ICCV 2019): trains on source frames restyled to the target's channel statistics; on the "
+        "device, in phases."
+    ),
+    "iada": "IADA (ICRA 2018): adversarial feature alignment with a generated source; on the device, in phases.",
+    "cua": (
+        "CUA (ICLR workshop 2018): feature alignment (MMD) with replay of earlier domains; on the device, in phases."
+    ),
+    "on_device": "On-device distillation: teacher and learner share the device's processor with inference, in phases.",
+    **_sized(
+        "uniform-learning",
+        "Uniform compute shares for inference and retraining of all applications; on the device.",
+        "Uniform shares for inference and retraining, with surrogates of three sizes; on the device.",
+        "uniform_learning",
+        config_choice="best",
+    ),
+    **_sized(
+        "ekya",
+        "Ekya (NSDI 2022): micro-profiling and the thief scheduler divide compute; on the device.",
+        "Ekya (NSDI 2022) with surrogates of three sizes as training configurations; on the device.",
+        "ekya",
+    ),
+    **_sized(
+        "recl",
+        "RECL (NSDI 2023): gives micro-windows to the training with the largest recent gain; on the device.",
+        "RECL (NSDI 2023) with surrogates of three sizes as training configurations; on the device.",
+        "recl",
+        config_choice="best",
+    ),
+    **_sized(
+        "afs",
+        "AFS (NSDI 2021): elastic shares that minimise mean completion time; on the device.",
+        "AFS (NSDI 2021) with surrogates of three sizes as training configurations; on the device.",
+        "afs",
+        config_choice="best",
+    ),
+    **_sized(
+        "synergy",
+        "Synergy (OSDI 2022): resource-sensitive shares of accelerator, CPU, storage and link; on the device.",
+        "Synergy (OSDI 2022) with surrogates of three sizes as training configurations; on the device.",
+        "synergy",
+        config_choice="best",
+    ),
+    **_sized(
+        "muri",
+        "Muri (SIGCOMM 2022): interleaves the stages of trainings that use different resources; on the device.",
+        "Muri (SIGCOMM 2022) with surrogates of three sizes as training configurations; on the device.",
+        "muri",
+        config_choice="best",
+    ),
+    **_sized(
+        "elasticdnn-many",
+        "ElasticDNN's scheduler (TC 2024): one training configuration per application (Eq. 8); on the device.",
+        "ElasticDNN's scheduler (TC 2024): one surrogate size of three per application (Eq. 8); on the device.",
+        "elasticdnn",
+    ),
+    **_sized(
+        "joint",
+        "Joint scheduling of training configurations, their order and compute shares; on the device.",
+        "Joint scheduling of training configurations, order and shares, with surrogates of three sizes; on the device.",
+        "joint",
+    ),
+    "nestdnn": (
+        "NestDNN (MobiCom 2018): allocates a descendant model and a compute share per application; on the "
+        "device, per window."
+    ),
+    "usnet": (
+        "US-Nets (ICCV 2019): universally slimmable networks under NestDNN's scheduler; on the device, per window."
+    ),
+    "adascale": (
+        "AdaScale (arXiv 2024): selects operators and exit of a supernet as the load changes; on the device, "
+        "per reading."
+    ),
+    "legodnn": (
+        "LegoDNN (MobiCom 2021): selects one variant per block from additive profiles; on the device, per reading."
+    ),
+    "adaptivenet": (
+        "AdaptiveNet (MobiCom 2023): selects from an accuracy-latency Pareto list; on the device, per reading."
+    ),
+    "adaspring": (
+        "AdaSpring (IMWUT 2021): beam search for operators when the context changes; on the device, per reading."
+    ),
+    "adadeep": "AdaDeep (TMC 2020): Q-learning selects operators once, at the first load reading; static afterwards.",
     "early_exit": (
-        "Each frame leaves a network at the first exit that is sure of it, by thresholds that follow the load."
+        "Early exit (BranchyNet 2016, MSDNet 2018): confidence thresholds per load; on the device, per frame."
     ),
     "once_for_all": (
-        "Networks of uneven depths and widths trained jointly, the best of each size chosen by the load of the device."
+        "Once-for-all (ICLR 2020): elastic depth and width, best subnet per size; on the device, per reading."
     ),
-    "nas": "One path whose operators are settings, for a search of settings to find.",
-    "darts": "One path whose operators are found by gradients of a mixture of all, whatever the load of the device.",
-    "enas": "One path that a controller finds among paths with shared weights, whatever the load of the device.",
-    "clairvoyant": "The best path by the true load until the next reading: a bound on what following it can gain.",
-    "light": "A light network of another structure, trained on the same data, whatever the load of the device.",
-    "branches": "The whole of a network of stages with exits and operators, whatever the load of the device.",
-    "mcdnn": "Independent networks, the best accuracy per compute within all budgets.",
-    "status_quo": "One independent network for each application, whatever else runs on the machine.",
+    "nas": "NAS baseline: one operator per stage, a search space for `driftlab tune`; static on the device.",
+    "darts": "DARTS (ICLR 2019): differentiable search for one path, before deployment; static on the device.",
+    "enas": (
+        "ENAS (ICML 2018): RL controller searches a weight-sharing supernet before deployment; static on the device."
+    ),
+    "clairvoyant": (
+        "Clairvoyant bound: most accurate path that meets the deadline under the true load; on the device, per reading."
+    ),
+    "light": "Lightweight baseline: MobileNetV3-like network trained from scratch; static on the device.",
+    "branches": "Static supernet: always the full network, or a fixed exit; static on the device.",
+    "mcdnn": (
+        "MCDNN (MobiSys 2016): selects among independent variants by accuracy per compute; on the device, per window."
+    ),
+    "status_quo": "Status quo (NestDNN, MobiCom 2018): one fixed independent model per application, equal shares.",
     "ams+joint": _Row(
-        "AMS on a server whose GPUs go to the rounds that gain most, where others are served in order of arrival.",
+        "AMS with joint scheduling: the server's GPUs serve the training rounds of largest expected gain.",
         {"streaming": "ams", **TAUGHT, "scheduling": {"name": "joint", "patience_s": 30.0}},
     ),
     "ams+nested": _Row(
-        "Updates streamed into networks inside one another, of which the scheduler chooses one for every window.",
+        "AMS into NestDNN: sparse updates of a multi-capacity model; the scheduler selects a descendant per window.",
         {"streaming": "ams", **TAUGHT, "scaling": "nested", "scheduling": "nestdnn"},
     ),
     "ams+adascale": _Row(
-        "Updates streamed into the paths of one network, of which the device runs the one that fits its load.",
+        "AMS into AdaScale: sparse updates of a supernet; the device selects the path for its load, per reading.",
         {"streaming": "ams", **TAUGHT, "scaling": "adascale"},
     ),
     "adascale+elasticdnn": _Row(
-        "A path that follows the load by accuracies that are estimated for the domain, and learns it.",
+        "AdaScale with ElasticDNN: paths selected by estimated target accuracy; filters retrained in phases.",
         {
             "streaming": {"name": "on_device", "rate_fps": 10.0},
             "adaptation": {"name": "elasticdnn", "estimates": 12},
@@ -141,16 +230,16 @@ _TABLE: Mapping[str, str | _Row] = {
         },
     ),
     "nestdnn+adascale": _Row(
-        "Shares of the machine by NestDNN's plan, and within each share the path that follows the load.",
+        "NestDNN allocates compute shares per window; AdaScale selects a path within each share, per reading.",
         {"scaling": "adascale", "scheduling": {"name": "nestdnn", "selects_variant": False}},
     ),
     "best_static": _Row(
-        "One model trained on the whole stream before it begins: the best choice that never changes.",
+        "Best-static bound: trains once on samples of the whole stream before it starts, zero-delay link.",
         {"streaming": {"name": "foresight", "iterations": 300, "span": "stream"}, **TAUGHT_ALL},
         bound="best_static",
     ),
     "oracle": _Row(
-        "A model trained on each window before it is seen, over a link that takes no time.",
+        "Per-window oracle bound: trains on samples of each window before it is shown, zero-delay link.",
         {"streaming": {"name": "foresight", "span": "window"}, **TAUGHT_ALL},
         bound="oracle",
     ),

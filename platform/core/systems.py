@@ -1,4 +1,4 @@
-"""A system is four slots: how frames are sent, weights adapted, the network scaled and the machine shared."""
+"""A system has four slots: members for streaming, adaptation, scaling and scheduling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class System:
 
     @property
     def needs_server(self) -> bool:
-        """Return whether a server learns or labels for the devices."""
+        """Return whether a server trains or labels for the devices."""
         streaming = self.streaming.make()
         return bool(streaming.learner_site == "server" and (streaming.feeds_learner or streaming.label_tracking))
 
@@ -45,7 +45,7 @@ class System:
         return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
 
     def faults(self) -> list[str]:
-        """List the reasons why this combination makes no sense; empty when it does."""
+        """List the reasons why this combination is invalid; empty if it is valid."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
         if streaming.feeds_learner:
@@ -56,13 +56,13 @@ class System:
                 ]
             if adaptation.only_on_stream:
                 return [
-                    f"{whose}: adaptation '{self.adaptation.name}' works through answers on the stream, and streaming "
+                    f"{whose}: adaptation '{self.adaptation.name}' adapts predictions on the stream, and streaming "
                     f"'{self.streaming.name}' trains in phases; choose streaming 'local'"
                 ]
             if streaming.needs_labels and adaptation.labels == "none":
                 return [
                     f"{whose}: streaming '{self.streaming.name}' compares the student with a teacher's labels, and "
-                    f"adaptation '{self.adaptation.name}' asks for none; choose one that does, such as distill"
+                    f"adaptation '{self.adaptation.name}' uses none; choose one that does, such as distill"
                 ]
         elif adaptation.labels == "teacher":
             return [

@@ -26,7 +26,7 @@ def unseal(message: bytes) -> bytes:
 
 
 def inflate(data: bytes, limit_bytes: int, header: int = ZLIB) -> bytes:
-    """Decompress one complete stream; refuse a stream above the limit, a truncated one, and trailing bytes."""
+    """Decompress one complete stream within the limit; refuse truncated streams and trailing bytes."""
     stream = zlib.decompressobj(header)
     try:
         inflated = stream.decompress(data, limit_bytes + 1)

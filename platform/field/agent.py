@@ -78,7 +78,7 @@ def join(server: str, token: str, asked: SessionRequest, source: str = "") -> Ti
         ticket = Ticket(server=client.url, id=reply["id"], token=reply["token"], asked=document, source=source)
     except (TypeError, KeyError, ValueError) as error:
         raise WireError(f"{client.url} is not a driftlab server: its reply has no session.") from error
-    check_format(reply.get("format", 1))  # version 1 did not tell it
+    check_format(reply.get("format", 1))  # version 1 had no such field
     return ticket
 
 
@@ -311,8 +311,8 @@ class Agent:
 
     def _share(self, latency_s: float) -> float:
         """Return the share of the simulated processor at which the newest inference takes its measured time."""
-        work_s: float = self._node.work_s
-        return work_s / latency_s if work_s and latency_s > 0 else 1.0
+        inference_s: float = self._node.inference_s
+        return inference_s / latency_s if inference_s and latency_s > 0 else 1.0
 
     @property
     def _node(self) -> Any:

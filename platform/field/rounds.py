@@ -194,7 +194,7 @@ class SessionRounds:
         self._store_state()
         progress, app = self.progress, self.app
         rounds = [one for one in progress.rounds if one.number > request.known]
-        runs, gained = app.choice.runs, app.learner.gained
+        runs, gained = app.choice.runs, app.learner.last_gain
         return RoundReply(progress.used, progress.number, runs, rounds, progress.down_bytes, self._shown, gained)
 
     # A round --------------------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def _setup(
         domain_oracle=asked.workload.domain_labels == "oracle",
         domains_detected=asked.workload.domain_labels == "detected",
         accuracy_source=asked.workload.accuracy_source,
-        learn_limit_s=experiment.limits.training_batch_s,
+        training_batch_limit_s=experiment.limits.training_batch_s,
         member_limit_s=experiment.limits.member_s,
         torch_device=experiment.compute.torch_device,
         tuned=tuned_by(experiment),

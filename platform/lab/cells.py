@@ -15,7 +15,7 @@ from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.core.system_table import SYSTEMS
 from driftlab.platform.core.systems import System
-from driftlab.platform.sim.setting import App, Cell, Device, StreamSpec
+from driftlab.platform.sim.setting import AppSpec, Cell, Device, StreamSpec
 from driftlab.platform.world import apps, hardware, link, load, load_csv, measured
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.hardware import Hardware
@@ -54,13 +54,13 @@ def points_of(experiment: Experiment) -> list[Point]:
 
 def cells_of(experiment: Experiment) -> list[Cell]:
     """Draw devices, streams, arrivals and loads; they depend on the seed, not on the system."""
-    tenants = {workload.label: app_specs_of(experiment, workload) for workload in experiment.workloads}
+    apps_by_workload = {workload.label: app_specs_of(experiment, workload) for workload in experiment.workloads}
     drawn: dict[tuple[int, str, str], tuple[Device, ...]] = {}
     cells = []
     for point in points_of(experiment):
         where = (point.seed, point.fleet.name, point.workload.label)
         if where not in drawn:
-            drawn[where] = devices_of(point.fleet, point.workload, tenants[point.workload.label], point.seed)
+            drawn[where] = devices_of(point.fleet, point.workload, apps_by_workload[point.workload.label], point.seed)
         cells.append(_cell(point, drawn[where], experiment.server.gpus))
     return cells
 
@@ -92,41 +92,41 @@ def _cell(point: Point, devices: tuple[Device, ...], gpus: int) -> Cell:
     )
 
 
-def devices_of(fleet: FleetPart, workload: WorkloadPart, tenants: Sequence[App], seed: int) -> tuple[Device, ...]:
+def devices_of(fleet: FleetPart, workload: WorkloadPart, specs: Sequence[AppSpec], seed: int) -> tuple[Device, ...]:
     """Draw the devices of a fleet, each with its own streams, arrivals and load, equal for all systems."""
     return tuple(
         Device(
             f"device-{index:04d}",
             machine,
             wire,
-            tuple(_settled(tenant, seed, index) for tenant in tenants),
-            _events(workload, tenants, seed, index),
-            _load(profile, tenants, seed, index),
+            tuple(_seeded(spec, seed, index) for spec in specs),
+            _events(workload, specs, seed, index),
+            _load(profile, specs, seed, index),
         )
         for index, (machine, wire, profile) in enumerate(fleet_of(fleet))
     )
 
 
-def _settled(tenant: App, seed: int, index: int) -> App:
+def _seeded(spec: AppSpec, seed: int, index: int) -> AppSpec:
     """Seed an application's stream; applications with one stream on one device receive the same frames."""
-    return replace(tenant, stream=replace(tenant.stream, seed=seed_for(seed, "stream", tenant.stream.workload, index)))
+    return replace(spec, stream=replace(spec.stream, seed=seed_for(seed, "stream", spec.stream.workload, index)))
 
 
-def _events(workload: WorkloadPart, tenants: Sequence[App], seed: int, index: int) -> tuple[Event, ...] | None:
+def _events(workload: WorkloadPart, specs: Sequence[AppSpec], seed: int, index: int) -> tuple[Event, ...] | None:
     if workload.churn is None:
         return None
-    churn = apps.from_mapping({"duration_s": tenants[0].stream.duration_s, **workload.churn})
-    return apps.draw_trace([tenant.goals for tenant in tenants], churn, rng_for(seed, "churn", workload.label, index))
+    churn = apps.from_mapping({"duration_s": specs[0].stream.duration_s, **workload.churn})
+    return apps.draw_trace([spec.goals for spec in specs], churn, rng_for(seed, "churn", workload.label, index))
 
 
-def _load(profile: LoadProfile, tenants: Sequence[App], seed: int, index: int) -> Load | None:
-    return load_csv.load_of(profile, tenants[0].stream.duration_s, rng_for(seed, "load", index))
+def _load(profile: LoadProfile, specs: Sequence[AppSpec], seed: int, index: int) -> Load | None:
+    return load_csv.load_of(profile, specs[0].stream.duration_s, rng_for(seed, "load", index))
 
 
-def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[App, ...]:
+def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpec, ...]:
     """Describe the applications of a workload."""
     return tuple(
-        App(
+        AppSpec(
             AppGoals(
                 part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j
             ),
@@ -152,7 +152,7 @@ def stream_of(workload: WorkloadPart) -> StreamSpec:
 def open_workload(workload: WorkloadPart) -> Stream:
     """Open a workload's stream; RequestError for wrong parameters."""
     if elsewhere := sorted(set(workload.params) & {"seed", *type(workload).model_fields}):
-        raise RequestError(f"params holds {', '.join(elsewhere)}; such settings stand beside params, seeds in seeds")
+        raise RequestError(f"params holds {', '.join(elsewhere)}; write such settings next to params, seeds in seeds")
     return open_stream(
         workload.name,
         seed=0,
@@ -266,9 +266,11 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
 
 
 def _as_then(member: Member, defaults: Any) -> Member:
-    """Set those defaults of a run's spec that have changed since; parameters with the same default stay unset."""
+    """Set the defaults of a run's spec that differ now; parameters with the same default stay unset."""
     if not isinstance(defaults, dict):
-        raise RequestError(f"{member.family}: defaults is {quoted(defaults)}; write parameters beside the name instead")
+        raise RequestError(
+            f"{member.family}: defaults is {quoted(defaults)}; write parameters next to the name instead"
+        )
     if not defaults:
         return member
     given = dict(member.params)

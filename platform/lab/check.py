@@ -81,12 +81,12 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _check_pretrain_set(student: StudentPart) -> None:
-    """Refuse a name of no labelled set, a network without classifier, and settings that skip the pre-training."""
+    """Refuse an unknown labelled set, a network that is no classifier, and skipped pre-training."""
     if not str(student.pretrain_set).startswith(SET_PREFIX):
         raise RequestError(f"'{student.pretrain_set}' is no labelled set; name one as set:signs/ri100.")
     find_workload(str(student.pretrain_set))
     if zoo.task_of(student.network) is not TASKS["classification"]:
-        raise RequestError(f"'{student.network}' is no classifier; only classifiers learn labelled sets.")
+        raise RequestError(f"'{student.network}' is no classifier; only classifiers train on labelled sets.")
     if student.weights or not student.pretrain_steps:
         raise RequestError(
             "student.pretrain_set needs pretrain_steps above 0 and cannot be combined with student.weights."
@@ -141,7 +141,11 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
     if student not in zoo.ZOO:
         return
     _check_adaptations(experiment, student)
-    whose = f"'{seen.name}' has truth" if stream.has_truth else f"'{seen.name}' has no truth, networks have lessons"
+    whose = (
+        f"'{seen.name}' has truth"
+        if stream.has_truth
+        else f"'{seen.name}' has no truth, pre-training frames have labels"
+    )
     shown = (stream if stream.has_truth else _pretraining_stream(seen)).at([])
     if zoo.task_of(student).truth(shown) is None:
         known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
@@ -184,10 +188,10 @@ def _pretraining_stream(workload: WorkloadPart) -> Stream:
 
 def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:
     """Require label maps for the classes of a video file, which no pre-training images contain."""
-    whose = f"'{name}' has classes of its own ({', '.join(stream.classes)})"
+    whose = f"'{name}' defines its own classes ({', '.join(stream.classes)})"
     if not stream.has_truth:
         raise RequestError(
-            f"{whose} and no label maps to learn them from; put label maps beside the file, or remove its classes.txt"
+            f"{whose} but no label maps to train on; put label maps next to the file, or remove its classes.txt"
         )
     if experiment.teacher.kind == "network":
         raise RequestError(
@@ -226,7 +230,7 @@ def _check_teacher(experiment: Experiment) -> None:
         )
     for name in ("border_noise", "label_jitter_px"):
         if (amount := getattr(teacher, name)) and task is not SEGMENTATION:
-            raise RequestError(f"teacher.{name} is {amount:g}; answers in {task.name} have no borders")
+            raise RequestError(f"teacher.{name} is {amount:g}; predictions in {task.name} have no borders")
 
 
 def _gpu_faults(compute: ComputePart) -> list[str]:

@@ -23,7 +23,7 @@ def check_evidence(folder: Path) -> None:
         differing.append(f"clock: {asked.clock} vs {experiment.clock}")
     if differing:
         shown = "; ".join(differing[:DIFFERENCES_SHOWN])
-        raise RequestError(f"'{folder}' is not what experiment '{asked.name}' asks for (asked vs run): {shown}.")
+        raise RequestError(f"'{folder}' differs from experiment '{asked.name}' (requested vs run): {shown}.")
     if todo := plan_of(experiment, folder).todo:
         raise RequestError(
             f"'{folder}' lacks {len(todo)} cells. Finish it: {as_typed('driftlab', 'run', '--resume', folder)}."

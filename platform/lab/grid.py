@@ -1,4 +1,4 @@
-"""Run the cells of a grid in parallel and record each when it ends; a failed cell does not affect others."""
+"""Run the cells of a grid in parallel and record each at its end; a failed cell affects no other."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _run_cell(cell: Cell, context: GridContext) -> str:
 
 
 def _record(cell: Cell, rows: Rows, context: GridContext) -> str:
-    """Write a cell's rows in a separate session, so that a retry repeats only the writing; return the failure."""
+    """Write a cell's rows in a separate session, so that a retry only writes again; return the failure."""
     recorder = NodeId("recorder", "recorder")
     try:
         with _session(context, f"{cell.id}/tables") as session:

@@ -24,14 +24,14 @@ ATTEMPTS = 10  # to lock a folder that other processes remove
 
 
 def fresh(name: str) -> Path:
-    """Return the folder of a new run: experiment, time, and a random suffix against collisions within a second."""
+    """Return the folder of a new run: experiment, time, and a random suffix against collisions."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     return RUNS / f"{name}-{stamp}-{secrets.token_hex(3)}"
 
 
 @contextlib.contextmanager
 def begin_run(path: Path, spec: dict[str, Any]) -> Iterator[Path]:
-    """Create the folder of a new run and hold its lock; a RequestError in the block removes the run's files.
+    """Create and lock the folder of a new run; a RequestError in the block removes the run's files.
 
     Two runs may be started in one folder, so it is checked, written and emptied only under the lock.
     """

@@ -77,7 +77,7 @@ def _other_versions(file: Path, origin: Origin) -> str | None:
     """Describe the other code that computed a cell's rows; None if it is the same."""
     seal = seal_of(file)
     if seal is None or seal.origin is None:
-        return "it is not recorded what decided its rows"
+        return "the code and settings of its rows are not recorded"
     then, now = seal.origin.versions, origin.versions
     changed = [
         f"{name} was {str(then.get(name))[:12]}, now {str(now.get(name))[:12]}"
@@ -97,7 +97,7 @@ def _refuse_edited(directory: Path, lines: Sequence[str]) -> None:
     more = f"\n  - and {len(lines) - DIFFERENCES_SHOWN} more" if len(lines) > DIFFERENCES_SHOWN else ""
     shown = "".join(f"\n  - {line}" for line in lines[:DIFFERENCES_SHOWN])
     raise RequestError(
-        f"'{directory / 'spec.yaml'}' is not what the finished cells ran with (then vs now):{shown}{more}\n"
+        f"'{directory / 'spec.yaml'}' differs from the spec of the finished cells (then vs now):{shown}{more}\n"
         "Put the old values back to continue, or start a new run: "
         f"{as_typed('driftlab', 'run', directory / 'spec.yaml')} --out FOLDER."
     )
@@ -110,5 +110,5 @@ def _refuse_foreign(tables: Path, cells: Sequence[Cell]) -> None:
     if foreign:
         raise RequestError(
             f"'{tables / 'runs'}' holds {len(foreign)} files of cells that spec.yaml does not list "
-            f"({quoted(foreign)}). Undo what was changed in spec.yaml, or move these files away."
+            f"({quoted(foreign)}). Undo the changes in spec.yaml, or move these files away."
         )

@@ -181,8 +181,12 @@ def pretraining_defaults(network: Any) -> dict[str, Any]:
     entry = zoo.ZOO.get(network) if isinstance(network, str) else None
     if entry is None or entry.pretraining is None:
         return {}
-    defaults = entry.pretraining
-    return {"pretrain_steps": defaults.steps, "pretrain_learning_rate": defaults.rate, "pretrain_batch": defaults.batch}
+    settings = entry.pretraining
+    return {
+        "pretrain_steps": settings.steps,
+        "pretrain_learning_rate": settings.rate,
+        "pretrain_batch": settings.batch,
+    }
 
 
 def _filled(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,7 +234,7 @@ def _checked(experiment: Experiment, source: str) -> Experiment:
         raise RequestError(report(source, faults))
     if experiment.bound_rows is None:
         return experiment
-    plain = experiment.model_copy(update={"bound_rows": None})  # a run's spec may hold what the table still has
+    plain = experiment.model_copy(update={"bound_rows": None})  # a run's spec may hold bounds that the table still has
     return plain if systems_of(plain) == systems_of(experiment) else experiment
 
 

@@ -122,7 +122,7 @@ def _varied(kind: str, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     name = item.get(key)
     if not isinstance(name, str):
         last = _last(str(next(iter(vary))))
-        raise RequestError(f"{key} is missing: what varies needs one that holds {{{last}}}")
+        raise RequestError(f"{key} is missing: an item with 'vary' needs one that holds {{{last}}}")
     if faults := list(_naming_faults(vary, name, key)):
         raise RequestError("; ".join(faults))
     if math.prod(len(values) for values in vary.values()) > MAX_CELLS:
@@ -157,7 +157,9 @@ def _naming_faults(vary: Iterable[str], name: str, field: str = "name") -> Itera
     """Require that a name contains every varied key, so that names differ."""
     varied, places = Counter(_last(key) for key in vary), set(PLACE.findall(name))
     yield from (
-        f"vary has {count} keys '{key}', which a name cannot tell apart" for key, count in varied.items() if count > 1
+        f"vary has {count} keys '{key}', which the placeholders of a name cannot distinguish"
+        for key, count in varied.items()
+        if count > 1
     )
     for key in sorted(varied.keys() - places):
         yield f"{field} is '{name}': it does not hold {{{key}}}, so all its rows would be called alike"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from driftlab.platform.lab.read import Experiment
 
 OWN = "systems.0."  # how paths of the tuned system begin in a space
-KEPT = ("space", "system", "trial", "settings", "seeds", "budget")  # what a run's spec keeps of a file
+KEPT = ("space", "system", "trial", "settings", "seeds", "budget")  # the keys of a file that a run's spec keeps
 
 
 def read_tuned(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One application while its cell runs: its links, its learner, its choice of networks, and its account."""
+"""One application while its cell runs: its links, learner, chosen networks and account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from driftlab.platform.scheduling.base import ObservedBy
 from driftlab.platform.sim.ledger import Account
 from driftlab.platform.sim.messages import Direction, Message
 from driftlab.platform.sim.session import Job, Kind, NodeId
-from driftlab.platform.sim.setting import App
+from driftlab.platform.sim.setting import AppSpec
 from driftlab.platform.sim.teaching import LearnerSim
 from driftlab.platform.streaming.base import StreamFacts
 from driftlab.platform.world import link
@@ -37,7 +37,7 @@ class StreamSegment:
 
 @dataclass(frozen=True)
 class SeenAccuracy:
-    """The accuracy of an application, as its device knows it."""
+    """The newest measured or estimated accuracy of an application on its device."""
 
     accuracy: float
     by: ObservedBy
@@ -46,7 +46,7 @@ class SeenAccuracy:
 
 @dataclass
 class Links:
-    """The links of an application, which the applications of a device share, and the damage on its own messages."""
+    """The links of a device, which its applications share, and the damage of one application's messages."""
 
     uplink: Link
     downlink: Link
@@ -75,7 +75,7 @@ class NetworkChoice:
 class AppSim:
     """One application on a device while its cell runs."""
 
-    def __init__(self, device: DeviceSim, spec: App, up: Link, down: Link, damage_prob: float) -> None:
+    def __init__(self, device: DeviceSim, spec: AppSpec, up: Link, down: Link, damage_prob: float) -> None:
         self.device, self.spec, self.runner = device, spec, device.runner
         self.name = device.spec.name_of(spec)  # of its nodes
         self.networks = self.runner.setup.apps[spec.name]
@@ -88,7 +88,7 @@ class AppSim:
         self.account = Account()
         self.observed: SeenAccuracy | None = None  # newest
         self.segment: StreamSegment | None = None
-        self.off_s = math.inf  # when its device stops for good: the battery is empty
+        self.off_s = math.inf  # when its device stops, because the battery is empty
 
     @property
     def size(self) -> tuple[int, int]:

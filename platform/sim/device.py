@@ -1,4 +1,4 @@
-"""One device while its cell runs: its applications, its machine and what its scheduler decides."""
+"""One device while its cell runs: its applications, its processor and its scheduler's decisions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from driftlab.platform.sim.stream_runner import StreamRunner
 from driftlab.platform.world.apps import AppGoals
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import LINKS, RadioMeter
-from driftlab.platform.world.machine import Processor, accelerator_share
 from driftlab.platform.world.measured import paged_bytes
+from driftlab.platform.world.processor import Processor, accelerator_share
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.runner import Runner
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AppShare:
-    """The share of one application in the machine, and the time for which it was planned."""
+    """The share of one application in the processor, and the time for which it was planned."""
 
     app: AppSim
     demand: Demand
@@ -40,7 +40,7 @@ class AppShare:
     start_s: float
     window_s: float
     variant: int | None  # None: it waits, or there is no choice
-    inference_share: Share  # of the machine's compute, in force; 0: it waits
+    inference_share: Share  # of the processor's compute, in force; 0: it waits
     training_share: Share  # the same for training on the device
     moved_bytes: tuple[int, int]  # paged in and out to run it after the previous one
     host_seconds: float  # processor time of the decision on this host
@@ -55,7 +55,7 @@ class AppShare:
 
 
 class DeviceSim:
-    """One device of the cell, its applications, its machine, and the networks in its memory."""
+    """One device of the cell: its applications, its processor, and the networks in its memory."""
 
     def __init__(self, runner: Runner, spec: Device) -> None:
         self.runner, self.spec = runner, spec
@@ -68,22 +68,22 @@ class DeviceSim:
         self.apps = {app.name: AppSim(self, app, up, down, profile.damage_prob) for app in spec.apps}
         # The networks that each application could run here, from the smallest on
         self.variants = {name: app.networks.variants(spec.hardware) for name, app in self.apps.items()}
-        self.beside = runner.learns_on_stream and runner.adaptation.training_runs == "concurrent"
-        self.machine = Processor(runner.clock, self.shares)
+        self.trains_concurrently = runner.learns_on_stream and runner.adaptation.training_runs == "concurrent"
+        self.processor = Processor(runner.clock, self.shares)
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
         self.offers = OfferQueue(self)
         self.stream = StreamRunner(self)
         self.on_shares: Callable[[], None] = self.stream.apply_shares  # called whenever shares change
-        self.present: tuple[AppGoals, ...] = ()  # the applications that the scheduler knows
+        self.present: tuple[AppGoals, ...] = ()  # the applications that the scheduler serves
         self.present_s = 0.0  # time of the last check for arrivals and departures
         self.until_s = 0.0  # start of the next window
         self.state: Any = None  # returned by the scheduler
-        self.again: simpy.Event | None = None  # the scheduler is called again then, unless it is called before
+        self.next_call: simpy.Event | None = None  # the scheduler is called again then, unless it is called before
         self.grants: dict[str, Grant] = {}
-        self.left_open: dict[str, Grant] = {}  # by application: the network is scaling's to choose
-        self.sizes: dict[str, int] = {}  # the network of each application's last chosen way
+        self.open_grants: dict[str, Grant] = {}  # by application: the network is scaling's to choose
+        self.sizes: dict[str, int] = {}  # the network of each application's last configuration
         self.in_memory: dict[str, int | None] = {}  # the network of each application
-        self.moved: dict[str, tuple[int, int]] = {}  # bytes paged in and out at this instant
+        self.paged: dict[str, tuple[int, int]] = {}  # bytes paged in and out at this instant
         self.chose_s = 0.0  # processor time of this host for scaling's choices at this instant
         self.current: list[AppShare] = []  # in force
         self.closed: list[tuple[AppShare, float]] = []  # ended ones, with their real lengths
@@ -91,21 +91,21 @@ class DeviceSim:
     # Occasions for new shares -----------------------------------------------------------------------------------------
 
     def begin_window(self, start_s: float, window_s: float) -> None:
-        """Share the machine out at the start of a window."""
+        """Share out the processor at the start of a window."""
         self.until_s = start_s + window_s
         self._update_presence(start_s)
-        self.machine.share_out("window")
+        self.processor.share_out("window")
 
     def on_presence_change(self, reason: Reason) -> None:
-        """Share the machine out after an arrival or a departure between two windows."""
-        self._update_presence(self.machine.clock.now)
-        self.machine.share_out(reason)
+        """Share out the processor after an arrival or a departure between two windows."""
+        self._update_presence(self.processor.clock.now)
+        self.processor.share_out(reason)
 
     def sense(self) -> bool:
-        """Take the reading of the load that is due, if one is; a device whose battery is empty stops for good."""
+        """Take the load reading that is due, if any; a device whose battery is empty never resumes."""
         if self.spec.load is None or self.sensor.empty:
             return False
-        now_s, spent_j = self.machine.clock.now, sum(app.account.energy_j for app in self.apps.values())
+        now_s, spent_j = self.processor.clock.now, sum(app.account.energy_j for app in self.apps.values())
         if not self.sensor.sense(now_s, spent_j):
             return False
         if self.sensor.empty:
@@ -114,12 +114,12 @@ class DeviceSim:
         return True
 
     def on_reading(self) -> None:
-        """Share the machine out after a new reading of the load, where the scheduler or else scaling responds to it."""
+        """Share out the processor after a load reading to which the scheduler or scaling responds."""
         if self.sensor.empty:
             if self.present:
                 self.on_presence_change("departure")
         elif "load" in self.runner.scheduling.triggers or self._choose_again():
-            self.machine.share_out("load")
+            self.processor.share_out("load")
 
     def _update_presence(self, now_s: float) -> None:
         """Update the running applications, and drop the networks of those that stopped."""
@@ -129,19 +129,21 @@ class DeviceSim:
             app.name: None if app.name in stopped else self.in_memory.get(app.name) for app in self.present
         }
         self.present_s = now_s
-        tasks = {f"{app.name}/answer": memory_bytes(self.apps[app.name].networks.student.cost) for app in self.present}
-        tasks |= {f"{app.name}/beside": 0 for app in self.present if self.beside}
-        for name in [name for name in self.machine.works if not name.endswith("/learn") and name not in tasks]:
-            self.machine.leave(self.machine.works[name], None)
+        tasks = {
+            f"{app.name}/inference": memory_bytes(self.apps[app.name].networks.student.cost) for app in self.present
+        }
+        tasks |= {f"{app.name}/concurrent-training": 0 for app in self.present if self.trains_concurrently}
+        for name in [name for name in self.processor.tasks if not name.endswith("/training") and name not in tasks]:
+            self.processor.leave(self.processor.tasks[name], None)
         for name, task_bytes in tasks.items():
-            if name not in self.machine.works:
-                self.machine.enter(name, None, TaskCost({}, task_bytes))
+            if name not in self.processor.tasks:
+                self.processor.enter(name, None, TaskCost({}, task_bytes))
 
     # Shares -----------------------------------------------------------------------------------------------------------
 
-    def shares(self, machine: Processor, reason: str) -> Mapping[str, Share]:
-        """Return shares for the machine: call the scheduling member where it requires that, and split its grants."""
-        now_s = machine.clock.now
+    def shares(self, processor: Processor, reason: str) -> Mapping[str, Share]:
+        """Return the processor's shares; call the scheduling member first where it requires that."""
+        now_s = processor.clock.now
         took_s = 0.0
         required = reason == "window" or reason in self.runner.scheduling.triggers
         if required and now_s < self.until_s:  # else the next window is about to begin, or the session is over
@@ -150,9 +152,9 @@ class DeviceSim:
         self.close(now_s)
         demands = [demand for demand in map(self._demand, self.present) if demand.app in self.grants]
         self.current = [self._share(demand, now_s, took_s) for demand in demands]
-        self.moved = {}
+        self.paged = {}
         self.on_shares()
-        return dict(self._works())
+        return dict(self._task_shares())
 
     def close(self, now_s: float) -> None:
         """Close the current shares, whose lengths are known now."""
@@ -164,15 +166,15 @@ class DeviceSim:
         self.current = []
 
     def _share(self, demand: Demand, now_s: float, took_s: float) -> AppShare:
-        grant, length_s, moved_bytes = self.grants[demand.app], self.until_s - now_s, self.moved.get(demand.app, (0, 0))
-        answer, learn = self._split_share(demand.app, grant)
+        grant, length_s, moved_bytes = self.grants[demand.app], self.until_s - now_s, self.paged.get(demand.app, (0, 0))
+        inference, training = self._split_share(demand.app, grant)
         app, variant = self.apps[demand.app], grant.variant
-        return AppShare(app, demand, grant, now_s, length_s, variant, answer, learn, moved_bytes, took_s)
+        return AppShare(app, demand, grant, now_s, length_s, variant, inference, training, moved_bytes, took_s)
 
     def _split_share(self, app: str, grant: Grant) -> tuple[Share, Share]:
         """Split an application's share between inference and training on the device."""
-        in_phase = f"{app}/learn" in self.machine.works and app not in self.offers.waiting
-        if not in_phase and not self.beside:
+        in_phase = f"{app}/training" in self.processor.tasks and app not in self.offers.waiting
+        if not in_phase and not self.trains_concurrently:
             return grant.inference_share, 0.0
         if in_phase and self.runner.streaming.training_runs == "exclusive":
             return 0.0, accelerator_share(grant.inference_share) + accelerator_share(grant.training_share or 0.0)
@@ -180,12 +182,12 @@ class DeviceSim:
             return accelerator_share(grant.inference_share) / 2, accelerator_share(grant.inference_share) / 2
         return grant.inference_share, grant.training_share
 
-    def _works(self) -> Iterator[tuple[str, Share]]:
+    def _task_shares(self) -> Iterator[tuple[str, Share]]:
         groups = interleaved(self.current)
         for one in self.current:
-            yield f"{one.demand.app}/answer", one.inference_share
+            yield f"{one.demand.app}/inference", one.inference_share
             yield (
-                f"{one.demand.app}/{'beside' if self.beside else 'learn'}",
+                f"{one.demand.app}/{'concurrent-training' if self.trains_concurrently else 'training'}",
                 groups.get(one.demand.app, one.training_share),
             )
 
@@ -203,7 +205,7 @@ class DeviceSim:
             reason,  # type: ignore[arg-type]
             self.sensor.readings,
         )
-        started_s = time.thread_time()  # of this thread only: other cells run beside it
+        started_s = time.thread_time()  # of this thread only: other cells run in parallel
         allocation = self.runner.scheduling.allocate(window)
         took_s = time.thread_time() - started_s
         if len(allocation.grants) != len(demands):
@@ -212,21 +214,21 @@ class DeviceSim:
                 f"applications (device={self.spec.name}, time={now_s:g} s)"
             )
         self.state, self.grants = allocation.state, self._choose_networks(demands, allocation)
-        self._plan_again(allocation.again_s, now_s)
+        self._schedule_next_call(allocation.again_s, now_s)
         for demand in demands:
             grant, learner = self.grants[demand.app], self.apps[demand.app].learner
             self._keep_in_memory(demand, grant)
-            learner.way, learner.tries = grant.config, grant.trials
+            learner.config, learner.trials = grant.config, grant.trials
         self.offers.release()
         return took_s
 
     def _demand(self, goals: AppGoals) -> Demand:
-        app, work = self.apps[goals.name], self.machine.works.get(f"{goals.name}/learn")
-        learning = app.learner.learning
+        app, work = self.apps[goals.name], self.processor.tasks.get(f"{goals.name}/training")
+        learning = app.learner.offer
         if goals.name in self.offers.waiting and self.offers.incomplete:
             learning = None  # it has nothing to compute until the other offers are there
         if learning is not None and learning.state == "running" and work is not None:
-            learning = replace(learning, left=self.machine.left(work))
+            learning = replace(learning, left=self.processor.remaining_cost(work))
         return Demand(
             goals.name,
             goals.fps,
@@ -241,49 +243,49 @@ class DeviceSim:
             *((None, None, None) if app.observed is None else astuple(app.observed)),
         )
 
-    def _plan_again(self, after_s: float | None, now_s: float) -> None:
+    def _schedule_next_call(self, after_s: float | None, now_s: float) -> None:
         """Call the scheduler again after a time that it named, unless something else calls it before."""
-        self.again = None
+        self.next_call = None
         if after_s is None or now_s + after_s >= self.until_s:
             return  # the next window begins before that
         if after_s <= 0:
             raise RunError(
-                f"{self.runner.cell.system.scheduling} asked to be called again after {after_s:g} s, which would never "
+                f"{self.runner.cell.system.scheduling} requested a call after {after_s:g} s, which would never "
                 f"end (device={self.spec.name}, time={now_s:g} s)"
             )
-        self.again = due = self.machine.clock.timeout(after_s)
-        due.callbacks.append(lambda _: self.machine.share_out("timer") if self.again is due else None)
+        self.next_call = due = self.processor.clock.timeout(after_s)
+        due.callbacks.append(lambda _: self.processor.share_out("timer") if self.next_call is due else None)
 
     def _keep_in_memory(self, demand: Demand, grant: Grant) -> None:
         """Keep the network of a grant in memory from now on."""
         keeps = grant.variant is None and accelerator_share(grant.inference_share) > 0
         before = self.in_memory[demand.app]
         after = before if keeps else grant.variant  # a waiting application frees its memory
-        self.moved[demand.app] = paged_bytes(demand.variants, before, after, nested=self.runner.scaling.nested)
+        self.paged[demand.app] = paged_bytes(demand.variants, before, after, nested=self.runner.scaling.nested)
         self.in_memory[demand.app] = after
 
     # Networks ---------------------------------------------------------------------------------------------------------
 
     def _choose_networks(self, demands: Sequence[Demand], allocation: Allocation) -> dict[str, Grant]:
         """Complete the grants with the networks that the scheduler leaves open to scaling."""
-        grants, self.left_open = {}, {}
+        grants, self.open_grants = {}, {}
         for demand, granted in zip(demands, allocation.grants, strict=True):
-            grant, share = self._size(demand, granted), accelerator_share(granted.inference_share)
+            grant, share = self._apply_size(demand, granted), accelerator_share(granted.inference_share)
             if grant.variant is None and share and len(demand.variants) > 1:
-                self.left_open[demand.app] = grant
+                self.open_grants[demand.app] = grant
                 grant = self._choose_network(demand, grant)
             grants[demand.app] = grant
         return grants
 
     def _choose_network(self, demand: Demand, grant: Grant) -> Grant:
-        """Choose a network by scaling, within the application's goals and its share of the machine."""
+        """Choose a network by scaling, within the application's goals and its share of the processor."""
         choice, share, slowest_s = (
             self.apps[demand.app].choice,
             accelerator_share(grant.inference_share),
             1 / demand.fps,
         )
         goal_s = slowest_s if demand.latency_goal_s is None else min(slowest_s, demand.latency_goal_s)
-        energy_j, accuracy, now_s = demand.energy_goal_j, demand.accuracy_goal, self.machine.clock.now
+        energy_j, accuracy, now_s = demand.energy_goal_j, demand.accuracy_goal, self.processor.clock.now
         budget = Budget(latency_s=goal_s, energy_j=energy_j, accuracy=accuracy, share=share, now_s=now_s)
         if self.sensor.taken:
             free_bytes = int(self.sensor.free_bytes * share)
@@ -296,21 +298,21 @@ class DeviceSim:
         return replace(grant, variant=variant)
 
     def _choose_again(self) -> bool:
-        """Choose anew where the scheduler leaves the network open; return whether one changes."""
+        """Repeat the choices that the scheduler leaves to scaling; return whether a network changes."""
         changed, self.chose_s = False, 0.0
         for app in self.present:
-            left_open = self.left_open.get(app.name)
-            if left_open is None:
+            open_grant = self.open_grants.get(app.name)
+            if open_grant is None:
                 continue
             demand = self._demand(app)
-            grant = self._choose_network(demand, left_open)
+            grant = self._choose_network(demand, open_grant)
             if grant.variant != self.grants[app.name].variant:
                 self.grants[app.name], changed = grant, True
                 self._keep_in_memory(demand, grant)
         return changed
 
-    def _size(self, demand: Demand, grant: Grant) -> Grant:
-        """Run the network that the chosen way trains, and keep it afterwards."""
+    def _apply_size(self, demand: Demand, grant: Grant) -> Grant:
+        """Run the network that the chosen configuration trains, and keep it afterwards."""
         learning = demand.learning
         if grant.variant is not None:
             return grant

@@ -21,7 +21,7 @@ def usable_cores() -> int:
 
 
 def use_one_thread() -> None:
-    """Use one thread in this process: parallelism is across nodes, and the number of threads changes results."""
+    """Use one thread: parallelism is across nodes, and the number of threads changes results."""
     import cv2
     import torch
 
@@ -45,11 +45,11 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def in_batch() -> Iterator[None]:
-    """Use Linux's batch policy for this thread and its children: when they wake up they do not preempt other threads.
+    """Use Linux's batch policy, so that this thread and its children preempt no other threads.
 
     Under Ray there are more processes than processors, and after each switch the caches are full of another one's data.
-    Longer slices make two workers faster still and are not asked for: beside them the user's other programs were
-    measured to get a hundredth of a processor, and to wait for 20 s.
+    Longer time slices make two workers still faster, but they are not requested: the user's other programs then got
+    1 % of a processor and waited for 20 s.
     """
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         yield  # keep a policy that was chosen explicitly

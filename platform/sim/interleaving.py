@@ -1,7 +1,7 @@
-"""Groups of trainings whose stages interleave on the parts of a device, as a scheduler asked for them.
+"""Groups of trainings whose stages interleave on the resources of a device, as granted by a scheduler.
 
-All members of a group do one part of their work per period, which is that of the best order of their stages. So each
-uses an engine for its stage's part of the period, and its parts overlap with those of the others.
+All trainings of a group run one iteration per period, which is that of the best order of their stages. Each uses a
+resource for its stage's part of the period, and its stages overlap with those of the others.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 
 from driftlab.platform.core.records import Resource, TaskCost
 from driftlab.platform.scheduling.muri import STAGES, period
-from driftlab.platform.world.machine import InterleavedShare
+from driftlab.platform.world.processor import InterleavedShare
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.device import AppShare
 
 
 def interleaved(allocations: Iterable[AppShare]) -> dict[str, InterleavedShare]:
-    """Return the shares for learning of all members of groups, by application."""
+    """Return the training shares of all members of groups, by application."""
     groups: dict[str, list[tuple[AppShare, Mapping[Resource, float]]]] = {}
     for one in allocations:
         if one.grant.interleave_group and isinstance(one.training_share, Mapping):
             groups.setdefault(one.grant.interleave_group, []).append((one, one.training_share))
     shares = {}
     for members in groups.values():
-        stages = np.array([_parts(_need(one)) for one, _ in members])
+        stages = np.array([_parts(_remaining_cost(one)) for one, _ in members])
         taken = [sum(learn.get(engine, 0.0) for _, learn in members) for engine in STAGES]
         used = stages * max(taken) / period(stages)
         for (one, _), row in zip(members, used.tolist(), strict=True):
@@ -35,13 +35,13 @@ def interleaved(allocations: Iterable[AppShare]) -> dict[str, InterleavedShare]:
     return shares
 
 
-def _need(one: AppShare) -> TaskCost:
-    """Return the need of the chosen way, or of what is left of the running phase."""
-    learning, way = one.demand.learning, one.grant.config
+def _remaining_cost(one: AppShare) -> TaskCost:
+    """Return the cost of the chosen configuration, or the remaining cost of the running phase."""
+    learning, config = one.demand.learning, one.grant.config
     if learning is None:
         return TaskCost()
-    if learning.state == "offered" and way is not None and way < len(learning.configs):
-        return learning.configs[way].cost
+    if learning.state == "offered" and config is not None and config < len(learning.configs):
+        return learning.configs[config].cost
     return learning.left
 
 

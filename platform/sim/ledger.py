@@ -29,7 +29,7 @@ class Account:
     down_bytes: int = 0
     updates: int = 0
     counts: Any = None  # of the task, which can score their sum; None where no frame was scored
-    by_class: Any = None  # truth, predictions and hits of each class, where the task's answers are classes
+    by_class: Any = None  # truth, predictions and hits of each class, where the task predicts classes
 
     def watched(self, seen: InferenceReport) -> None:
         """Add one window."""

@@ -1,4 +1,4 @@
-"""Messages between a device and its server: samples on the way up, and what a round returns on the way down.
+"""Messages between a device and its server: samples on the uplink, results of rounds on the downlink.
 
 A message is queued on its link, counted, perhaps damaged, and charged to the device's radio. One within a device
 crosses no link: it arrives at once and has no row.
@@ -69,7 +69,7 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """Samples that have reached the learner's machine."""
+    """Samples that have reached the learner's processor."""
 
     sent: Uploaded
     sampling: Sampling
@@ -95,7 +95,7 @@ class Delivery(ABC):
         """Return its bytes on the link."""
 
     def take(self, message: Message) -> Job | None:
-        """Hand it to the application, whose reply is a Receipt; None if the application does not need it."""
+        """Pass it to the application, whose reply holds an `Applied`; None if it uses no such result."""
         return None
 
     @abstractmethod
@@ -130,7 +130,7 @@ class LabelDelivery(Delivery):
 class PlanDelivery(Delivery):
     """A new plan alone, after a round without training."""
 
-    done: WeightRound
+    training_round: WeightRound
 
     kind = "plan"
 
@@ -140,23 +140,23 @@ class PlanDelivery(Delivery):
 
     def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
         if not message.refused:
-            self.app.learner.device_state = self.done.state
-        return {"done": self.done, "reason": self.done.idle}
+            self.app.learner.device_state = self.training_round.state
+        return {"done": self.training_round, "reason": self.training_round.idle}
 
 
 @dataclass
 class UpdateDelivery(Delivery):
     """Weights; the device uses them from their arrival on."""
 
-    done: WeightRound
+    training_round: WeightRound
     packing: Job
 
     kind = "update"
 
     @property
     def bytes(self) -> int:
-        assert self.done.trained is not None
-        return self.done.trained.bytes
+        assert self.training_round.trained is not None
+        return self.training_round.trained.bytes
 
     def take(self, message: Message) -> Job:
         node, session = self.app.node("application"), self.app.runner.session
@@ -164,13 +164,13 @@ class UpdateDelivery(Delivery):
 
     def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
         if applied is None:
-            return {"done": self.done, "reason": message.refused}
+            return {"done": self.training_round, "reason": message.refused}
         self.app.account.updates += applied.accepted
         if applied.accepted:
-            self.app.learner.in_step, self.app.learner.device_state = True, self.done.state
+            self.app.learner.in_step, self.app.learner.device_state = True, self.training_round.state
         return {
-            "done": self.done,
-            "reason": applied.reason or self.done.idle,
+            "done": self.training_round,
+            "reason": applied.reason or self.training_round.idle,
             "applied": applied,
             "arrive_s": message.arrive_s,
         }

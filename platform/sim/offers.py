@@ -1,4 +1,4 @@
-"""Offers to the scheduler of a device: the ways in which a round could learn, and when they are decided on."""
+"""Offers to a device's scheduler: the training configurations of a round, until it decides on them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offer:
-    """Ways to learn, for a scheduler to choose from; the round is sent the time, and reads `learner.way`."""
+    """Training configurations to choose from; the round is sent the time, and reads `learner.config`."""
 
-    learning: TrainingOffer
+    training: TrainingOffer
 
 
 @dataclass
@@ -33,27 +33,27 @@ class OfferQueue:
     """The offers of the applications of a device, until their scheduler has decided on them."""
 
     device: DeviceSim
-    preparing: set[str] = field(default_factory=set)  # applications that label or try ways out before an offer
+    preparing: set[str] = field(default_factory=set)  # applications that label or run trials before an offer
     waiting: dict[str, simpy.Event] = field(default_factory=dict)  # by application: its offer waits for this
 
     @property
     def incomplete(self) -> bool:
-        """Return whether a present application will still offer ways, for which the waiting offers wait."""
+        """Return whether the waiting offers wait for another application's offer."""
         return any(app.name in self.preparing for app in self.device.present)
 
     def submit(self, app: AppSim) -> Process:
         """Submit an offer to the scheduler: at once, or together with those that are being prepared."""
-        machine, name = self.device.machine, app.spec.name
+        processor, name = self.device.processor, app.spec.name
         self.preparing.discard(name)
         if not app.runner.scheduling.waits_for_all_offers:
-            machine.share_out("offer")
+            processor.share_out("offer")
             return
-        decided = self.waiting[name] = machine.clock.event()
-        machine.share_out("end" if self.incomplete else "offer")
+        decided = self.waiting[name] = processor.clock.event()
+        processor.share_out("end" if self.incomplete else "offer")
         yield decided
 
     def release(self) -> None:
-        """Resume the applications whose offers the scheduler has just decided on, unless others are being prepared."""
+        """Resume the applications whose offers were decided, unless other offers are being prepared."""
         if self.incomplete:
             return
         for name in [app.name for app in self.device.present if app.name in self.waiting]:
@@ -62,7 +62,7 @@ class OfferQueue:
 
 @dataclass(frozen=True)
 class ChosenConfig:
-    """The way to learn that a scheduler chose, and its expected accuracies."""
+    """The training configuration that a scheduler chose, with its expected accuracies."""
 
     phase: Phase
     config: str
@@ -71,57 +71,60 @@ class ChosenConfig:
 
 
 class TrainingChoice:
-    """The ways in which one round could learn on its device, and what is known of each."""
+    """The training configurations of one round on its device, with their costs and accuracies."""
 
     def __init__(self, done: WeightRound, plan: DownlinkPlan, frames: int) -> None:
         assert plan.phase is not None
         self.round, self.app, self.plan, self.planned, self.frames = done, done.app, plan, plan.phase, frames
         runner = done.app.runner
         self.adaptation, self.scheduling, self.site = runner.adaptation, runner.scheduling, done.app.learner.site
-        self.cuts_per_domain = (
-            runner.scaling.cuts_per_domain
-        )  # whether each phase begins by cutting the network for its samples
+        self.cuts_per_domain = runner.scaling.cuts_per_domain  # whether a phase first cuts the network for its samples
         self.scores = runner.observes == "teacher"  # whether the learner scores its network, for the scheduler
         self.profile = done.app.networks.student.profile
         self.phases: Sequence[Phase] = ()
-        self.ways: list[TrainingConfig] = []
-        self.now: float | None = None  # accuracy before the round
+        self.configs: list[TrainingConfig] = []
+        self.accuracy_before: float | None = None  # accuracy before the round
 
     def choose(self) -> Generator[Any, float, ChosenConfig | None]:
-        """Offer the ways to the device's scheduler, tried out where it requires that; return its choice."""
+        """Offer the configurations to the device's scheduler, after trials where it requires them."""
         learner = self.app.learner
         yield from self._prepare()
         yield from self._submit()
-        while wanted := [i for i in learner.tries if 0 <= i < len(self.ways) and self.ways[i].accuracy is None]:
-            yield from self._run_trials(wanted)
+        while untried := [i for i in learner.trials if 0 <= i < len(self.configs) and self.configs[i].accuracy is None]:
+            yield from self._run_trials(untried)
             yield from self._submit()
-        learner.follow()  # the choice may have been of another network
-        if learner.way is None or not 0 <= learner.way < len(self.phases):
+        learner.switch_network()  # the choice may have been of another network
+        if learner.config is None or not 0 <= learner.config < len(self.phases):
             return None
-        way = self.ways[learner.way]
-        names = (self.round.way, way.name if len(self.ways) > 1 else "")
-        self.round.way = "; ".join(filter(None, names)) or None
+        config = self.configs[learner.config]
+        names = (self.round.training_config, config.name if len(self.configs) > 1 else "")
+        self.round.training_config = "; ".join(filter(None, names)) or None
         return ChosenConfig(
-            self.phases[learner.way], way.name, self.now if way.before is None else way.before, way.accuracy
+            self.phases[learner.config],
+            config.name,
+            self.accuracy_before if config.before is None else config.before,
+            config.accuracy,
         )
 
     def _submit(self) -> Steps:
-        self.round.now_s = yield Offer(TrainingOffer("offered", tuple(self.ways), accuracy_before=self.now))
+        self.round.now_s = yield Offer(
+            TrainingOffer("offered", tuple(self.configs), accuracy_before=self.accuracy_before)
+        )
 
     def _prepare(self) -> Steps:
-        """List the ways, and the accuracy before them: as estimated, else as tried out."""
+        """List the configurations and the accuracy before them, as estimated or else from trials."""
         if self.adaptation.estimates and (yield from self._estimate()):
             return
-        self.phases = self._phases()
-        self.ways = [self._way(phase) for phase in self.phases]
-        every = self.scheduling.initial_trials(len(self.ways))
-        self.now = (yield from self._recall()) if self.recalls else None
-        if every or self.now is None:
-            self.now = yield from self._run_trials(every)
+        self.phases = self._offered_phases()
+        self.configs = [self._config_of(phase) for phase in self.phases]
+        every = self.scheduling.initial_trials(len(self.configs))
+        self.accuracy_before = (yield from self._recall()) if self.recalls else None
+        if every or self.accuracy_before is None:
+            self.accuracy_before = yield from self._run_trials(every)
 
     @property
     def recalls(self) -> bool:
-        """Return whether the learner stores its networks; those that are cut for samples differ in their channels."""
+        """Return whether the learner stores its networks; networks cut for samples differ in channels."""
         return self.scheduling.recall_drop is not None and not self.cuts_per_domain
 
     def _recall(self) -> Steps:
@@ -133,11 +136,14 @@ class TrainingChoice:
         if recalled.accuracy is not None:
             app.observe(recalled.accuracy, "teacher", done.now_s)
         if recalled.resumed_network is not None:
-            done.begins, done.way = recalled.resumed_network, f"stored network {recalled.resumed_network}"
+            done.stored_network, done.training_config = (
+                recalled.resumed_network,
+                f"stored network {recalled.resumed_network}",
+            )
         return recalled.accuracy
 
     def _estimate(self) -> Steps:
-        """Estimate every network of the family; return whether the estimates are the ways that are offered.
+        """Estimate every network of the family; return whether the offered configurations are estimates.
 
         Scaling goes by the estimates where it chooses among networks that are not cut for samples.
         """
@@ -153,57 +159,53 @@ class TrainingChoice:
             return False
         runs = app.networks.student.first if app.choice.runs is None else app.choice.runs
         columns = zip(self.profile, estimated.after, estimated.before, estimated.sizes, strict=True)
-        self.ways = [
+        self.configs = [
             TrainingConfig(
-                one.name, self.site.learn(one.cost, estimated.phase_passes), after, before, size, variant=which
+                one.name, self.site.training_cost(one.cost, estimated.phase_passes), after, before, size, variant=which
             )
             for which, (one, after, before, size) in enumerate(columns)
         ]
-        self.phases = [replace(self.planned, variant=way.variant) for way in self.ways]
-        self.now = estimated.before[runs]
+        self.phases = [replace(self.planned, variant=way.variant) for way in self.configs]
+        self.accuracy_before = estimated.before[runs]
         return True
 
     def _run_trials(self, which: Sequence[int]) -> Steps:
-        """Try some ways out and score the network, as the scheduler requires; return the accuracy before them."""
+        """Run trials and score the network, as the scheduler requires; return the accuracy before them."""
         app, done, hardware = self.app, self.round, self.site.hardware
         if not (which or self.scores):
             return None
-        tries = tuple(self._shortened(self.phases[i])[0] for i in which)
-        tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, tries))
-        works = ((None, tried.scoring_passes), *zip((phase.variant for phase in tries), tried.passes, strict=True))
-        needs = [task_cost(app.cost_of(variant), hardware, work) for variant, work in works]
-        yield from done.do("training", add_costs(needs))
+        trials = tuple(shortened(self.phases[i], self.scheduling.trial_fraction)[0] for i in which)
+        tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, trials))
+        counted = ((None, tried.scoring_passes), *zip((phase.variant for phase in trials), tried.passes, strict=True))
+        costs = [task_cost(app.cost_of(variant), hardware, passes) for variant, passes in counted]
+        yield from done.do("training", add_costs(costs))
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
-        beside = zip(tries, tried.fixed_passes or (Passes(),) * len(which), strict=True)
-        fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in beside]
-        for i, after, begin, *trial in zip(which, tried.after, begins, needs[1:], fixed, strict=True):
-            self.ways[i] = measured(replace(self.ways[i], accuracy=after), begin, *trial)
+        fixed_passes = zip(trials, tried.fixed_passes or (Passes(),) * len(which), strict=True)
+        fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in fixed_passes]
+        for i, after, begin, *trial in zip(which, tried.after, begins, costs[1:], fixed, strict=True):
+            self.configs[i] = measured(replace(self.configs[i], accuracy=after), begin, *trial)
         return tried.before
 
-    def _shortened(self, phase: Phase) -> tuple[Phase, float]:
-        """Shorten a phase to the trial that the scheduler requires."""
-        return shortened(phase, self.scheduling.trial_fraction)
-
-    def _phases(self) -> Sequence[Phase]:
-        """List the ways to learn; where networks are cut for samples, of every size."""
+    def _offered_phases(self) -> Sequence[Phase]:
+        """List the phases to choose from; where networks are cut for samples, of every size."""
         phases, sizes = self.adaptation.training_configs(self.planned), range(len(self.profile))
         if not self.cuts_per_domain or len(sizes) < 2:
             return phases
         return [replace(phase, variant=variant) for variant in sizes for phase in phases]
 
-    def _way(self, phase: Phase) -> TrainingConfig:
-        """Describe a phase with its need, as far as that is known in advance."""
+    def _config_of(self, phase: Phase) -> TrainingConfig:
+        """Describe a phase with its cost, as far as that is known in advance."""
         name, size = f"{phase.iterations or 'usual'} steps", None
         if phase.variant is not None:
             size = self.profile[phase.variant].cost.macs / self.profile[-1].cost.macs
             name = f"{self.profile[phase.variant].name}, {name}"
         passes = self.adaptation.passes_of(phase, self.frames) or Passes()
-        need = self.site.learn(self.app.cost_of(phase.variant), passes)
+        cost = self.site.training_cost(self.app.cost_of(phase.variant), passes)
         return TrainingConfig(
             name,
-            need,
+            cost,
             size=size,
             trial_fraction=shortened(phase, self.scheduling.trial_fraction)[1],
             variant=phase.variant,
@@ -211,9 +213,9 @@ class TrainingChoice:
 
 
 def measured(config: TrainingConfig, before: float | None, trial: TaskCost, fixed: TaskCost) -> TrainingConfig:
-    """Add what a trial showed: the accuracy that its network begins with, and its need where none was known.
+    """Add the results of a trial: its network's initial accuracy, and its cost if that was unknown.
 
-    A part of the trial's need is the same for any number of steps.
+    A part of the trial's cost is the same for any number of steps.
     """
     if config.cost.isolated_s:
         return replace(config, before=before)

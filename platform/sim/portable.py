@@ -1,4 +1,4 @@
-"""Compute the same bytes on every x86-64 processor with AVX2 and FMA: the settings of the libraries that compute.
+"""Settings of the numerical libraries for equal bytes on every x86-64 processor with AVX2 and FMA.
 
 Libraries read most of them while they load, so the environment of a process must hold them from its start.
 """

@@ -1,8 +1,8 @@
 """One round: a learner's processing of samples and its result, independent of the clock.
 
-The steps of a round are a generator: it yields what takes time and is sent the time at which each was done. The
-simulator runs them on a machine in virtual time; a server with real devices waits for the work itself. Before a round
-reads the result of a job it yields that too, so that a driver in real time can do something else until the job is done.
+The steps of a round are a generator: it yields each task and is sent the time at which the task ended. The simulator
+runs them on a processor in virtual time; a server with real devices waits for the computation itself. Before a round
+reads the result of a job it yields the job too, so that a driver in real time can run something else meanwhile.
 
 There are two kinds of result: weights, which a learner trains on its samples, and labels, which the device warps by
 itself.
@@ -27,19 +27,19 @@ from driftlab.platform.world.cost import add_costs, task_cost
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
 
-VERSION = 2  # raise it when rounds over several networks do or price something else: their cells are made anew
+VERSION = 2  # raise it when rounds over several networks change their steps or costs: their cells are computed again
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
-DECLINED = "the scheduler gave it no way to learn"
+DECLINED = "the scheduler chose no training configuration"
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that takes time on the learner's machine."""
+    """A task of a round on the learner's processor."""
 
     purpose: str  # as in the energy account
     cost: TaskCost
-    learning: TrainingOffer | None = None  # for the scheduler; None: only the need
+    offer: TrainingOffer | None = None  # for the scheduler; None: only the cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class LabelRound(Round):
         app, session = self.app, self.app.runner.session
         labelling = [self._label(upload) for upload in self.uploads]
         packed = [session.call(app.teacher, "pack", labels) for labels in labelling]
-        yield Step("labelling", app.networks.label(app.learner.site, self.frames))
+        yield Step("labelling", app.networks.labelling_cost(app.learner.site, self.frames))
         deliveries = []
         for upload, labels in zip(self.uploads, packed, strict=True):
             facts: Packed = yield from self.facts_of(labels)
@@ -99,11 +99,11 @@ class LabelRound(Round):
 
 @dataclass(frozen=True)
 class RoundGain:
-    """The work of an application's newest round, and its gain in accuracy."""
+    """The duration of an application's newest round, and its gain in accuracy."""
 
     ended_s: float
     interval_s: float  # since the one before, or since the start
-    work_s: float
+    isolated_s: float
     after: float  # accuracy on the samples
     gain: float  # at least 0
 
@@ -123,14 +123,14 @@ class WeightRound(Round):
     stored: Stored | None = None
     trained: Trained | None = None
     plan: DownlinkPlan | None = None
-    way: str | None = None  # the one of several that the scheduler chose
-    begins: int | None = None  # number of the stored network from which it goes on
-    needs: list[TaskCost] = field(default_factory=list)  # of every step
+    training_config: str | None = None  # the one of several that the scheduler chose
+    stored_network: int | None = None  # number of the stored network that it continues
+    costs: list[TaskCost] = field(default_factory=list)  # of every step
     idle: str = ""  # why nothing was trained
 
     @property
-    def need(self) -> TaskCost:
-        return add_costs(self.needs)
+    def cost(self) -> TaskCost:
+        return add_costs(self.costs)
 
     def steps(self) -> Steps:
         app, open_rounds = self.app, self.app.runner.open_rounds
@@ -145,26 +145,28 @@ class WeightRound(Round):
         return [UpdateDelivery(app, self, training)]
 
     def do(self, purpose: str, cost: TaskCost, learning: TrainingOffer | None = None) -> Steps:
-        """Take the time of a step on the machine."""
+        """Take the time of a step on the processor."""
         self.now_s = yield Step(purpose, cost, learning)
-        self.needs.append(cost)
+        self.costs.append(cost)
 
     def _label_and_store(self) -> Steps:
         """Label the arrived samples, if the adaptation uses labels, and store them in the learner's buffer."""
         app, learner, runner = self.app, self.app.learner, self.app.runner
         self.label_start_s = self.now_s
-        learner.follow()
-        taught, storing = runner.adaptation.labels == "teacher", []
+        learner.switch_network()
+        uses_labels, storing = runner.adaptation.labels == "teacher", []
         for upload in self.uploads:
-            labels = self._label(upload) if taught else None
+            labels = self._label(upload) if uses_labels else None
             detected = () if learner.domain is None else (learner.domain,)
             storing.append(self.call("store", upload.frames, labels, upload.stamp_s, *detected))
-        yield from self.do("labelling", app.networks.label(learner.site, self.frames) if taught else TaskCost())
+        yield from self.do(
+            "labelling", app.networks.labelling_cost(learner.site, self.frames) if uses_labels else TaskCost()
+        )
         stored = []
         for job in storing:
             stored.append((yield from self.facts_of(job)))
         self.stored = merge_stored(stored)
-        if taught:
+        if uses_labels:
             self.label_end_s = self.now_s
         else:
             self.label_start_s = None
@@ -172,7 +174,7 @@ class WeightRound(Round):
         return self.plan
 
     def _train(self, plan: DownlinkPlan) -> Steps:
-        """Train as planned; where only the phase itself determines its work, the call comes before the time."""
+        """Train as planned; where only the phase itself determines its passes, it is called before its time."""
         if plan.phase is None or lacks_labels(self.stored, plan):
             self.idle = "stored" if plan.phase is None else NO_LABEL
             return None
@@ -182,7 +184,7 @@ class WeightRound(Round):
         offer = TrainingChoice(self, plan, frames) if app.learner.local else None
         if offer is not None:
             chosen: ChosenConfig | None = yield from offer.choose()
-            if chosen is None and self.begins is None:
+            if chosen is None and self.stored_network is None:
                 self.idle = DECLINED
                 return None
             plan = replace(plan, phase=NO_STEPS if chosen is None else chosen.phase)
@@ -195,20 +197,20 @@ class WeightRound(Round):
                 )
         assert plan.phase is not None
         self.train_start_s = self.now_s
-        before = (yield from self._score(plan)) if runner.weighs else None
+        before = (yield from self._score(plan)) if runner.measures_gain else None
         training = self.call("train", plan)
         work = None if runner.scaling.cuts_per_domain else runner.adaptation.passes_of(plan.phase, frames)
         if work is None:
             counted: Trained = yield from self.facts_of(training)
             work = counted.passes
-        need = app.learner.site.learn(app.cost_of(plan.phase.variant), work)
-        yield from self.do("training", need, running and replace(running, left=need))
+        cost = app.learner.site.training_cost(app.cost_of(plan.phase.variant), work)
+        yield from self.do("training", cost, running and replace(running, left=cost))
         trained: Trained = yield from self.facts_of(training)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
             yield from self.facts_of(self.call("store_expert"))
         if before is not None:
-            yield from self._weigh(plan, before)
+            yield from self._measure_gain(plan, before)
         return training
 
     def _score(self, plan: DownlinkPlan) -> Steps:
@@ -219,15 +221,15 @@ class WeightRound(Round):
         )
         return tried.before
 
-    def _weigh(self, plan: DownlinkPlan, before: float) -> Steps:
-        """Note the gain of the round and its work."""
+    def _measure_gain(self, plan: DownlinkPlan, before: float) -> Steps:
+        """Record the gain of the round and its duration."""
         learner = self.app.learner
         after: float | None = yield from self._score(plan)
-        last_s = 0.0 if learner.gained is None else learner.gained.ended_s
-        work_s = sum(need.isolated_s for need in self.needs)
+        last_s = 0.0 if learner.last_gain is None else learner.last_gain.ended_s
+        isolated_s = sum(cost.isolated_s for cost in self.costs)
         if after is not None and self.now_s > last_s:
             gain = max(0.0, after - before)
-            learner.gained = RoundGain(self.now_s, self.now_s - last_s, work_s, after, gain)
+            learner.last_gain = RoundGain(self.now_s, self.now_s - last_s, isolated_s, after, gain)
 
 
 def merge_stored(stored: Sequence[Stored]) -> Stored:

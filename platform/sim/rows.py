@@ -16,7 +16,7 @@ from driftlab.platform.sim.ledger import PURPOSES, Account, total
 from driftlab.platform.sim.setting import AppNetworks, Cell, WorkloadSetup
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.world.cost import memory_bytes
-from driftlab.platform.world.machine import accelerator_share
+from driftlab.platform.world.processor import accelerator_share
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -125,20 +125,20 @@ def class_columns(app: AppSim) -> Mapping[str, Any] | None:
 
 
 def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
-    """Return the row of an allocation, with its consequences on this machine."""
+    """Return the row of an allocation, with its consequences on this processor."""
     app, demand, network = share.app, share.demand, share.network
-    answer, learn = accelerator_share(share.inference_share), accelerator_share(share.training_share)
+    inference, training = accelerator_share(share.inference_share), accelerator_share(share.training_share)
     speed = _speed(share, length_s)
-    running = network is not None and answer > 0
-    latency_s = network.latency_s / (answer * speed) if network is not None and answer > 0 else None
+    running = network is not None and inference > 0
+    latency_s = network.latency_s / (inference * speed) if network is not None and inference > 0 else None
     moved_in, moved_out = share.moved_bytes
     return {
         "device": app.device.spec.name,
         "app": app.spec.name,
         "time_s": share.start_s,
         "window_s": length_s,
-        "inference_share": answer,
-        "training_share": learn or None,
+        "inference_share": inference,
+        "training_share": training or None,
         "variant": share.variant,
         "network": network.name if network else None,
         "accuracy": network.reported_accuracy if network else None,
@@ -151,7 +151,7 @@ def share_row(share: AppShare, length_s: float) -> Mapping[str, Any]:
         "memory_bytes": network.memory_bytes if running and network else 0,
         "paged_in_bytes": moved_in,
         "paged_out_bytes": moved_out,
-        "energy_j": _energy_j(share, answer * speed, length_s),
+        "energy_j": _energy_j(share, inference * speed, length_s),
         "paging_j": (moved_in + moved_out) * app.device.spec.hardware.energy.page_mj_per_mb * 1e-9,
         "note": share.grant.note or None,
         "host_schedule_seconds": share.host_seconds,
@@ -209,12 +209,12 @@ def variant_rows(device: DeviceSim) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _energy_j(share: AppShare, answer: float, length_s: float) -> float | None:
+def _energy_j(share: AppShare, inference: float, length_s: float) -> float | None:
     """Return the energy of the frames for which there is time."""
     network = share.network
-    if network is None or network.energy_j is None or not answer:
+    if network is None or network.energy_j is None or not inference:
         return None
-    return min(share.demand.fps, answer / network.latency_s) * length_s * network.energy_j
+    return min(share.demand.fps, inference / network.latency_s) * length_s * network.energy_j
 
 
 def failed_rows(cell: Cell, experiment: str, reason: str) -> Rows:
@@ -244,7 +244,7 @@ def _did(account: Account, device: DeviceSim) -> Mapping[str, Any]:
         "static_scene": scenery.static_scene if scenery else None,
         "appearance_drift": scenery.appearance_drift if scenery else None,
         **_spent(account),
-        "peak_memory_bytes": device.machine.peak_memory_bytes + account.memory_bytes,
+        "peak_memory_bytes": device.processor.peak_memory_bytes + account.memory_bytes,
         "frames": account.frames,
         "processed": account.processed,
         "busy_s": account.busy_s,
@@ -296,7 +296,7 @@ def update_row(
     done: WeightRound, reason: str, applied: Applied | None = None, arrive_s: float | None = None
 ) -> Mapping[str, Any]:
     """Return a training round's row, with its outcome."""
-    stored, trained, plan, need = done.stored, done.trained, done.plan, done.need
+    stored, trained, plan, cost = done.stored, done.trained, done.plan, done.cost
     buffered = trained.frames if trained else stored.buffered if stored else 0
     return {
         "device": done.app.device.spec.name,
@@ -310,7 +310,7 @@ def update_row(
         "phi": float(np.mean(stored.phis)) if stored and stored.phis else None,
         "rate_fps": plan.rate_fps if plan else None,
         "interval_s": plan.interval_s if plan else None,
-        "training_config": done.way,
+        "training_config": done.training_config,
         "iterations": trained.iterations if trained else 0,
         "values": trained.values if trained else 0,
         "clamped": trained.clamped if trained else 0,
@@ -321,9 +321,9 @@ def update_row(
         "label_end_s": done.label_end_s,
         "train_start_s": done.train_start_s,
         "train_end_s": done.train_end_s,
-        "isolated_s": need.isolated_s,
-        "energy_j": need.joules,
-        "memory_bytes": need.memory_bytes,
+        "isolated_s": cost.isolated_s,
+        "energy_j": cost.joules,
+        "memory_bytes": cost.memory_bytes,
         "arrive_s": arrive_s,
         "accepted": applied.accepted if applied else None,
         "reason": reason or None,

@@ -1,7 +1,7 @@
 """One cell from its start to its rows: processes on one clock, the same for every system.
 
-Devices process streams (`stream_runner.py`) and share out their machines (`device.py`); learners take samples, train
-on the server or on the device, and reply (`teaching.py`, `rounds.py`). Every computation is a task on a machine. Real
+Devices process streams (`stream_runner.py`) and share out their processors (`device.py`); learners take samples, train
+on the server or on the device, and reply (`teaching.py`, `rounds.py`). Every computation is a task on a processor. Real
 work starts at its virtual start and is awaited at its virtual end, so it overlaps while the tables depend on spec and
 seed alone.
 """
@@ -72,7 +72,7 @@ class Runner:
         self.apps: dict[str, AppSim] = {app.name: app for one in self.devices.values() for app in one.apps.values()}
         self.server = ServerSim(self)
 
-    # What follows from the members ------------------------------------------------------------------------------------
+    # Consequences of the members --------------------------------------------------------------------------------------
 
     @property
     def learns_on_stream(self) -> bool:
@@ -89,7 +89,7 @@ class Runner:
         return "teacher" if self.streaming.feeds_learner and self.adaptation.labels == "teacher" else "confidence"
 
     @property
-    def weighs(self) -> bool:
+    def measures_gain(self) -> bool:
         """Return whether rounds measure their gain, for a scheduler that shares out the server."""
         return (
             self.scheduling.schedules_server and self.observes == "teacher" and self.streaming.learner_site == "server"
@@ -136,7 +136,7 @@ class Runner:
             yield self.clock.timeout(POLL_S)
 
     def close(self) -> None:
-        """Write the rows of rounds that the end of the session cut off, of every device, and of the cell itself."""
+        """Write the rows of unfinished rounds, of every device, and of the cell itself."""
         live, ledger = self.setup.run_networks, self.ledger
         for done in self.open_rounds.values():
             ledger.row("updates", **update_row(done, "the session ended before it was done"))
@@ -178,10 +178,10 @@ class Runner:
             chained=self.streaming.label_tracking != "direct",
             snapshot_times_s=self._snapshot_times(app),
             uses_statistics=self.streaming.uses_statistics,
-            tells_confidence=self.observes == "confidence",
+            reports_confidence=self.observes == "confidence",
             domain_oracle=self.setup.domain_oracle,
-            detects=self.setup.domains_detected,
-            learn_limit_s=self.setup.learn_limit_s,
+            detects_domains=self.setup.domains_detected,
+            training_batch_limit_s=self.setup.training_batch_limit_s,
             member_limit_s=self.setup.member_limit_s,
         )
         pack = self._pack(app) if learns else []

@@ -1,8 +1,8 @@
-"""The server's GPUs: rounds of all devices in order of arrival, or under a scheduling member by their expected gain.
+"""The server's GPUs: rounds run in order of arrival, or under a scheduling member by expected gain.
 
-Before its learner has trained once, nothing is known of an application, and its round gets a fair share. From then on a
-round is expected to take as long as the one before, and to gain as much as that one did, in proportion to the time that
-has passed since it ended; the longer ago that was, the less is known of it.
+The first round of an application gets a fair share, since no gain is measured yet. A later round is expected to take
+as long as the previous one, and to gain as much in proportion to the time since that one ended; the deviation of the
+expected gain grows with that time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from driftlab.platform.core.records import Share, TaskCost, Variant
 from driftlab.platform.scheduling.base import Demand, Reason, SchedulerInput, TrainingOffer
 from driftlab.platform.scheduling.gain_model import positive_part
 from driftlab.platform.sim.app import AppSim
-from driftlab.platform.world.machine import Processor, ProcessorTask, accelerator_share, first_come
+from driftlab.platform.world.processor import Processor, ProcessorTask, accelerator_share, first_come
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.runner import Runner
@@ -29,20 +29,20 @@ class ServerSim:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        policy = self.shares if runner.weighs else first_come(runner.cell.gpus)
-        self.machine = Processor(runner.clock, policy, capacity=runner.cell.gpus)
+        policy = self.shares if runner.measures_gain else first_come(runner.cell.gpus)
+        self.processor = Processor(runner.clock, policy, capacity=runner.cell.gpus)
         self.state: Any = None  # returned by the scheduler
 
-    def shares(self, machine: Processor, reason: str) -> Mapping[str, Share]:
-        """Call the scheduling member, and spread the shares for learning over the GPUs."""
+    def shares(self, processor: Processor, reason: str) -> Mapping[str, Share]:
+        """Call the scheduling member, and spread the training shares over the GPUs."""
         runner = self.runner
-        demands = tuple(self._demand(runner.apps[name], work) for name, work in machine.works.items())
+        demands = tuple(self._demand(runner.apps[name], work) for name, work in processor.tasks.items())
         if not demands:
             return {}
         left_s = sum(one.learning.left.isolated_s for one in demands if one.learning is not None)
         why: Reason = "end" if reason == "end" else "offer"
         window = SchedulerInput(
-            machine.clock.now,
+            processor.clock.now,
             runner.setup.window_s + 2 * left_s,  # every round may end within it
             runner.setup.server.hardware.memory_bytes,
             demands,
@@ -52,25 +52,25 @@ class ServerSim:
         allocation = runner.scheduling.allocate(window)
         self.state = allocation.state
         wanted = [accelerator_share(grant.training_share or 0.0) for grant in allocation.grants]
-        return dict(zip(machine.works, spread(wanted, runner.cell.gpus), strict=True))
+        return dict(zip(processor.tasks, spread(wanted, runner.cell.gpus), strict=True))
 
     def _demand(self, app: AppSim, work: ProcessorTask) -> Demand:
-        left_s, gained = self.machine.left(work).isolated_s, app.learner.gained
+        left_s, gained = self.processor.remaining_cost(work).isolated_s, app.learner.last_gain
         if gained is not None:
             done = self.runner.open_rounds.get(app.name)
-            before_s = sum(need.isolated_s for need in done.needs) if done is not None else 0.0
-            left_s += max(0.0, gained.work_s - before_s - work.cost.isolated_s)
-        return demand_of(app, self.machine.clock.now, left_s)
+            before_s = sum(cost.isolated_s for cost in done.costs) if done is not None else 0.0
+            left_s += max(0.0, gained.isolated_s - before_s - work.cost.isolated_s)
+        return demand_of(app, self.processor.clock.now, left_s)
 
 
 def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
-    """Return the demand of an application's round: its remaining work, and its expected gain."""
-    past, now, then = app.learner.gained, None, None
+    """Return the demand of an application's round: its remaining cost, and its expected gain."""
+    past, now, then = app.learner.last_gain, None, None
     if past is not None:
         waited = (now_s - past.ended_s) / past.interval_s
         gain = positive_part(past.gain * min(MAX_GAIN_FACTOR, waited), UNSURE_GAIN * math.sqrt(max(0.0, waited)))
         now, then = past.after - gain, past.after
-    none = Variant("answers elsewhere", now, 0, 0.0)
+    none = Variant("predicts on its device", now, 0, 0.0)
     learning = TrainingOffer(
         "running", left=TaskCost({"accelerator": left_s}), config="round", accuracy_before=now, accuracy_after=then
     )
@@ -78,7 +78,7 @@ def demand_of(app: AppSim, now_s: float, left_s: float) -> Demand:
 
 
 def spread(wanted: list[float], gpus: int) -> list[float]:
-    """Scale shares of one machine to so many GPUs; what one cannot use goes to the next ones in order."""
+    """Scale shares of one GPU to `gpus` GPUs; none exceeds 1, and the rest goes to the next in order."""
     total = sum(wanted)
     given = [min(1.0, gpus * share / total) if total else 0.0 for share in wanted]
     left = min(gpus, len(wanted)) - sum(given)

@@ -21,7 +21,7 @@ class NodeId:
 
 
 class Job(Protocol):
-    """A started call. As an argument of another call it stands for its payload, which travels from node to node."""
+    """A started call; as an argument of another call it is replaced by its payload."""
 
     @property
     def node(self) -> NodeId: ...
@@ -33,7 +33,7 @@ class Session(Protocol):
     """The nodes of one cell; calls to one node run in the order in which they were made."""
 
     def place(self, node: NodeId, *args: Any) -> None:
-        """Construct the node's class with these arguments; a job among them stands for its payload."""
+        """Construct the node's class with these arguments; a job among them is replaced by its payload."""
         ...
 
     def call(self, node: NodeId, verb: str, *args: Any) -> Job:

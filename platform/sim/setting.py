@@ -1,4 +1,4 @@
-"""The settings of a cell: everything that is decided before it runs, as plain values that can be sent anywhere."""
+"""The settings of a cell before it runs, as plain values that any process can receive."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Device:
     name: str
     hardware: Hardware
     link: LinkProfile
-    apps: tuple[App, ...]
+    apps: tuple[AppSpec, ...]
     events: tuple[Event, ...] | None = None  # arrivals and departures; none: all applications run throughout
     load: Load | None = None  # of other programs; none: nothing else runs, and there is nothing to sense
 
@@ -52,8 +52,8 @@ class Device:
     def duration_s(self) -> float:
         return self.apps[0].stream.duration_s
 
-    def name_of(self, app: App) -> str:
-        """Return the name of an application's nodes: the device, with the application where the device has several."""
+    def name_of(self, app: AppSpec) -> str:
+        """Return the name of an application's nodes; it names the application if the device has several."""
         return self.name if len(self.apps) == 1 else f"{self.name}/{app.name}"
 
     def present(self, time_s: float) -> tuple[AppGoals, ...]:
@@ -67,7 +67,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class App:
+class AppSpec:
     """One application of a device: its requirements and its stream."""
 
     goals: AppGoals
@@ -121,11 +121,11 @@ class AppNodeConfig:
     chained: bool = True  # whether to warp frame by frame
     snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
     uses_statistics: bool = False  # whether the simulator reads its observations
-    tells_confidence: bool = False  # whether the simulator reads how sure its predictions are
+    reports_confidence: bool = False  # whether the simulator reads the confidence of its predictions
     domain_oracle: bool = False  # whether it gets the true domain of each frame
-    detects: bool = False  # whether it finds out by itself where domains begin, and pays for it
-    learn_limit_s: float = 60.0  # alone on the device: a longer lesson on the stream is broken off
-    member_limit_s: float = 600.0  # of this machine's time, for one call of a member
+    detects_domains: bool = False  # whether it detects domain boundaries, at a cost
+    training_batch_limit_s: float = 60.0  # isolated: a longer batch on the stream is cancelled
+    member_limit_s: float = 600.0  # of this host's time, for one call of a member
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class TeacherSpec:
     torch_device: str = "cpu"
 
 
-# What the cells of a workload share ----------------------------------------------------------------------------------
+# Shared by the cells of a workload -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,29 +166,29 @@ class BuiltNetwork:
 
 @dataclass(frozen=True)
 class TrainingSite:
-    """The machine that labels and trains: the virtual server, or the device itself."""
+    """The hardware that labels and trains: the virtual server's, or the device's."""
 
     hardware: Hardware
     label_s: float | None  # per frame; None: computed from the teacher's cost
     step_s: float | None  # per training step; None: computed from the student's cost
 
-    def label(self, frames: int, label_s: float, label_j: float | None = None) -> TaskCost:
-        """Return the need of labelling; an oracle draws the machine's power above idle."""
+    def labelling_cost(self, frames: int, label_s: float, label_j: float | None = None) -> TaskCost:
+        """Return the cost of labelling; an oracle consumes the hardware's power above idle."""
         seconds = frames * label_s
-        drawn_j = seconds * (self.hardware.busy_w - self.hardware.idle_w) if label_j is None else frames * label_j
-        return TaskCost({"accelerator": seconds}, 0, drawn_j)
+        consumed_j = seconds * (self.hardware.busy_w - self.hardware.idle_w) if label_j is None else frames * label_j
+        return TaskCost({"accelerator": seconds}, 0, consumed_j)
 
-    def learn(self, cost: ModelCost, passes: Passes) -> TaskCost:
-        """Return the need of counted passes; a step of given length takes that long."""
-        need = task_cost(cost, self.hardware, passes)
+    def training_cost(self, cost: ModelCost, passes: Passes) -> TaskCost:
+        """Return the cost of counted passes; a given step duration replaces the computed one."""
+        task = task_cost(cost, self.hardware, passes)
         if self.step_s is None:
             frames = sum(passes.backward)
             feeding: dict[Resource, float] = {
                 "storage": frames * self.hardware.load_s,
                 "cpu": frames * self.hardware.prepare_s,
             }
-            return replace(need, seconds={**need.seconds, **{part: taken for part, taken in feeding.items() if taken}})
-        return replace(need, seconds={"accelerator": len(passes.backward) * self.step_s})
+            return replace(task, seconds={**task.seconds, **{part: taken for part, taken in feeding.items() if taken}})
+        return replace(task, seconds={"accelerator": len(passes.backward) * self.step_s})
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,10 @@ class AppNetworks:
     def teacher_name(self) -> str:
         return self.teacher_spec.kind if self.teacher is None else self.teacher.name
 
-    def label(self, site: TrainingSite, frames: int) -> TaskCost:
-        """Return the need of labelling frames on a machine."""
+    def labelling_cost(self, site: TrainingSite, frames: int) -> TaskCost:
+        """Return the cost of labelling frames at a site."""
         teacher_j = None if self.teacher is None else inference_j(self.teacher.cost, site.hardware)
-        return site.label(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
+        return site.labelling_cost(frames, self.label_s if site.label_s is None else site.label_s, teacher_j)
 
     def on_device(self, server: TrainingSite, hardware: Hardware) -> TrainingSite:
         """Return a site on a device; an oracle stands for a network that is proportionally slower there."""
@@ -227,7 +227,7 @@ class AppNetworks:
         return TrainingSite(hardware, self.label_s * server.hardware.macs_per_s / hardware.macs_per_s, None)
 
     def variants(self, hardware: Hardware) -> tuple[Variant, ...]:
-        """List the networks that it could run on a machine, from the smallest on."""
+        """List the networks that it could run on some hardware, from the smallest on."""
         if self.measured:
             return self.measured
         variants = variants_on(hardware, self.student.profile)
@@ -245,10 +245,10 @@ class WorkloadSetup:
     apps: Mapping[str, AppNetworks]
     server: TrainingSite
     domain_oracle: bool = False  # whether devices get the true domain of each frame
-    domains_detected: bool = False  # whether devices find out by themselves where domains begin
-    accuracy_source: Literal["device", "oracle"] = "device"  # how schedulers learn how accurate applications are
-    learn_limit_s: float = 60.0  # limit for one lesson on the stream, alone on the device
-    member_limit_s: float = 600.0  # of this machine's time, for one call of a member
+    domains_detected: bool = False  # whether devices detect domain boundaries
+    accuracy_source: Literal["device", "oracle"] = "device"  # source of the accuracies that schedulers read
+    training_batch_limit_s: float = 60.0  # isolated, of one training batch on the stream
+    member_limit_s: float = 600.0  # of this host's time, for one call of a member
     run_networks: bool = True  # whether applications run their networks, or only get shares
     torch_device: str = "cpu"
     tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from

@@ -11,7 +11,7 @@ from driftlab.platform.sim.rows import load_rows, share_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.load import Load
-from driftlab.platform.world.machine import accelerator_share
+from driftlab.platform.world.processor import accelerator_share
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.device import DeviceSim
@@ -20,14 +20,14 @@ Running = list[tuple[AppSim, Job, float]]  # applications on segments, with thei
 
 
 class StreamRunner:
-    """Runs the applications of a device on their streams, at their shares of its machine."""
+    """Runs the applications of a device on their streams, at their shares of its processor."""
 
     def __init__(self, device: DeviceSim) -> None:
         self.device, self.runner = device, device.runner
         self.running: Running = []  # whose results are not read yet
 
     def run(self) -> Process:
-        """Share the machine out per window until the session ends; frames of a window are processed after its end."""
+        """Share out the processor per window until the session ends, and process frames after each window."""
         device, runner = self.device, self.runner
         while runner.clock.now < device.spec.duration_s:
             start_s = runner.clock.now
@@ -54,7 +54,7 @@ class StreamRunner:
             app.learner.settle()
 
     def follow_presence(self) -> Process:
-        """Share the machine out at arrivals and departures between two windows, if the scheduler requires it."""
+        """Share out the processor at arrivals and departures between windows, if the scheduler requires it."""
         clock, window_s = self.runner.clock, self.runner.setup.window_s
         for event in self.device.spec.events or ():
             reason: Reason = "departure" if event.kind == "stop" else "arrival"
@@ -65,11 +65,11 @@ class StreamRunner:
                 self.device.on_presence_change(reason)
 
     def track_load(self, load: Load) -> Process:
-        """Set the machine's speed by the device's load, and take readings of it."""
+        """Set the processor's speed by the device's load, and take readings of it."""
         clock, device = self.runner.clock, self.device
         for time_s in load.instants(device.spec.duration_s):
             yield clock.timeout(time_s - clock.now)
-            device.machine.set_speed(load.at(time_s).speed)
+            device.processor.set_speed(load.at(time_s).speed)
             if device.sense():
                 device.on_reading()
                 self._write_load()
@@ -122,18 +122,18 @@ class StreamRunner:
 
     def _process(self, app: AppSim, segment: StreamSegment, captured: Captured, stop_s: float) -> None:
         """Start the model on a segment of the stream; without truth it is scored against the teacher's labels."""
-        machine, name, session = self.device.machine, app.spec.name, self.runner.session
-        courses = [machine.share_schedule(f"{name}/answer", segment.start_s, stop_s)]
-        if self.device.beside:
-            courses.append(machine.share_schedule(f"{name}/beside", segment.start_s, stop_s))
+        processor, name, session = self.device.processor, app.spec.name, self.runner.session
+        schedules = [processor.share_schedule(f"{name}/inference", segment.start_s, stop_s)]
+        if self.device.trains_concurrently:
+            schedules.append(processor.share_schedule(f"{name}/concurrent-training", segment.start_s, stop_s))
         if not captured.frames:
             return
         truth = None if captured.has_truth else session.call(app.teacher, "label", segment.capturing)
-        job = session.call(app.node("application"), "run_stream", segment.capturing, truth, stop_s, *courses)
+        job = session.call(app.node("application"), "run_stream", segment.capturing, truth, stop_s, *schedules)
         self.running.append((app, job, segment.start_s))
 
     def _read(self, running: Running) -> Process:
-        """Read the results of the models, one window late so that the work had a window's time."""
+        """Read the results of the models, one window late, so that they had a window's time to compute."""
         by = self.runner.observes
         for app, job, start_s in running:
             yield from self.runner.ready(job)

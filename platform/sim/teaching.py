@@ -1,4 +1,4 @@
-"""The learner of one application: samples on their way to it, its rounds, and their results back on the device."""
+"""The learner of one application: samples from the device, rounds, and results back to the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import computing_j, moving_j
-from driftlab.platform.world.machine import Processor, ProcessorTask
+from driftlab.platform.world.processor import Processor, ProcessorTask
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -33,24 +33,24 @@ UNPACKED_MACS = 2  # per pixel of a label map from the server
 class LearnerSim:
     """The learner of one application, on the server or on the device; one round of it runs at a time.
 
-    One process samples. Each sampling has a process of its own, which sends the samples, waits for the round that
-    takes them, and delivers the result.
+    One process samples. Each sampling has a separate process, which sends the samples, waits for the round that takes
+    them, and delivers the result.
     """
 
     def __init__(self, app: AppSim) -> None:
         self.app, self.runner = app, app.runner
         self.clock, self.session, self.streaming = app.runner.clock, app.runner.session, app.runner.streaming
-        self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, where the learner stands
+        self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, at the learner's site
         self.device_state = self.server_state  # the device's copy of it, as of the last plan
         self.placed = False  # whether its node exists: its first samples have arrived
         self.turn = simpy.Resource(self.clock)  # one round at a time, regardless of the number of GPUs
         self.waiting: list[Upload] = []  # for the next round, which takes all of them
         self.domain: int | None = None  # as the device detected it before its newest samples
         self.in_step = True  # whether the device applied the last update; if not, it can apply none that builds on it
-        self.learning: TrainingOffer | None = None  # training that it offers or runs on the device
-        self.way: int | None = 0  # the way that the scheduler chose; None: none
-        self.tries: tuple[int, ...] = ()  # the ways that the scheduler requires a trial of first
-        self.gained: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
+        self.offer: TrainingOffer | None = None  # training that it offers or runs on the device
+        self.config: int | None = 0  # the configuration that the scheduler chose; None: none
+        self.trials: tuple[int, ...] = ()  # configurations of which the scheduler requires a trial first
+        self.last_gain: RoundGain | None = None  # by its newest round, on a server that a scheduling member shares
         self.purpose = ""  # of the newest step on the device
 
     @property
@@ -60,7 +60,7 @@ class LearnerSim:
 
     @property
     def site(self) -> TrainingSite:
-        """Return the machine that it labels and trains on."""
+        """Return the site where it labels and trains."""
         server = self.runner.setup.server
         return self.app.networks.on_device(server, self.app.device.spec.hardware) if self.local else server
 
@@ -77,7 +77,7 @@ class LearnerSim:
     # From the device --------------------------------------------------------------------------------------------------
 
     def sample(self) -> Process:
-        """Sample as planned by the streaming member until the stream ends; send each sampling in a new process."""
+        """Sample as the streaming member plans; send each sampling in a new process."""
         while (sampling := (yield from self._plan())) is not None:
             if sampling.times_s:  # a slow camera may show no frame between two uploads
                 message = self.app.message("up", "samples")
@@ -111,14 +111,14 @@ class LearnerSim:
         if not self.streaming.uses_statistics:
             return Seen()
         self.app.device.stream.catch_up(self.app)
-        noticing = self.session.call(self.app.node("application"), "stream_statistics")
-        yield from self.runner.ready(noticing)
-        noticed: StreamStatistics = self.session.result(noticing).facts
-        self.domain = noticed.domain if self.runner.setup.domains_detected else None
-        return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
+        summary = self.session.call(self.app.node("application"), "stream_statistics")
+        yield from self.runner.ready(summary)
+        statistics: StreamStatistics = self.session.result(summary).facts
+        self.domain = statistics.domain if self.runner.setup.domains_detected else None
+        return Seen(statistics.frames, statistics.entropy, statistics.distance, statistics.domain)
 
     def send(self, message: Message, sampling: Sampling, packing: Job) -> Process:
-        """Bring samples to the learner, run a round on all that wait there, and return its results to the device."""
+        """Send samples to the learner, run a round on all waiting ones, and return its results."""
         yield from self.runner.ready(packing)
         sent: Uploaded = self.session.result(packing).facts
         yield from message.carry(sent.bytes)
@@ -134,7 +134,7 @@ class LearnerSim:
             yield turn
             if not self.waiting:  # a round that began after this arrival has taken it
                 return
-            deliveries = yield from self.learn()
+            deliveries = yield from self.run_round()
         for delivery in deliveries[:-1]:
             self.clock.process(self.reply(delivery))
         for delivery in deliveries[-1:]:
@@ -164,63 +164,65 @@ class LearnerSim:
     # A round ----------------------------------------------------------------------------------------------------------
 
     def round(self, uploads: Sequence[Upload], now_s: float) -> Round:
-        """Create the round that labels and learns from these uploads."""
+        """Create the round that labels these uploads and trains on them."""
         kind: type[Round] = WeightRound if self.streaming.label_tracking is None else LabelRound
         return kind(self.app, tuple(uploads), now_s)
 
-    def learn(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
-        """Wait for the learner's machine, then run one round on all waiting samples."""
+    def run_round(self) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
+        """Wait for the learner's processor, then run one round on all waiting samples."""
         device, name = self.app.device, self.app.spec.name
-        machine = device.machine if self.local else self.runner.server.machine
+        processor = device.processor if self.local else self.runner.server.processor
         if self.local:
             if self.clock.now >= self.app.facts.duration_s:
                 return []
-            self.learning = TrainingOffer("running")
+            self.offer = TrainingOffer("running")
             device.offers.preparing.add(name)
-        with machine.entered(f"{name}/learn" if self.local else self.app.name) as work:
+        with processor.entered(f"{name}/training" if self.local else self.app.name) as work:
             yield work.granted
             uploads, self.waiting = self.waiting, []
-            done = yield from self._drive(self.round(uploads, self.clock.now).steps(), machine, work)
-            self.learning = None
+            done = yield from self._drive(self.round(uploads, self.clock.now).steps(), processor, work)
+            self.offer = None
             device.offers.preparing.discard(name)
         return done
 
     def _drive(
-        self, steps: Steps, machine: Processor, work: ProcessorTask
+        self, steps: Steps, processor: Processor, work: ProcessorTask
     ) -> Generator[simpy.Event, Any, Sequence[Delivery]]:
-        """Run the steps of a round on a machine."""
+        """Run the steps of a round on a processor."""
         try:
             step = next(steps)
             while True:
                 if isinstance(step, Await):
                     yield from self.runner.ready(step.job)
                 elif isinstance(step, Offer):
-                    self.learning = step.learning
+                    self.offer = step.training
                     yield from self.app.device.offers.submit(self.app)
                 else:
                     if self.local:
-                        self.learning = step.learning or TrainingOffer("running", left=step.cost)
+                        self.offer = step.offer or TrainingOffer("running", left=step.cost)
                         self._spend(step)
-                    yield from machine.do(work, replace(step.cost, seconds={}) if self.streaming.free else step.cost)
+                    yield from processor.run_job(
+                        work, replace(step.cost, seconds={}) if self.streaming.free else step.cost
+                    )
                 step = steps.send(self.clock.now)
         except StopIteration as end:
             deliveries: Sequence[Delivery] = end.value
             return deliveries
 
     def _spend(self, step: Step) -> None:
-        """Count the energy of a step on the device; `settle` subtracts what lies beyond the session."""
+        """Count the energy of a step on the device; `settle` subtracts the part after the session."""
         if self.clock.now < self.app.facts.duration_s:
             self.app.account.spend(step.purpose, step.cost.joules)
             self.purpose = step.purpose
 
     def settle(self) -> None:
-        """Subtract the energy that an unfinished step on the device would draw after the session."""
-        machine = self.app.device.machine
-        work = machine.works.get(f"{self.app.spec.name}/learn")
+        """Subtract the energy that an unfinished step on the device would consume after the session."""
+        processor = self.app.device.processor
+        work = processor.tasks.get(f"{self.app.spec.name}/training")
         if work is not None and self.purpose:
-            self.app.account.spend(self.purpose, -machine.left(work).joules)
+            self.app.account.spend(self.purpose, -processor.remaining_cost(work).joules)
 
-    def follow(self) -> None:
+    def switch_network(self) -> None:
         """Switch to the network that the device runs."""
         choice = self.app.choice
         if choice.trains != choice.runs:
@@ -242,7 +244,7 @@ class LearnerSim:
         if applied is not None:
             message.refused = applied.reason
             columns = {} if applied.unlisted_labels is None else {"unlisted_labels": applied.unlisted_labels}
-            self._pay(delivery, applied.accepted)
+            self._charge_delivery(delivery, applied.accepted)
         message.write(**columns)
         row = delivery.settle(message, applied)
         if row is not None:
@@ -251,8 +253,8 @@ class LearnerSim:
             self.in_step = False
             self.clock.process(self._resync())
 
-    def _pay(self, delivery: Delivery, accepted: bool) -> None:
-        """Count the energy of decoding labels or patching the shadow copy: read, write, and the message itself."""
+    def _charge_delivery(self, delivery: Delivery, accepted: bool) -> None:
+        """Count the energy of decoding labels, or of patching the shadow copy with a message."""
         account, hardware = self.app.account, self.app.device.spec.hardware
         if isinstance(delivery, UpdateDelivery) and accepted:
             moved_bytes = 2 * self.app.cost_of().weight_bytes + delivery.bytes
@@ -282,7 +284,7 @@ class LearnerSim:
 
     def pack_all(self) -> Job:
         """Encode every weight, as the learner has it between two phases."""
-        self.follow()
+        self.switch_network()
         return self.session.call(self.app.node("learner"), "resend")
 
     def delivery_of_all(self, packing: Job) -> UpdateDelivery:

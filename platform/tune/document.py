@@ -320,4 +320,4 @@ def _seed_faults(document: SpaceDocument) -> Iterator[str]:
         if len(set(seeds)) < len(seeds):
             yield f"{key} holds a seed twice"
     if both := sorted(set(document.seeds) & set(document.held_out)):
-        yield f"seeds and held_out both hold {quoted(both)}; what is held out must not be searched on"
+        yield f"seeds and held_out both hold {quoted(both)}; held-out seeds must not be searched on"

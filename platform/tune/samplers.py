@@ -38,7 +38,7 @@ class SpaceExhaustedError(Exception):
 
 
 class SettingsSampler(BaseSampler):
-    """Base of samplers that choose all settings of a trial at once; `results` grows with each finished batch."""
+    """Base of samplers that choose all settings of a trial at once, given the results so far."""
 
     def __init__(self, problem: SearchProblem, results: Sequence[Trial]) -> None:
         self.problem, self.results = problem, results

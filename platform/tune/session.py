@@ -71,7 +71,7 @@ class TuneSession:
         return self.searched and self._held_out >= set(self._stages())
 
     def ended(self, assignment: Assignment, outcome: TrialOutcome) -> None:
-        """Write the rows of a trial that has ended, then tell the searcher."""
+        """Write the rows of a trial that has ended, then pass its outcome to the searcher."""
         write_trial(self.directory, _rows(assignment, outcome))
         if assignment.stage != SEARCH:
             self._held_out.add(assignment.stage)
@@ -177,7 +177,7 @@ def write_best(directory: Path) -> Path | None:
     if found.best is None:
         return None
     text = yaml.safe_dump(_best(found), sort_keys=False, allow_unicode=True)
-    head = "# What a search recommends. Take it with: driftlab run EXPERIMENT --tuned FILE\n"
+    head = "# The settings that a search recommends. Use them with: driftlab run EXPERIMENT --tuned FILE\n"
     write_atomically(directory / BEST_FILE, head + text)
     return directory / BEST_FILE
 

@@ -100,7 +100,7 @@ class _Watching(InlineSession):
 
 
 class Evaluation:
-    """The cells of one trial; iterate over `windows` and ask for `measures` at any time."""
+    """The cells of one trial; iterate over `windows`, and read `measures` at any time."""
 
     def __init__(self, experiment: Experiment, backend: WarmBackend) -> None:
         self.experiment = experiment

@@ -23,7 +23,7 @@ SLOPPY = """
 from os.path import *
 
 
-def wide(a: int, b: int, c: int, d: int, e: int, f: int, g: int) -> None:
+def wide(a: int, b: int, c: int, d: int, e: int, f: int, g: int, h: int, i: int) -> None:
     try:
         print(a)  # TODO: later
     except:

@@ -97,7 +97,7 @@ class TestLabelFree:
     def test_scrambled_truth_changes_nothing_but_scores(self, name):
         seen, found = stream(12.0), []
         for frames in (seen, scrambled(seen)):
-            node = real(in_fours(name), network=NETWORK, pack=pack_of(name), detects=True)
+            node = real(in_fours(name), network=NETWORK, pack=pack_of(name), detects_domains=True)
             found.append(watched(node, frames, np.arange(0, 13, 4.0)))
         kept = [{key: value for key, value in one.items() if key not in SCORES} for one in found]
         assert kept[0] == kept[1] and len(kept[0]["frames.processed"]) == 12 * FPS

@@ -13,7 +13,7 @@ from benchmarks.faults import __main__ as campaigns
 from benchmarks.faults import grids, on_ray
 from benchmarks.faults.__main__ import disturbed, undisturbed
 from benchmarks.fuzz.__main__ import campaign
-from benchmarks.fuzz.asking import Answer, ask_process
+from benchmarks.fuzz.commands import CommandResult, run_process
 from benchmarks.fuzz.grammar import World, request
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def _needs_no_files(number):
 
 
 def test_a_real_process_answers_as_the_one_here(tmp_path):
-    answer = ask_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
+    answer = run_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
     assert (answer.code, list(answer.faults())) == (2, [])
 
 
@@ -82,7 +82,7 @@ LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resu
         ("FAILED cell\n", None),
     ],
 )
-def test_a_run_fails_cleanly_with_one_message_that_says_how_to_go_on(said, reason):
+def test_a_run_fails_cleanly_with_one_message_that_says_resume_command(said, reason):
     assert on_ray.clean_failure(said) == reason
 
 
@@ -101,8 +101,8 @@ def test_logs_outlive_the_session_that_wrote_them(tmp_path):
 
 
 def test_time_without_a_processor_is_not_held_against_an_answer():
-    assert list(Answer(("list",), 0, "", "", took_s=30.0, waited_s=25.0).faults()) == []
-    assert len(list(Answer(("list",), 0, "", "", took_s=30.0, waited_s=5.0).faults())) == 1
+    assert list(CommandResult(("list",), 0, "", "", took_s=30.0, waited_s=25.0).faults()) == []
+    assert len(list(CommandResult(("list",), 0, "", "", took_s=30.0, waited_s=5.0).faults())) == 1
 
 
 def test_many_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):

@@ -95,8 +95,9 @@ def test_a_network_teaches_only_what_it_had_lessons_in(film: Path):
     teacher = {"kind": "network", "network": "wide_classifier"}
     with pytest.raises(RequestError) as caught:
         parse(document(film, teacher=teacher, student={"network": "tiny_classifier"}))
-    assert "has no truth, networks have lessons for segmentation and detection, and student.network=tiny_cl" in str(
-        caught.value
+    assert (
+        "has no truth, pre-training frames have labels for segmentation and detection, and student.network=tiny_cl"
+        in str(caught.value)
     )
 
 
@@ -108,7 +109,7 @@ def test_custom_classes_require_oracle_teacher_and_fixed_scaling(film: Path):
 
     put_beside(film)
     said = refusal(teacher={"kind": "network"})
-    assert "has classes of its own (sea, beach, boat), and teacher.kind=network predicts road, " in said
+    assert "defines its own classes (sea, beach, boat), and teacher.kind=network predicts road, " in said
     assert "set teacher.kind=oracle" in said
     said = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
     assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said

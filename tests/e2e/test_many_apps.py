@@ -24,7 +24,9 @@ def test_both_applications_are_asked_about_together_and_learn(reference):
     tables = driftlab.open_run(reference)
     rounds, shares = tables.frame("updates"), tables.frame("shares")
     assert set(rounds["app"]) == {"front", "side"}
-    chosen = rounds[rounds["training_config"].notna() | rounds["reason"].eq("the scheduler gave it no way to learn")]
+    chosen = rounds[
+        rounds["training_config"].notna() | rounds["reason"].eq("the scheduler chose no training configuration")
+    ]
     assert len(chosen) >= 2
     assert shares.groupby("app")["window_s"].sum().to_dict() == pytest.approx({"front": 12.0, "side": 12.0})
     assert shares["training_share"].gt(0).any()

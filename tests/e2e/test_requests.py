@@ -235,7 +235,7 @@ class TestRunFolder:
     [
         (
             ("run", "quick", "--address", "127.0.0.1:1"),
-            ("No Ray cluster answers at '127.0.0.1:1'", "leave --address out"),
+            ("No Ray cluster responds at '127.0.0.1:1'", "leave --address out"),
         ),
         (("run", "quick", "--address", "here and there"), ("'here and there'",)),
         (("run", "quick", "--set", "window_s=-1", "--out", "/proc/run"), ("window_s is -1",)),
@@ -265,7 +265,7 @@ def test_the_real_command_says_the_same(tmp_path, words, said):
     assert left == [] and list(tmp_path.iterdir()) == []
 
 
-def test_who_is_asked_to_end_ends_and_says_how_to_go_on(tmp_path, mine):
+def test_who_is_asked_to_end_ends_and_says_resume_command(tmp_path, mine):
     mine.write_text(yaml.safe_dump({**TINY, "clock": "wall", "workloads": [{"name": "streets/running"}]}))
     command = [sys.executable, "-m", "driftlab", "run", str(mine), *INLINE, "--out", "run"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as asked:

@@ -13,7 +13,7 @@ from driftlab.platform.scheduling.candidates import Candidate, LearningApp, read
 from driftlab.platform.scheduling.evaluation import AccuracyFactor
 from driftlab.platform.scheduling.inference_shares import split_inference_share
 from driftlab.platform.scheduling.sequencing import plan_steps
-from driftlab.platform.world.machine import accelerator_share
+from driftlab.platform.world.processor import accelerator_share
 
 NETWORK = Variant("net", 0.6, 10**6, 0.025)  # a share of 0.25 at ten frames per second
 FPS = 10.0

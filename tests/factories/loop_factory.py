@@ -34,8 +34,8 @@ from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.sim.setting import (
-    App,
     AppNetworks,
+    AppSpec,
     BuiltNetwork,
     Cell,
     Device,
@@ -250,7 +250,7 @@ def begin(
             f"device-{number}",
             hardware.find("phone-hi"),
             link,
-            tuple(App(AppGoals(app, fps), stream) for app in apps),
+            tuple(AppSpec(AppGoals(app, fps), stream) for app in apps),
             events,
         )
         for number, stream in enumerate(streams)
@@ -317,7 +317,7 @@ def begin_real(
     model = build(network, classes, seed=0)
     weights = InlineJob(NodeId("builder", ""), "", Reply(payload=state_of(model)))
     student = BuiltNetwork(network, single_profile(count_cost(model, 32, 48)), "", weights)
-    spec = Device("cam", machine or hardware.find("laptop"), LINKS["lte"], (App(AppGoals("signs", FPS), stream),))
+    spec = Device("cam", machine or hardware.find("laptop"), LINKS["lte"], (AppSpec(AppGoals("signs", FPS), stream),))
     system = System("real", "", streaming, adaptation, scheduling=scheduling)
     cell = Cell("real/signs/one/seed-0", system, "signs", "one", (spec,), 0, duration_s)
     context = AppNetworks(student, None, TeacherSpec(task="classification"), 0.002, classes)

@@ -23,7 +23,7 @@ from driftlab.platform.networks.predict import state_of
 from driftlab.platform.sim.nodes.application import AppNode
 from driftlab.platform.sim.setting import AppNodeConfig, StudentSpec
 from driftlab.platform.world import hardware
-from driftlab.platform.world.machine import ShareSchedule
+from driftlab.platform.world.processor import ShareSchedule
 
 HEIGHT, WIDTH, CLASSES, FPS = 16, 24, 4, 2.0
 FIXED = Member("scaling", "fixed")

@@ -262,6 +262,6 @@ def test_a_start_of_ray_times_out(no_ray, tmp_path):
     assert time.monotonic() - seen_s < LOST_S
     assert driver.returncode == 1
     assert said[0] == f"To go on: driftlab run --resume {tmp_path / 'run'}"
-    assert said[1].startswith("Error: Ray did not start on this machine: no answer within 0.5 s. Try again")
+    assert said[1].startswith("Error: Ray did not start on this machine: no reply within 0.5 s. Try again")
     assert len(said) == 2
     assert processes_of(folder) == []

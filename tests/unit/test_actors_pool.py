@@ -94,7 +94,7 @@ def test_an_invalid_address_is_refused(address):
 def test_an_address_without_a_server_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(RequestError, match=rf"No Ray cluster answers at '127\.0\.0\.1:{port}' .*refused"):
+    with pytest.raises(RequestError, match=rf"No Ray cluster responds at '127\.0\.0\.1:{port}' .*refused"):
         cluster.check_reachable(f"127.0.0.1:{port}")
 
 

@@ -29,7 +29,7 @@ def test_calls_run_in_one_other_thread_and_return_or_raise():
 
 def test_a_call_that_takes_too_long_times_out_and_its_thread_is_abandoned(gate):
     thread = RayThread(lambda: None)
-    with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
+    with pytest.raises(TimeoutError, match=r"no reply within 0\.1 s"):
         thread.run(gate.wait, 0.1)
     assert thread.busy
     assert not thread.end(0.1)

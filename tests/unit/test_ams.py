@@ -27,9 +27,9 @@ from driftlab.platform.sim.nodes.learner import LearnerNode
 from driftlab.platform.sim.rounds import NO_LABEL
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.setting import (
-    App,
     AppNetworks,
     AppNodeConfig,
+    AppSpec,
     BuiltNetwork,
     Cell,
     Device,
@@ -157,7 +157,7 @@ def run(
             f"device-{number}",
             hardware.find("laptop"),
             link.LINKS["zero-delay"],
-            (App(AppGoals("segmentation"), stream),),
+            (AppSpec(AppGoals("segmentation"), stream),),
         )
         for number, stream in enumerate(streams)
     )

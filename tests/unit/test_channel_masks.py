@@ -85,7 +85,7 @@ class TestDelivery:
     @pytest.mark.slow
     def test_device_cuts_its_master_and_has_the_learners_weights(self):
         application, learner = nodes()
-        learner._alone = False
+        learner._sends_all = False
         before, sizes = application._versions[-1].state.vector.copy(), []
         for number in range(3):
             reply = update_of(learner, 10.0 * number)
@@ -105,7 +105,7 @@ class TestDelivery:
     @pytest.mark.slow
     def test_lost_update_is_repaired_by_a_full_one(self):
         application, learner = nodes()
-        learner._alone = False
+        learner._sends_all = False
         update_of(learner, 0.0)
         late = update_of(learner, 10.0)
         assert "out of order" in application.apply(late.payload, 10.0).facts.reason
@@ -118,7 +118,7 @@ class TestDelivery:
     @pytest.mark.slow
     def test_phase_without_training_still_sends_its_network(self):
         application, learner = nodes()
-        learner._alone = False
+        learner._sends_all = False
         reply = update_of(learner, 0.0, iterations=0)
         assert reply.facts.skipped == "no steps were asked for"
         assert reply.facts.values == 0
@@ -128,7 +128,7 @@ class TestDelivery:
     @pytest.mark.slow
     def test_a_channel_mask_for_another_network_of_the_family_is_refused(self):
         application, learner = nodes()
-        learner._alone = False
+        learner._sends_all = False
         reply = update_of(learner, 0.0)
         application.switch(1)
         receipt = application.apply(reply.payload, 0.0).facts

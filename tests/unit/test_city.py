@@ -10,7 +10,7 @@ import pytest
 
 from driftlab.datasets.catalogue import WORKLOADS, open_stream
 from driftlab.datasets.city.palette import SKIES, Ink, draw_city, draw_look
-from driftlab.datasets.city.presets import CONDITIONS, LESSONS, SETTINGS
+from driftlab.datasets.city.presets import CONDITIONS, PRETRAINING, SETTINGS
 from driftlab.datasets.city.textures import GLASS, LIT, Swatch, draw_textures, photograph
 from driftlab.datasets.severity import SeveritySchedule, faults_in, read
 from driftlab.datasets.streets.look import TILE
@@ -174,7 +174,7 @@ def test_presets_have_settings_of_their_own_and_any_city_takes_them():
 
 
 def test_no_setting_of_a_preset_reaches_the_lessons():
-    assert {name for settings in SETTINGS.values() for name in settings} <= set(LESSONS)
+    assert {name for settings in SETTINGS.values() for name in settings} <= set(PRETRAINING)
 
 
 def test_a_longer_stream_begins_as_the_shorter_one_does():

@@ -198,7 +198,7 @@ def test_only_a_finished_run_of_an_experiment_as_it_stands_is_evidence(tmp_path)
     folder = paths.new_run(tmp_path / "plain", resolved(plain))
     with pytest.raises(RequestError, match=r"lacks \d+ cells. Finish it"):
         evidence.check_evidence(folder)
-    with pytest.raises(RequestError, match=r"not what experiment 'quick' asks for .*window_s"):
+    with pytest.raises(RequestError, match=r"differs from experiment 'quick' .*window_s"):
         evidence.check_evidence(paths.new_run(tmp_path / "changed", resolved(changed)))
     with pytest.raises(RequestError, match="clock: virtual vs wall"):
         evidence.check_evidence(paths.new_run(tmp_path / "wall", {**resolved(plain), "clock": "wall"}))

@@ -19,7 +19,7 @@ from driftlab import __version__
 from driftlab.cli import app as front
 from driftlab.cli.catalogue import show
 from driftlab.cli.kinds import KINDS
-from driftlab.cli.run import _how_to_go_on
+from driftlab.cli.run import _resume_command
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DriftlabError, RequestError
 
@@ -47,7 +47,7 @@ def test_paths_are_encoded_in_utf8_in_every_locale(tmp_path):
 
 @pytest.mark.parametrize("name", ["run", "a  run", "rún's", "$HOME;ls"])
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, name: str):
-    words = shlex.split(_how_to_go_on(tmp_path / name).removeprefix("To go on: "))
+    words = shlex.split(_resume_command(tmp_path / name).removeprefix("To go on: "))
     assert words == ["driftlab", "run", "--resume", str(tmp_path / name)]
 
 

@@ -22,8 +22,8 @@ from driftlab.platform.sim.inline import InlineJob, InlineSession
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.setting import (
-    App,
     AppNetworks,
+    AppSpec,
     BuiltNetwork,
     Cell,
     Device,
@@ -68,7 +68,7 @@ def run(
         InlineJob(None, "", Reply(payload=state_of(model))),
     )
     stream = StreamSpec("streets/running", 3, HEIGHT, WIDTH, FPS, DURATION_S)
-    edge = Device("cam", hardware.find("laptop"), link, (App(AppGoals("segmentation"), stream),))
+    edge = Device("cam", hardware.find("laptop"), link, (AppSpec(AppGoals("segmentation"), stream),))
     cell = Cell("a", System("s", "", streaming, adaptation), "running", "one", (edge,), 0, DURATION_S)
     server = TrainingSite(hardware.find("server-v100"), 0.01, 0.01)
     needs = AppNetworks(student, None, TeacherSpec(), 0.01, CLASSES)

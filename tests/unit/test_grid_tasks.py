@@ -125,7 +125,7 @@ def test_a_teacher_of_another_task_and_noise_at_borders_that_are_not_there_are_r
     assert "teacher.network: 'teacher' is for segmentation, student.network=tiny_detector is for detection" in said
     assert "take one of tiny_mobile_detector, tiny_detector, wide_detector" in said
     said = refusal(document("classification", teacher={"border_noise": 0.2}))
-    assert "teacher.border_noise is 0.2; answers in classification have no borders" in said
+    assert "teacher.border_noise is 0.2; predictions in classification have no borders" in said
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def batches(count: int, shift: float, seed: int = 0) -> list[np.ndarray]:
 
 def counted(parts: list[np.ndarray], entropies: list[float] | None = None) -> list[int]:
     counter = DomainCounter()
-    return [counter.see(None if entropies is None else entropies[k], part) for k, part in enumerate(parts)]
+    return [counter.add_batch(None if entropies is None else entropies[k], part) for k, part in enumerate(parts)]
 
 
 class TestCounting:
@@ -63,7 +63,7 @@ class TestPaying:
         adaptation = (
             member(name, stream_batch=4, predict_on="frame", training_runs="concurrent") if name == "tent" else FROZEN
         )
-        plain, detecting = seen_by(adaptation), seen_by(adaptation, detects=True)
+        plain, detecting = seen_by(adaptation), seen_by(adaptation, detects_domains=True)
         frames = sum(detecting["frames.processed"])
         assert detecting["frames.latency_ms"][0] == pytest.approx(2 * plain["frames.latency_ms"][0])
         more_j = spent(detecting, "training") - spent(plain, "training")
@@ -72,7 +72,7 @@ class TestPaying:
         assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
 
     def test_frames_for_which_there_is_no_time_are_not_looked_at(self):
-        node = real(FROZEN, answer_s=0.4, detects=True)
+        node = real(FROZEN, answer_s=0.4, detects_domains=True)
         found = watched(node, stream(12.0), np.arange(0, 13, 4.0))
         assert sum(found["frames.processed"]) == 12  # every second frame of 24: 0.8 s a frame, 0.5 s between frames
 
@@ -87,18 +87,18 @@ class TestConsequences:
             self.domain = next(numbers)
             return self.domain
 
-        monkeypatch.setattr(DomainCounter, "see", see)
+        monkeypatch.setattr(DomainCounter, "add_batch", see)
 
     @pytest.mark.slow
     def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):
         steps = member("tent", stream_batch=6, predict_on="frame", training_runs="concurrent", episodic=True)
-        told, detected = real(steps, answer_s=0.1), real(steps, answer_s=0.1, detects=True)
+        told, detected = real(steps, answer_s=0.1), real(steps, answer_s=0.1, detects_domains=True)
         ends = [watched(node, stream(12.0), np.arange(0, 13, 4.0)) for node in (told, detected)]
         assert len(ends[0]["adaptations.version"]) == 4
         assert len(ends[1]["adaptations.version"]) == 3  # frames 12 to 15 were pooled for a domain that had ended
 
     def test_what_it_notices_tells_the_detected_domain(self, turns):
-        node, frames = real(FROZEN, answer_s=0.05, uses_statistics=True, detects=True), stream(12.0)
+        node, frames = real(FROZEN, answer_s=0.05, uses_statistics=True, detects_domains=True), stream(12.0)
         notes = []
         for start in (0.0, 4.0, 8.0):
             part = frames[(frames.times_s >= start) & (frames.times_s < start + 4)]

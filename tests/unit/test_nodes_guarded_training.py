@@ -151,8 +151,8 @@ REASONS = {
     "endless": "did not end within 0.3 s",
     "type": "returned NoneType",
     "loss": "not finite (1, inf)",
-    "answers": "1 answers to 4 frames",
-    "work": "work is None",
+    "answers": "1 predictions for 4 frames",
+    "work": "passes is None",
     "weights": "weights or buffers that are not finite",
 }
 

@@ -167,5 +167,5 @@ class TestOddCases:
         blank = np.zeros((2, HEIGHT, WIDTH), np.uint8)
         monkeypatch.setattr("stream_factory.Steps.predict", lambda *given: Predicted(blank, given[2]))
         found = watched(application(steps()), stream(2.0), (0.0, 2.0))
-        assert "2 answers to 1 frames" in found["adaptations.skipped"][0]
+        assert "2 predictions for 1 frames" in found["adaptations.skipped"][0]
         assert missed(found) == []

@@ -135,7 +135,7 @@ class TestByHand:
             assert skips[name] == idle[name], name
 
     def test_a_lesson_that_is_too_long_for_the_device_is_broken_off(self):
-        found = watched(application(steps(), learn_limit_s=0.13), stream(2.5), (0.0, 2.5))
+        found = watched(application(steps(), training_batch_limit_s=0.13), stream(2.5), (0.0, 2.5))
         assert found["adaptations.isolated_s"] == pytest.approx([0.13])
         assert found["adaptations.energy_j"] == pytest.approx([0.2 * LESSON_J])
         assert found["frames.version"] == [0] * 5

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
-from driftlab.platform.world.machine import done_s, taken_s
+from driftlab.platform.world.processor import task_duration_s, task_end_s
 
 STEP_S = 1 / 64
 SHARES = [0.0, 0.25, 0.5, 1.0]
@@ -43,7 +43,7 @@ def simulated(start_s: float, alone_s: float, share_at) -> float:
 def test_the_time_that_a_work_takes(course, start, alone):
     start_s, alone_s = start * STEP_S, alone * STEP_S / 3
     wanted = simulated(start_s, alone_s, lambda now_s: at(course, now_s))
-    assert done_s(start_s, alone_s, course) == pytest.approx(wanted, abs=1e-9)
+    assert task_end_s(start_s, alone_s, course) == pytest.approx(wanted, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -111,4 +111,4 @@ def test_what_a_lesson_depends_on_is_not_forgotten():
 
 
 def test_a_share_that_never_comes_back():
-    assert taken_s(0.5, 1.0, ((0.0, 1.0), (1.0, 0.0))) == math.inf
+    assert task_duration_s(0.5, 1.0, ((0.0, 1.0), (1.0, 0.0))) == math.inf

@@ -40,7 +40,7 @@ def followed(tracker: Tracker, seen: Frames) -> np.ndarray:
     """Let a tracker see frames and follow each of them; what is predicted is always 7."""
     found = []
     for time_s, image in zip(seen.times_s.tolist(), seen.images, strict=True):
-        tracker.see(time_s, image)
+        tracker.add_frame(time_s, image)
         found.append(tracker.follow(time_s, np.full((HEIGHT, WIDTH), 7, np.uint8))[0])
     return np.stack(found)
 

@@ -172,7 +172,7 @@ class TestRowsThatVary:
             ),
             (
                 {"name": "a-{batch}", "vary": {"adaptation.batch": [2], "scaling.batch": [2]}, "scaling": "nested"},
-                ["vary has 2 keys 'batch', which a name cannot tell apart"],
+                ["vary has 2 keys 'batch', which the placeholders of a name cannot distinguish"],
             ),
             (
                 {"name": "a-{keep_ratios}", "vary": {"scaling.keep_ratios": [[0.5], [0.6]]}, "scaling": "nested"},
@@ -245,8 +245,8 @@ class TestMeaning:
         [
             ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
             ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
-            ({"params": {"seed": 3, "fps": 1}}, "params holds fps, seed; such settings stand beside params"),
-            ({"duration_s": None}, "1e+07; only a file has a length of its own"),
+            ({"params": {"seed": 3, "fps": 1}}, "params holds fps, seed; write such settings next to params"),
+            ({"duration_s": None}, "1e+07; only a file has a fixed length"),
             ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
         ],
     )

@@ -42,7 +42,7 @@ def test_a_scheduler_gives_more_rounds_to_the_session_with_more_gain(tmp_path, g
     ready = sessions(tmp_path, "ams+joint")
     assert all(session.weighs for session in ready)
     for session, gain in zip(ready, gains, strict=True):
-        session.app.learner.gained = RoundGain(session.now_s(), 10.0, 1.0, 0.6, gain)
+        session.app.learner.last_gain = RoundGain(session.now_s(), 10.0, 1.0, 0.6, gain)
         session._clock = (session._clock[0] + 10.0, session._clock[1])
     queue = FairQueue()
     rounds = Counter(ready.index(queue.next_of(ready)) for _ in range(20))

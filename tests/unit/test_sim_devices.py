@@ -23,7 +23,7 @@ from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.scheduling.base import WINDOW_ONLY, Allocation, Grant, SchedulerInput, Scheduling
 from driftlab.platform.sim.device import AppShare, DeviceSim
 from driftlab.platform.sim.inline import InlineBackend
-from driftlab.platform.sim.setting import App, Device, StreamSpec
+from driftlab.platform.sim.setting import AppSpec, Device, StreamSpec
 from driftlab.platform.world import hardware, link
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
@@ -58,7 +58,7 @@ def granted(*given: tuple[float, int | None], notes: tuple[str, ...] = ("", ""),
 def host(
     asked: Scheduling, *names: str, events: tuple[Event, ...] | None = None, nested: bool = False, **more: Any
 ) -> DeviceSim:
-    apps = tuple(App(AppGoals(name, priority=2.0), STREAM) for name in names)
+    apps = tuple(AppSpec(AppGoals(name, priority=2.0), STREAM) for name in names)
     spec = Device("d", hardware.find("phone-hi"), link.LINKS["lte"], apps, events)
     variants = more.get("variants", VARIANTS)
     networks = SimpleNamespace(student=SimpleNamespace(cost=COST), variants=lambda hardware: variants)
@@ -159,9 +159,9 @@ class TestLearning:
         window(device, 0.0)
         clock = device.runner.clock
         clock.run(until=2.0)
-        work = device.machine.enter("a/learn")
+        work = device.processor.enter("a/training")
         clock.run(until=4.0)
-        device.machine.leave(work)
+        device.processor.leave(work)
         device.close(5.0 if clock.run(until=5.0) is None else 0.0)
         return [(one.inference_share, one.training_share or None, length_s) for one, length_s in device.closed]
 
@@ -175,7 +175,7 @@ class TestLearning:
         device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
         assert (one.inference_share, one.training_share) == (0.4, 0.4)
-        assert [device.machine.share_schedule(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [
+        assert [device.processor.share_schedule(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [
             ((0.0, 0.4),)
         ] * 2
 

@@ -139,7 +139,7 @@ class TestEstimator:
         network = scaling.select(family, Budget(variant=0))
         state, source = member.prepare(network, pack), scaling.source(family)
         first, state = member.estimate(source, state, self.batch(), Phase(2))
-        assert first.work == Passes((12,)) and first.phase.backward == (12, 12)
+        assert first.passes == Passes((12,)) and first.phase_passes.backward == (12, 12)
         assert 0 < first.sizes[0] < first.sizes[1] < 1
         assert all(0 <= one <= 1 for one in (*first.before, *first.after))
         again = member.estimate(source, state, self.batch(), Phase(2))[0]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_factory import Given, Scripted, begin, begin_real, rows
-from machine_factory import job, seconds, told
+from processor_factory import job, seconds, told
 
 from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.core.registry import Member
@@ -29,7 +29,7 @@ from driftlab.platform.scheduling.base import (
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.load import Load, LoadStep, speed_of
-from driftlab.platform.world.machine import done_s
+from driftlab.platform.world.processor import task_end_s
 
 VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.1 * i, 100 * (i + 1), 0.1 * (i + 1), 0.5) for i in range(4))
 STEP = Load("step", (LoadStep(0.0, 0.0), LoadStep(12.25, 0.5, 0.25)))  # at full speed, then at 0.55
@@ -49,40 +49,40 @@ def loaded(loop: Runner, load: Load) -> Runner:
     changes=st.lists(st.tuples(st.floats(0.01, 9), st.sampled_from([0.1, 0.5, 1.0]), st.booleans()), max_size=8),
 )
 def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float, changes: list[Any]):
-    clock, machine, policy = told(a=0.5)
+    clock, processor, policy = told(a=0.5)
     ends: dict[str, float] = {}
-    clock.process(job(machine, "a", [seconds(alone_s)], ends))
+    clock.process(job(processor, "a", [seconds(alone_s)], ends))
 
     def change():
         for after_s, value, slows in changes:
             yield clock.timeout(after_s)
             if slows:
-                machine.set_speed(value)
-            policy.changed(machine, a=value)
+                processor.set_speed(value)
+            policy.changed(processor, a=value)
 
     clock.process(change())
     clock.run(until=1e4)
-    course = machine.share_schedule("a", 0, 1e4)
+    course = processor.share_schedule("a", 0, 1e4)
     stops = [*(time_s for time_s, _ in course[1:]), clock.now]
     done = sum((stop_s - start_s) * pace for (start_s, pace), stop_s in zip(course, stops, strict=True))
-    assert done_s(0, alone_s, course) == pytest.approx(ends["a"])
+    assert task_end_s(0, alone_s, course) == pytest.approx(ends["a"])
     assert done == pytest.approx(alone_s, abs=1e-9)
 
 
 def test_share_and_speed_that_change_at_the_end_of_a_need_wake_no_one_who_has_gone_on():
-    clock, machine, policy = told(a=0.5)
+    clock, processor, policy = told(a=0.5)
     ends: dict[str, float] = {}
 
     def work():
-        yield from job(machine, "a", [seconds(1.0)], ends)
+        yield from job(processor, "a", [seconds(1.0)], ends)
         yield clock.timeout(5.0)
         ends["after"] = clock.now
 
     def change():
         yield clock.timeout(2.0)
-        machine.set_speed(0.5)
-        policy.changed(machine, a=1.0)
-        machine.set_speed(0.25)
+        processor.set_speed(0.5)
+        policy.changed(processor, a=1.0)
+        processor.set_speed(0.25)
 
     clock.process(change())
     clock.process(work())

@@ -34,8 +34,8 @@ from driftlab.platform.core.systems import System
 from driftlab.platform.scaling.base import single_profile
 from driftlab.platform.sim.runner import Runner
 from driftlab.platform.sim.setting import (
-    App,
     AppNetworks,
+    AppSpec,
     BuiltNetwork,
     Cell,
     Device,
@@ -285,7 +285,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
             system,
             "w",
             "f",
-            (Device("d", hardware.find("laptop"), lossy, (App(AppGoals("segmentation"), streams[0]),)),),
+            (Device("d", hardware.find("laptop"), lossy, (AppSpec(AppGoals("segmentation"), streams[0]),)),),
             seed,
             30.0,
         )

@@ -26,7 +26,7 @@ from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.sim.setting import TrainingSite
 from driftlab.platform.world.apps import AppGoals, Event
 from driftlab.platform.world.clock import make_clock
-from driftlab.platform.world.machine import Processor
+from driftlab.platform.world.processor import Processor
 
 DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
 SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
@@ -114,14 +114,14 @@ class TestEngines:
 
     def lengths(self, name: str) -> list[float]:
         site = TrainingSite(self.FED, None, None)
-        need = site.learn(COST, Passes((4,) * 10, (4,) * 10))
+        need = site.training_cost(COST, Passes((4,) * 10, (4,) * 10))
         assert dict(need.seconds) == {
             "accelerator": pytest.approx(0, abs=1e-6),
             "storage": pytest.approx(2.0),
             "cpu": pytest.approx(2.0),
         }
         clock = make_clock("virtual")
-        machine, ended = Processor(clock, lambda machine, reason: shares), []
+        processor, ended = Processor(clock, lambda processor, reason: shares), []
         member = Member("scheduling", name).make()
         ways = (TrainingConfig("10 steps", need),)
         demands = tuple(Demand(app, 1.0, (), learning=TrainingOffer("offered", ways)) for app in "ab")
@@ -131,12 +131,12 @@ class TestEngines:
             for demand, grant in zip(demands, grants, strict=True)
         ]
         groups = interleaved(given)
-        shares = {f"{one.demand.app}/learn": groups.get(one.demand.app, one.training_share) for one in given}
+        shares = {f"{one.demand.app}/training": groups.get(one.demand.app, one.training_share) for one in given}
 
         def learn(app: str) -> Any:
-            with machine.entered(f"{app}/learn") as work:
+            with processor.entered(f"{app}/training") as work:
                 yield work.granted
-                yield from machine.do(work, need)
+                yield from processor.run_job(work, need)
             ended.append(clock.now)
 
         for app in "ab":

@@ -366,24 +366,24 @@ class Faulty(Adaptation):
         return replace(good, losses=(1.0, float("nan")))
 
     def no_work(self, model: Any, good: Adapted) -> Adapted:
-        return replace(good, work=None)
+        return replace(good, passes=None)
 
     def negative(self, model: Any, good: Adapted) -> Adapted:
-        return replace(good, work=Passes((-1,), (1,)))
+        return replace(good, passes=Passes((-1,), (1,)))
 
     def endless(self, model: Any, good: Adapted) -> Adapted:
         while True:
             pass
 
     def very_long(self, model: Any, good: Adapted) -> Adapted:
-        return replace(good, work=Passes((10**14,), (10**14,)))  # years on any device
+        return replace(good, passes=Passes((10**14,), (10**14,)))  # years on any device
 
 
 FAULTS = {
     "raises": "ValueError: no such thing",
     "nan_weights": "not finite",
     "nan_loss": "a loss is not finite",
-    "no_work": "work is None",
+    "no_work": "passes is None",
     "negative": "at least one frame",
     "endless": "did not end within 0.5 s",
     "very_long": "1 s are allowed",
@@ -395,7 +395,7 @@ class TestFaultyMembers:
     @pytest.mark.slow
     def test_on_the_stream_the_lesson_s_row_says_why_and_the_device_goes_on(self, how):
         member = Given(Faulty(how, stream_batch=5), "shot")
-        loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, learn_limit_s=1.0)
+        loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, training_batch_limit_s=1.0)
         skipped = [row["skipped"] for row in rows(loop, "adaptations")]
         assert FAULTS[how] in skipped[1]
         assert skipped[0] is None

@@ -11,6 +11,7 @@ from imports_factory import loaded_by
 from driftlab.datasets.catalogue import WORKLOADS, find_workload, open_stream
 from driftlab.datasets.script import Script, draw_script
 from driftlab.datasets.sheet import PALETTE, contact_sheet, save_png
+from driftlab.datasets.streets.look import blend_appearance, draw_look
 from driftlab.datasets.streets.presets import CAR, CLASSES, PERSON, PRESETS
 from driftlab.datasets.streets.travel import Travel
 from driftlab.errors import DataError, RequestError
@@ -134,6 +135,19 @@ def test_rounds_of_visits_move_on_and_come_back():
     script = Script(starts_s=(0.0, 2.0, 3.0), scenes=(0, 1, 0), round_s=5.0, fresh=1)
     assert [script.scene_at(float(second)) for second in range(11)] == [0, 0, 1, 0, 0, 1, 1, 2, 1, 1, 2]
     assert script.changes_s(11.0) == (2.0, 3.0, 5.0, 7.0, 8.0, 10.0)
+
+
+def test_a_drifting_look_moves_steadily_and_without_a_jump():
+    rng = np.random.default_rng(0)
+    first, second = draw_look(rng), draw_look(rng)
+    half = blend_appearance(first, second, 0.5)
+    assert np.allclose(half.colours, (first.colours + second.colours) / 2)
+    assert half.gain == pytest.approx((first.gain + second.gain) / 2)
+    stream = street("drift", duration_s=300)
+    look = stream._draw_scene(0).look
+    before, at, after = (stream._look(look, time_s).colours for time_s in (59.9, 60.0, 60.1))
+    assert np.abs(at - before).max() < 0.01 and np.abs(after - at).max() < 0.01
+    assert np.abs(stream._look(look, 0.0).colours - at).mean() > 0.05
 
 
 @pytest.mark.slow

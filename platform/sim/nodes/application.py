@@ -34,7 +34,7 @@ from driftlab.platform.sim.setting import AppNodeConfig
 from driftlab.platform.streaming.wire import channel_mask, delta
 from driftlab.platform.world.cost import flow_cost, inference_j, inference_s
 from driftlab.platform.world.link import MessageDamage, damaged
-from driftlab.platform.world.machine import ShareSchedule
+from driftlab.platform.world.processor import ShareSchedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +58,11 @@ class AppNode:
         self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
         self._observer = StreamObserver(self._task) if spec.uses_statistics else None
         self._tracker = Tracker(self._task, chained=spec.chained)
-        self._work_s = 0.0  # of the newest answer, alone on the machine
+        self._inference_s = 0.0  # of the newest inference, isolated
         self._newest: FrameResult | None = None  # the frame that the model runs on, or ran on last
         self._adapter: OnlineAdapter | None = None  # if it learns on the stream
-        self._detector: DomainDetector | None = None  # if it finds out by itself where domains begin
-        self._built = state.NO_BUFFERS  # of the current network, before any learning
+        self._detector: DomainDetector | None = None  # if it detects domain boundaries
+        self._built = state.NO_BUFFERS  # of the current network, before any training
         # By variant and number of weights: one that is cut for samples has other channels each time. Counting is slow.
         self._costs: dict[tuple[int | None, int], ModelCost] = {(None, spec.cost.parameters): spec.cost}
         self._at_exits: dict[int, tuple[float, float]] = {}  # time and energy of a frame by the exit at which it leaves
@@ -78,7 +78,7 @@ class AppNode:
         moved = state.changed_buffers(self._built, state.read_buffers(self._model))
         self._family = self._scaling.absorb(self._family, self._model)
         if self._adapter is not None:
-            self._adapter.break_off(self._timeline.until_s, "broken off: another network runs")
+            self._adapter.cancel_training(self._timeline.until_s, "broken off: another network runs")
         self._run(Budget(variant=variant), newest.number)
         if moved:  # they may have been carried over: the original buffers of this network are then unknown
             self._built = state.NO_BUFFERS
@@ -95,7 +95,7 @@ class AppNode:
         except WireError as error:
             return Reply(Applied(newest.number, accepted=False, reason=str(error)))
         now = State(changed.vector, changed.buffers)
-        if newest.since_s >= arrive_s:  # no frame will be answered with it
+        if newest.since_s >= arrive_s:  # no frame will be predicted with it
             self._versions.pop()
         self._versions.append(Version(changed.version, arrive_s, now))
         if kept is not None:
@@ -103,7 +103,7 @@ class AppNode:
             state.write(network, now)
             self._family = self._scaling.absorb(family, network)
         if self._observer is not None:
-            self._observer.learned()
+            self._observer.renew_reference()
         return Reply(Applied(changed.version, accepted=True))
 
     def run_stream(
@@ -112,26 +112,26 @@ class AppNode:
         labels: TaskLabels | None,
         until_s: float,
         inference_share: ShareSchedule,
-        beside: ShareSchedule = (),
+        concurrent_share: ShareSchedule = (),
     ) -> Reply:
-        """Run the model over the frames until a time, at the shares that the machine gave meanwhile.
+        """Run the model over the frames until a time, at the shares of the processor meanwhile.
 
         `labels` is the truth, if given; else the frames carry it. A row is returned by the first call that ends after
-        its answer is ready.
+        its prediction is ready.
         """
-        results = self._run_frames(frames, labels, until_s, inference_share, beside)
+        results = self._run_frames(frames, labels, until_s, inference_share, concurrent_share)
         reply = self._results.collect_rows()
-        if not self._spec.tells_confidence:
+        if not self._spec.reports_confidence:
             return reply
         return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
 
     def run_frames(self, frames: Frames, until_s: float, inference_share: ShareSchedule) -> Reply:
-        """Do as `watch` but for the rows and scores, which `tell` returns once the answer was used."""
+        """Run the model as `run_stream` does; `collect_rows` returns the rows once predictions are used."""
         self._run_frames(frames, None, until_s, inference_share, ())
         return Reply()
 
     def collect_rows(self) -> Reply:
-        """Return the rows of the frames whose answers are ready."""
+        """Return the rows of the frames whose predictions are ready."""
         return self._results.collect_rows()
 
     def _run_frames(
@@ -140,14 +140,14 @@ class AppNode:
         labels: TaskLabels | None,
         until_s: float,
         inference_share: ShareSchedule,
-        beside: ShareSchedule,
+        concurrent_share: ShareSchedule,
     ) -> Sequence[FrameResult]:
         truth = self._task.truth(frames) if labels is None else labels
-        self._timeline.extend(until_s, inference_share, beside)
+        self._timeline.extend(until_s, inference_share, concurrent_share)
         self._settle(until_s)
         results = self._results.add(frames, truth)
         if self._adapter is not None:
-            self._adapter.follow(results)
+            self._adapter.run(results)
         elif self._spec.tracks:
             self._track(results)
         else:
@@ -168,11 +168,11 @@ class AppNode:
         return Reply(Applied(self._versions[-1].number, accepted=True, unlisted_labels=unlisted))
 
     def predict_images(self, images: npt.NDArray[np.uint8]) -> Reply:
-        """Predict images outside the stream with the newest version, which the receipt names."""
+        """Predict images outside the stream with the newest version, whose number is in the reply."""
         newest = self._versions[-1]
         self._use(newest)
-        answers = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
-        return Reply(Applied(newest.number, accepted=True), payload=answers)
+        predictions = predict(self._model, images, task=self._task, device=self._spec.student.torch_device)
+        return Reply(Applied(newest.number, accepted=True), payload=predictions)
 
     @property
     def version(self) -> int:
@@ -180,9 +180,9 @@ class AppNode:
         return self._versions[-1].number
 
     @property
-    def work_s(self) -> float:
-        """Return the time of the newest answer alone on the device's machine, as its profile says."""
-        return self._work_s
+    def inference_s(self) -> float:
+        """Return the isolated time of the newest inference on the device, by its hardware profile."""
+        return self._inference_s
 
     def stream_statistics(self) -> Reply:
         """Summarise the frames since the last call."""
@@ -226,8 +226,8 @@ class AppNode:
         if key not in self._costs:
             self._costs[key] = count_cost(self._model, self._spec.student.height, self._spec.student.width)
         self._cost = self._costs[key]
-        self._alone_s, self._alone_j = self._price(self._cost)
-        if self._spec.detects and self._detector is None:  # of the network as built, whichever runs later
+        self._frame_s, self._frame_j = self._price(self._cost)
+        if self._spec.detects_domains and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
         if self._adaptation.stream_batch:
             self._prepare_adapter(budget)
@@ -236,7 +236,7 @@ class AppNode:
 
     @cached_property
     def _as_built(self) -> Any:
-        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        """Return a second family that is never trained; restoring it for every switch takes long."""
         return networks.family_of(self._spec.student, self._scaling, self._weights)
 
     def _prepare_adapter(self, budget: Budget) -> None:
@@ -250,17 +250,20 @@ class AppNode:
         self._adapter = OnlineAdapter(self._adaptation, self._model, memory, self._cost, self._results, self._timeline)
         self._adapter.detector = self._detector
         if before is not None:
-            self._adapter.go_on(before)
+            self._adapter.continue_from(before)
 
     def _run_inference(self, results: Sequence[FrameResult]) -> None:
         """Choose the frames for which there is time, and predict them version by version."""
-        look_s = 0.0 if self._detector is None else self._detector.need.isolated_s
+        detection_s = 0.0 if self._detector is None else self._detector.frame_cost.isolated_s
         since = np.array([version.since_s for version in self._versions])
         places = np.searchsorted(since, [result.time_s for result in results], side="right") - 1
-        works, known = self._works(results, places)
-        begun = [self._begin(result, alone_s + look_s) for result, (alone_s, _) in zip(results, works, strict=True)]
-        chosen = [result for result, own in zip(results, begun, strict=True) if own]
-        self._results.spend("inference", fsum(joules for (_, joules), own in zip(works, begun, strict=True) if own))
+        costs, predicted = self._frame_costs(results, places)
+        starts = [
+            self._begin(result, isolated_s + detection_s)
+            for result, (isolated_s, _) in zip(results, costs, strict=True)
+        ]
+        chosen = [result for result, own in zip(results, starts, strict=True) if own]
+        self._results.spend("inference", fsum(joules for (_, joules), own in zip(costs, starts, strict=True) if own))
         self._detect(chosen)
         for place, result in zip(places, results, strict=True):
             result.version = self._versions[place].number
@@ -268,100 +271,102 @@ class AppNode:
             mine = [result for at, result in zip(places, results, strict=True) if at == place and result.processed]
             if mine:
                 self._use(self._versions[place])
-                answers = [known[result.time_s] for result in mine] if known else self._predict(mine)
-                for result, answer in zip(mine, answers, strict=True):
-                    result.answer = answer
+                predictions = [predicted[result.time_s] for result in mine] if predicted else self._predict(mine)
+                for result, answer in zip(mine, predictions, strict=True):
+                    result.prediction = answer
         self._versions = self._versions[int(places[-1]) :] if len(places) else self._versions
         if self._observer is not None:
             self._observer.add(results)
 
-    def _works(
+    def _frame_costs(
         self, results: Sequence[FrameResult], places: npt.NDArray[np.intp]
     ) -> tuple[list[tuple[float, float]], dict[float, TaskLabel]]:
-        """Return time and energy of each frame's answer alone on the machine, by the exit at which it would leave.
+        """Return isolated time and energy of each frame by its exit, and the predictions by time.
 
-        To know the exits takes the answers, which are returned as well, by time; without exits there are none yet.
+        Only a network with exits has predicted the frames already; for others there are no predictions yet.
         """
-        known: dict[float, TaskLabel] = {}
+        predicted: dict[float, TaskLabel] = {}
         if not isinstance(self._model, EarlyExitNetwork):
-            return [(self._alone_s, self._alone_j)] * len(results), known
-        works: list[tuple[float, float]] = []
+            return [(self._frame_s, self._frame_j)] * len(results), predicted
+        costs: list[tuple[float, float]] = []
         for place in np.unique(places):
             self._use(self._versions[place])
             mine = [result for at, result in zip(places, results, strict=True) if at == place]
-            answers, paid = self._predict_priced(mine)
-            known |= {result.time_s: answer for result, answer in zip(mine, answers, strict=True)}
-            works += paid
-        return works, known
+            predictions, priced = self._predict_priced(mine)
+            predicted |= {result.time_s: answer for result, answer in zip(mine, predictions, strict=True)}
+            costs += priced
+        return costs, predicted
 
     def _predict_priced(self, results: Sequence[FrameResult]) -> tuple[TaskLabels, list[tuple[float, float]]]:
-        """Predict frames, and return time and energy of each, by the exit at which it leaves where there are any."""
+        """Predict frames, and return time and energy of each, by its exit where there are exits."""
         with record_exits(self._model) as exits:
-            answers = self._predict(results)
+            predictions = self._predict(results)
         for exit_ in set(exits) - self._at_exits.keys():
             self._at_exits[exit_] = self._price(reached_cost(self._cost, [exit_]))
-        return answers, [self._at_exits[exit_] for exit_ in exits] or [(self._alone_s, self._alone_j)] * len(results)
+        return predictions, [self._at_exits[exit_] for exit_ in exits] or [(self._frame_s, self._frame_j)] * len(
+            results
+        )
 
     def _price(self, cost: ModelCost) -> tuple[float, float]:
-        """Return time and energy of one frame alone on the machine."""
+        """Return isolated time and energy of one frame."""
         return inference_s(cost, self._spec.hardware), inference_j(cost, self._spec.hardware)
 
     def _detect(self, chosen: Sequence[FrameResult]) -> None:
-        """Pass frames to the detector, and pay for it."""
+        """Pass frames to the detector, which charges its cost."""
         if self._detector is not None:
             for result in chosen:
-                self._detector.look(result, self._results)
+                self._detector.add_frame(result, self._results)
 
     def _track(self, results: Sequence[FrameResult]) -> None:
-        """Answer frame by frame, warping labels from the server; the flow takes time."""
+        """Predict frame by frame by warping labels from the server; computing the flow takes time."""
         flow = flow_cost(self._spec.student.height, self._spec.student.width, self._spec.hardware)
         for result in results:
-            self._tracker.see(result.time_s, result.image)
+            self._tracker.add_frame(result.time_s, result.image)
             if not self._free(result):
                 continue
-            (predicted,), ((alone_s, alone_j),) = self._predict_priced([result])
-            result.answer, flows = self._tracker.follow(result.time_s, predicted)
-            self._begin(result, alone_s + flows * flow.isolated_s)
-            self._results.spend("inference", alone_j)
+            (predicted,), ((frame_s, frame_j),) = self._predict_priced([result])
+            result.prediction, flows = self._tracker.follow(result.time_s, predicted)
+            self._begin(result, frame_s + flows * flow.isolated_s)
+            self._results.spend("inference", frame_j)
             self._results.spend("tracking", flows * flow.joules)
 
     def _free(self, result: FrameResult) -> bool:
-        """Return whether the previous answer is ready when a frame is shown."""
+        """Return whether the previous inference has ended when a frame is shown."""
         newest = self._newest
         return newest is None or result.time_s >= newest.time_s + newest.latency_s - 1e-9
 
-    def _begin(self, result: FrameResult, alone_s: float) -> bool:
-        """Start the model on a frame if it is free; a frame that comes while it is busy is skipped."""
+    def _begin(self, result: FrameResult, isolated_s: float) -> bool:
+        """Start the model on a frame if it is free; a frame that arrives while it is busy is skipped."""
         if not self._free(result):
             return False
         result.processed = result.open = True
-        self._newest, self._work_s = result, alone_s
+        self._newest, self._inference_s = result, isolated_s
         self._settle(self._timeline.until_s)
         return True
 
     def _settle(self, until_s: float) -> None:
-        """Compute when the newest answer is ready, now that the shares until a time are known."""
+        """Compute when the newest inference ends, given the shares until a time."""
         newest = self._newest
         if newest is None or not newest.open or self._adapter is not None:
             return
-        newest.latency_s = newest.busy_s = self._timeline.inference_duration_s(newest.time_s, self._work_s)
+        newest.latency_s = newest.busy_s = self._timeline.inference_duration_s(newest.time_s, self._inference_s)
         newest.open = newest.time_s + newest.latency_s > until_s
         if newest.open and until_s == float("inf"):  # no share will ever come
             newest.open = newest.processed = False
-            newest.latency_s, newest.busy_s, newest.answer = float("nan"), 0.0, None
+            newest.latency_s, newest.busy_s, newest.prediction = float("nan"), 0.0, None
 
     def _since_s(self) -> float:
-        """Return the start of the oldest unfinished task, lessons aside."""
+        """Return the start of the oldest unfinished inference."""
         if self._adapter is not None:
             return self._adapter.since_s
         return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
 
     def _confidence(self, results: Sequence[FrameResult]) -> float | None:
-        """Return the mean confidence of the newest answered frames; predicting them was paid already."""
-        answered = [result.image for result in results if result.processed]
-        if not answered:
+        """Return the mean confidence of the newest predicted frames; their inference was charged already."""
+        predicted = [result.image for result in results if result.processed]
+        if not predicted:
             return None
-        return mean_confidence(self._model, np.stack(answered[-MAX_FRAMES:]), self._task)
+        return mean_confidence(self._model, np.stack(predicted[-MAX_FRAMES:]), self._task)
 
     def _use(self, version: Version) -> None:
         if version.number != self._loaded:

@@ -39,7 +39,7 @@ class CameraNode:
         self._sent: dict[tuple[float, ...], Frames] = {}  # the newest two samples, whose truth an oracle may request
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Drop streams and cached frames: a restored device opens its streams anew."""
+        """Drop streams and cached frames: a restored device opens its streams again."""
         return {"_spec": self._spec, "_streams": {}, "_sent": {}}
 
     def _open(self, scale: int) -> Stream:
@@ -58,7 +58,7 @@ class CameraNode:
         return Reply(Captured(len(frames), stream.has_truth), payload=frames)
 
     def upload(self, sampling: Sampling) -> Reply:
-        """Encode the sampled frames; the payload is what the link carries, to the byte."""
+        """Encode the sampled frames; the payload has exactly the bytes that the link carries."""
         shown = self._sampled(sampling.times_s, sampling.scale)
         started = time.perf_counter()
         packed = pack(shown.images, sampling.codec)
@@ -80,6 +80,6 @@ class CameraNode:
     def _sampled(self, times_s: Sequence[float], scale: int = 1) -> Frames:
         """Draw frames; those of the student's size are kept until their truth is requested, or two others are."""
         frames = self._stream(scale).at(np.asarray(times_s, dtype=np.float64))
-        if scale == 1:  # the next samples may be asked for before the truth of these is
+        if scale == 1:  # the next samples may be requested before the truth of these
             self._sent = dict([*self._sent.items(), (tuple(times_s), frames)][-2:])
         return frames

@@ -1,4 +1,4 @@
-"""The networks that a learner has stored after its phases, and the ones that suit its samples (the zoo of RECL)."""
+"""The networks that a learner stores after its phases, ranked for new samples (RECL's model zoo)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ExpertStore:
         return [SOURCE, *self._zoo.rank(self._signature)]
 
     def begin(self, number: int) -> state.State:
-        """Return a stored network, and note that it was selected."""
+        """Return a stored network, and record that it was selected."""
         self._zoo = self._zoo.select(number)
         return self._stored[number]
 

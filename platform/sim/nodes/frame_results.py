@@ -45,7 +45,7 @@ class Scorer:
     def score(self, times_s: Floats, predicted: TaskLabels, truth: TaskLabels) -> Scores:
         """Score frames that follow those scored before."""
         counts = self.task.counts(predicted, truth, self.classes)
-        before = self._remember(times_s, counts)
+        before = self._append(times_s, counts)
         assert self._counts is not None
         return Scores(
             frame=self.task.score(counts),
@@ -55,7 +55,7 @@ class Scorer:
             by_class=self.task.by_class(counts, predicted, truth, self.classes),
         )
 
-    def _remember(self, times_s: Floats, counts: Counts) -> int:
+    def _append(self, times_s: Floats, counts: Counts) -> int:
         """Append counts, drop those that no later window needs, and return the number of earlier frames."""
         if self._counts is None:
             self._times_s, self._counts = times_s, counts
@@ -78,8 +78,8 @@ class FrameResult:
     processed: bool = False
     latency_s: float = float("nan")
     busy_s: float = 0.0  # model time on it, and on the batch that it completed
-    answer: TaskLabel | None = None  # None: the previous one remains
-    open: bool = False  # its answer or latency is not known yet
+    prediction: TaskLabel | None = None  # None: the previous one remains
+    open: bool = False  # its prediction or latency is not computed yet
 
 
 @dataclass
@@ -92,10 +92,10 @@ class FrameResults:
     waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
     last: TaskLabel | None = None
-    busy_s: float = 0.0  # time of lessons instead of answers since the last call
+    busy_s: float = 0.0  # time of training instead of inference since the last call
     joules: dict[str, float] = field(default_factory=dict)
-    lessons: list[Columns] = field(default_factory=list)  # rows of the adaptations table
-    memory_bytes: int = 0  # peak memory of a lesson
+    adaptation_rows: list[Columns] = field(default_factory=list)  # rows of the adaptations table
+    memory_bytes: int = 0  # peak memory of training
 
     def add(self, frames: Frames, truth: TaskLabels | None) -> list[FrameResult]:
         """Add frames, and return them one by one."""
@@ -113,38 +113,38 @@ class FrameResults:
         stop = next((index for index, result in enumerate(self.waiting) if result.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
         rows: dict[str, list[Columns]] = {"frames": [], "snapshots": []}
-        shown, lessons = self._shown(settled), self.lessons
-        predicted = self._answers(shown)
+        shown, adaptation_rows = self._shown(settled), self.adaptation_rows
+        predicted = self._predictions(shown)
         scores = self._scores(shown, predicted)
         if settled:
             rows["frames"].append(self._rows(settled, scores))
             rows["snapshots"] += self._snapshots(shown, predicted)
-        if lessons:
-            rows["adaptations"], self.lessons = lessons, []
+        if adaptation_rows:
+            rows["adaptations"], self.adaptation_rows = adaptation_rows, []
         self.reported += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
     def _shown(self, settled: list[FrameResult]) -> list[FrameResult]:
-        """Leave out the frames before the first answer: they have no prediction and no score."""
+        """Leave out the frames before the first prediction: they have no score."""
         if self.last is not None:
             return settled
         return settled[
-            next((index for index, result in enumerate(settled) if result.answer is not None), len(settled)) :
+            next((index for index, result in enumerate(settled) if result.prediction is not None), len(settled)) :
         ]
 
-    def _answers(self, shown: Sequence[FrameResult]) -> TaskLabels:
-        """Stack the answers; a frame without one repeats the previous one."""
-        answers = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
+    def _predictions(self, shown: Sequence[FrameResult]) -> TaskLabels:
+        """Stack the predictions; a frame without one repeats the previous one."""
+        predictions = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
         for index, result in enumerate(shown):
-            if result.answer is not None:
-                answers[index] = result.answer
+            if result.prediction is not None:
+                predictions[index] = result.prediction
             elif self.last is not None:
-                answers[index] = self.last
-            self.last = answers[index]
-        return answers
+                predictions[index] = self.last
+            self.last = predictions[index]
+        return predictions
 
     def _scores(self, shown: Sequence[FrameResult], predicted: TaskLabels) -> Scores | None:
-        """Score answers where the truth is known."""
+        """Score predictions where the truth is available."""
         if not shown or shown[0].truth is None:
             return None
         truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)

@@ -1,4 +1,4 @@
-"""A guarded call of a member's learning: after a failure the network is unchanged and the reason is recorded."""
+"""A guarded call of a member's training: a failure leaves the network unchanged and is recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITED_HERE = ("adapt", "predict")  # verbs of an adaptation whose failure is a
 def adapt_guarded(
     member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float
 ) -> Adapted:
-    """Call a member to learn; if it fails, restore the model and return the previous state with the reason."""
+    """Train a member; if it fails, restore the model and return the previous state and the reason."""
     before = state.read(model)
     try:
         with time_limit(limit_s):
@@ -43,11 +43,13 @@ def adapt_guarded(
     return done
 
 
-def check_predictions(answered: Predicted, batch: Batch) -> Predicted:
-    """Check that there is one answer per frame."""
-    if len(answered.predictions) != len(batch.images):
-        raise RunError(f"it gave {len(answered.predictions)} answers to {len(batch.images)} frames; give one for each")
-    return answered
+def check_predictions(predicted: Predicted, batch: Batch) -> Predicted:
+    """Check that there is one prediction per frame."""
+    if len(predicted.predictions) != len(batch.images):
+        raise RunError(
+            f"it gave {len(predicted.predictions)} predictions for {len(batch.images)} frames; give one for each"
+        )
+    return predicted
 
 
 def _fault(done: Any, model: nn.Module, batch: Batch) -> str:
@@ -55,9 +57,9 @@ def _fault(done: Any, model: nn.Module, batch: Batch) -> str:
     if not isinstance(done, Adapted):
         return f"learning failed: it returned {type(done).__name__}, expected Adapted"
     if done.passes is None and not done.skipped:
-        return "learning failed: it does not say what it computed (work is None)"
+        return "learning failed: it does not return its passes (passes is None)"
     if done.predictions is not None and len(done.predictions) != len(batch.images):
-        return f"learning failed: it gave {len(done.predictions)} answers to {len(batch.images)} frames"
+        return f"learning failed: it gave {len(done.predictions)} predictions for {len(batch.images)} frames"
     if not all(math.isfinite(loss) for loss in done.losses):
         return f"learning failed: a loss is not finite ({', '.join(f'{loss:g}' for loss in done.losses[-3:])})"
     held = state.read(model)

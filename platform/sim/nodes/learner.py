@@ -1,4 +1,4 @@
-"""A learner: a copy of one application's model, its sample buffer, and the updates for the application."""
+"""A learner: a copy of one application's model, its sample buffer, and updates for the application."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class LearnerNode:
         self._run(Budget())
         self._state = self._adaptation.prepare(self._model, pack)
         self._follow_weights()
-        self._alone = False  # whether the next update must stand alone
-        self._experts: experts.ExpertStore | None = None  # stored networks, once they are asked for
-        self._recalled = False  # whether it goes on with a stored network that the application has not got yet
-        self._drafted: ChannelMask | None = None  # that the application has not got yet
-        self._follows = True  # whether the application's family learned all that this one learned
+        self._sends_all = False  # whether the next update must stand alone
+        self._experts: experts.ExpertStore | None = None  # stored networks, from the first recall on
+        self._recalled = False  # whether it continues a stored network that the application has not received yet
+        self._drafted: ChannelMask | None = None  # that the application has not received yet
+        self._follows = True  # whether the application's family has all weights that were trained here
         self._version = 0
         self._phases = 0
         self._times_s = np.empty(0)
@@ -70,7 +70,7 @@ class LearnerNode:
         self._images = np.empty((0, spec.height, spec.width, 3), dtype=np.uint8)
         self._labels = self._task.blank(0, spec.height, spec.width)
         self._newest = self._labels  # the last labels, even when the buffer no longer holds them
-        self._taught = self._adaptation.labels == "teacher"
+        self._uses_labels = self._adaptation.labels == "teacher"
 
     def switch(self, variant: int) -> Reply:
         """Train another network of the family, with the learned weights of this one, like the application.
@@ -84,7 +84,7 @@ class LearnerNode:
         source = networks.network_for(self._scaling, self._as_built, budget)
         self._state = networks.continue_from(self._adaptation, self._model, self._pack_of_source, source, self._state)
         self._follow_weights()
-        self._alone, self._follows = True, False
+        self._sends_all, self._follows = True, False
         self._experts = None  # stored networks have another size
         return Reply()
 
@@ -100,7 +100,7 @@ class LearnerNode:
         """Store samples, and return the φ-scores between consecutive labels, if there are labels.
 
         Samples are stored under their capture times, or all under one `stamp_s`. `detected` is their domain where the
-        device finds it out.
+        device detects domains.
         """
         spec = self._spec
         given = self._task.blank(len(frames), spec.height, spec.width) if labels is None else labels
@@ -113,8 +113,8 @@ class LearnerNode:
         self._times_s = np.concatenate([self._times_s, times_s])
         self._images = np.concatenate([self._images, frames.images])
         self._labels = np.concatenate([self._labels, given])
-        told = self._domain_oracle and frames.scenes[-1] != UNKNOWN_SCENE
-        domain = int(frames.scenes[-1]) if told else detected
+        has_domain = self._domain_oracle and frames.scenes[-1] != UNKNOWN_SCENE
+        domain = int(frames.scenes[-1]) if has_domain else detected
         if domain is not None:
             self._on_domain(domain)
         return Reply(
@@ -135,65 +135,68 @@ class LearnerNode:
         return Reply(len(self._times_s))
 
     def run_trials(self, plan: DownlinkPlan, phases: Sequence[Phase], fresh: bool = True) -> Reply:
-        """Try each way to learn: train a copy on every other sample, and score it on the rest.
+        """Run a trial per configuration: train a copy on every other sample, score it on the rest.
 
         Only `fresh` samples, on which the network was not trained before, count for scores where there are any.
         """
         before = state.read(self._model)
         rest = self._held_out(fresh=fresh, tried=bool(phases))
-        after, works, begins, beside = [], [], [], []
+        after, passes, initial_scores, fixed = [], [], [], []
         for number, phase in enumerate(phases):
             samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), ~rest)
             model, memory, forward = self._trial(phase, samples)
             if phase.variant is not None:
-                begin, looks = self._look(model, rest)
-                begins.append(begin)
-                forward = (*forward, *looks.forward)
+                begin, scoring = self._score(model, rest)
+                initial_scores.append(begin)
+                forward = (*forward, *scoring.forward)
             done = adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s)
-            score, looks = self._look(model, rest)
+            score, scoring = self._score(model, rest)
             state.write(self._model, before)
             after.append(score)
             work = done.passes or Passes()
-            works.append(replace(work, forward=(*forward, *work.forward, *looks.forward)))
-            beside.append(Passes(forward=(*forward, *looks.forward)))
-        score, looks = self._look(self._model, rest)
-        return Reply(TrialScores(score, tuple(after), tuple(works), looks, tuple(begins), tuple(beside)))
+            passes.append(replace(work, forward=(*forward, *work.forward, *scoring.forward)))
+            fixed.append(Passes(forward=(*forward, *scoring.forward)))
+        score, scoring = self._score(self._model, rest)
+        return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
     def recall_expert(self, last: float | None, fall: float) -> Reply:
-        """Score the network on its newest samples; if that fell, go on with a stored one, better by half as much."""
+        """Score the network on its newest samples; if its score fell, continue with a better stored one.
+
+        A stored network must be better by half of the `fall` that triggers the recall.
+        """
         rows = np.flatnonzero(self._held_out(fresh=True, tried=False))[-experts.MAX_SCORED_SAMPLES :]
-        now, looks = self._look(self._model, rows)
+        now, scoring = self._score(self._model, rows)
         if now is None:
-            return Reply(RecallResult(None, None, looks))
+            return Reply(RecallResult(None, None, scoring))
         if self._experts is None:
             self._experts = experts.ExpertStore(self._source(), self._spec.torch_device)
         numbers, before, scores = self._experts.rank(self._images[rows]), state.read(self._model), {}
         if not self._phases or (last is not None and last - now < fall):
-            return Reply(RecallResult(now, None, Passes(forward=looks.forward * 2)))
+            return Reply(RecallResult(now, None, Passes(forward=scoring.forward * 2)))
         for number in numbers:
             state.write(self._model, self._experts.stored(number))
-            scores[number] = self._look(self._model, rows)[0] or 0.0
+            scores[number] = self._score(self._model, rows)[0] or 0.0
         begins = start_from(scores, now, max(MARGIN, fall / 2))
         state.write(self._model, before if begins is None else self._experts.begin(begins))
         if begins is not None:
             self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
-            self._alone = self._recalled = True
-        works = Passes(forward=looks.forward * (2 + len(numbers)))
-        return Reply(RecallResult(now if begins is None else scores[begins], begins, works))
+            self._sends_all = self._recalled = True
+        passes = Passes(forward=scoring.forward * (2 + len(numbers)))
+        return Reply(RecallResult(now if begins is None else scores[begins], begins, passes))
 
     def store_expert(self) -> Reply:
         """Store the network as the newest phase left it; return how many are stored."""
         return Reply(0 if self._experts is None else self._experts.store_expert(self._phases, state.read(self._model)))
 
     def estimate(self, phase: Phase) -> Reply:
-        """Estimate what each network of the family reaches on the samples; None where the adaptation cannot."""
+        """Estimate the accuracy of each network of the family; None if the adaptation has no estimator."""
         samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
-        found, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
-        return Reply(found)
+        estimates, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
+        return Reply(estimates)
 
     @cached_property
     def _as_built(self) -> Any:
-        """Return a second family that learns nothing; restoring it for every switch takes long."""
+        """Return a second family that is never trained; restoring it for every switch takes long."""
         return networks.family_of(self._spec, self._scaling, self._weights)
 
     def _source(self) -> nn.Module:
@@ -213,38 +216,38 @@ class LearnerNode:
         return model, memory, () if chosen is None else chosen.work.forward
 
     def _held_out(self, *, fresh: bool, tried: bool) -> Mask:
-        """Choose the samples for scores: every other one where ways are trained on the rest, else all."""
+        """Choose the samples for scores: every other one where trials train on the rest, else all."""
         unseen = self._times_s > self._trained_until_s
         rows = unseen if fresh and unseen.sum() > 1 else np.ones(len(unseen), dtype=bool)
         if tried or not fresh:
             rows &= np.cumsum(rows) % 2 == 0
         return rows
 
-    def _look(self, model: nn.Module, rows: Mask | npt.NDArray[np.intp]) -> tuple[float | None, Passes]:
+    def _score(self, model: nn.Module, rows: Mask | npt.NDArray[np.intp]) -> tuple[float | None, Passes]:
         """Score a network on some samples; None without labels."""
         rest = self._images[rows]
-        if not self._taught or not len(rest):
+        if not self._uses_labels or not len(rest):
             return None, Passes()
-        answers = predict(model, rest, task=self._task, device=self._spec.torch_device)
-        counts = self._task.counts(answers, self._labels[rows], self._spec.classes)
+        predictions = predict(model, rest, task=self._task, device=self._spec.torch_device)
+        counts = self._task.counts(predictions, self._labels[rows], self._spec.classes)
         return float(np.nan_to_num(self._task.score(counts.sum(axis=0)))), Passes(forward=(len(rest),))
 
     def finish(self) -> Reply:
         """Return a digest of the network and the adaptation's state."""
         return Reply(state.digest_of(state.read(self._model), self._built, self._state))
 
-    def train(self, answer: DownlinkPlan) -> Reply:
+    def train(self, plan: DownlinkPlan) -> Reply:
         """Train one phase on the buffer, and encode the update."""
         started = time.perf_counter()
-        self._drop_before(answer.oldest_s)
-        assert answer.phase is not None
+        self._drop_before(plan.oldest_s)
+        assert plan.phase is not None
         samples = self._samples(rng_for(self._spec.seed, "train", self._phases))
         chosen = self._draft(samples)
-        adapted = self._attempt(samples, answer.phase)
+        adapted = self._adapt(samples, plan.phase)
         self._state, self._phases = adapted.state, self._phases + 1
         self._trained_until_s = max(self._trained_until_s, float(self._times_s.max(initial=-np.inf)))
         skipped = "" if self._recalled else adapted.skipped
-        update = None if skipped and chosen is None else self._pack(answer, adapted.changed)
+        update = None if skipped and chosen is None else self._pack(plan, adapted.changed)
         self._recalled = False
         message = self._message(update)
         facts = Trained(
@@ -258,7 +261,7 @@ class LearnerNode:
             score=adapted.score,
             skipped=skipped,
             host_seconds=time.perf_counter() - started,
-            passes=_work_of(chosen, adapted),
+            passes=_total_passes(chosen, adapted),
         )
         return Reply(facts, payload=message)
 
@@ -286,10 +289,10 @@ class LearnerNode:
         self._budget = budget
         self._model = networks.network_for(self._scaling, self._family, budget)
         self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
-        self._built = state.NO_BUFFERS if self._moved else self._buffers  # before the network learned anything
+        self._built = state.NO_BUFFERS if self._moved else self._buffers  # before any training
 
     def _draft(self, samples: Batch) -> ChannelMask | None:
-        """Cut the network anew for the samples, where networks depend on them."""
+        """Cut the network for the samples again, where networks depend on them."""
         chosen: ChannelMask | None = None
         if len(samples.images):
             chosen = self._scaling.select_channels(self._family, self._budget, samples.images, self._task)
@@ -301,11 +304,11 @@ class LearnerNode:
         self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
         self._follow_weights()
         self._buffers = state.read_buffers(networks.network_for(self._scaling, received, self._budget))
-        self._alone, self._drafted = self._alone or not self._follows, chosen
+        self._sends_all, self._drafted = self._sends_all or not self._follows, chosen
         return chosen
 
     def _message(self, update: delta.Encoded | None) -> bytes | None:
-        """Put the channel mask that the update is for in front of it, and let the family learn what the device has."""
+        """Prepend the draft of an update, and absorb the weights into the family as on the device."""
         if update is None or self._drafted is None:
             return update.data if update else None
         self._family = self._scaling.absorb(self._family, self._model)
@@ -324,23 +327,23 @@ class LearnerNode:
         self._moved = self._moved or bool(state.changed_buffers(self._buffers, now.buffers))
         return now
 
-    def _attempt(self, samples: Batch, phase: Phase) -> Adapted:
+    def _adapt(self, samples: Batch, phase: Phase) -> Adapted:
         return adapt_guarded(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
 
     def _samples(self, rng: np.random.Generator, rows: slice | Mask = slice(None)) -> Batch:
         """Return training samples, with labels if the adaptation uses labels."""
-        labels = self._labels[rows] if self._taught else None
+        labels = self._labels[rows] if self._uses_labels else None
         return Batch(self._images[rows], labels, rng, self._task, self._times_s[rows], self._domain)
 
     def _on_domain(self, domain: int) -> None:
-        """Record the domain of the newest sample; reset at a new domain where the adaptation asks for it."""
+        """Record the domain of the newest sample; reset at a new domain where the adaptation is episodic."""
         if self._adaptation.episodic and self._domain not in (None, domain):
             self._state = self._adaptation.reset(self._model, self._state)
         self._domain = domain
 
     def _usable_s(self) -> float | None:
         """Return the time of the newest sample with a usable label."""
-        if not self._taught:
+        if not self._uses_labels:
             return float(self._times_s.max()) if len(self._times_s) else None
         counts = self._task.usable(self._labels, self._spec.classes)
         return float(self._times_s[counts].max()) if counts.any() else None
@@ -349,13 +352,13 @@ class LearnerNode:
         kept = self._times_s >= oldest_s
         self._times_s, self._images, self._labels = self._times_s[kept], self._images[kept], self._labels[kept]
 
-    def _pack(self, answer: DownlinkPlan, changed: Mask | None) -> delta.Encoded:
+    def _pack(self, plan: DownlinkPlan, changed: Mask | None) -> delta.Encoded:
         """Encode the change, and continue from exactly the weights that the device will have.
 
         Once a buffer was changed, an update that stands alone carries them all: the device may have missed the update
         that changed it.
         """
-        alone = answer.dense or self._alone
+        alone = plan.dense or self._sends_all
         changed = np.zeros(self._layout.size, dtype=bool) if changed is None else changed
         now = self._read()
         change = delta.Change(
@@ -367,25 +370,25 @@ class LearnerNode:
             buffers_before=self._buffers,
             buffers_after=now.buffers if self._moved else state.NO_BUFFERS,
         )
-        wire = Wire() if alone else answer.wire  # few bits suit changes, not full weights
+        wire = Wire() if alone else plan.wire  # few bits suit changes, not full weights
         form = delta.Format(wire.values, wire.mask)
         update = delta.encode(change, self._layout, form, self._lost if wire.feedback else None)
         vector.write(self._model, update.vector)
         self._vector, self._lost, self._version = update.vector, update.residual, self._version + 1
         self._buffers = update.buffers
-        self._alone = False
+        self._sends_all = False
         return update
 
 
-def _work_of(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
-    """Return the work of a phase with that of choosing the network for it."""
-    work = adapted.passes or Passes()
+def _total_passes(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
+    """Return the passes of a phase with those of choosing the network for it."""
+    passes = adapted.passes or Passes()
     return (
-        work
+        passes
         if chosen is None
         else replace(
-            work,
-            forward=(*chosen.work.forward, *work.forward),
-            kept_bytes=chosen.work.kept_bytes + work.kept_bytes,
+            passes,
+            forward=(*chosen.work.forward, *passes.forward),
+            kept_bytes=chosen.work.kept_bytes + passes.kept_bytes,
         )
     )

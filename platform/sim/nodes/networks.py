@@ -1,4 +1,4 @@
-"""Networks of a cell: built once for a run, then restored in the same way by an application and its learner."""
+"""Networks of a cell: built once for a run, then restored alike by an application and its learner."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def network_for(scaling: Scaling, family: Any, budget: Budget) -> nn.Module:
 
 
 def continue_from(member: Adaptation, model: nn.Module, pack: Weights, source: nn.Module, memory: Any) -> Any:
-    """Prepare an adaptation with the source network, then continue from the model's weights and the previous state."""
+    """Prepare an adaptation with the source network; keep the model's weights and continue its state."""
     learned = state.read(model)
     state.write(model, state.read(source))
     memory = member.prepare(model, pack, go_on=memory)

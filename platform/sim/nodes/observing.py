@@ -1,10 +1,9 @@
-"""A device's own observations, from frames without labels: statistics of its stream, and where domains begin.
+"""Observations of a device on frames without labels: statistics of its stream, and domain boundaries.
 
 A stream is described by the entropy of the predictions, and by the distance of its frames from earlier ones. Domains
-are detected by a copy of the network as it was built, which sees every frame that is answered, so that distances do not
-move with the learned weights. Another domain has begun where the moving average of the entropy of its predictions, or
-of the distance of its features from those at the beginning of this domain, exceeds its usual values in two batches in a
-row.
+are detected by a copy of the source network, which receives every predicted frame, so that distances do not depend on
+the trained weights. A domain begins where the moving average of the entropy of the copy's predictions, or of the
+distance of its features from those at the beginning of the domain, exceeds its usual values in two successive batches.
 """
 
 from __future__ import annotations
@@ -39,39 +38,39 @@ class StreamObserver:
     images: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     scene: int | None = None
     reference: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of features at the last phase
-    anew: bool = True  # whether the next frames become the reference of later ones
+    renews_reference: bool = True  # whether the next frames become the reference of later ones
 
     def add(self, results: Sequence[FrameResult]) -> None:
         """Take frames into account."""
-        answered = [result.image for result in results if result.processed]
-        self.frames += len(answered)
-        self.images = [*self.images, *answered][-MAX_FRAMES:]
+        predicted = [result.image for result in results if result.processed]
+        self.frames += len(predicted)
+        self.images = [*self.images, *predicted][-MAX_FRAMES:]
         self.scene = results[-1].scene if results else self.scene
 
-    def learned(self) -> None:
-        """Use the next frames as the new reference: the network has just adapted to them."""
-        self.anew = True
+    def renew_reference(self) -> None:
+        """Use the next frames as the new reference, since the network has just adapted to them."""
+        self.renews_reference = True
 
     def summarise(self, model: nn.Module, domain: int | None) -> StreamStatistics:
-        """Summarise the frames since the last call; their predictions exist, so this costs no machine time."""
+        """Summarise the frames since the last call; their predictions exist, so this takes no processor time."""
         frames, images = self.frames, self.images
         self.frames, self.images = 0, []
         if not images:
             return StreamStatistics(frames, None, None, domain)
-        entropy, features = look_at(model, np.stack(images), self.task)
+        entropy, features = entropy_and_features(model, np.stack(images), self.task)
         return StreamStatistics(frames, entropy, self._distance(features), domain)
 
     def _distance(self, features: npt.NDArray[np.float32]) -> float:
         """Return the distance of the feature mean from the reference, in standard deviations of the reference."""
         mean = features.mean(axis=0, dtype=np.float64)
         spread = float(np.sqrt(features.var(axis=0, dtype=np.float64).mean()))
-        if self.anew or self.reference is None:
-            self.reference, self.anew = (mean, spread), False
+        if self.renews_reference or self.reference is None:
+            self.reference, self.renews_reference = (mean, spread), False
         then, unit = self.reference
         return float(np.linalg.norm(mean - then) / unit) if unit else 0.0
 
 
-def look_at(
+def entropy_and_features(
     model: nn.Module, images: npt.NDArray[np.uint8], task: Task
 ) -> tuple[float | None, npt.NDArray[np.float32]]:
     """Return the entropy of the predictions for some images, as `entropy_share` does, and the features."""
@@ -86,7 +85,7 @@ def look_at(
 
 
 def entropy_share(output: npt.NDArray[np.float32], task: Task) -> float | None:
-    """Return the mean entropy of the predictions, as a share of the maximum; None where outputs are no distribution."""
+    """Return the mean entropy as a share of the maximum; None where outputs are no distribution."""
     classes = output.shape[1]
     if classes < 2 or task is DETECTION:
         return None
@@ -117,7 +116,7 @@ MIN_BATCHES = 6  # averages that a decision needs
 DEVIATIONS = 4.0  # above the mean of the usual values
 FLOOR = 0.02  # least standard deviation: few alike batches must not make every next one unusual
 STRIKES = 2  # unusual batches in a row
-REFERENCE = 3  # batches at the beginning of a domain whose features stand for it
+REFERENCE = 3  # batches at the beginning of a domain that form its reference
 _BYTES = 4  # of a weight
 
 
@@ -129,7 +128,7 @@ class UsualRange:
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=AVERAGED_BATCHES))
 
     def unusual(self, value: float) -> bool:
-        """Move the average, and tell whether it exceeds its usual values."""
+        """Move the average, and return whether it exceeds its usual values."""
         self.average = value if self.average is None else (1 - WEIGHT) * self.average + WEIGHT * value
         if len(self.usual) < MIN_BATCHES:
             return False
@@ -154,7 +153,7 @@ class DomainCounter:
     _distance: UsualRange = field(default_factory=UsualRange)
     _strikes: int = 0
 
-    def see(self, entropy: float | None, features: npt.NDArray[np.float32]) -> int:
+    def add_batch(self, entropy: float | None, features: npt.NDArray[np.float32]) -> int:
         """Take a batch into account and return the number of the domain it is of."""
         mean = features.mean(axis=0, dtype=np.float64)
         if len(self._first) < REFERENCE:
@@ -180,24 +179,24 @@ class DomainCounter:
 
 
 class DomainDetector:
-    """A copy of the source network that looks at frames before they are answered."""
+    """A copy of the source network that receives frames before the application predicts them."""
 
     def __init__(self, model: nn.Module, task: Task, cost: ModelCost, hardware: Hardware) -> None:
         self._source, self._task = copy.deepcopy(model).eval(), task
         self._counter, self._pool = DomainCounter(), list[FrameResult]()
         passes = Passes(forward=(1,), trained=(), kept_bytes=_BYTES * cost.parameters)
-        self.need: TaskCost = task_cost(cost, hardware, passes)  # of one frame, and of the copy
+        self.frame_cost: TaskCost = task_cost(cost, hardware, passes)  # of one frame, and of the copy
 
     @property
     def domain(self) -> int:
         return self._counter.domain
 
-    def look(self, result: FrameResult, results: FrameResults) -> None:
+    def add_frame(self, result: FrameResult, results: FrameResults) -> None:
         """Take a frame into account and charge its pass; a full batch passes the source network at once."""
-        results.spend("training", self.need.joules)
-        results.memory_bytes = max(results.memory_bytes, self.need.memory_bytes)
+        results.spend("training", self.frame_cost.joules)
+        results.memory_bytes = max(results.memory_bytes, self.frame_cost.memory_bytes)
         self._pool.append(result)
         if len(self._pool) < BATCH_FRAMES:
             return
         images, self._pool = np.stack([pooled.image for pooled in self._pool]), []
-        self._counter.see(*look_at(self._source, images, self._task))
+        self._counter.add_batch(*entropy_and_features(self._source, images, self._task))

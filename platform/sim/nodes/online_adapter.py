@@ -1,7 +1,7 @@
-"""Learning on the stream: predict a frame, pool it, and learn when the pool is full.
+"""Adaptation on the stream: predict a frame, pool it, and train when the pool is full.
 
-During a lesson, a member whose training is `exclusive` misses frames; one whose training is `concurrent` continues
-with its current weights on the rest of the share. A lesson's weights are in use from its end on.
+During a training batch, a member whose training is `exclusive` misses frames; one whose training is `concurrent`
+continues with its current weights on the rest of the share. Trained weights are in use from the end of the batch on.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class PendingInference:
-    """Answers in progress: of one frame, or of a batch."""
+    """An inference in progress: of one frame, or of a batch."""
 
     results: list[FrameResult]
     start_s: float
-    alone_s: float
+    isolated_s: float
 
     def took_s(self, timeline: ShareTimeline) -> float:
-        return timeline.inference_duration_s(self.start_s, self.alone_s)
+        return timeline.inference_duration_s(self.start_s, self.isolated_s)
 
     def ready_s(self, timeline: ShareTimeline) -> float:
         return self.start_s + self.took_s(timeline)
@@ -48,13 +48,13 @@ class PendingInference:
 
 @dataclass(eq=False)
 class TrainingBatch:
-    """A batch that is being learned."""
+    """A batch in training."""
 
     frames: int
     cost: TaskCost
-    done: Adapted
-    learned: State | None  # the network from the lesson's end on; None: unchanged
-    start_s: float | None = None  # None: when the answers before it are ready
+    adapted: Adapted
+    trained: State | None  # the network from the end of the batch on; None: unchanged
+    start_s: float | None = None  # None: when the inference before it ends
 
 
 class OnlineAdapter:
@@ -71,212 +71,218 @@ class OnlineAdapter:
     ) -> None:
         self._member, self._model, self.memory, self._cost = member, model, memory, cost
         self._results, self._timeline, self._spec, self._task = results, timeline, results.spec, results.task
-        self._rng = rng_for(self._spec.student.seed, "answer", self._spec.app)  # for all answers: creating one is slow
+        self._rng = rng_for(
+            self._spec.student.seed, "answer", self._spec.app
+        )  # for all predictions: creating one is slow
         self._pool: list[FrameResult] = []
-        self._answering: PendingInference | None = None
-        self._lesson: TrainingBatch | None = None
-        self._lessons = self._version = 0
+        self._inference: PendingInference | None = None
+        self._training: TrainingBatch | None = None
+        self._batches = self._version = 0
         self._domain: int | None = None
         self.detector: DomainDetector | None = None
-        self._given_up = False  # a lesson exceeded the limit on this machine's time
-        self._left_out = False  # the member failed at answering; the network answers instead
+        self._timed_out = False  # a training batch exceeded the limit of host time
+        self._member_failed = False  # the member failed to predict; the network predicts without it
 
     @property
     def since_s(self) -> float:
-        """Return the start of the answers in progress."""
-        return INFINITE_S if self._answering is None else self._answering.start_s
+        """Return the start of the inference in progress."""
+        return INFINITE_S if self._inference is None else self._inference.start_s
 
-    def go_on(self, before: OnlineAdapter) -> None:
-        """Continue with another network of the family, after `break_off` has ended the lesson of the previous one."""
-        self._pool, self._lessons, self._version = before._pool, before._lessons, before._version
-        self._domain, self._answering = before._domain, before._answering
-        self._given_up, self._left_out, self._rng = before._given_up, before._left_out, before._rng
+    def continue_from(self, before: OnlineAdapter) -> None:
+        """Continue with another network of the family, after `cancel_training` of the previous one."""
+        self._pool, self._batches, self._version = before._pool, before._batches, before._version
+        self._domain, self._inference = before._domain, before._inference
+        self._timed_out, self._member_failed, self._rng = (
+            before._timed_out,
+            before._member_failed,
+            before._rng,
+        )
 
-    def break_off(self, now_s: float, why: str, *, ended: bool = True) -> None:
-        """End the current lesson, if any, without using it; its energy until now is counted.
+    def cancel_training(self, now_s: float, why: str, *, ended: bool = True) -> None:
+        """Cancel the current training batch, if any; its energy until now is counted.
 
-        At the end of the session (`ended=False`) the lesson stays without an end.
+        At the end of the session (`ended=False`) the row of the batch has no end.
         """
-        batch = self._lesson
+        batch = self._training
         if batch is None:
             return
         part = 0.0
         if batch.start_s is not None:
             part = self._timeline.batch_fraction(now_s)
             self._results.busy_s += now_s - batch.start_s if self._member.training_runs == "exclusive" else 0.0
-        self._lesson = None
+        self._training = None
         self._timeline.end_batch(now_s)
         end_s = now_s if ended and batch.start_s is not None else None
         self._write(replace(batch, cost=_part_of(batch.cost, part)), end_s, why)
 
-    def follow(self, results: Sequence[FrameResult]) -> None:
-        """Take frames one by one."""
+    def run(self, results: Sequence[FrameResult]) -> None:
+        """Process frames one by one."""
         for result in results:
             self._settle(result.time_s)
-            self._enter(result)
+            self._check_domain(result)
             result.version = self._version
             if self._busy(result.time_s):
                 continue
             if self.detector is not None:
-                self.detector.look(result, self._results)
+                self.detector.add_frame(result, self._results)
             self._pool.append(result)
             if self._member.predict_on == "frame":
-                self._answer([result], result.time_s)
+                self._start_inference([result], result.time_s)
             else:
                 result.open = True
             if len(self._pool) >= self._member.stream_batch:
-                self._full(result.time_s)
+                self._use_pool(result.time_s)
         self._settle(self._timeline.until_s)
 
     def finish(self) -> None:
-        """End with the session: unfinished answers and lessons stay unfinished."""
+        """End with the session: unfinished inferences and training batches stay unfinished."""
         self._settle(self._timeline.until_s)
-        if self._answering is not None:
-            self._ready(self._answering)
-            self._answering = None
+        if self._inference is not None:
+            self._finish_inference(self._inference)
+            self._inference = None
         for result in self._pool:
             result.open = False
-        self.break_off(self._timeline.until_s, "the session ended before it was done", ended=False)
+        self.cancel_training(self._timeline.until_s, "the session ended before it was done", ended=False)
 
     def _busy(self, now_s: float) -> bool:
         """Return whether the model is busy when a frame is shown."""
-        if self._answering is not None:
-            return self._answering.ready_s(self._timeline) > now_s + 1e-9
-        return self._lesson is not None and self._member.training_runs == "exclusive"
+        if self._inference is not None:
+            return self._inference.ready_s(self._timeline) > now_s + 1e-9
+        return self._training is not None and self._member.training_runs == "exclusive"
 
-    def _enter(self, result: FrameResult) -> None:
-        """Reset at an announced boundary between domains, where the member asks for it."""
+    def _check_domain(self, result: FrameResult) -> None:
+        """Reset at an announced boundary between domains, where the member is episodic."""
         domain = self._known_domain(result)
         if self._member.episodic and None not in (domain, self._domain) and domain != self._domain:
             self.memory = self._member.reset(self._model, self.memory)
-            self.break_off(result.time_s, "broken off: another domain has begun")
+            self.cancel_training(result.time_s, "broken off: another domain has begun")
             for pooled in self._pool:
                 pooled.open = pooled.processed and pooled.open
             self._pool = []
         self._domain = domain
 
     def _known_domain(self, result: FrameResult) -> int | None:
-        """Return the domain of a frame, as told or as detected in the frames before it."""
+        """Return the domain of a frame: the announced one, or as detected in the frames before it."""
         if self.detector is not None:
             return self.detector.domain
         return result.scene if self._spec.domain_oracle else None
 
     def _settle(self, now_s: float) -> None:
-        """Settle answers that are ready, and end lessons whose time has come."""
-        if self._answering is not None:
-            ready_s = self._answering.ready_s(self._timeline)
+        """Finish the inference and the training that end by this time."""
+        if self._inference is not None:
+            ready_s = self._inference.ready_s(self._timeline)
             if ready_s <= now_s + 1e-9:
-                self._ready(self._answering)
-                self._answering = None
-                if self._lesson is not None and self._lesson.start_s is None:
-                    self._lesson.start_s = ready_s
-                    self._timeline.begin_batch(ready_s, self._lesson.cost.isolated_s)
-        if self._lesson is not None and self._lesson.start_s is not None:
+                self._finish_inference(self._inference)
+                self._inference = None
+                if self._training is not None and self._training.start_s is None:
+                    self._training.start_s = ready_s
+                    self._timeline.begin_batch(ready_s, self._training.cost.isolated_s)
+        if self._training is not None and self._training.start_s is not None:
             end_s = self._timeline.batch_end_s()
             if end_s <= now_s + 1e-9:
-                self._end(self._lesson, end_s)
+                self._finish_training(self._training, end_s)
 
-    def _ready(self, answering: PendingInference) -> None:
-        """Settle answers; if no share will ever come, none is ready."""
-        took_s = answering.took_s(self._timeline)
-        answering.results[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
-        for result in answering.results:
+    def _finish_inference(self, inference: PendingInference) -> None:
+        """Finish an inference; without any later share its frames have no prediction."""
+        took_s = inference.took_s(self._timeline)
+        inference.results[-1].busy_s = took_s if took_s < INFINITE_S else 0.0
+        for result in inference.results:
             result.open, result.processed = False, took_s < INFINITE_S
-            result.latency_s = answering.start_s - result.time_s + took_s if result.processed else float("nan")
-            result.answer = result.answer if result.processed else None
+            result.latency_s = inference.start_s - result.time_s + took_s if result.processed else float("nan")
+            result.prediction = result.prediction if result.processed else None
 
-    def _answer(self, results: list[FrameResult], now_s: float) -> None:
-        """Answer frames; a member that fails is left out, and the network answers by itself."""
-        batch, answered = self._batch(results, self._rng), None
+    def _start_inference(self, results: list[FrameResult], now_s: float) -> None:
+        """Predict frames; after a member's failure the network predicts without it."""
+        batch, predicted = self._batch(results, self._rng), None
         with record_exits(self._model) as exits:
             try:
-                if not self._left_out:
+                if not self._member_failed:
                     with time_limit(self._spec.member_limit_s):
-                        answered = check_predictions(self._member.predict(self._model, self.memory, batch), batch)
+                        predicted = check_predictions(self._member.predict(self._model, self.memory, batch), batch)
             except (Exception, TookTooLong) as error:
-                self._left_out = True
-                why = f"answering failed, and the network answers by itself: {type(error).__name__}: {error}"
+                self._member_failed = True
+                why = f"prediction failed, and the network predicts without the member: {type(error).__name__}: {error}"
                 self._write(
                     TrainingBatch(len(results), TaskCost(), Adapted(self.memory, skipped=why), None, now_s), now_s
                 )
-            if answered is None:
+            if predicted is None:
                 exits.clear()
                 plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
-                answered = Predicted(plain, self.memory)
-        self.memory = answered.state
-        need = self._need(answered.passes or Passes(forward=(len(results),)), exits)
-        self._begin(results, answered.predictions, now_s, need)
+                predicted = Predicted(plain, self.memory)
+        self.memory = predicted.state
+        cost = self._cost_of(predicted.passes or Passes(forward=(len(results),)), exits)
+        self._charge_inference(results, predicted.predictions, now_s, cost)
 
-    def _begin(self, results: list[FrameResult], answers: Any, now_s: float, cost: TaskCost) -> None:
-        for result, answer in zip(results, answers, strict=True):
-            result.answer, result.open, result.processed = answer, True, True
+    def _charge_inference(self, results: list[FrameResult], predictions: Any, now_s: float, cost: TaskCost) -> None:
+        for result, answer in zip(results, predictions, strict=True):
+            result.prediction, result.open, result.processed = answer, True, True
         self._results.spend("inference", cost.joules)
-        looks_s = 0.0 if self.detector is None else len(results) * self.detector.need.isolated_s
-        self._answering = PendingInference(results, now_s, cost.isolated_s + looks_s)
+        detection_s = 0.0 if self.detector is None else len(results) * self.detector.frame_cost.isolated_s
+        self._inference = PendingInference(results, now_s, cost.isolated_s + detection_s)
 
-    def _full(self, now_s: float) -> None:
-        """Learn from the pool; while a lesson runs beside answering, the newest frames wait."""
+    def _use_pool(self, now_s: float) -> None:
+        """Train on the pool; while a training batch runs during inference, the newest frames wait."""
         pool, self._pool = self._pool, []
-        if self._lesson is None and not self._given_up:
-            self._learn(pool, now_s)
+        if self._training is None and not self._timed_out:
+            self._start_training(pool, now_s)
         elif self._member.predict_on == "batch":
-            self._answer(pool, now_s)
+            self._start_inference(pool, now_s)
         else:
             self._pool = pool[1:]
 
-    def _learn(self, pool: list[FrameResult], now_s: float) -> None:
-        """Compute the lesson at once; in virtual time it lasts from when the answers before it are ready."""
+    def _start_training(self, pool: list[FrameResult], now_s: float) -> None:
+        """Train at once; in virtual time the batch begins when the inference before it ends."""
         before = state.read(self._model)
         with record_exits(self._model) as exits:
-            done = self._attempt(pool)
+            done = self._adapt(pool)
         after = state.read(self._model)
         state.write(self._model, before)
-        work = done.passes or Passes()
+        passes = done.passes or Passes()
         if self._member.predict_on == "batch":
             if done.predictions is None:
-                self._answer(pool, now_s)
-            else:  # the lesson's first forward pass has computed them
-                first = Passes(forward=work.forward[:1])
-                self._begin(pool, done.predictions, now_s, self._need(first, exits[: len(pool)]))
-                work = Passes(work.forward[1:], work.backward, work.trained, work.kept_bytes)
-        self._lesson = self._limited(
-            TrainingBatch(len(pool), self._need(work, exits), done, None if done.skipped else after)
+                self._start_inference(pool, now_s)
+            else:  # the first forward pass of training has computed them
+                first = Passes(forward=passes.forward[:1])
+                self._charge_inference(pool, done.predictions, now_s, self._cost_of(first, exits[: len(pool)]))
+                passes = Passes(passes.forward[1:], passes.backward, passes.trained, passes.kept_bytes)
+        self._training = self._limited(
+            TrainingBatch(len(pool), self._cost_of(passes, exits), done, None if done.skipped else after)
         )
-        copy_bytes = 0 if self.detector is None else self.detector.need.memory_bytes
-        self._results.memory_bytes = max(self._results.memory_bytes, self._lesson.cost.memory_bytes + copy_bytes)
+        copy_bytes = 0 if self.detector is None else self.detector.frame_cost.memory_bytes
+        self._results.memory_bytes = max(self._results.memory_bytes, self._training.cost.memory_bytes + copy_bytes)
 
-    def _attempt(self, pool: Sequence[FrameResult]) -> Adapted:
-        self._lessons += 1
-        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._lessons)
+    def _adapt(self, pool: Sequence[FrameResult]) -> Adapted:
+        self._batches += 1
+        rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._batches)
         batch, phase = self._batch(pool, rng), Phase(on_stream=True)
         done = adapt_guarded(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
-        self._given_up = done.skipped.startswith(ENDLESS)
+        self._timed_out = done.skipped.startswith(ENDLESS)
         return done
 
     def _limited(self, batch: TrainingBatch) -> TrainingBatch:
-        """Break off a lesson that would keep the device busy for too long; its energy until then is counted."""
-        limit_s, need = self._spec.learn_limit_s, batch.cost
-        if need.isolated_s <= limit_s:
+        """Cancel a training batch that exceeds the time limit; its energy until then is counted."""
+        limit_s, cost = self._spec.training_batch_limit_s, batch.cost
+        if cost.isolated_s <= limit_s:
             return batch
-        why = f"learning was broken off: it takes {need.isolated_s:g} s alone on the device, {limit_s:g} s are allowed"
-        cut = _part_of(need, limit_s / need.isolated_s)
+        why = f"learning was broken off: it takes {cost.isolated_s:g} s alone on the device, {limit_s:g} s are allowed"
+        cut = _part_of(cost, limit_s / cost.isolated_s)
         return TrainingBatch(batch.frames, cut, Adapted(self.memory, skipped=why), None)
 
-    def _end(self, batch: TrainingBatch, end_s: float) -> None:
-        """Use the learned weights from now on."""
-        self._lesson = None
+    def _finish_training(self, batch: TrainingBatch, end_s: float) -> None:
+        """Use the trained weights from now on."""
+        self._training = None
         self._timeline.end_batch(end_s)
-        if batch.learned is not None:
-            state.write(self._model, batch.learned)
+        if batch.trained is not None:
+            state.write(self._model, batch.trained)
             self._version += 1
-        self.memory = batch.done.state
+        self.memory = batch.adapted.state
         if self._member.training_runs == "exclusive":
             self._results.busy_s += end_s - (batch.start_s or 0.0)
         self._write(batch, end_s)
 
     def _write(self, batch: TrainingBatch, end_s: float | None, why: str = "") -> None:
         self._results.spend("training", batch.cost.joules)
-        self._results.lessons.append(
+        self._results.adaptation_rows.append(
             {
                 "device": [self._spec.device],
                 "app": [self._spec.app],
@@ -287,10 +293,10 @@ class OnlineAdapter:
                 "isolated_s": [batch.cost.isolated_s],
                 "energy_j": [batch.cost.joules],
                 "memory_bytes": [batch.cost.memory_bytes],
-                "iterations": [batch.done.iterations],
-                "loss": [batch.done.losses[-1] if batch.done.losses else None],
-                "accepted": [batch.done.accepted],
-                "skipped": [why or batch.done.skipped or None],
+                "iterations": [batch.adapted.iterations],
+                "loss": [batch.adapted.losses[-1] if batch.adapted.losses else None],
+                "accepted": [batch.adapted.accepted],
+                "skipped": [why or batch.adapted.skipped or None],
             }
         )
 
@@ -299,8 +305,8 @@ class OnlineAdapter:
         times_s = np.array([result.time_s for result in results])
         return Batch(images, None, rng, self._task, times_s, self._known_domain(results[-1]))
 
-    def _need(self, passes: Passes, exits: Sequence[int]) -> TaskCost:
-        """Return the need of passes; frames that left a network early pay for what they reached."""
+    def _cost_of(self, passes: Passes, exits: Sequence[int]) -> TaskCost:
+        """Return the cost of passes; a frame is charged for the layers up to its exit."""
         if not exits:
             return task_cost(self._cost, self._spec.hardware, passes)
         reached = reached_cost(self._cost, exits)
@@ -308,6 +314,6 @@ class OnlineAdapter:
 
 
 def _part_of(cost: TaskCost, part: float) -> TaskCost:
-    """Return a part of a need in time and energy; its memory is the full one."""
+    """Return a part of a cost in time and energy; its memory is the full one."""
     seconds = {engine: part * seconds for engine, seconds in cost.seconds.items()}
     return TaskCost(seconds, cost.memory_bytes, part * cost.joules)

@@ -1,89 +1,97 @@
-"""The times at which a device can process its next frame, by its shares of the machine as far as they are known."""
+"""The times at which a device can process its next frame, by its shares of the processor so far."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
 
-from driftlab.platform.world.machine import ShareSchedule, taken_s
+from driftlab.platform.world.processor import ShareSchedule, task_duration_s
 
 INFINITE_S = float("inf")
 
 
 @dataclass
 class ShareTimeline:
-    """The course of an application's shares, and its current lesson on the stream."""
+    """The share schedules of an application, and its current training batch on the stream."""
 
     inference_share: ShareSchedule = ()
-    beside: ShareSchedule = ()  # for learning beside inference; empty: none
-    until_s: float = 0.0  # courses are known until then
-    batch_span: tuple[float, float] | None = None  # its start, and its time alone on the machine
-    resumed_s: tuple[float, float] | None = None  # start and end of the previous lesson
+    concurrent_share: ShareSchedule = ()  # for training during inference; empty: none
+    until_s: float = 0.0  # the schedules end then
+    batch_span: tuple[float, float] | None = None  # its start, and its isolated time
+    last_batch_span: tuple[float, float] | None = None  # start and end of the previous batch
 
-    def extend(self, until_s: float, inference_share: ShareSchedule, beside: ShareSchedule = ()) -> None:
+    def extend(self, until_s: float, inference_share: ShareSchedule, concurrent_share: ShareSchedule = ()) -> None:
         """Append the shares since the last call."""
-        self.inference_share, self.beside = _joined(self.inference_share, inference_share), _joined(self.beside, beside)
+        self.inference_share, self.concurrent_share = (
+            _joined(self.inference_share, inference_share),
+            _joined(self.concurrent_share, concurrent_share),
+        )
         self.until_s = until_s
 
     def drop_before(self, before_s: float) -> None:
-        """Drop older shares, unless the lesson depends on them."""
+        """Drop older shares, unless the training batch depends on them."""
         if self.batch_span is not None:
             before_s = min(before_s, self.batch_span[0])
-        self.inference_share, self.beside = _since(self.inference_share, before_s), _since(self.beside, before_s)
+        self.inference_share, self.concurrent_share = (
+            _since(self.inference_share, before_s),
+            _since(self.concurrent_share, before_s),
+        )
 
-    def inference_duration_s(self, start_s: float, alone_s: float) -> float:
-        """Return the time of an answer; outside lessons, the share for learning serves answers."""
-        return taken_s(start_s, alone_s, self._answering() if self.beside else self.inference_share)
+    def inference_duration_s(self, start_s: float, isolated_s: float) -> float:
+        """Return the time of an inference, which also gets the training share while nothing trains."""
+        return task_duration_s(
+            start_s, isolated_s, self._inference_schedule() if self.concurrent_share else self.inference_share
+        )
 
-    def begin_batch(self, start_s: float, alone_s: float) -> None:
-        """Start a lesson; the answers before it are ready."""
-        self.batch_span = start_s, alone_s
+    def begin_batch(self, start_s: float, isolated_s: float) -> None:
+        """Start a training batch; the inference before it has ended."""
+        self.batch_span = start_s, isolated_s
 
     def batch_end_s(self) -> float:
-        """Return the end of the lesson, on the share beside or on the application's full share."""
+        """Return the end of the training batch, on the concurrent share or on the full share."""
         assert self.batch_span is not None
-        start_s, alone_s = self.batch_span
-        return start_s + taken_s(start_s, alone_s, self.beside or self.inference_share)
+        start_s, isolated_s = self.batch_span
+        return start_s + task_duration_s(start_s, isolated_s, self.concurrent_share or self.inference_share)
 
     def batch_fraction(self, now_s: float) -> float:
-        """Return the part of the lesson that is done by a time."""
+        """Return the part of the training batch that is computed by a time."""
         assert self.batch_span is not None
-        start_s, alone_s = self.batch_span
-        course = self.beside or self.inference_share
-        stops = (*(time_s for time_s, _ in course[1:]), INFINITE_S)
+        start_s, isolated_s = self.batch_span
+        schedule = self.concurrent_share or self.inference_share
+        stops = (*(time_s for time_s, _ in schedule[1:]), INFINITE_S)
         worked_s = sum(
             share * max(0.0, min(stop_s, now_s) - max(from_s, start_s))
-            for (from_s, share), stop_s in zip(course, stops, strict=True)
+            for (from_s, share), stop_s in zip(schedule, stops, strict=True)
         )
-        return min(1.0, worked_s / alone_s) if alone_s else 1.0
+        return min(1.0, worked_s / isolated_s) if isolated_s else 1.0
 
     def end_batch(self, end_s: float) -> None:
-        """End the lesson; an answer that began during it ran without the share beside until now."""
+        """End the training batch; an inference that began during it had no concurrent share until now."""
         if self.batch_span is not None:
-            self.resumed_s = self.batch_span[0], end_s
+            self.last_batch_span = self.batch_span[0], end_s
             self.batch_span = None
 
-    def _answering(self) -> ShareSchedule:
-        """Return the course for answers: with the share beside, except during lessons."""
-        lessons = [] if self.resumed_s is None else [self.resumed_s]
-        lessons += [] if self.batch_span is None else [(self.batch_span[0], self.batch_end_s())]
-        first_s = max(self.inference_share[0][0], self.beside[0][0])
-        steps_s = (time_s for time_s, _ in (*self.inference_share, *self.beside))
-        edges = sorted({first_s, *itertools.chain.from_iterable(lessons), *steps_s})
+    def _inference_schedule(self) -> ShareSchedule:
+        """Return the schedule of inference: with the concurrent share, except during training batches."""
+        batches = [] if self.last_batch_span is None else [self.last_batch_span]
+        batches += [] if self.batch_span is None else [(self.batch_span[0], self.batch_end_s())]
+        first_s = max(self.inference_share[0][0], self.concurrent_share[0][0])
+        steps_s = (time_s for time_s, _ in (*self.inference_share, *self.concurrent_share))
+        edges = sorted({first_s, *itertools.chain.from_iterable(batches), *steps_s})
 
         def share(time_s: float) -> float:
-            learning = any(start_s <= time_s < end_s for start_s, end_s in lessons)
-            return _at(self.inference_share, time_s) + (0.0 if learning else _at(self.beside, time_s))
+            training = any(start_s <= time_s < end_s for start_s, end_s in batches)
+            return _at(self.inference_share, time_s) + (0.0 if training else _at(self.concurrent_share, time_s))
 
         return tuple((time_s, share(time_s)) for time_s in edges if first_s <= time_s < INFINITE_S)
 
 
-def _at(course: ShareSchedule, time_s: float) -> float:
-    return next((share for from_s, share in reversed(course) if from_s <= time_s), 0.0)
+def _at(schedule: ShareSchedule, time_s: float) -> float:
+    return next((share for from_s, share in reversed(schedule) if from_s <= time_s), 0.0)
 
 
 def _joined(before: ShareSchedule, after: ShareSchedule) -> ShareSchedule:
-    """Append a course, without steps that change nothing."""
+    """Append a schedule, without steps that keep the share."""
     joined = list(before)
     for time_s, share in after:
         if not joined or joined[-1][1] != share:
@@ -91,6 +99,6 @@ def _joined(before: ShareSchedule, after: ShareSchedule) -> ShareSchedule:
     return tuple(joined)
 
 
-def _since(course: ShareSchedule, time_s: float) -> ShareSchedule:
-    later = tuple(step for step in course if step[0] > time_s)
-    return ((time_s, _at(course, time_s)), *later) if len(later) + 1 < len(course) else course
+def _since(schedule: ShareSchedule, time_s: float) -> ShareSchedule:
+    later = tuple(step for step in schedule if step[0] > time_s)
+    return ((time_s, _at(schedule, time_s)), *later) if len(later) + 1 < len(schedule) else schedule

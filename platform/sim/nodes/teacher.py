@@ -58,7 +58,7 @@ class TeacherNode:
         truth = self._task.truth(frames)
         if truth is None:
             raise RequestError(
-                f"The oracle teacher was asked about frames without truth for {self._task.name}; "
+                f"The oracle teacher received frames without truth for {self._task.name}; "
                 "set teacher.kind=network or give label maps."
             )
         chance, reach_px = self._spec.border_noise, self._spec.label_jitter_px
@@ -71,13 +71,13 @@ class TeacherNode:
 
 
 def wobble(labels: Labels, reach_px: float, *, seed: int) -> Labels:
-    """Move labels about by smooth random ways of some pixels, anew for every frame, as networks see outlines."""
+    """Shift labels by smooth random offsets of some pixels, like the outlines that networks predict."""
     from scipy.ndimage import zoom
 
     height, width = labels.shape
     coarse = rng_for(seed, "wobble").normal(0.0, reach_px, (2, *WOBBLES))
-    ways = zoom(coarse, (1, height / WOBBLES[0], width / WOBBLES[1]), order=1, grid_mode=True, mode="nearest")
-    rows, columns = np.indices(labels.shape) + np.rint(ways).astype(np.int64)
+    offsets = zoom(coarse, (1, height / WOBBLES[0], width / WOBBLES[1]), order=1, grid_mode=True, mode="nearest")
+    rows, columns = np.indices(labels.shape) + np.rint(offsets).astype(np.int64)
     moved: Labels = labels[rows.clip(0, height - 1), columns.clip(0, width - 1)]
     return moved
 

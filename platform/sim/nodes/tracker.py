@@ -12,7 +12,7 @@ from driftlab.platform.networks.tasks import flow
 from driftlab.platform.networks.tasks.flow import Gray, Map
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, Task, TaskLabel
 
-LATEST_S = 60.0  # first labels that arrive later are not awaited
+LATEST_S = 60.0  # later first labels are not awaited
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +40,20 @@ class Tracker:
         """Add labels that have just arrived."""
         self._keyframes.append(keyframe)
 
-    def see(self, time_s: float, image: npt.NDArray[np.uint8]) -> None:
+    def add_frame(self, time_s: float, image: npt.NDArray[np.uint8]) -> None:
         """Keep a frame: its labels may come later."""
         self._seen[time_s] = flow.gray(image)
 
     def follow(self, time_s: float, predicted: TaskLabel) -> tuple[TaskLabel, int]:
         """Replace a prediction by warped labels where they are known; return the number of computed flows too."""
         before, keyframe = self._flows, self._in_use(time_s)
-        answer = predicted
+        labels = predicted
         if keyframe is not None and keyframe.captured_s in self._seen:
             source = self._source(keyframe.captured_s, time_s)
-            answer = self.task.warp(keyframe.labels, source, predicted.copy())
+            labels = self.task.warp(keyframe.labels, source, predicted.copy())
         self._followed.append(time_s)
-        self._forget(time_s)
-        return answer, self._flows - before
+        self._drop_frames(time_s)
+        return labels, self._flows - before
 
     def _in_use(self, time_s: float) -> Keyframe | None:
         arrived = [keyframe for keyframe in self._keyframes if keyframe.arrive_s <= time_s]
@@ -75,7 +75,7 @@ class Tracker:
             self._flows += 1
         return self._steps[before_s, now_s]
 
-    def _forget(self, now_s: float) -> None:
+    def _drop_frames(self, now_s: float) -> None:
         """Drop frames before the current keyframe, which no labels can need."""
         keyframe = self._in_use(now_s)
         since_s = now_s - LATEST_S if keyframe is None else keyframe.captured_s

@@ -8,11 +8,11 @@ from typing import Any
 import simpy
 
 from driftlab.platform.core.records import Share, TaskCost
-from driftlab.platform.world.machine import Processor
+from driftlab.platform.world.processor import Processor
 
 
-def fair(machine: Processor, reason: str) -> Mapping[str, Share]:
-    return dict.fromkeys(machine.works, 1 / len(machine.works)) if machine.works else {}
+def fair(processor: Processor, reason: str) -> Mapping[str, Share]:
+    return dict.fromkeys(processor.tasks, 1 / len(processor.tasks)) if processor.tasks else {}
 
 
 def seconds(alone_s: float, memory_bytes: int = 0) -> TaskCost:
@@ -26,13 +26,13 @@ class FixedPolicy:
         self.shares: dict[str, Share] = shares
         self.reasons: list[str] = []
 
-    def __call__(self, machine: Processor, reason: str) -> Mapping[str, Share]:
+    def __call__(self, processor: Processor, reason: str) -> Mapping[str, Share]:
         self.reasons.append(reason)
-        return {name: share for name, share in self.shares.items() if name in machine.works}
+        return {name: share for name, share in self.shares.items() if name in processor.tasks}
 
-    def changed(self, machine: Processor, **shares: Share) -> None:
+    def changed(self, processor: Processor, **shares: Share) -> None:
         self.shares.update(shares)
-        machine.share_out("window")
+        processor.share_out("window")
 
 
 def told(**shares: Share) -> tuple[simpy.Environment, Processor, FixedPolicy]:
@@ -41,12 +41,12 @@ def told(**shares: Share) -> tuple[simpy.Environment, Processor, FixedPolicy]:
 
 
 def job(
-    machine: Processor, name: str, needs: Sequence[TaskCost], ends: dict[str, float], start_s: float = 0.0
+    processor: Processor, name: str, needs: Sequence[TaskCost], ends: dict[str, float], start_s: float = 0.0
 ) -> Iterator[Any]:
     """Run jobs in sequence; `ends` receives the end of the last one."""
-    yield machine.clock.timeout(start_s)
-    with machine.entered(name) as work:
+    yield processor.clock.timeout(start_s)
+    with processor.entered(name) as work:
         yield work.granted
         for need in needs:
-            yield from machine.do(work, need)
-    ends[name] = machine.clock.now
+            yield from processor.run_job(work, need)
+    ends[name] = processor.clock.now

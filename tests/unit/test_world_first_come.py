@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import simpy
-from machine_factory import FixedPolicy, seconds, told
+from processor_factory import FixedPolicy, fair, job, seconds, told
+from simpy.rt import RealtimeEnvironment
 
 from driftlab.platform.core.records import Share
-from driftlab.platform.world.machine import Processor, ProcessorTask, first_come
+from driftlab.platform.world.processor import Processor, ProcessorTask, first_come
 
 Log = list[tuple[float, Any, str]]
 
@@ -31,25 +32,31 @@ class TestOrder:
             waits = [[draw.choice([0, 1, 1, 2]) for _ in range(3)] for _ in range(6)]
             orders = []
             for which in (None, draw.randrange(6)):
-                clock, machine, policy = told(w=1.0)
-                work, log = machine.enter("w"), []
+                clock, processor, policy = told(w=1.0)
+                work, log = processor.enter("w"), []
                 for i, each in enumerate(waits):
-                    clock.process(self.waiting(machine, work if i == which else None, i, each, log, policy))
+                    clock.process(self.waiting(processor, work if i == which else None, i, each, log, policy))
                 clock.run()
                 orders.append(log)
             assert orders[0] == orders[1]
 
     def waiting(
-        self, machine: Processor, work: ProcessorTask | None, name: int, waits: list[int], log: Log, policy: FixedPolicy
+        self,
+        processor: Processor,
+        work: ProcessorTask | None,
+        name: int,
+        waits: list[int],
+        log: Log,
+        policy: FixedPolicy,
     ) -> Iterator[Any]:
         for wait_s in waits:
             if work is None:
-                yield machine.clock.timeout(wait_s)
+                yield processor.clock.timeout(wait_s)
                 same: Share = {"accelerator": 1.0} if policy.shares["w"] == 1.0 else 1.0
-                policy.changed(machine, w=same)  # another form of the same pace
+                policy.changed(processor, w=same)  # another form of the same pace
             else:
-                yield from machine.do(work, seconds(wait_s))
-            log.append((machine.clock.now, name, "waited"))
+                yield from processor.run_job(work, seconds(wait_s))
+            log.append((processor.clock.now, name, "waited"))
 
 
 Plan = tuple[int, list[int], int, int]  # arrival, durations of its jobs, pause, number of repetitions
@@ -91,14 +98,14 @@ def turns(plans: list[Plan], turn: Turn) -> Log:
 
 def by_machine(processors: int) -> Turn:
     def on(clock: simpy.Environment) -> Any:
-        machine = Processor(clock, first_come(processors), processors)
+        processor = Processor(clock, first_come(processors), processors)
 
         def take(name: str, works: list[int], say: Callable[[str], None]) -> Iterator[Any]:
-            with machine.entered(name) as work:
+            with processor.entered(name) as work:
                 yield work.granted
                 for alone_s in works:
                     say("starts")
-                    yield from machine.do(work, seconds(alone_s))
+                    yield from processor.run_job(work, seconds(alone_s))
                     say("ends")
 
         return take
@@ -121,3 +128,12 @@ def by_resource(processors: int) -> Turn:
         return take
 
     return on
+
+
+def test_it_runs_on_a_wall_clock():
+    clock = RealtimeEnvironment(factor=0.01, strict=False)
+    processor, ends = Processor(clock, fair), dict[str, float]()
+    for name, alone_s in (("a", 1.0), ("b", 3.0)):
+        clock.process(job(processor, name, [seconds(alone_s)], ends))
+    clock.run(until=10)
+    assert ends == {"a": 2, "b": 4}

@@ -35,11 +35,11 @@ TRAFFIC, TIMES = 0.02, 0.25  # shares of the larger value
 BLOCK, DRAWS = 8, 2000  # frames, and resamples of blocks
 
 
-def compared(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+def compare_systems(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[str, object], list[str]]:
     """Play and compute some systems; return the figures, and every one that differs by more than it may."""
     broken: list[str] = []
-    told: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="driftlab-beside-", ignore_cleanup_errors=True) as place:
+    comparisons: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="driftlab-paired-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
         server = ServerProcess(Path(place))
         try:
@@ -48,19 +48,19 @@ def compared(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[st
                 asked = parse_session_request(
                     {"system": system, "workload": workload, "student": STUDENT, "seed": seed}
                 )
-                field = _played(server, asked, Path(place) / system)
+                field = _run_field(server, asked, Path(place) / system)
                 lab = _computed(field.path / LAB, Path(place) / f"lab-{system}")
-                told[system] = {**_figures(field, lab), "load": os.getloadavg()[0]}
-                faults = [f"{system}: {fault}" for fault in _faults(told[system])]
-                print(system, told[system], "; ".join(faults), flush=True)
+                comparisons[system] = {**_figures(field, lab), "load": os.getloadavg()[0]}
+                faults = [f"{system}: {fault}" for fault in _faults(comparisons[system])]
+                print(system, comparisons[system], "; ".join(faults), flush=True)
                 broken += faults
         finally:
             server.kill()
-    return {"benchmark": "field-beside", "seed": seed, "seconds": seconds, "systems": told}, broken
+    return {"benchmark": "field-paired", "seed": seed, "seconds": seconds, "systems": comparisons}, broken
 
 
-def _played(server: ServerProcess, asked: SessionRequest, folder: Path) -> Run:
-    agent = Agent(join(server.url, TOKEN, asked))
+def _run_field(server: ServerProcess, request: SessionRequest, folder: Path) -> Run:
+    agent = Agent(join(server.url, TOKEN, request))
     with create_run(agent.cell.experiment, folder) as directory:
         agent.begin(directory)
         agent.run()
@@ -84,17 +84,17 @@ def _figures(field: Run, lab: Run) -> dict[str, Any]:
         np.concatenate([blocks[i] for i in rng.integers(len(blocks), size=len(blocks))]).mean() for _ in range(DRAWS)
     ]
     names = ("score_frame", "uplink_kbps", "downlink_kbps", "updates", "update_s", "latency_ms")
-    told = {name: [_short(mine[name]), _short(theirs[name])] for name in names}
-    return told | {"interval": [_short(float(np.percentile(means, q))) for q in (2.5, 97.5)]}
+    figures = {name: [_short(mine[name]), _short(theirs[name])] for name in names}
+    return figures | {"interval": [_short(float(np.percentile(means, q))) for q in (2.5, 97.5)]}
 
 
-def _faults(told: dict[str, Any]) -> Iterator[str]:
-    low, high = told["interval"]
-    if not low <= told["score_frame"][0] <= high:
-        yield f"score {told['score_frame'][0]} is not in {low} to {high}"
+def _faults(figures: dict[str, Any]) -> Iterator[str]:
+    low, high = figures["interval"]
+    if not low <= figures["score_frame"][0] <= high:
+        yield f"score {figures['score_frame'][0]} is not in {low} to {high}"
     tolerances = {"uplink_kbps": TRAFFIC, "downlink_kbps": TRAFFIC, "update_s": TIMES, "latency_ms": TIMES}
     for name, most in tolerances.items():
-        mine, theirs = told[name]
+        mine, theirs = figures[name]
         if mine is not None and theirs is not None and abs(mine - theirs) > most * max(mine, theirs):
             yield f"{name} {mine}, in the lab {theirs}"
 

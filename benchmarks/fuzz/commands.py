@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.fuzz.grammar import INLINE, Request
 from driftlab.cli import app
 
-ANSWER_S = 10.0
+COMMAND_LIMIT_S = 10.0
 PATIENCE_S = 90.0  # before an answer is broken off
 STEPS, FRAMES, CELLS = 50, 60, 6  # what a run may cost that is run
 REFUSED, FAILED, GOOD = 2, 1, 0
@@ -34,7 +34,7 @@ class TooLate(BaseException):
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """Output and duration of a command."""
 
     words: tuple[str, ...]
@@ -62,25 +62,25 @@ class Answer:
             and "diff" not in self.words
         ):
             yield "a failure without a reason"
-        if self.own_s > ANSWER_S and not self.ran:
-            yield f"an answer after {self.own_s:.1f} s"
+        if self.busy_s > COMMAND_LIMIT_S and not self.ran:
+            yield f"an answer after {self.busy_s:.1f} s"
 
     def _faults_of_refusal(self) -> Iterator[str]:
-        said = self.error.removeprefix(ASKED_SERVER)
-        if not self.ran and not said.startswith(("Error: ", "Usage: ")):
+        message = self.error.removeprefix(ASKED_SERVER)
+        if not self.ran and not message.startswith(("Error: ", "Usage: ")):
             yield "a refusal that does not begin with what is wrong"
         if not self.words:
             return  # the answer is the page of help
-        if len(WRONG.findall(said)) != 1 or len(said) > 20_000:
+        if len(WRONG.findall(message)) != 1 or len(message) > 20_000:
             yield "a refusal that is not one message"
 
     @property
-    def own_s(self) -> float:
+    def busy_s(self) -> float:
         """Return how long the answer takes on a machine with nothing else to do."""
         return self.took_s - self.waited_s
 
 
-def ask(words: Sequence[str], folder: Path) -> Answer:
+def run_inline(words: Sequence[str], folder: Path) -> CommandResult:
     """Call the command in this process, in a folder of its own."""
     output, error = io.StringIO(), io.StringIO()
     argv, here = sys.argv, Path.cwd()
@@ -103,7 +103,7 @@ def ask(words: Sequence[str], folder: Path) -> Answer:
         signal.signal(signal.SIGALRM, before)
         sys.argv = argv
         os.chdir(here)
-    return Answer(
+    return CommandResult(
         tuple(words),
         code,
         output.getvalue(),
@@ -113,7 +113,7 @@ def ask(words: Sequence[str], folder: Path) -> Answer:
     )
 
 
-def ask_process(words: Sequence[str], folder: Path) -> Answer:
+def run_process(words: Sequence[str], folder: Path) -> CommandResult:
     """Call the command as a user does."""
     begun_s, command = time.monotonic(), [sys.executable, "-m", "driftlab", *words]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
@@ -128,7 +128,7 @@ def ask_process(words: Sequence[str], folder: Path) -> Answer:
         for file in (output, error):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    return Answer(tuple(words), code, *texts, time.monotonic() - begun_s, waited_s)
+    return CommandResult(tuple(words), code, *texts, time.monotonic() - begun_s, waited_s)
 
 
 def _waited_s(process: str) -> float:
@@ -139,13 +139,13 @@ def _waited_s(process: str) -> float:
         return 0.0
 
 
-def answers(request: Request, folder: Path, *, process: bool = False, run: bool = True) -> Iterator[Answer]:
+def run_request(request: Request, folder: Path, *, process: bool = False, run: bool = True) -> Iterator[CommandResult]:
     """Ask; of a run that is sound and small, ask for its plan and then run it, unless it is to be left at that."""
-    asked = ask_process if process else ask
-    first = asked((*request.words, *request.limits), folder)
+    run_command = run_process if process else run_inline
+    first = run_command((*request.words, *request.limits), folder)
     yield replace(first, ran=request.runs and not request.limits)
     if run and request.runs and request.limits and first.code == GOOD and _is_small(request):
-        yield replace(asked((*request.words, *INLINE, "--out", str(folder / "made")), folder), ran=True)
+        yield replace(run_command((*request.words, *INLINE, "--out", str(folder / "made")), folder), ran=True)
 
 
 def _is_small(request: Request) -> bool:

@@ -37,24 +37,24 @@ class InterleavedShare(dict[Resource, float]):
     """Shares of resources for a task that uses them at the same time, interleaved with other tasks."""
 
 
-def taken_s(start_s: float, alone_s: float, schedule: ShareSchedule) -> float:
+def task_duration_s(start_s: float, isolated_s: float, schedule: ShareSchedule) -> float:
     """Return the duration of a task from its start; the last share of the schedule holds."""
     waited_s, now_s = 0.0, max(start_s, schedule[0][0])
     stops = (*(time_s for time_s, _ in schedule[1:]), math.inf)
     for (_, share), stop_s in zip(schedule, stops, strict=True):
         if stop_s <= now_s:
             continue
-        if share and now_s + alone_s / share <= stop_s:
-            return waited_s + alone_s / share
+        if share and now_s + isolated_s / share <= stop_s:
+            return waited_s + isolated_s / share
         waited_s, passed_s, now_s = waited_s + (stop_s - now_s), stop_s - now_s, stop_s
-        if share and (alone_s := alone_s - passed_s * share) <= ROUNDING_S:
+        if share and (isolated_s := isolated_s - passed_s * share) <= ROUNDING_S:
             return waited_s
     return math.inf
 
 
-def done_s(start_s: float, alone_s: float, schedule: ShareSchedule) -> float:
+def task_end_s(start_s: float, isolated_s: float, schedule: ShareSchedule) -> float:
     """Return the end of a task that starts at a time."""
-    return start_s + taken_s(start_s, alone_s, schedule)
+    return start_s + task_duration_s(start_s, isolated_s, schedule)
 
 
 def rate(cost: TaskCost, share: Share) -> float:
@@ -80,9 +80,9 @@ def first_come(count: int) -> Policy:
     Each processor that becomes free starts one waiting task, as with a simpy.Resource, so that ties break the same way.
     """
 
-    def shares(machine: Processor, reason: str) -> Mapping[str, Share]:
-        busy = [name for name, task in machine.works.items() if task.share]
-        waiting = [name for name, task in machine.works.items() if not task.share]
+    def shares(processor: Processor, reason: str) -> Mapping[str, Share]:
+        busy = [name for name, task in processor.tasks.items() if task.share]
+        waiting = [name for name, task in processor.tasks.items() if not task.share]
         return dict.fromkeys([*busy, *waiting[:1]][:count], 1.0)
 
     return shares
@@ -103,12 +103,12 @@ class ProcessorTask:
     woken: bool = False  # whether its process is interrupted and has not resumed yet
 
     @property
-    def pace(self) -> float:
+    def progress_rate(self) -> float:
         return rate(self.cost, self.share) * self.speed
 
-    def go_on(self, now_s: float) -> None:
+    def update_progress(self, now_s: float) -> None:
         """Update the time left by the progress at the current share."""
-        self.left_s, self.since_s = max(0.0, self.left_s - (now_s - self.since_s) * self.pace), now_s
+        self.left_s, self.since_s = max(0.0, self.left_s - (now_s - self.since_s) * self.progress_rate), now_s
 
 
 class Processor:
@@ -117,18 +117,18 @@ class Processor:
     def __init__(self, clock: Clock, policy: Policy, capacity: float = 1.0) -> None:
         self.clock, self.policy, self.capacity = clock, policy, capacity
         self.speed = 1.0  # relative to the idle device: other programs and a slower clock reduce it
-        self.works: dict[str, ProcessorTask] = {}  # in order of entry
+        self.tasks: dict[str, ProcessorTask] = {}  # in order of entry
         self.peak_memory_bytes = 0
-        self._share_schedules: dict[str, list[tuple[float, float]]] = {}
+        self._schedules: dict[str, list[tuple[float, float]]] = {}
 
     def enter(self, name: str, reason: str | None = "offer", cost: TaskCost | None = None) -> ProcessorTask:
-        """Add a task and redistribute the shares; a task without an end has a `need`, whose memory counts.
+        """Add a task and redistribute the shares; the memory of a task without an end counts by its `cost`.
 
         Without a reason the shares stay: the caller adds or removes several tasks and then calls `share_out`.
         """
-        if name in self.works:
-            raise RunError(f"The work '{name}' is on its machine already.")
-        self.works[name] = task = ProcessorTask(name, self.clock.event(), cost=cost or TaskCost(), speed=self.speed)
+        if name in self.tasks:
+            raise RunError(f"The task '{name}' is on its processor already.")
+        self.tasks[name] = task = ProcessorTask(name, self.clock.event(), cost=cost or TaskCost(), speed=self.speed)
         self._update_peak_memory()
         if reason is not None:
             self.share_out(reason)
@@ -139,10 +139,10 @@ class Processor:
 
         The current job of the task is never completed. A second removal has no effect.
         """
-        if self.works.get(task.name) is not task:
+        if self.tasks.get(task.name) is not task:
             return
         self._set_share(task, 0.0)
-        del self.works[task.name]
+        del self.tasks[task.name]
         if reason is None:
             return
         freed = self.clock.event()  # as simpy.Resource does it, so that ties break the same way
@@ -158,15 +158,15 @@ class Processor:
         finally:
             self.leave(task)
 
-    def do(self, task: ProcessorTask, cost: TaskCost) -> Generator[simpy.Event, Any, None]:
+    def run_job(self, task: ProcessorTask, cost: TaskCost) -> Generator[simpy.Event, Any, None]:
         """Wait for the end of a job at the task's shares.
 
-        At a constant pace it waits for a single timeout, so that ties break as with simpy.Resource.
+        At a constant rate it waits for a single timeout, so that ties break as with simpy.Resource.
         """
         if not 0 <= cost.isolated_s < math.inf:
-            raise RunError(f"The work '{task.name}' needs {cost.isolated_s} s; it must be finite and at least 0.")
-        if self.works.get(task.name) is not task:
-            raise RunError(f"The work '{task.name}' is not on its machine: enter it first.")
+            raise RunError(f"The task '{task.name}' takes {cost.isolated_s} s; it must be finite and at least 0.")
+        if self.tasks.get(task.name) is not task:
+            raise RunError(f"The task '{task.name}' is not on its processor: enter it first.")
         task.cost, task.left_s, task.since_s = cost, cost.isolated_s, self.clock.now
         task.process = self.clock.active_process
         self._update_peak_memory()
@@ -184,26 +184,26 @@ class Processor:
         finally:
             task.process, task.left_s, task.cost = None, 0.0, TaskCost()
 
-    def left(self, task: ProcessorTask) -> TaskCost:
+    def remaining_cost(self, task: ProcessorTask) -> TaskCost:
         """Return the remaining cost of the current job of a task."""
-        left_s = max(0.0, task.left_s - (self.clock.now - task.since_s) * task.pace)
+        left_s = max(0.0, task.left_s - (self.clock.now - task.since_s) * task.progress_rate)
         part = left_s / task.cost.isolated_s if task.cost.isolated_s else 0.0
         seconds = {engine: part * seconds for engine, seconds in task.cost.seconds.items()}
         return TaskCost(seconds, task.cost.memory_bytes, part * task.cost.joules)
 
     def _end_of(self, task: ProcessorTask) -> simpy.Event:
         """Return the event of a job's end at the current share; without a share, one that never occurs."""
-        if task.left_s and not task.pace:
+        if task.left_s and not task.progress_rate:
             return self.clock.event()
-        return self.clock.timeout(task.left_s / task.pace if task.left_s else 0.0)
+        return self.clock.timeout(task.left_s / task.progress_rate if task.left_s else 0.0)
 
     def share_out(self, reason: str) -> None:
         """Call the policy, and apply its shares from now on."""
-        for task in self.works.values():
-            task.go_on(self.clock.now)
+        for task in self.tasks.values():
+            task.update_progress(self.clock.now)
         shares = self.policy(self, reason)
         _check(shares, self.capacity)
-        for task in self.works.values():
+        for task in self.tasks.values():
             self._set_share(task, shares.get(task.name, 0.0))
 
     def set_speed(self, speed: float) -> None:
@@ -211,23 +211,23 @@ class Processor:
         if speed == self.speed:
             return
         self.speed = speed
-        for task in self.works.values():
-            task.go_on(self.clock.now)
-            before, task.speed = task.pace, speed
+        for task in self.tasks.values():
+            task.update_progress(self.clock.now)
+            before, task.speed = task.progress_rate, speed
             self._record(task.name, accelerator_share(task.share) * speed)
             self._wake(task, before)
 
     def share_schedule(self, name: str, start_s: float, stop_s: float) -> ShareSchedule:
         """Return the shares of a task in a span of time, times the speed; older shares are dropped."""
-        recorded = self._share_schedules.get(name, [])
+        recorded = self._schedules.get(name, [])
         before = [share for time_s, share in recorded if time_s <= start_s][-1:] or [0.0]
         later = [(time_s, share) for time_s, share in recorded if time_s > start_s]
-        self._share_schedules[name] = [(start_s, before[0]), *later]
+        self._schedules[name] = [(start_s, before[0]), *later]
         return ((start_s, before[0]), *((time_s, share) for time_s, share in later if time_s < stop_s))
 
     def _set_share(self, task: ProcessorTask, share: Share) -> None:
         if share != task.share:
-            before = task.pace
+            before = task.progress_rate
             task.share = share
             self._record(task.name, accelerator_share(share) * self.speed)
             self._wake(task, before)
@@ -235,23 +235,23 @@ class Processor:
             task.granted.succeed()
 
     def _wake(self, task: ProcessorTask, before: float) -> None:
-        """Interrupt a waiting task if its pace has changed.
+        """Interrupt a waiting task if its rate has changed.
 
         Share and speed may change at one instant: a second interrupt could reach a process whose job has ended.
         """
-        if task.process is not None and task.pace != before and not task.woken:
+        if task.process is not None and task.progress_rate != before and not task.woken:
             task.woken = True
             task.process.interrupt(task)
 
     def _record(self, name: str, share: float) -> None:
         """Append a share to the share schedule of a task; the last one of an instant holds."""
-        schedule = self._share_schedules.setdefault(name, [])
+        schedule = self._schedules.setdefault(name, [])
         if schedule and schedule[-1][0] == self.clock.now:
             schedule.pop()
         schedule.append((self.clock.now, share))
 
     def _update_peak_memory(self) -> None:
-        used_bytes = sum(task.cost.memory_bytes for task in self.works.values())
+        used_bytes = sum(task.cost.memory_bytes for task in self.tasks.values())
         self.peak_memory_bytes = max(self.peak_memory_bytes, used_bytes)
 
 
@@ -265,9 +265,9 @@ def _check(shares: Mapping[str, Share], capacity: float) -> None:
     for name, share in shares.items():
         for engine, part in (share if isinstance(share, Mapping) else {"all": share}).items():
             if not 0 <= part <= 1 + SHARE_TOLERANCE:
-                raise RunError(f"The share of '{name}' is {part} of a machine ({engine}); it must be in [0, 1].")
+                raise RunError(f"The share of '{name}' is {part} of a processor ({engine}); it must be in [0, 1].")
             parts[engine] = parts.get(engine, 0.0) + part
     whole = parts.pop("all")
     for engine, part in (parts or {"all": 0.0}).items():
         if whole + part > capacity + SHARE_TOLERANCE:
-            raise RunError(f"The shares of a machine add up to {whole + part:g} of {capacity:g} ({engine}).")
+            raise RunError(f"The shares of a processor add up to {whole + part:g} of {capacity:g} ({engine}).")

@@ -11,7 +11,7 @@ from PIL import Image
 CLASSES, FRAMES, HEIGHT, WIDTH = ("sea", "boat"), 8, 32, 48
 
 
-def write_film(path: Path) -> Path:
+def write_video(path: Path) -> Path:
     """Film a boat at sea, and put label maps and the names of their classes beside the file."""
     labels = path.with_name(f"{path.name}.labels")
     labels.mkdir()
