@@ -115,7 +115,8 @@ class Renames:
     def document(self, part: Any, parent: str = "") -> Any:
         """Return a document with new keys and values."""
         if isinstance(part, Mapping):
-            return dict(self._entry(part, key, value, parent) for key, value in part.items())
+            entries = dict(self._entry(part, key, value, parent) for key, value in part.items())
+            return in_order(entries) if self.params and "name" in part and list(part) != list(entries) else entries
         if isinstance(part, list):
             return [self.document(value, parent) for value in part]
         if not isinstance(part, str):
@@ -131,7 +132,17 @@ class Renames:
             new = [self.param(wrapped, one) if isinstance(one, str) and "=" in one else one for one in new]
         elif isinstance(value, str) and f"{key}={value}" in names:
             new = names[f"{key}={value}"].partition("=")[2]
+        elif key == "defaults" and isinstance(value, Mapping):
+            new = dict(
+                sorted(self._entry({**value, "name": part["name"]}, name, one, key) for name, one in value.items())
+            )
         return names.get(key, self.key(parent, key)), new
+
+
+def in_order(member: dict[str, Any]) -> dict[str, Any]:
+    """Sort a member's parameters by their new names, as a spec does."""
+    ends = {"name": 0, "defaults": 2}
+    return dict(sorted(member.items(), key=lambda pair: (ends.get(pair[0], 1), pair[0])))
 
 
 def read_renames(file: Path) -> Renames:
@@ -282,6 +293,8 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
                     None if text is None else renames.value(text, column.name) for text in table[place].to_pylist()
                 ]
                 table = table.set_column(place, column, pa.array(values, column.type))
+    if name == "systems" and renames.params:
+        table = renamed_parameters(table, renames)
     if name in SORTED_TABLES:
         table = table.sort_by(
             [(column.name, "ascending") for column in table.schema if pa.types.is_string(column.type)]
@@ -295,6 +308,19 @@ def renamed(table: pa.Table, name: str, renames: Renames) -> pa.Table:
         document = renames.document(json.loads(notes[SEAL]))
         notes[SEAL] = json.dumps(document, sort_keys=True).encode()  # as its writer sorts it
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
+
+
+def renamed_parameters(table: pa.Table, renames: Renames) -> pa.Table:
+    """Give the table of systems the new names of members' parameters and of their values."""
+    names, values = [], []
+    for row in table.select(["member", "parameter", "value"]).to_pylist():
+        value = json.loads(row["value"] or "null")
+        name, _, text = renames.param(row["member"], f"{row['parameter']}={value}").partition("=")
+        names.append(name)
+        values.append(json.dumps(text) if isinstance(value, str) else row["value"])
+    for column, new in (("parameter", names), ("value", values)):
+        table = table.set_column(table.schema.names.index(column), column, pa.array(new, pa.string()))
+    return table
 
 
 def renamed_field(column: pa.Field, table: str, renames: Renames) -> pa.Field:
