@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.batches import device_inputs
 from driftlab.platform.adaptation.objectives import entropies, samples_of
-from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState, moved_since, outputs_of
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState, charge, moved_since, outputs_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -59,9 +59,7 @@ class Asr(AdaptationWrapper):
         other = float((outputs.argmax(dim=1) != self._source_labels(model, state, batch)).float().mean())
         weight = 1 - self.speed + self.speed * other
         held = {**state.held, "threshold": np.array(weight * threshold + (1 - weight) * spread)}
-        assert done.passes is not None
-        work = replace(done.passes, forward=(*done.passes.forward, len(batch.images)))
-        return replace(done, state=replace(done.state, held=held), passes=work)
+        return charge(replace(done, state=replace(done.state, held=held)), after=len(batch.images))
 
     def share(self, depth: float) -> float:
         """Return the share of the trained tensors that stay, by how far below the threshold predictions are spread."""

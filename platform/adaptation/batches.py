@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
 NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
 NO_SCALES, ONE_FRAME = "its batch norms have nothing that learns", "one frame has no distribution"
+NO_WEIGHTS = "the network has nothing that learns"
 Rows = npt.NDArray[np.int64]
 StreamBatch = Annotated[int, Ge(1), Le(MAX_FRAMES), Means("frames of one batch of the stream", "frames")]
 PredictOn = Annotated[Literal["frame", "batch"], Means("whether a frame is predicted at once or with its batch")]
 PhaseSteps = Annotated[int, Ge(1), Means("steps of a phase")]
 NormMomentum = Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")]
 StepSize = Annotated[float, Ge(0), Le(10), Means("step size")]
+StepFrames = Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")]
+Share = Annotated[float, Ge(0), Le(1)]
 
 
 def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> list[Rows]:
@@ -65,6 +68,11 @@ def norms_reject(model: nn.Module, batch: Batch) -> str:
     from driftlab.platform.networks.module_utils import batch_norms
 
     return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
+
+
+def weights_reject(model: nn.Module, batch: Batch) -> str:
+    """Return why a member of all weights cannot learn from a batch; empty if it can."""
+    return NO_FRAMES if not len(batch.images) else "" if all_parameters(model) else NO_WEIGHTS
 
 
 def frames_reject(name: str, batch: Batch) -> str:
@@ -112,6 +120,13 @@ def source_passes(model: nn.Module, images: npt.NDArray[Any], size: int) -> Feat
         seen = [features(model, to_input(images[rows]).to(device)) for rows in parts]
     outputs, found = (torch.cat([getattr(each, what) for each in seen]) for what in ("outputs", "features"))
     return FeaturePass(outputs, found, seen[0].head, seen[0].layers)
+
+
+def all_parameters(model: nn.Module) -> list[str]:
+    """Name all trainable parameters."""
+    from driftlab.platform.networks.vector import layout_of
+
+    return list(layout_of(model).names)
 
 
 def norm_entries(model: nn.Module) -> list[str]:

@@ -323,14 +323,16 @@ class LossDescent(LearningAdaptation, StatefulAdaptation):
 
 
 @dataclass(frozen=True)
-class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
-    """Base of members that follow the input of the head without gradients, group by group (T3A, NEO)."""
+class HeadAdaptation(LearningAdaptation, StreamAdaptation):
+    """Base of members that work on the head's input without gradients, group by group (T3A, NEO, LAME)."""
 
     predict_on: PredictOn = "batch"
 
+    needs_batch: ClassVar[bool] = False  # whether the network as it is predicts single frames
+
     @abstractmethod
     def follow(self, run: LearningRun, rows: Rows) -> tuple[dict[str, Any], torch.Tensor]:
-        """Run some frames; return the member's arrays with these frames among them, and the outputs by those arrays."""
+        """Run some frames; return the member's arrays, updated by them, and the outputs that these give."""
 
     def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
         return split_groups(len(batch.images), phase, self.stream_batch)
@@ -360,9 +362,10 @@ class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
         from driftlab.platform.adaptation.run import LearningRun
         from driftlab.platform.networks.predict import evaluating
 
-        if self.reject_reason(model, batch, state):
+        alone = self.predict_on == "frame"
+        if (alone and self.needs_batch) or self.reject_reason(model, batch, state):
             return super().predict(model, state, batch)
-        frames, size = batch.images.shape[:3], 1 if self.predict_on == "frame" else len(batch.images)
+        frames, size = batch.images.shape[:3], 1 if alone else len(batch.images)
         run, answers = LearningRun(self, model, state, batch, Phase(on_stream=True)), batch.task.blank(*frames)
         with evaluating(model), torch.no_grad():
             for rows in in_parts(len(batch.images), size):

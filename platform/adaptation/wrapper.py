@@ -104,9 +104,8 @@ class AdaptationWrapper(Adaptation):
     def _wrapped(self, model: nn.Module, state: WrapperState, batch: Batch, phase: Phase) -> Adapted:
         """Train the wrapped member, and charge the memory that the policy keeps."""
         done = self.inner.adapt(model, state.inner, batch, phase)
-        after = replace(state, inner=done.state)
-        work = None if done.passes is None else _with(done.passes, state.kept_bytes if done.passes.forward else 0)
-        return replace(done, state=after, passes=work)
+        after = replace(done, state=replace(state, inner=done.state))
+        return after if done.passes is None or not done.passes.forward else charge(after, kept_bytes=state.kept_bytes)
 
 
 @contextmanager
@@ -132,5 +131,8 @@ def moved_since(model: nn.Module, before: Any, done: Adapted) -> Adapted:
     return replace(done, changed=read(model) != before, skipped="")
 
 
-def _with(passes: Passes, kept_bytes: int) -> Passes:
-    return replace(passes, kept_bytes=passes.kept_bytes + kept_bytes)
+def charge(done: Adapted, *, before: int = 0, after: int = 0, kept_bytes: int = 0) -> Adapted:
+    """Add the policy's own work to a result: frames of a pass before and after the member's, and bytes."""
+    work = done.passes or Passes()
+    forward = tuple(frames for frames in (before, *work.forward, after) if frames)
+    return replace(done, passes=replace(work, forward=forward, kept_bytes=work.kept_bytes + kept_bytes))

@@ -27,7 +27,7 @@ from driftlab.platform.adaptation.rotta import RoTta
 from driftlab.platform.adaptation.run import LearningRun
 from driftlab.platform.adaptation.sar import Sar
 from driftlab.platform.adaptation.shot import Shot
-from driftlab.platform.adaptation.t3a import T3a, surest_of, templates_of
+from driftlab.platform.adaptation.t3a import T3a, most_confident, templates_of
 from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import FAMILIES, member_class
 from driftlab.platform.networks.predict import to_input
@@ -177,7 +177,7 @@ class TestHeads:
                 "doubts": -(given.softmax(1) * given.log_softmax(1)).sum(1),
             }
             both = {key: torch.cat([supports[key], new[key]]) for key in new}
-            supports = surest_of(both, 2, member.features_per_class)
+            supports = most_confident(both, 2, member.features_per_class)
             found.append((given @ templates_of(supports, 2).T).tolist())
             state = replace(state, held={key: value.numpy() for key, value in supports.items()})
         assert batch.labels is None
