@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
 from driftlab.platform.adaptation.batches import NO_FRAMES, PhaseSteps, Rows
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import DataSplits
 
 Pixels = npt.NDArray[Any]
+SOURCE_FRAMES = 64  # labelled frames of the source that the device stores; ours
+PAST_STYLE_PROB = 0.5  # probability that a frame takes the style of a past domain, not of the present one
+CONSISTENCY_WEIGHT = 10.0  # of the KL divergence beside the task's loss, both in nats
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,6 @@ class Ace(LossDescent):
 
     iterations: PhaseSteps = 30
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 16
-    consistency_weight: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = (
-        10.0
-    )
-    past_style_prob: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = (
-        0.5
-    )
-    source_frames: Annotated[int, Ge(1), Means("labelled frames of the source that are kept", "frames")] = 64
 
     tasks, has_source_summary = ("segmentation", "classification"), True
 
@@ -49,7 +45,7 @@ class Ace(LossDescent):
         """Return a few frames of the source with their labels."""
         if data.task.name not in self.tasks:
             return EMPTY_PACK
-        few = data.train.first(self.source_frames)
+        few = data.train.first(SOURCE_FRAMES)
         return {"image": np.array(few.images), "label": np.array(few.labels)}
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
@@ -75,13 +71,13 @@ class Ace(LossDescent):
         images, labels = run.pack["image"][drawn], run.pack["label"][drawn]
         wanted = styles(batch.images[rows])
         if past is not None:
-            old = batch.rng.random(len(rows)) < self.past_style_prob
+            old = batch.rng.random(len(rows)) < PAST_STYLE_PROB
             wanted[old] = past[batch.rng.integers(len(past), size=int(old.sum()))]
         plain, painted = (run.outputs_of(run.inputs_of(each)) for each in (images, paint(images, wanted)))
         taught = [found for each in (plain, painted) if (found := batch.task.loss(each, labels)) is not None]
         target = plain.detach().log_softmax(dim=1)
         apart = F.kl_div(painted.log_softmax(dim=1), target, log_target=True, reduction="none").sum(dim=1).mean()
-        total: torch.Tensor = self.consistency_weight * apart
+        total: torch.Tensor = CONSISTENCY_WEIGHT * apart
         return total + sum(taught[1:], taught[0]) if taught else total
 
     def end(self, run: LearningRun) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
@@ -60,8 +60,6 @@ class Distill(Adaptation):
     batch: Annotated[int, Ge(1), Means("frames of a step", "frames")] = 4
     optimiser: Annotated[Literal["adam", "momentum"], Means("rule of the steps")] = "adam"
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size")] = 3e-3
-    beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment, and the momentum of momentum")] = 0.9
-    beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
     epsilon: Annotated[float, Gt(0), Means("what keeps adam's divisor above 0")] = 1e-8
     epsilon_mode: Annotated[Literal["torch", "tf", "paper"], Means("whose formula says where epsilon stands")] = "torch"
     restart_each_phase: Annotated[
@@ -174,8 +172,8 @@ class Distill(Adaptation):
         from driftlab.platform.networks.training.descent import Adam, Momentum
 
         if self.optimiser == "momentum":
-            return Momentum(self.learning_rate, self.beta1)
-        return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
+            return Momentum(self.learning_rate)
+        return Adam(self.learning_rate, epsilon=self.epsilon, epsilon_mode=self.epsilon_mode)
 
 
 def _restart(flat: Flat, memory: DistillState, *, anew: bool) -> masks.Mask:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import DataSplits
 
+FISHER_FRAMES = 2000  # frames of the source for the Fisher information; the paper's number
+
 
 @dataclass(frozen=True)
 class Eata(NormAffine, StatefulAdaptation):
@@ -43,13 +45,12 @@ class Eata(NormAffine, StatefulAdaptation):
         float, Gt(0), Le(1), Means("cosine to the mean prediction from which a sample is nothing new")
     ] = 0.4
     fisher_weight: Annotated[float, Ge(0), Means("weight of the pull to the source")] = 1.0
-    fisher_frames: Annotated[int, Ge(0), Means("frames of the source for the Fisher information", "frames")] = 2000
     fisher_batch: Annotated[int, Ge(2), Means("frames of one of its gradients", "frames")] = 64
 
     has_source_summary = True
 
     def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
-        return fisher_information(model, data, self.fisher_frames, self.fisher_batch)
+        return fisher_information(model, data, FISHER_FRAMES, self.fisher_batch)
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         import torch

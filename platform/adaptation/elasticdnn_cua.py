@@ -37,7 +37,6 @@ class ElasticCua(Elastic):
     replay_per_domain: Annotated[
         int, Ge(1), Le(MAX_SOURCE), Means("samples kept of the source, and of each domain", "frames")
     ] = 20
-    replay_weight: Annotated[float, Ge(0), Le(100), Means("weight of the replayed samples in the loss")] = 1.0
 
     tasks, has_source_summary = ("classification",), True
 
@@ -80,13 +79,11 @@ class ElasticCua(Elastic):
 
         if "source" not in run.notes:
             return None
-        loss = mmd(run.notes["source"], run.features(run.inputs(rows)).features)
-        if self.replay_weight:
-            drawn = run.batch.rng.permutation(len(run.state.images))[: self.batch]
-            outputs = run.replayed(run.state.images[drawn])
-            labels = torch.from_numpy(run.state.labels[drawn]).long().to(outputs.device)
-            loss = loss + self.replay_weight * F.cross_entropy(outputs, labels)
-        return loss
+        distance = mmd(run.notes["source"], run.features(run.inputs(rows)).features)
+        drawn = run.batch.rng.permutation(len(run.state.images))[: self.batch]
+        outputs = run.replayed(run.state.images[drawn])
+        labels = torch.from_numpy(run.state.labels[drawn]).long().to(outputs.device)
+        return distance + F.cross_entropy(outputs, labels)
 
     def end(self, run: LearningRun) -> None:
         """Keep samples of this domain with the classes that the network now gives them."""

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import DataSplits
 
-NOISE, HIDDEN = 32, 64  # numbers from which a feature is made, and the width of both small nets
+NOISE, HIDDEN = 32, 64  # inputs of the generator, and units in the hidden layer of both small networks
+SOURCE_FRAMES = 512  # frames of the source from which the generator learns; ours
+DISCRIMINATOR_LEARNING_RATE = 1e-3  # step size of discriminator and generator: Adam's default
 TELLS = "tells"  # the discriminator's name among the arrays
 
 
@@ -39,9 +41,7 @@ class Iada(LossDescent):
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
     learning_rate: Annotated[float, Ge(0), Means("step size of the features")] = 1e-4
     adversarial_weight: Annotated[float, Ge(0), Means("weight of the discriminator's answer in the loss")] = 1.0
-    discriminator_learning_rate: Annotated[float, Ge(0), Means("step size of discriminator and generator")] = 1e-3
     source_steps: Annotated[int, Ge(0), Means("steps in which the generator learns the source")] = 400
-    source_frames: Annotated[int, Ge(2), Means("frames of the source that it learns from", "frames")] = 512
 
     tasks, has_source_summary = ("classification",), True
 
@@ -51,7 +51,7 @@ class Iada(LossDescent):
 
         if data.task.name not in self.tasks or not linear_head(model):
             return EMPTY_PACK
-        real = source_passes(model, data.train.images[: self.source_frames], self.batch).features
+        real = source_passes(model, data.train.images[:SOURCE_FRAMES], self.batch).features
         with torch.random.fork_rng(devices=()):
             torch.default_generator.manual_seed(data.seed)
             return self.imitate(real.float())
@@ -62,7 +62,7 @@ class Iada(LossDescent):
 
         makes, tells = generator(real.shape[1], positive=bool((real >= 0).all())), discriminator(real.shape[1])
         tells_step, makes_step = (
-            torch.optim.Adam(net.parameters(), self.discriminator_learning_rate) for net in (tells, makes)
+            torch.optim.Adam(net.parameters(), DISCRIMINATOR_LEARNING_RATE) for net in (tells, makes)
         )
         for _ in range(self.source_steps):
             rows = torch.randint(len(real), (min(self.batch, len(real)),))
@@ -95,7 +95,7 @@ class Iada(LossDescent):
             makes, tells = generator(width, positive=bool(run.pack["positive"])), discriminator(width)
         makes.load_state_dict(given)
         tells.load_state_dict(own)
-        optimiser = torch.optim.Adam(tells.to(run.device).parameters(), self.discriminator_learning_rate)
+        optimiser = torch.optim.Adam(tells.to(run.device).parameters(), DISCRIMINATOR_LEARNING_RATE)
         run.notes.update(makes=makes.to(run.device), tells=tells, optimiser=optimiser)
         return super().start(run)
 

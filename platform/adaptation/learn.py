@@ -264,8 +264,6 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
     learning_rate: StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
-    beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment")] = 0.9
-    beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant run")
     ] = 0.1
@@ -280,7 +278,7 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     def rule(self) -> StepRule:
         if self.optimiser == "sgd":
             return Momentum(self.learning_rate, self.momentum)
-        return Adam(self.learning_rate, self.beta1, self.beta2)
+        return Adam(self.learning_rate)
 
     def changes(self, model: nn.Module) -> list[str]:
         return norm_entries(model)

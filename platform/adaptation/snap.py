@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Array = npt.NDArray[Any]
+CENTRE_MOMENTUM = 0.9  # weight of the newest batch in the centre of the domain; the paper's value
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,6 @@ class Snap(AdaptationWrapper):
     every_batches: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 32
     confidence: Annotated[float, Ge(0), Le(1), Means("probability of its class that a frame must exceed")] = 0.5
-    centre_momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the middle of the domain")] = (
-        0.9
-    )
     width: Annotated[
         float, Gt(0), Means("standard errors by which a batch may differ before statistics are corrected")
     ] = 4.0
@@ -119,7 +117,7 @@ class Snap(AdaptationWrapper):
         """Store confident frames; drop the frame of the most frequent class that is farthest from the mean."""
         middle, held = places.mean(axis=0), dict(state.held)
         if "middle" in held:
-            middle = (1 - self.centre_momentum) * held["middle"] + self.centre_momentum * middle
+            middle = (1 - CENTRE_MOMENTUM) * held["middle"] + CENTRE_MOMENTUM * middle
         fit = np.flatnonzero(shares.max(axis=1) > self.confidence)
         kept = [(held["image"][n], held["label"][n], held["place"][n]) for n in range(len(held.get("label", ())))]
         for row, label in zip(fit, shares[fit].argmax(axis=1), strict=True):

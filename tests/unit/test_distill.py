@@ -338,6 +338,6 @@ def test_the_state_of_another_model_is_refused():
 
 
 def test_parameters_outside_their_range_are_all_named():
-    faults = parameter_faults(Distill, {"beta2": 1.0, "fraction": 0.0, "iterations": 0, "learning_rate": -1.0})
-    assert [fault.split("'")[1] for fault in faults] == ["fraction", "iterations", "learning_rate", "beta2"]
+    faults = parameter_faults(Distill, {"epsilon": 0.0, "fraction": 0.0, "iterations": 0, "learning_rate": -1.0})
+    assert [fault.split("'")[1] for fault in faults] == ["fraction", "iterations", "learning_rate", "epsilon"]
     assert parameter_faults(Distill, {}) == []
