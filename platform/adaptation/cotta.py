@@ -1,4 +1,4 @@
-"""CoTTA (CVPR 2022): mean-teacher consistency with stochastic restoration of source weights, on the stream.
+"""CoTTA (CVPR 2022): mean-teacher consistency with stochastic restoration of source weights.
 
 The network of the application is the teacher; the state holds the student. In variant `edgebench` the network is the
 student, whose batch norms keep statistics, and the state holds the teacher.

@@ -1,4 +1,4 @@
-"""CUA: features of the device's frames are aligned with those of the source, while past samples keep their labels.
+"""CUA: aligns features of device frames with the source's, and replays samples of past domains.
 
 Differs from the paper: its text was not at hand, so this is the variant with kernels of a public benchmark; features of
 the source are kept in place of its frames.
@@ -34,10 +34,10 @@ SOURCE_FEATURES = 512  # feature vectors of the source that a device stores; our
 
 @dataclass(frozen=True)
 class Cua(LossDescent):
-    """Align features with the source's, and replay samples of all domains so far."""
+    """Align features with the source's, and replay samples of past domains."""
 
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
-    distance: Annotated[Literal["mmd", "coral"], Means("what brings features together: kernels or covariances")] = "mmd"
+    distance: Annotated[Literal["mmd", "coral"], Means("distance of features: by kernels or by covariances")] = "mmd"
     replay_per_domain: Annotated[int, Ge(1), Means("samples that each domain leaves, and the source")] = 20
 
     tasks, has_source_summary = ("classification",), True

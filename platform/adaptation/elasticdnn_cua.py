@@ -1,4 +1,4 @@
-"""ElasticDNN with CUA: align features with those of stored source samples, and replay samples of earlier domains.
+"""ElasticDNN with CUA: aligns features with stored source samples, and replays earlier domains.
 
 Differs from the variant in the paper's evaluation: features of the source come from the network as it was cut for
 this domain, and blocks of the kernel are averaged, so that batches may differ in size.
@@ -44,8 +44,8 @@ class ElasticCua(Elastic):
         """Keep the first samples of the source, with their classes."""
         if data.task.name != "classification":
             return EMPTY_PACK
-        lessons = data.train.first(self.replay_per_domain)
-        return {"images": lessons.images, "labels": np.asarray(lessons.labels, dtype=np.uint8)}
+        samples = data.train.first(self.replay_per_domain)
+        return {"images": samples.images, "labels": np.asarray(samples.labels, dtype=np.uint8)}
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticState:
         state = super().prepare(model, pack, go_on=go_on)

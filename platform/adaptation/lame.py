@@ -1,4 +1,4 @@
-"""LAME (CVPR 2022): Laplacian-regularised correction of a batch's predictions, without a change of the network.
+"""LAME (CVPR 2022): Laplacian-regularised correction of a batch's predictions; weights stay.
 
 Differs from the paper's text, as the released code does: the energy that ends the iterations takes the Laplacian term
 from the assignments before the iteration.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from driftlab.platform.adaptation.run import LearningRun
 
-STATELESS = "it changes predictions only, and keeps nothing from one batch to the next"
+STATELESS = "it changes predictions only, and keeps nothing between batches"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """NEO: the head's input is centred by the mean of all features seen so far.
 
-Differs from the paper: `decay` may let the mean forget; a head that is a convolution of one pixel counts as linear.
+Differs from the paper: `decay` may weigh recent features more; a convolution of one pixel counts as a linear head.
 """
 
 from __future__ import annotations

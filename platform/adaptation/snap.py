@@ -1,6 +1,6 @@
-"""SNAP: a member learns from every k-th batch, on a memory of sure frames near the middle of the domain.
+"""SNAP (NeurIPS 2025): trains every k-th batch on a memory of confident, central frames.
 
-Between lessons batch norms use the memory's statistics, corrected where those of a batch are far away.
+In between, batch norms use the memory's statistics, corrected where those of a batch are far away.
 
 Differs from the paper: the threshold of confidence, which its text leaves open, is 0.5.
 """
@@ -40,9 +40,9 @@ CENTRE_MOMENTUM = 0.9  # weight of the newest batch in the centre of the domain;
 
 @dataclass(frozen=True)
 class Snap(AdaptationWrapper):
-    """Learn seldom, from the right frames."""
+    """Train rarely, on confident and central frames."""
 
-    every_batches: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
+    every_batches: Annotated[int, Ge(1), Means("batches from one training batch to the next")] = 10
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 32
     confidence: Annotated[float, Ge(0), Le(1), Means("probability of its class that a frame must exceed")] = 0.5
     width: Annotated[
@@ -50,7 +50,7 @@ class Snap(AdaptationWrapper):
     ] = 4.0
 
     def __post_init__(self) -> None:
-        """Name whole frames, as the memory does."""
+        """Classify whole frames, as the memory does."""
         super().__post_init__()
         object.__setattr__(self, "tasks", ("classification",))
         object.__setattr__(self, "only_on_stream", True)

@@ -1,4 +1,4 @@
-"""T3A (NeurIPS 2021): replaces the linear classifier by class templates from confident features, on the stream.
+"""T3A (NeurIPS 2021): replaces the linear head by class templates from confident features.
 
 Differs from the paper: the templates replace the head's weights, so that single frames and phases use them too;
 `features_per_class` of 0 keeps all features, where the released code loses one per class.
@@ -75,7 +75,7 @@ def supports_of(features: torch.Tensor, outputs: torch.Tensor) -> Supports:
 
 
 def most_confident(supports: Supports, classes: int, keep: int) -> Supports:
-    """Keep the `keep` features of lowest entropy of each class (the paper's filtered support sets); 0: all."""
+    """Keep the `keep` features of lowest entropy of each class, the paper's support sets; 0: all."""
     import torch
 
     of_class = [(supports["labels"] == label).nonzero()[:, 0] for label in range(classes)]
@@ -84,7 +84,7 @@ def most_confident(supports: Supports, classes: int, keep: int) -> Supports:
 
 
 def templates_of(supports: Supports, classes: int) -> torch.Tensor:
-    """Return the templates c^k, one unit vector per class, [classes, d]; a class without features has zeros."""
+    """Return the templates c^k, [classes, d], of length 1; a class without features has zeros."""
     from torch.nn import functional as F
 
     members = F.one_hot(supports["labels"], classes).to(supports["features"].dtype)

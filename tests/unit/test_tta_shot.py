@@ -108,7 +108,7 @@ class TestShot:
         assert done.passes == Passes()
         assert state_of(model) == before
 
-    def test_one_frame_says_nothing_about_variety(self):
+    def test_one_frame_has_no_diversity(self):
         model, member = build("tiny_classifier", 4, seed=0), Shot()
         assert "variety" in member.adapt(model, member.prepare(model), frames(1), STREAM).skipped
 
