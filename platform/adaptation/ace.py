@@ -1,7 +1,7 @@
-"""ACE: labelled frames of the source are painted in the device's colours, and the network trains on both.
+"""ACE (ICCV 2019): trains on labelled source frames and on copies in the style of device frames.
 
-Differs from the paper: colours are means and deviations of the pixels, where the paper transfers those of features and
-decodes a picture; steps are those for small networks; detection is left out.
+Differs from the paper: styles are means and deviations of the pixels, where the paper transfers those of features and
+decodes an image; steps suit small networks; detection is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch
 from driftlab.platform.adaptation.batches import NO_FRAMES, PhaseSteps, Rows
@@ -27,21 +27,17 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import DataSplits
 
 Pixels = npt.NDArray[Any]
+SOURCE_FRAMES = 64  # labelled frames of the source that the device stores; ours
+PAST_STYLE_PROB = 0.5  # probability that a frame takes the style of a past domain, not of the present one
+CONSISTENCY_WEIGHT = 10.0  # of the KL divergence relative to the task's loss, both in nats
 
 
 @dataclass(frozen=True)
 class Ace(LossDescent):
-    """Train on labelled source frames in the style of the device's and of past domains."""
+    """Train on labelled source frames in the style of device frames and of past domains."""
 
     iterations: PhaseSteps = 30
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 16
-    consistency_weight: Annotated[float, Ge(0), Means("weight of agreement between a frame and its painted copy")] = (
-        10.0
-    )
-    past_style_prob: Annotated[float, Ge(0), Le(1), Means("share of the frames that are painted as a past domain")] = (
-        0.5
-    )
-    source_frames: Annotated[int, Ge(1), Means("labelled frames of the source that are kept", "frames")] = 64
 
     tasks, has_source_summary = ("segmentation", "classification"), True
 
@@ -49,16 +45,16 @@ class Ace(LossDescent):
         """Return a few frames of the source with their labels."""
         if data.task.name not in self.tasks:
             return EMPTY_PACK
-        few = data.train.first(self.source_frames)
+        few = data.train.first(SOURCE_FRAMES)
         return {"image": np.array(few.images), "label": np.array(few.labels)}
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         if not len(batch.images):
             return NO_FRAMES
         if batch.task.name not in self.tasks:
-            return f"ACE paints frames with one label or label maps, the task is {batch.task.name}"
+            return f"ACE restyles frames with one label or label maps, the task is {batch.task.name}"
         if not state.pack:
-            return "there are no frames of the source to paint"
+            return "there are no frames of the source to restyle"
         return "" if self.scope(model) else "the network has nothing that learns"
 
     def scope(self, model: nn.Module) -> list[str]:
@@ -67,25 +63,25 @@ class Ace(LossDescent):
         return list(layout_of(model).names)
 
     def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
-        """Return the loss of labelled frames, of painted ones, and of where their predictions differ."""
+        """Return the loss of labelled frames and of restyled ones, and the divergence of their predictions."""
         from torch.nn import functional as F
 
         batch, past = run.batch, run.held.get("styles")
         drawn = batch.rng.integers(len(run.pack["image"]), size=len(rows))
         images, labels = run.pack["image"][drawn], run.pack["label"][drawn]
-        wanted = styles(batch.images[rows])
+        targets = styles(batch.images[rows])
         if past is not None:
-            old = batch.rng.random(len(rows)) < self.past_style_prob
-            wanted[old] = past[batch.rng.integers(len(past), size=int(old.sum()))]
-        plain, painted = (run.outputs_of(run.inputs_of(each)) for each in (images, paint(images, wanted)))
-        taught = [found for each in (plain, painted) if (found := batch.task.loss(each, labels)) is not None]
+            old = batch.rng.random(len(rows)) < PAST_STYLE_PROB
+            targets[old] = past[batch.rng.integers(len(past), size=int(old.sum()))]
+        plain, restyled = (run.outputs_of(run.inputs_of(each)) for each in (images, restyle(images, targets)))
+        taught = [found for each in (plain, restyled) if (found := batch.task.loss(each, labels)) is not None]
         target = plain.detach().log_softmax(dim=1)
-        apart = F.kl_div(painted.log_softmax(dim=1), target, log_target=True, reduction="none").sum(dim=1).mean()
-        total: torch.Tensor = self.consistency_weight * apart
+        apart = F.kl_div(restyled.log_softmax(dim=1), target, log_target=True, reduction="none").sum(dim=1).mean()
+        total: torch.Tensor = CONSISTENCY_WEIGHT * apart
         return total + sum(taught[1:], taught[0]) if taught else total
 
     def end(self, run: LearningRun) -> None:
-        """Remember the style of a phase as that of a past domain."""
+        """Store the style of a phase as that of a past domain."""
         if not run.phase.on_stream:
             style = styles(run.batch.images).mean(axis=0, keepdims=True)
             run.held["styles"] = np.concatenate([run.held.get("styles", style[:0]), style])
@@ -97,9 +93,9 @@ def styles(images: Pixels) -> Pixels:
     return np.stack([pixels.mean(axis=1), pixels.std(axis=1)], axis=1)
 
 
-def paint(images: Pixels, wanted: Pixels) -> Pixels:
-    """Give frames the means and deviations of others, within what a pixel can hold."""
+def restyle(images: Pixels, targets: Pixels) -> Pixels:
+    """Return frames with the means and deviations of others, clipped to the range of a pixel."""
     own = styles(images)
     mean, spread = (own[:, which, None, None] for which in (0, 1))
-    pixels = (images - mean) / (spread + 1e-5) * wanted[:, 1, None, None] + wanted[:, 0, None, None]
+    pixels = (images - mean) / (spread + 1e-5) * targets[:, 1, None, None] + targets[:, 0, None, None]
     return np.clip(pixels, 0, 255)

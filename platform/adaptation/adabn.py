@@ -1,4 +1,4 @@
-"""AdaBN: batch norms use the statistics of the device's frames instead of those of the source.
+"""AdaBN: batch norms use the statistics of device frames instead of those of the source.
 
 Differs from the paper: `momentum`, `batch` and `alpha` are variants from later work for streams, which have no pass
 over a complete domain; `full` is the paper's, as a cumulative average.
@@ -32,7 +32,7 @@ class AdaBn(NormStatistics):
         "momentum"
     )
     momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch, in variant momentum")] = 0.1
-    alpha: Annotated[float, Ge(0), Le(1), Means("weight of the batch beside the source, in variant alpha")] = 0.1
+    alpha: Annotated[float, Ge(0), Le(1), Means("weight of the batch against the source, in variant alpha")] = 0.1
 
     @property
     def bn_momentum(self) -> float | None:  # type: ignore[override]
@@ -42,7 +42,7 @@ class AdaBn(NormStatistics):
         return self.variant in ("batch", "alpha")
 
     def statistics(self, model: nn.Module) -> AbstractContextManager[Any] | None:
-        """Predict by stored statistics or, in `batch` and `alpha`, by those of the batch or of each frame alone."""
+        """Normalise by stored statistics; in `batch` and `alpha` by those of the batch or of each frame."""
         from driftlab.platform.networks.module_utils import blend_statistics
 
         return blend_statistics(model, self.alpha) if self.variant == "alpha" else super().statistics(model)
@@ -59,6 +59,6 @@ class AdaBn(NormStatistics):
         return self.only_predict(model, state, batch, phase, why)
 
     def passes_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Return the forward passes of a network with batch norms, none where nothing is kept or answered."""
+        """Return the forward passes of a network with batch norms; none without an update or a prediction."""
         idle = self.by_batch() and not (phase.on_stream and self.predict_on == "batch")
         return Passes() if idle else super().passes_of(phase, frames)

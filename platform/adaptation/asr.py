@@ -1,7 +1,7 @@
-"""ASR: a member returns to the source when its predictions concentrate, and only as far as they do.
+"""ASR: resets trained tensors when predictions collapse, more of them for a deeper collapse.
 
-Differs from the paper: the pull that it adds to the wrapped member's loss is left out, since a policy does not reach
-into what it wraps; no policy for fewer than 4 classes, where its threshold is not above 0.
+Differs from the paper: its regulariser of the wrapped member's loss is left out, since a policy has no access to that
+loss; fewer than 4 classes have no resets, since the threshold is not above 0 there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.batches import device_inputs
 from driftlab.platform.adaptation.objectives import entropies, samples_of
-from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState, moved_since, outputs_of
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState, charge, moved_since, outputs_of
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Weights
 
@@ -29,12 +29,12 @@ MIN_CLASSES = 4
 
 @dataclass(frozen=True)
 class Asr(AdaptationWrapper):
-    """Return to the source when and as far as predictions collapse."""
+    """Reset weights when and as far as predictions collapse."""
 
-    start: Annotated[float, Gt(0), Le(1), Means("share of the classes that the threshold begins with")] = 0.5
+    start: Annotated[float, Gt(0), Le(1), Means("share of the classes in the first threshold")] = 0.5
     speed: Annotated[float, Ge(0), Le(1), Means("weight of a batch in the threshold")] = 0.15
-    keep: Annotated[float, Ge(0), Le(1), Means("share of the trained tensors that a slight collapse leaves")] = 0.5
-    reset_slope: Annotated[float, Ge(0), Means("what a deeper collapse takes from that share, per nat")] = 20.0
+    keep: Annotated[float, Ge(0), Le(1), Means("share of the trained tensors that a slight collapse keeps")] = 0.5
+    reset_slope: Annotated[float, Ge(0), Means("decrease of that share per nat of a deeper collapse")] = 20.0
 
     def begin(self, model: nn.Module) -> Weights:
         from driftlab.platform.networks.predict import state_of
@@ -59,12 +59,10 @@ class Asr(AdaptationWrapper):
         other = float((outputs.argmax(dim=1) != self._source_labels(model, state, batch)).float().mean())
         weight = 1 - self.speed + self.speed * other
         held = {**state.held, "threshold": np.array(weight * threshold + (1 - weight) * spread)}
-        assert done.passes is not None
-        work = replace(done.passes, forward=(*done.passes.forward, len(batch.images)))
-        return replace(done, state=replace(done.state, held=held), passes=work)
+        return charge(replace(done, state=replace(done.state, held=held)), after=len(batch.images))
 
     def share(self, depth: float) -> float:
-        """Return the share of the trained tensors that stay, by how far below the threshold predictions are spread."""
+        """Return the share of the trained tensors that stay at a depth below the threshold, in nats."""
         return max(self.keep - self.reset_slope * depth, 0.0)
 
     def _return(self, model: nn.Module, state: WrapperState, changed: Any, share: float, first: float) -> WrapperState:

@@ -1,4 +1,4 @@
-"""Random views of frames: colours, noise and blur, and where they stand in the picture."""
+"""Random views of frames: colours, noise, blur and affine transforms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOPE = 4.0  # of an input of a network over the brightness 0 to 1 of a pixel (`
 
 
 def augment(inputs: torch.Tensor, rng: np.random.Generator, views: Views) -> torch.Tensor:
-    """Return one random view of each input: its `colour`, with `all` its place too, and `mirrored` half of the time."""
+    """Return a random view of each input: `colour`, `all` with a transform, `mirrored` with a flip too."""
     if views == "none":
         return inputs
     pictures = _coloured((inputs / SLOPE + 0.5).clamp(0, 1), rng)
@@ -58,7 +58,7 @@ def _sides(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _moved(pictures: torch.Tensor, rng: np.random.Generator, *, mirrors: bool) -> torch.Tensor:
-    """Turn by up to 15 degrees, shift by up to a sixteenth, scale by up to a tenth; borders go on outwards."""
+    """Rotate by up to 15 degrees, shift by up to a sixteenth, scale by up to a tenth; extend borders."""
     from torch.nn import functional as F
 
     count = len(pictures)
@@ -81,7 +81,7 @@ def _blurred(pictures: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     width = rng.uniform(0.001, 0.5, len(pictures))
     weights = np.exp(-0.5 * (np.arange(-2, 3)[None] / width[:, None]) ** 2)
     line = _like(weights / weights.sum(axis=1, keepdims=True), pictures)
-    planes = pictures.transpose(0, 1)  # a picture is a channel, so that each has a kernel of its own
+    planes = pictures.transpose(0, 1)  # one image per channel, so that each has another kernel
     for kernel, pad in ((line[:, None, None, :], (2, 2, 0, 0)), (line[:, None, :, None], (0, 0, 2, 2))):
         planes = F.conv2d(F.pad(planes, pad, mode="replicate"), kernel, groups=len(pictures))
     return planes.transpose(0, 1)

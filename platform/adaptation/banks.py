@@ -1,6 +1,6 @@
-"""Memories of frames that stay balanced over predicted classes while the stream does not, and their members' base.
+"""Memories of frames that are balanced over predicted classes, and the base of members with one.
 
-Every frame is predicted and enters the memory; from time to time a member learns from the memory.
+Every frame is predicted and offered to the memory; every `every_frames` frames a member learns from the memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Bank(ABC):
 
     @abstractmethod
     def add(self, item: Item) -> bool:
-        """Show a frame to the memory; False where it does not stay."""
+        """Offer a frame to the memory; return False where it is not stored."""
 
     def of(self, label: int) -> list[Item]:
         return [item for item in self.items if item.label == label]
@@ -82,7 +82,7 @@ class Bank(ABC):
         return {"image": np.stack([item.image for item in self.items]), **held}
 
     def restore(self, held: Weights) -> None:
-        """Take the frames back from arrays."""
+        """Restore the frames from arrays."""
         self.items = list(_items(held)) if held else []
 
     def _fullest(self) -> list[int]:
@@ -92,7 +92,7 @@ class Bank(ABC):
 
 @dataclass
 class CategoryBalancedBank(Bank):
-    """RoTTA's memory: each class has the same part of it, and old and doubtful frames leave first."""
+    """RoTTA's memory: the same share for each class; old and uncertain frames leave first."""
 
     classes: int = 1
 
@@ -122,7 +122,7 @@ class CategoryBalancedBank(Bank):
 
 @dataclass
 class ReservoirBank(Bank):
-    """NOTE's memory: a reservoir in which a frame of a rare class takes the place of one of the most frequent."""
+    """NOTE's memory: prediction-balanced reservoir sampling."""
 
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     seen: dict[int, int] = field(default_factory=dict)  # frames of each class so far
@@ -172,7 +172,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
     """Base of members that learn scales and shifts of batch norms from a memory of frames (RoTTA, NOTE)."""
 
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 64
-    every_frames: Annotated[int, Ge(1), Means("frames from one lesson to the next", "frames")] = 64
+    every_frames: Annotated[int, Ge(1), Means("frames from one step to the next", "frames")] = 64
     learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of adam")] = 1e-3
 
     tasks = ("classification",)
@@ -182,7 +182,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         """Return an empty memory."""
 
     @abstractmethod
-    def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+    def predict_rows(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         """Predict frames of the batch, before they enter the memory."""
 
     @abstractmethod
@@ -204,7 +204,7 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
 
     @contextmanager
     def normalising(self, run: LearningRun) -> Iterator[NormRecord]:
-        """Leave batch norms as they are; each pass has a rule of its own."""
+        """Leave batch norms as they are; each pass sets their statistics."""
         from driftlab.platform.networks.module_utils import NormRecord, record_layers
 
         with record_layers(run.model) as ran:
@@ -217,11 +217,11 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         return ""
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
-        """Predict frames, then let them enter the memory; learn from it where `every_frames` frames have come."""
+        """Predict frames and offer them to the memory; learn from it every `every_frames` frames."""
         import torch
 
         with torch.no_grad():
-            outputs = self.look(run, rows)
+            outputs = self.predict_rows(run, rows)
         if not bool(outputs.isfinite().all()):
             run.stop("its predictions are not finite")
             return

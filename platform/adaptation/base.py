@@ -1,4 +1,4 @@
-"""The adaptation family: how weights follow the data."""
+"""The adaptation family: the interface by which weights follow the data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Batch:
     rng: np.random.Generator
     task: Task = SEGMENTATION
     times_s: npt.NDArray[np.float64] | None = None  # capture times of the images
-    domain: int | None = None  # of the newest image, where the experiment tells domains
+    domain: int | None = None  # of the newest image, where the experiment labels domains
 
     def showing(self, images: npt.NDArray[np.uint8]) -> Batch:
         """Return a batch of other images, which have neither labels nor times."""
@@ -46,7 +46,7 @@ class Phase:
     iterations: int | None = None
     stop_score: float | None = None  # train on the full batch, and stop as soon as its score reaches this
     variant: int | None = None  # the network of the family that it trains; None: the one that runs
-    on_stream: bool = False  # the batch is the newest piece of the stream: train on all of it, once
+    on_stream: bool = False  # the batch is the newest part of the stream: train on all of it, once
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,20 +74,20 @@ class Predicted:
 
 
 class Adaptation(ABC):
-    """Base of the family. A member is a frozen dataclass of its parameters; all state is passed in and returned.
+    """Base of the family: a member is a frozen dataclass of its parameters, with all state outside.
 
     Members import torch inside their methods: the driver reads parameters and must not pay for torch.
     """
 
-    version: ClassVar[int] = 1  # raise it when the member computes something else: what stands on it is made anew
-    labels: ClassVar[Literal["none", "teacher"]]  # what it learns from besides images
-    tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification", "detection")  # on which its idea works
-    only_on_stream: ClassVar[bool] = False  # whether it works through its answers, which phases do not change
-    has_source_summary: ClassVar[bool] = (
-        False  # whether `pack` finds something out about the data that the network was built on
+    version: ClassVar[int] = (
+        1  # raise it when the member computes something else, so that its cached artifacts are rebuilt
     )
+    labels: ClassVar[Literal["none", "teacher"]]  # its supervision
+    tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification", "detection")  # on which it works
+    only_on_stream: ClassVar[bool] = False  # whether it changes predictions only, which phases do not use
+    has_source_summary: ClassVar[bool] = False  # whether `summarise_source` returns arrays
 
-    estimates: int = 0  # domains from which it learned what each network of a family reaches; 0: it cannot estimate
+    estimates: int = 0  # domains on which its accuracy estimator was fitted; 0: it has none
 
     # Learning from the stream of the application.
     stream_batch: int = STREAM_BATCH  # frames of a batch; a member with 0 of them learns in phases only
@@ -124,7 +124,7 @@ class Adaptation(ABC):
 
     @abstractmethod
     def reset(self, model: nn.Module, state: Any) -> Any:
-        """Return model and state to what `prepare` left, bit for bit."""
+        """Reset model and state to those after `prepare`, bit for bit."""
 
     def estimate(
         self, source: nn.Module, state: Any, batch: Batch, phase: Phase
@@ -137,5 +137,5 @@ class Adaptation(ABC):
         return (planned,)
 
     def passes_of(self, phase: Phase, frames: int) -> Passes | None:
-        """Return the work of a phase over so many frames in advance; None if only the phase itself determines it."""
+        """Return the passes of a phase over `frames` frames in advance; None where they depend on the data."""
         return None

@@ -1,4 +1,4 @@
-"""Frames as members learn from them: types of parameters, training batches, and why a batch cannot be learned from."""
+"""Types of parameters, training batches, and reasons to reject a batch."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.features import FeaturePass
 
 MAX_FRAMES = 4096  # of one batch of the stream: all of them pass the network at once
-NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "no steps were asked for"
+NO_FRAMES, NO_NORMS, NO_STEPS = "no frames", "the network has no batch norm", "the phase has no steps"
 NO_SCALES, ONE_FRAME = "its batch norms have nothing that learns", "one frame has no distribution"
+NO_WEIGHTS = "the network has nothing that learns"
 Rows = npt.NDArray[np.int64]
 StreamBatch = Annotated[int, Ge(1), Le(MAX_FRAMES), Means("frames of one batch of the stream", "frames")]
 PredictOn = Annotated[Literal["frame", "batch"], Means("whether a frame is predicted at once or with its batch")]
 PhaseSteps = Annotated[int, Ge(1), Means("steps of a phase")]
 NormMomentum = Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms")]
 StepSize = Annotated[float, Ge(0), Le(10), Means("step size")]
+StepFrames = Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")]
+Share = Annotated[float, Ge(0), Le(1)]
 
 
 def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> list[Rows]:
-    """Draw one mini-batch per step of the phase, each without replacement; on the stream one batch of all frames."""
+    """Draw a mini-batch without replacement per step of a phase; on the stream one batch of all frames."""
     frames = len(batch.images)
     count = iterations if phase.iterations is None else phase.iterations
     if phase.on_stream:
@@ -43,9 +46,9 @@ def mini_batches(batch: Batch, phase: Phase, size: int, iterations: int) -> list
 
 
 def split_groups(frames: int, phase: Phase, size: int) -> list[Rows]:
-    """Split frames into consecutive groups, one group on the stream; a last group of a single frame is dropped.
+    """Split frames into consecutive groups; on the stream into one group.
 
-    A phase with more steps than groups restarts at the first one.
+    A last group of a single frame is dropped. A phase with more steps than groups restarts at the first one.
     """
     if phase.on_stream:
         return [np.arange(frames)] * min(1 if phase.iterations is None else phase.iterations, 1)
@@ -67,15 +70,20 @@ def norms_reject(model: nn.Module, batch: Batch) -> str:
     return NO_FRAMES if not len(batch.images) else "" if batch_norms(model) else NO_NORMS
 
 
+def weights_reject(model: nn.Module, batch: Batch) -> str:
+    """Return why a member of all weights cannot learn from a batch; empty if it can."""
+    return NO_FRAMES if not len(batch.images) else "" if all_parameters(model) else NO_WEIGHTS
+
+
 def frames_reject(name: str, batch: Batch) -> str:
-    """Return why a member that names whole frames cannot learn from a batch; empty if it can."""
+    """Return why a classifier's member cannot learn from a batch; empty if it can."""
     if not len(batch.images):
         return NO_FRAMES
     return "" if batch.task.name == "classification" else f"{name} names whole frames, the task is {batch.task.name}"
 
 
 def without_entropy(task: Task) -> str:
-    """Return why a task has no entropy: a detector scores each class and place separately, without a distribution."""
+    """Return why a task has no entropy; a detector scores classes and places without a distribution."""
     return "detections are no distribution over classes and have no entropy" if task.name == "detection" else ""
 
 
@@ -88,8 +96,8 @@ def predict_with_statistics(
     frames = len(batch.images)
     size = 1 if alone else max(frames, 1)
     with statistics:
-        answers = predict(model, batch.images, task=batch.task, batch=size, device=device_of(model))
-    return Predicted(answers, state, Passes((size,) * (frames // size)))
+        predictions = predict(model, batch.images, task=batch.task, batch=size, device=device_of(model))
+    return Predicted(predictions, state, Passes((size,) * (frames // size)))
 
 
 def device_inputs(model: nn.Module, batch: Batch, rows: Rows) -> torch.Tensor:
@@ -110,12 +118,19 @@ def source_passes(model: nn.Module, images: npt.NDArray[Any], size: int) -> Feat
     parts = np.array_split(np.arange(len(images)), math.ceil(len(images) / size))
     with evaluating(model), torch.no_grad():
         seen = [features(model, to_input(images[rows]).to(device)) for rows in parts]
-    outputs, found = (torch.cat([getattr(each, what) for each in seen]) for what in ("outputs", "features"))
-    return FeaturePass(outputs, found, seen[0].head, seen[0].layers)
+    outputs, values = (torch.cat([getattr(each, part) for each in seen]) for part in ("outputs", "features"))
+    return FeaturePass(outputs, values, seen[0].head, seen[0].layers)
+
+
+def all_parameters(model: nn.Module) -> list[str]:
+    """Name all trainable parameters."""
+    from driftlab.platform.networks.vector import layout_of
+
+    return list(layout_of(model).names)
 
 
 def norm_entries(model: nn.Module) -> list[str]:
-    """Name what batch norms have in the state dict: scales, shifts and statistics."""
+    """Name the entries of batch norms in the state dict: scales, shifts and statistics."""
     from driftlab.platform.networks.module_utils import norm_state
 
     return norm_state(model)

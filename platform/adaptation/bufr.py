@@ -1,4 +1,4 @@
-"""BUFR: blocks train from the bottom up until each unit's values are spread as they were on the source.
+"""BUFR (ICLR 2022): restores the source's histograms of features and outputs, block by block.
 
 In phases one block after another joins in. On the stream all of them make one step per batch.
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.training.training_loop import DataSplits
 
 BINS = 10
-TRACKED, LARGEST = ("features", "outputs"), 10.0  # times the source's largest output is an explosion
+TRACKED, LARGEST = ("features", "outputs"), 10.0  # multiple of the source's largest output that is an explosion
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
     iterations: Annotated[int, Ge(1), Means("steps of a phase for each block")] = 10
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 100
     learning_rate: Annotated[float, Ge(0), Le(10), Means("step size of the first block")] = 1e-2
-    block_lr_divisor: Annotated[float, Ge(1), Means("what the step size is divided by from block to block")] = 1.5
+    block_lr_divisor: Annotated[float, Ge(1), Means("divisor of the step size from block to block")] = 1.5
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of the steps")] = 0.9
     temperature: Annotated[float, Gt(0), Means("softness of the bins' edges, in ranges of a unit")] = 0.05
-    no_stabilisation: Annotated[bool, Means("whether to do without what keeps outputs from exploding")] = False
+    no_stabilisation: Annotated[bool, Means("whether outputs may explode: no clipping and no floors")] = False
     bn_momentum: NormMomentum = 0.1
 
     tasks, has_source_summary = ("classification",), True
@@ -84,7 +84,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
         return mini_batches(batch, phase, self.batch, self.iterations * len(blocks)) if blocks else []
 
     def blocks(self, model: nn.Module, phase: Phase) -> list[list[str]]:
-        """List the parameters of the network's parts from the bottom up, without the head; on the stream as one."""
+        """List the parameters of each block from the bottom up, without the head; on the stream as one."""
         from driftlab.platform.networks.vector import layout_of
 
         head, parts = linear_head(model), dict[str, list[str]]()
@@ -136,12 +136,12 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
         return str(run.notes["explosion"])
 
     def _range(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Return what divides the values of each unit; a floor holds those that hardly vary."""
+        """Return the range by which the values of each unit are divided, with a floor."""
         ranges = high + 1e-8 - low
         return ranges if self.no_stabilisation else ranges.clamp_min(float(ranges.median()) * 0.01 + 1e-8)
 
     def surprise(self, seen: FeaturePass, pack: Weights) -> torch.Tensor:
-        """Return how far features and outputs are spread otherwise than on the source."""
+        """Return the mean divergence of the histograms of features and outputs from the source's."""
         import torch
 
         total = torch.zeros((), device=seen.outputs.device, dtype=seen.outputs.dtype)
@@ -157,7 +157,7 @@ class Bufr(LearningAdaptation, StatefulAdaptation):
 
 
 def soft_counts(values: torch.Tensor, low: torch.Tensor, ranges: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Count values [n, units] softly in eight bins over the range of each unit and two beyond it, [units, 10]."""
+    """Return soft counts [units, 10] of values [n, units] in eight bins over their range and two beyond."""
     import torch
 
     places = torch.linspace(0, 1, BINS - 1, device=values.device, dtype=values.dtype)
@@ -168,7 +168,7 @@ def soft_counts(values: torch.Tensor, low: torch.Tensor, ranges: torch.Tensor, t
 
 
 def instability(source: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """Return the population stability index of each unit: the divergence both ways, in logarithms of base 10."""
+    """Return the population stability index of each unit: the symmetric divergence, to base 10."""
     return divergence(source, now) + divergence(now, source)
 
 

@@ -17,7 +17,7 @@ from driftlab.platform.adaptation.batches import Rows
 from driftlab.platform.adaptation.learn import StatefulAdaptation
 from driftlab.platform.adaptation.memory import below, under
 from driftlab.platform.adaptation.objectives import information
-from driftlab.platform.adaptation.replay import Replay, replay_of, surest
+from driftlab.platform.adaptation.replay import Replay, most_confident, replay_of
 from driftlab.platform.adaptation.shot import Shot
 from driftlab.platform.core.parameters import Means
 
@@ -33,9 +33,9 @@ class ConDa(Shot, StatefulAdaptation):
     """Learn pseudo-labels of mixed pairs, with samples of past domains among them."""
 
     cls_par: Annotated[float, Ge(0), Le(100), Means("weight of the pseudo-labels in the loss")] = 1.0
-    mixup_alpha: Annotated[float, Ge(0), Le(100), Means("both parameters of the shares' Beta; 0: nothing is mixed")] = (
-        1.0
-    )
+    mixup_alpha: Annotated[
+        float, Ge(0), Le(100), Means("both parameters of the Beta distribution of mixing shares; 0: none")
+    ] = 1.0
     replay_per_class: Annotated[int, Ge(0), Means("samples of past domains per class")] = 10
     min_confidence: Annotated[float, Ge(0), Le(1), Means("confidence below which no sample is kept")] = 0.6
 
@@ -62,7 +62,7 @@ class ConDa(Shot, StatefulAdaptation):
         return information(outputs, self.div_weight) + self.cls_par * (share * own + (1 - share) * other).mean()
 
     def end(self, run: LearningRun) -> None:
-        """Keep the surest frames of a phase beside those of earlier ones."""
+        """Store the most confident frames of a phase with those of earlier ones."""
         if run.phase.on_stream:
             return
         kept = replay_of(below("replay", run.held))
@@ -71,4 +71,5 @@ class ConDa(Shot, StatefulAdaptation):
         number = int(kept.domain.max()) + 1 if len(kept) else 0
         images = run.batch.images[:frames]
         newest = Replay(images, shares.argmax(axis=1), shares.max(axis=1), np.full(frames, number))
-        run.held = under("replay", surest(kept.with_these(newest), self.replay_per_class, self.min_confidence).arrays())
+        chosen = most_confident(kept.with_these(newest), self.replay_per_class, self.min_confidence)
+        run.held = under("replay", chosen.arrays())

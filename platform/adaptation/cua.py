@@ -1,4 +1,4 @@
-"""CUA: features of the device's frames are aligned with those of the source, while past samples keep their labels.
+"""CUA: aligns features of device frames with the source's, and replays samples of past domains.
 
 Differs from the paper: its text was not at hand, so this is the variant with kernels of a public benchmark; features of
 the source are kept in place of its frames.
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import DataSplits
 
+SOURCE_FEATURES = 512  # feature vectors of the source that a device stores; ours
+
 
 @dataclass(frozen=True)
 class Cua(LossDescent):
-    """Align features with the source's, and replay samples of all domains so far."""
+    """Align features with the source's, and replay samples of past domains."""
 
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
-    distance: Annotated[Literal["mmd", "coral"], Means("what brings features together: kernels or covariances")] = "mmd"
-    replay_weight: Annotated[float, Ge(0), Means("weight of the replayed samples in the loss")] = 1.0
+    distance: Annotated[Literal["mmd", "coral"], Means("distance of features: by kernels or by covariances")] = "mmd"
     replay_per_domain: Annotated[int, Ge(1), Means("samples that each domain leaves, and the source")] = 20
-    source_features: Annotated[int, Ge(2), Means("features of the source that are kept")] = 512
 
     tasks, has_source_summary = ("classification",), True
 
@@ -46,7 +46,7 @@ class Cua(LossDescent):
         """Return features of the source, and a few of its frames with their labels."""
         if data.task.name != "classification":
             return EMPTY_PACK
-        found = source_passes(model, data.train.images[: self.source_features], self.batch).features
+        found = source_passes(model, data.train.images[:SOURCE_FEATURES], self.batch).features
         few = data.train.first(self.replay_per_domain)
         labels = np.asarray(few.labels, dtype=np.int64)
         return own_arrays({"features": found, "image": few.images, "label": labels})
@@ -75,14 +75,10 @@ class Cua(LossDescent):
         found = run.features(run.inputs(rows)).features
         drawn = rng.choice(len(source), min(len(rows), len(source)), replace=False)
         align = mean_discrepancy if self.distance == "mmd" else covariance_distance
-        total = align(torch.tensor(source[drawn], device=found.device), found)
-        if not self.replay_weight:
-            return total
+        distance = align(torch.tensor(source[drawn], device=found.device), found)
         again = rng.choice(len(replay), min(len(rows), len(replay)), replace=False)
         outputs = run.replayed(replay.image[again])
-        return total + self.replay_weight * F.cross_entropy(
-            outputs, torch.tensor(replay.label[again], device=outputs.device)
-        )
+        return distance + F.cross_entropy(outputs, torch.tensor(replay.label[again], device=outputs.device))
 
     def end(self, run: LearningRun) -> None:
         """Keep a few frames of a phase with the network's own labels."""

@@ -1,4 +1,4 @@
-"""Distill: train on a teacher's labels while changing a chosen part of the weights only (AMS, Algorithms 1 and 2).
+"""Distill: trains a chosen share of the weights on a teacher's labels (AMS, Algorithms 1 and 2).
 
 Coordinates are chosen before a phase begins, by how far Adam moved them at the end of the previous phase. The moments
 then follow the steps that were really taken, unlike with a choice afterwards. Batch norm keeps its statistics
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 from driftlab.platform.adaptation import masks
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adaptation, Adapted, Batch, Phase
@@ -60,15 +60,13 @@ class Distill(Adaptation):
     batch: Annotated[int, Ge(1), Means("frames of a step", "frames")] = 4
     optimiser: Annotated[Literal["adam", "momentum"], Means("rule of the steps")] = "adam"
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size")] = 3e-3
-    beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment, and the momentum of momentum")] = 0.9
-    beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
-    epsilon: Annotated[float, Gt(0), Means("what keeps adam's divisor above 0")] = 1e-8
+    epsilon: Annotated[float, Gt(0), Means("term that keeps adam's divisor above 0")] = 1e-8
     epsilon_mode: Annotated[Literal["torch", "tf", "paper"], Means("whose formula says where epsilon stands")] = "torch"
     restart_each_phase: Annotated[
         bool, Means("whether every phase begins at the generic weights, as in the released code")
     ] = False
     step_choices: Annotated[
-        tuple[int, ...], Ge(1), Means("numbers of steps that a scheduler may choose from; none: iterations alone")
+        tuple[int, ...], Ge(1), Means("numbers of steps that a scheduler may choose from; none: iterations only")
     ] = ()
 
     labels, stream_batch = "teacher", 0
@@ -117,14 +115,14 @@ class Distill(Adaptation):
         from driftlab.platform.networks.training.descent import Descent
 
         before = flat.weights.clone()
-        undone = _restart(flat, memory, anew=self.restart_each_phase)
+        undone = _restart(flat, memory, restarts=self.restart_each_phase)
         mask = self._select(model, flat, memory, batch)
         walk = Descent(self._rule(), flat.weights, memory.moments, memory.steps)
         walk.restrict(mask)
         losses: list[float] = []
         score, looks = None, 0
         for _ in range(self.iterations if phase.iterations is None else phase.iterations):
-            images, labels = self._lesson(batch, phase)
+            images, labels = self._draw(batch, phase)
             output, looks = _output(model, images), looks + 1
             score = _score(output, batch, phase)
             if _reached(score, phase):
@@ -153,7 +151,7 @@ class Distill(Adaptation):
         after = DistillState(walk.moments(), walk.steps, walk.update(), memory.start, mask)
         return Adapted(after, changed=mask | undone, score=score, **done)
 
-    def _lesson(self, batch: Batch, phase: Phase) -> tuple[Images, TaskLabels]:
+    def _draw(self, batch: Batch, phase: Phase) -> tuple[Images, TaskLabels]:
         """Draw a mini-batch; a phase with a stop score trains on all frames, by which it is scored."""
         assert batch.labels is not None
         return draw_batch(batch, self.batch) if phase.stop_score is None else (batch.images, batch.labels)
@@ -174,15 +172,15 @@ class Distill(Adaptation):
         from driftlab.platform.networks.training.descent import Adam, Momentum
 
         if self.optimiser == "momentum":
-            return Momentum(self.learning_rate, self.beta1)
-        return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon, self.epsilon_mode)
+            return Momentum(self.learning_rate)
+        return Adam(self.learning_rate, epsilon=self.epsilon, epsilon_mode=self.epsilon_mode)
 
 
-def _restart(flat: Flat, memory: DistillState, *, anew: bool) -> masks.Mask:
+def _restart(flat: Flat, memory: DistillState, *, restarts: bool) -> masks.Mask:
     """Return to the generic weights if phases restart there, and return the mask of changed weights."""
     import torch
 
-    if not anew or memory.start is None or memory.trained is None:
+    if not restarts or memory.start is None or memory.trained is None:
         return np.zeros(flat.layout.size, dtype=bool)
     there = torch.from_numpy(np.flatnonzero(memory.trained)).to(flat.weights.device)
     flat.weights[there] = torch.from_numpy(memory.start).to(flat.weights.device)[there]
@@ -197,7 +195,7 @@ def draw_batch(batch: Batch, count: int) -> tuple[Images, TaskLabels]:
 
 
 def backpropagate(flat: Flat, output: torch.Tensor, labels: TaskLabels, task: Task = SEGMENTATION) -> float | None:
-    """Put the gradient of the mean loss over usable labels into the flat vector; None if no label is usable."""
+    """Write the gradient of the mean loss over usable labels to the flat vector; None without a label."""
     import torch
 
     loss = task.loss(output, labels)

@@ -1,9 +1,9 @@
-"""EATA: Tent on frames that are sure and unlike those before them, with important weights held near the source.
+"""EATA (ICML 2022): Tent on confident, new samples, with Fisher regularisation towards the source.
 
-Without a summary of the source nothing holds the weights, which is the method ETA.
+Without a summary of the source there is no regularisation, which is the method ETA.
 
-Differs from the paper: thresholds and rates are those for ten classes; in segmentation a sample is a pixel; a batch of
-which nothing is fit makes no step, where an optimiser with momentum would go on.
+Differs from the paper: thresholds and rates are those for ten classes; in segmentation a sample is a pixel; a batch
+without an accepted sample makes no step, where an optimiser with momentum would move on.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import DataSplits
 
+FISHER_FRAMES = 2000  # frames of the source for the Fisher information; the paper's number
+
 
 @dataclass(frozen=True)
 class Eata(NormAffine, StatefulAdaptation):
-    """Minimise the entropy of sure and new samples; Fisher information holds what the source needs."""
+    """Minimise the entropy of confident and new samples, with important weights near the source."""
 
-    entropy_margin: Annotated[float, Gt(0), Le(1), Means("entropy of a sure sample, as a share of the largest one")] = (
-        0.4
-    )
-    redundancy_margin: Annotated[
-        float, Gt(0), Le(1), Means("cosine to the mean prediction from which a sample is nothing new")
+    entropy_margin: Annotated[
+        float, Gt(0), Le(1), Means("entropy of a confident sample, as a share of the largest")
     ] = 0.4
-    fisher_weight: Annotated[float, Ge(0), Means("weight of the pull to the source")] = 1.0
-    fisher_frames: Annotated[int, Ge(0), Means("frames of the source for the Fisher information", "frames")] = 2000
+    redundancy_margin: Annotated[
+        float, Gt(0), Le(1), Means("cosine to the mean prediction from which a sample is redundant")
+    ] = 0.4
+    fisher_weight: Annotated[float, Ge(0), Means("weight of the regularisation towards the source")] = 1.0
     fisher_batch: Annotated[int, Ge(2), Means("frames of one of its gradients", "frames")] = 64
 
     has_source_summary = True
 
     def summarise_source(self, model: nn.Module, data: DataSplits) -> Weights:
-        return fisher_information(model, data, self.fisher_frames, self.fisher_batch)
+        return fisher_information(model, data, FISHER_FRAMES, self.fisher_batch)
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:
         import torch
@@ -60,7 +61,7 @@ class Eata(NormAffine, StatefulAdaptation):
             outputs.detach().softmax(dim=1),
             entropy_limit(outputs, self.entropy_margin),
         )
-        fit, mean = entropy.detach() < e_0, run.array("mean")  # S_ent: sure samples
+        fit, mean = entropy.detach() < e_0, run.array("mean")  # S_ent: confident samples
         if mean is not None:  # S_div: samples unlike the mean prediction m
             fit &= torch.cosine_similarity(shares, mean[None], dim=1).abs() < self.redundancy_margin
         if run.judge(fit):

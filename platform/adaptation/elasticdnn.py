@@ -1,10 +1,10 @@
-"""ElasticDNN: retrain the filters that matter for the new domain, and no others.
+"""ElasticDNN: retrains the filters with the largest gradients for the new domain, and no others.
 
 A phase scores every filter of the network by one backward pass, trains the chosen ones, and undoes a result that
-collapsed or looks worse than before. What the network learned flows back into its master by scaling `surrogate`.
+collapsed or is worse by a label-free measure. Scaling `surrogate` transfers the trained weights to the master network.
 
 Differs from the paper: scores come from the entropy or the labels' loss whatever is minimised; gradients are clipped,
-and a phase that left the predictions less certain or less varied than before is undone.
+and a phase that left the predictions less certain or less diverse than before is undone.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from driftlab.platform.networks.vector import Layout
     from driftlab.platform.scaling.base import Scaling
 
-COLLAPSED = 0.3  # of the variety of the first step
+COLLAPSED = 0.3  # of the diversity of the first step
 WORSE = 1e-6  # rise of the label-free quality that undoes a phase
-BOTH = 2  # looks at all samples: before a phase and after it
+BOTH = 2  # passes over all samples: before a phase and after it
 NO_LABEL, NOTHING_TO_TRAIN = "no label counts", "no filter matters: the loss has no gradient"
 
 
@@ -82,7 +82,7 @@ class Elastic(LearningAdaptation):
         return entropies(self.outputs(run, rows)).mean()
 
     def begin(self, run: LearningRun) -> None:
-        """Compute what a phase needs once, before its first step."""
+        """Compute the constants of a phase before its first step."""
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticState:
         """Copy the network; samples to replay stay."""
@@ -107,7 +107,7 @@ class Elastic(LearningAdaptation):
         return Momentum(self.learning_rate, self.momentum)
 
     def outputs(self, run: LearningRun, rows: Rows) -> torch.Tensor:
-        """Run the network on some samples, and record how varied its predictions are."""
+        """Run the network on some samples, and record the diversity of its predictions."""
         outputs = run.outputs(rows)
         if run.batch.task.name != "detection":
             run.notes.setdefault("diversities", []).append(prediction_diversity(samples_of(outputs.detach())))
@@ -133,7 +133,7 @@ class Elastic(LearningAdaptation):
         rows_of = filters.parameters_of_rows(layout, owners)
         if not rows_of:
             return NOTHING_TO_TRAIN
-        run.notes.update(chosen={} if self.norms_only else chosen, looks=[])
+        run.notes.update(chosen={} if self.norms_only else chosen, quality_outputs=[])
         run.notes["quality"] = self._quality(run)
         self.begin(run)
         run.notes["diversities"] = []
@@ -146,7 +146,7 @@ class Elastic(LearningAdaptation):
         return ""
 
     def _choose(self, run: LearningRun, wiring: Wiring, layout: Layout) -> dict[str, Rows] | str:
-        """Choose the filters to train, or say why there is none."""
+        """Choose the filters to train, or return why there is none."""
         from driftlab.platform.adaptation import filters
 
         rows = np.arange(len(run.batch.images))
@@ -188,7 +188,7 @@ class Elastic(LearningAdaptation):
         run.step(gradient.addcmul_(marks * self.weight_decay, run.weights()))
 
     def collapsed(self, run: LearningRun) -> bool:
-        """Return whether predictions are much less varied than at the first step."""
+        """Return whether predictions are much less diverse than at the first step."""
         seen = run.notes["diversities"]
         return len(seen) > 1 and seen[-1] < COLLAPSED * seen[0]
 
@@ -201,7 +201,7 @@ class Elastic(LearningAdaptation):
         with torch.no_grad():
             parts = [self.outputs(run, rows) for rows in in_parts(len(run.batch.images), self.batch)]
         outputs = torch.cat([samples_of(part) for part in parts])
-        run.notes["looks"].append(outputs)
+        run.notes["quality_outputs"].append(outputs)
         return float(information(outputs))
 
     def fault(self, run: LearningRun) -> str:
@@ -218,17 +218,18 @@ class Elastic(LearningAdaptation):
 
 @dataclass(frozen=True)
 class ElasticDnn(Elastic):
-    """Retrain the filters that matter without labels."""
+    """Retrain the filters with the largest gradients, without labels."""
 
     tasks = ("segmentation", "classification")
 
     objective: Annotated[
-        Literal["information", "entropy"], Means("what is minimised: as SHOT, or as Tent by scales and shifts alone")
+        Literal["information", "entropy"],
+        Means("loss: information as SHOT, or entropy as Tent by scales and shifts only"),
     ] = "information"
-    div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the variety of answers in the loss")] = 1.0
+    div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the diversity of predictions in the loss")] = 1.0
 
     estimates: Annotated[
-        int, Ge(0), Le(100), Means("shifted source domains from which it learns to estimate accuracies; 0: it does not")
+        int, Ge(0), Le(100), Means("shifted source domains on which its accuracy estimator is fitted; 0: none")
     ] = 0
 
     def __post_init__(self) -> None:
@@ -275,13 +276,13 @@ class ElasticDnn(Elastic):
         return estimated, replace(state, history=history)
 
     def end(self, run: LearningRun) -> None:
-        """Note the shares of sure predictions before and after the phase, where its accuracy was estimated."""
+        """Store the shares of confident predictions around the phase, where its accuracy was estimated."""
         from driftlab.platform.adaptation import estimating
 
-        state, looks = run.state, run.notes["looks"]
+        state, outputs = run.state, run.notes["quality_outputs"]
         known = estimating.restore(state.pack) if isinstance(state, EstimatorState) else None
-        if known is not None and len(looks) == BOTH:
-            history = state.history.observe(*estimating.observed_shares(known, run.model, looks))
+        if known is not None and len(outputs) == BOTH:
+            history = state.history.observe(*estimating.observed_shares(known, run.model, outputs))
             run.state = replace(state, history=history)
 
     def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:

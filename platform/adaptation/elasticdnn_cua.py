@@ -1,4 +1,4 @@
-"""ElasticDNN with CUA: align features with those of stored source samples, and replay samples of earlier domains.
+"""ElasticDNN with CUA: aligns features with stored source samples, and replays earlier domains.
 
 Differs from the variant in the paper's evaluation: features of the source come from the network as it was cut for
 this domain, and blocks of the kernel are averaged, so that batches may differ in size.
@@ -37,7 +37,6 @@ class ElasticCua(Elastic):
     replay_per_domain: Annotated[
         int, Ge(1), Le(MAX_SOURCE), Means("samples kept of the source, and of each domain", "frames")
     ] = 20
-    replay_weight: Annotated[float, Ge(0), Le(100), Means("weight of the replayed samples in the loss")] = 1.0
 
     tasks, has_source_summary = ("classification",), True
 
@@ -45,8 +44,8 @@ class ElasticCua(Elastic):
         """Keep the first samples of the source, with their classes."""
         if data.task.name != "classification":
             return EMPTY_PACK
-        lessons = data.train.first(self.replay_per_domain)
-        return {"images": lessons.images, "labels": np.asarray(lessons.labels, dtype=np.uint8)}
+        samples = data.train.first(self.replay_per_domain)
+        return {"images": samples.images, "labels": np.asarray(samples.labels, dtype=np.uint8)}
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> ElasticState:
         state = super().prepare(model, pack, go_on=go_on)
@@ -80,13 +79,11 @@ class ElasticCua(Elastic):
 
         if "source" not in run.notes:
             return None
-        loss = mmd(run.notes["source"], run.features(run.inputs(rows)).features)
-        if self.replay_weight:
-            drawn = run.batch.rng.permutation(len(run.state.images))[: self.batch]
-            outputs = run.replayed(run.state.images[drawn])
-            labels = torch.from_numpy(run.state.labels[drawn]).long().to(outputs.device)
-            loss = loss + self.replay_weight * F.cross_entropy(outputs, labels)
-        return loss
+        distance = mmd(run.notes["source"], run.features(run.inputs(rows)).features)
+        drawn = run.batch.rng.permutation(len(run.state.images))[: self.batch]
+        outputs = run.replayed(run.state.images[drawn])
+        labels = torch.from_numpy(run.state.labels[drawn]).long().to(outputs.device)
+        return distance + F.cross_entropy(outputs, labels)
 
     def end(self, run: LearningRun) -> None:
         """Keep samples of this domain with the classes that the network now gives them."""

@@ -1,4 +1,4 @@
-"""ElasticDNN with a teacher: retrain the filters that matter for the loss of a teacher's labels."""
+"""ElasticDNN with a teacher: retrains the filters with the largest gradients of the labels' loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ElasticTeacher(Elastic):
     labels = "teacher"
 
     def training_configs(self, planned: Phase) -> tuple[Phase, ...]:
-        """Return how many steps a phase has, so that schedulers can try out a part of it."""
+        """Return a phase with its number of steps, so that schedulers can run a part of it."""
         return (replace(planned, iterations=planned.iterations or self.iterations),)
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:

@@ -1,4 +1,4 @@
-"""The accuracy estimator of ElasticDNN at work: its data, its summary in a pack, and what was observed of domains.
+"""The data of ElasticDNN's accuracy estimator: its fit, its pack, and the history of domains.
 
 Pseudo-domains shift frames of the source by corruptions that tests leave out. Every network of the family is cut for a
 hundred frames of each, judged on others, retrained and judged again. Nothing flows back into the family.
@@ -45,7 +45,7 @@ class DomainHistory:
     predicted: Floats = field(default_factory=lambda: np.empty((0, 2)))  # for each size, without calibration
 
     def observe(self, size: int, before: float, after: float) -> DomainHistory:
-        """Return the history with the present domain among the earlier ones; empty estimates leave it as it is."""
+        """Return the history with the present domain appended; without estimates it is unchanged."""
         if not len(self.here):
             return self
         means = self.here[None] if not len(self.means) else np.concatenate([self.means, self.here[None]])
@@ -55,7 +55,7 @@ class DomainHistory:
 
 @dataclass(frozen=True, eq=False)
 class EstimatorState(ElasticState):
-    """The state of a member that estimates accuracies: its estimator, and what was observed of earlier domains."""
+    """The state of a member that estimates accuracies: its estimator and the history of domains."""
 
     digest_name = "EstimatingMemory"
 
@@ -81,7 +81,7 @@ class Estimating:
 
     @property
     def marks(self) -> Floats:
-        """Return what tells networks apart: sizes of one cut network, accuracies of paths with other operators."""
+        """Return the estimator's input per network: its size, or its source accuracy for other operators."""
         return self.sizes if self.graded is None else self.graded
 
     def size_of(self, model: nn.Module) -> int:
@@ -89,7 +89,7 @@ class Estimating:
         return int(np.abs(self.parameters - count_parameters(model)).argmin())
 
     def predict(self, history: DomainHistory, features: npt.NDArray[np.floating]) -> tuple[Floats, DomainHistory]:
-        """Return both accuracies of each network for a domain, calibrated by what was observed in earlier ones."""
+        """Return both accuracies of each network for a domain, calibrated by the history."""
         here = estimator.summarise(features)
         rows = [estimator.describe(mark, here, self.source, self.projection) for mark in self.marks]
         predicted = self.network(np.array(rows))
@@ -98,7 +98,7 @@ class Estimating:
             for mean, one in zip(history.means, history.seen, strict=True)
         ]
         found = estimator.calibrate(predicted, seen)
-        if self.graded is not None:  # far from every domain that it learned from, the estimator is sure of all networks
+        if self.graded is not None:  # far from its domains the estimator predicts high accuracies for all networks
             found = np.minimum(found, self.graded[:, None])  # no domain is easier than the source
         return found, replace(history, here=here.mean, predicted=predicted)
 
@@ -178,7 +178,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def learn_estimator(member: Adaptation, scaling: Scaling, family: Any, data: DataSplits, domains: int) -> Estimating:
-    """Cut and retrain every network of a family for pseudo-domains, and fit the estimator to what they reach."""
+    """Fit the estimator to the accuracies of all networks of a family on pseudo-domains."""
     source, profile = scaling.source(family), scaling.profile(family, data.size)
     count = len(profile)
     graded = None if scaling.cuts_per_domain else np.array([one.accuracy or 0.0 for one in profile])
@@ -242,7 +242,7 @@ def _threshold(network: nn.Module, data: DataSplits) -> float:
 
 
 def observed_shares(estimating: Estimating, model: nn.Module, outputs: Sequence[Any]) -> tuple[int, float, float]:
-    """Return the network's place in the family, and the shares of sure predictions before and after a phase."""
+    """Return the network's index, and the shares of confident predictions before and after a phase."""
     which = estimating.size_of(model)
     before, after = (
         estimator.confident_share(each.softmax(dim=1).cpu().numpy(), float(estimating.thresholds[which]))

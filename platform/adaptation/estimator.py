@@ -1,8 +1,8 @@
-"""Estimate the accuracy of a surrogate before and after retraining, and correct the estimate by what was seen.
+"""ElasticDNN's estimator of a surrogate's accuracy before and after retraining, with calibration.
 
-A small network predicts both accuracies from the surrogate's size, the distance between the domain and the source, and
-the mean features of both. It learns from domains made of labelled source data. On the device, the average with
-accuracies observed in similar earlier domains calibrates each prediction.
+A small network predicts both accuracies O = (A, A~) from I: the remodelling ratio s, the domain distance dis_0,k, and
+the mean features of both domains. It is trained on domains made of labelled source data. On the device, the average
+with accuracies observed in similar earlier domains calibrates each prediction (Equations 5 to 7).
 
 Differs from the paper, which defines neither the distance nor the network nor the missing observations: distances are
 divided by their median before they are inverted, and an accuracy that was observed at one size corrects every size by
@@ -82,7 +82,7 @@ def fit_projection(features: npt.NDArray[np.floating]) -> Projection:
 
 
 def describe(size: float, here: DomainSummary, source: DomainSummary, projection: Projection) -> Floats:
-    """Return the input of the estimator: size, distance to the source, and both means."""
+    """Return the estimator's input I: size s, distance dis_0,k to the source, and both means."""
     facts = [size, distance(source, here, source)]
     return np.concatenate([facts, projection(source.mean), projection(here.mean)])
 
@@ -108,7 +108,7 @@ class Estimator:
 def fit_estimator(
     inputs: Floats, accuracies: Floats, domains: Sequence[int], seed: int = 0, epochs: int = 500
 ) -> Estimator:
-    """Fit an estimator; a fifth of the domains, apart from the others, ends the fit and tells its errors."""
+    """Fit an estimator; a held-out fifth of the domains ends the fit and gives its errors."""
     rng = np.random.default_rng(seed)
     numbers = rng.permutation(np.unique(domains))
     apart = np.isin(domains, numbers[: max(1, round(len(numbers) / 5))])
@@ -164,7 +164,7 @@ class Observation:
 
 
 def similarity(distances: Sequence[float], *, scaled: bool = True) -> Floats:
-    """Return the weights of earlier domains: the softmax of their inverse distances, in units of the median."""
+    """Return the weights sigma of earlier domains: softmax of inverse distances (Equation 5)."""
     found = np.asarray(distances, dtype=np.float64)
     unit = float(np.median(found)) if scaled else 1.0
     inverse = 1 / np.maximum(found / (unit or 1.0), EPSILON)
@@ -173,9 +173,9 @@ def similarity(distances: Sequence[float], *, scaled: bool = True) -> Floats:
 
 
 def calibrate(predicted: Floats, seen: Sequence[Observation], *, scaled: bool = True) -> Floats:
-    """Average predictions [sizes, 2] with what was observed in earlier domains, the more the nearer these are.
+    """Average predictions [sizes, 2] with observations of earlier domains (Equations 6 and 7).
 
-    An observation with a prediction of its own moves every size by the difference between the two, half of it counts.
+    An observation with a prediction moves every size by half of the difference between the two.
     """
     if not seen:
         return predicted

@@ -1,4 +1,4 @@
-"""Filters of a network: how much each matters for a loss, the choice of those to train, and training them alone.
+"""Filters of a network: their scores for a loss, the choice of some, and gradients of these only.
 
 A filter is a row of a layer's weights with its bias, and the scale and the shift of its channel in the batch norm
 behind the layer.
@@ -26,13 +26,13 @@ from driftlab.platform.networks.vector import Layout
 
 Selection = Literal["cumulative", "topfrac", "random", "inverse", "all"]
 Rows = npt.NDArray[np.int64]
-CONFIDENT = 1e-12  # a sum of scores below this: the loss asks for nothing
+CONFIDENT = 1e-12  # a sum of scores below this: the loss has no gradient
 BLOCK = 16  # rows that libraries compute at once: a part of a block takes as long as all of it
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """The layers of filters in running order, each with the batch norm behind it if there is one, and the head."""
+    """The layers of filters in running order, each with the batch norm behind it or None; the head."""
 
     norms: Mapping[str, str | None]
     head: str
@@ -79,8 +79,8 @@ def score_filters(
 ) -> dict[str, npt.NDArray[np.float64]]:
     """Score the filters of each layer by one backward pass, with batch norms normalising by the batch.
 
-    A filter with a batch norm has the sum of the absolute gradients of its scale and shift, another one the sum over
-    its weights. Frozen layers have no scores.
+    With a batch norm the score is s of the paper (Step 1): the absolute gradients of its scale gamma and shift beta;
+    otherwise the sum over the weights. Frozen layers have no scores.
     """
     scored = {layer: _scored(layer, norm, layout) for layer, norm in wiring.norms.items()}
     names = [name for found in scored.values() for name in found]
@@ -113,7 +113,7 @@ def select_filters(
     share: float,
     rng: np.random.Generator,
 ) -> dict[str, Rows]:
-    """Choose the filters to train, by layer; layers without one are left out, and all if no score is above 0.
+    """Choose the filters to train, by layer; without a score above 0 there is none.
 
     `cumulative` takes the highest scores of the network until they make the share of the sum; the others take the
     share of each layer's filters: the highest scores, the lowest, or any.
@@ -166,7 +166,7 @@ def mark_rows(layout: Layout, rows: Mapping[str, Rows]) -> npt.NDArray[np.bool_]
 
 
 def splits(module: nn.Module, rows: Rows) -> bool:
-    """Return whether the weight gradient of these rows is computed alone; all rows are where that saves no block."""
+    """Return whether the gradient of these rows is computed separately, which must save a block."""
     dense = isinstance(module, nn.Conv2d) and module.groups == 1 and not isinstance(module.padding, str)
     if not dense and not isinstance(module, nn.Linear):
         return False
@@ -180,7 +180,7 @@ def computed_share(module: nn.Module, rows: Rows) -> float:
 
 @contextmanager
 def row_gradients(model: nn.Module, chosen: Mapping[str, Rows]) -> Iterator[None]:
-    """Compute the weight gradients of the chosen rows of dense layers only, within this context; others are zero."""
+    """Compute the weight gradients of the chosen rows only, within this context; others are zero."""
     patched = []
     for layer, rows in chosen.items():
         module = model.get_submodule(layer)

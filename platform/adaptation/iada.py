@@ -1,4 +1,4 @@
-"""IADA: features follow a discriminator until they look like those of the source, which a generator stands in for.
+"""IADA: adversarial alignment of features with a generator of source features.
 
 Differs from the paper: its text was not at hand, but a summary and a third party's code; one network is the encoder of
 every domain in turn; nets and steps are those for small features; the sign is the one that does not saturate.
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.training.training_loop import DataSplits
 
-NOISE, HIDDEN = 32, 64  # numbers from which a feature is made, and the width of both small nets
-TELLS = "tells"  # the discriminator's name among the arrays
+NOISE, HIDDEN = 32, 64  # inputs of the generator, and units in the hidden layer of both small networks
+SOURCE_FRAMES = 512  # frames of the source from which the generator learns; ours
+DISCRIMINATOR_LEARNING_RATE = 1e-3  # step size of discriminator and generator: Adam's default
+DISCRIMINATOR = "tells"  # its name among the arrays, which enter digests
 
 
 @dataclass(frozen=True)
 class Iada(LossDescent):
-    """Train features against a discriminator that knows the source by a generator."""
+    """Train features against a discriminator, with generated features of the source."""
 
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
     learning_rate: Annotated[float, Ge(0), Means("step size of the features")] = 1e-4
-    adversarial_weight: Annotated[float, Ge(0), Means("weight of the discriminator's answer in the loss")] = 1.0
-    discriminator_learning_rate: Annotated[float, Ge(0), Means("step size of discriminator and generator")] = 1e-3
+    adversarial_weight: Annotated[float, Ge(0), Means("weight of the adversarial term in the loss")] = 1.0
     source_steps: Annotated[int, Ge(0), Means("steps in which the generator learns the source")] = 400
-    source_frames: Annotated[int, Ge(2), Means("frames of the source that it learns from", "frames")] = 512
 
     tasks, has_source_summary = ("classification",), True
 
@@ -51,7 +51,7 @@ class Iada(LossDescent):
 
         if data.task.name not in self.tasks or not linear_head(model):
             return EMPTY_PACK
-        real = source_passes(model, data.train.images[: self.source_frames], self.batch).features
+        real = source_passes(model, data.train.images[:SOURCE_FRAMES], self.batch).features
         with torch.random.fork_rng(devices=()):
             torch.default_generator.manual_seed(data.seed)
             return self.imitate(real.float())
@@ -60,20 +60,24 @@ class Iada(LossDescent):
         """Train generator and discriminator against each other on features."""
         import torch
 
-        makes, tells = generator(real.shape[1], positive=bool((real >= 0).all())), discriminator(real.shape[1])
-        tells_step, makes_step = (
-            torch.optim.Adam(net.parameters(), self.discriminator_learning_rate) for net in (tells, makes)
+        source_net, judge = generator(real.shape[1], positive=bool((real >= 0).all())), discriminator(real.shape[1])
+        discriminator_step, generator_step = (
+            torch.optim.Adam(net.parameters(), DISCRIMINATOR_LEARNING_RATE) for net in (judge, source_net)
         )
         for _ in range(self.source_steps):
             rows = torch.randint(len(real), (min(self.batch, len(real)),))
-            made = makes(torch.randn(len(rows), NOISE))
-            _descend(tells_step, apart(tells, real[rows], made.detach()))
-            _descend(makes_step, deceived(tells, made))
+            made = source_net(torch.randn(len(rows), NOISE))
+            _descend(discriminator_step, apart(judge, real[rows], made.detach()))
+            _descend(generator_step, deceived(judge, made))
         positive = {"positive": np.array(bool((real >= 0).all()))}
-        return {**own_arrays(positive), **under("makes", makes.state_dict()), **under(TELLS, tells.state_dict())}
+        return {
+            **own_arrays(positive),
+            **under("makes", source_net.state_dict()),
+            **under(DISCRIMINATOR, judge.state_dict()),
+        }
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
-        return under(TELLS, below(TELLS, pack))
+        return under(DISCRIMINATOR, below(DISCRIMINATOR, pack))
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
         if why := frames_reject("IADA", batch):
@@ -89,32 +93,32 @@ class Iada(LossDescent):
         """Build generator and discriminator, and an optimiser of the latter."""
         import torch
 
-        given, own = as_tensors(below("makes", run.pack)), as_tensors(below(TELLS, run.held))
+        given, own = as_tensors(below("makes", run.pack)), as_tensors(below(DISCRIMINATOR, run.held))
         width = own["0.weight"].shape[1]
         with torch.random.fork_rng(devices=()):  # a new net draws weights, which these then replace
-            makes, tells = generator(width, positive=bool(run.pack["positive"])), discriminator(width)
-        makes.load_state_dict(given)
-        tells.load_state_dict(own)
-        optimiser = torch.optim.Adam(tells.to(run.device).parameters(), self.discriminator_learning_rate)
-        run.notes.update(makes=makes.to(run.device), tells=tells, optimiser=optimiser)
+            source_net, judge = generator(width, positive=bool(run.pack["positive"])), discriminator(width)
+        source_net.load_state_dict(given)
+        judge.load_state_dict(own)
+        optimiser = torch.optim.Adam(judge.to(run.device).parameters(), DISCRIMINATOR_LEARNING_RATE)
+        run.notes.update(source_net=source_net.to(run.device), judge=judge, optimiser=optimiser)
         return super().start(run)
 
     def loss(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         """Make a step of the discriminator, and return the loss of the features against it."""
         import torch
 
-        makes, tells = run.notes["makes"], run.notes["tells"]
+        source_net, judge = run.notes["source_net"], run.notes["judge"]
         found = run.features(run.inputs(rows)).features
         noise = run.batch.rng.standard_normal((len(rows), NOISE))
         with torch.no_grad():
-            made = makes(torch.tensor(noise, dtype=found.dtype, device=found.device))
-        _descend(run.notes["optimiser"], apart(tells, made, found.detach()))
-        run.held = under(TELLS, tells.state_dict())
-        return self.adversarial_weight * deceived(tells, found)
+            made = source_net(torch.tensor(noise, dtype=found.dtype, device=found.device))
+        _descend(run.notes["optimiser"], apart(judge, made, found.detach()))
+        run.held = under(DISCRIMINATOR, judge.state_dict())
+        return self.adversarial_weight * deceived(judge, found)
 
 
 def generator(width: int, *, positive: bool) -> nn.Module:
-    """Return a net that makes features of noise; none is negative where no feature of the source is."""
+    """Return a network that maps noise to features, non-negative ones where the source's are."""
     from torch import nn
 
     last = nn.ReLU() if positive else nn.Identity()
@@ -122,28 +126,28 @@ def generator(width: int, *, positive: bool) -> nn.Module:
 
 
 def discriminator(width: int) -> nn.Module:
-    """Return a net that tells features of the source (above 0) from others."""
+    """Return a network that separates features of the source (above 0) from others."""
     from torch import nn
 
     return nn.Sequential(nn.Linear(width, HIDDEN), nn.LayerNorm(HIDDEN), nn.LeakyReLU(0.2), nn.Linear(HIDDEN, 1))
 
 
-def apart(tells: nn.Module, source: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def apart(judge: nn.Module, source: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return the discriminator's loss: -log D(source) - log(1 - D(other))."""
     from torch.nn import functional as F
 
-    return F.softplus(-tells(source)).mean() + F.softplus(tells(other)).mean()
+    return F.softplus(-judge(source)).mean() + F.softplus(judge(other)).mean()
 
 
-def deceived(tells: nn.Module, other: torch.Tensor) -> torch.Tensor:
-    """Return the loss of what should pass for the source: -log D(other)."""
+def deceived(judge: nn.Module, other: torch.Tensor) -> torch.Tensor:
+    """Return the adversarial loss of features: -log D(other)."""
     from torch.nn import functional as F
 
-    return F.softplus(-tells(other)).mean()
+    return F.softplus(-judge(other)).mean()
 
 
 def _descend(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
-    """Make a step with the parameters of one net alone."""
+    """Make a step of the parameters of one network only."""
     import torch
 
     optimiser.zero_grad()

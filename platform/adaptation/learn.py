@@ -1,7 +1,7 @@
-"""Learning on a device as one transaction: bind what learns, run the training batches, check, then keep or undo.
+"""Learning as one transaction: bind parameters, run the training steps, check, then keep or undo.
 
 A member names the parameters that learn (`scope`) and their optimiser (`rule`), and has one `train_step`; the hooks
-after it are for the few that need them. What goes through a `LearningRun` is counted there, so no member counts.
+after it are for the few that need them. A `LearningRun` counts the passes that go through it, so no member counts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class LearningAdaptation(Adaptation):
-    """Base of members that learn by training batches; a state has the `source` values of what the member changes."""
+    """Base of members that learn by training batches; a state has the `source` values that they change."""
 
     iterations: int = 1  # training steps of a phase
     batch: int = MAX_FRAMES  # frames of a step in a phase
@@ -128,7 +128,7 @@ class LearningAdaptation(Adaptation):
             if why := self.start(run):
                 return Adapted(state, skipped=why, passes=run.passes(state))
             run.repeat(batches)
-        after = self.next_state(run, carries=True)  # what was held at the end, whether it is kept or not
+        after = self.next_state(run, carries=True)  # the state at the end, whether it is kept or not
         why = run.stopped or run.invalid_reason() or self.fault(run)
         if why or (run.names and not run.made and not run.waits):
             run.undo()
@@ -136,7 +136,7 @@ class LearningAdaptation(Adaptation):
         work = run.passes(after)
         self.end(run)
         after = self.next_state(run, carries=self.carries(phase))
-        work = replace(work, forward=tuple(run.forward))  # what `end` keeps takes the place of what was kept before
+        work = replace(work, forward=tuple(run.forward))  # `end` replaces arrays: their bytes are those before it
         if run.waits:
             return Adapted(after, skipped=run.waits, passes=work, **run.seen())
         made = run.made if run.names else len(batches)
@@ -152,7 +152,7 @@ class StreamAdaptation(Adaptation):
         Literal["exclusive", "concurrent"], Means("whether training pauses inference or shares the processor with it")
     ] = "exclusive"
     predict_on: PredictOn = "frame"
-    episodic: Annotated[bool, Means("whether a told boundary between domains resets what was learned")] = False
+    episodic: Annotated[bool, Means("whether an announced boundary between domains resets the member")] = False
 
     labels = "none"
 
@@ -169,7 +169,7 @@ class StreamAdaptation(Adaptation):
         return None
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> StreamState:
-        """Copy the entries that may change; keep the parts of the previous optimiser that fit by name and shape."""
+        """Copy the entries that may change; keep the previous moments that fit by name and shape."""
         from driftlab.platform.networks.module_utils import copy_entries
 
         model.eval()
@@ -191,23 +191,23 @@ class StreamAdaptation(Adaptation):
         return StreamAdaptation.prepare(self, model)
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
-        """Predict by `statistics` of the batch, or of each frame alone where predictions do not wait for the batch."""
+        """Predict by `statistics` of the batch, or of each frame where `predict_on` is frame."""
         if (statistics := self.statistics(model)) is None:
             return super().predict(model, state, batch)
         return predict_with_statistics(statistics, model, state, batch, alone=self.predict_on == "frame")
 
     def only_predict(self, model: nn.Module, state: Any, batch: Batch, phase: Phase, why: str) -> Adapted:
-        """Return predictions where they wait for their batch, and why a member keeps nothing of what it sees."""
+        """Return predictions where `predict_on` is batch, and why a member keeps nothing of the frames."""
         parts = split_groups(len(batch.images), phase, self.stream_batch)
         reject = self.reject_reason(model, batch, state) or ("" if parts else NO_STEPS)
         if reject or not phase.on_stream or self.predict_on == "frame":
             return Adapted(state, skipped=reject or why, passes=Passes())
-        answered = self.predict(model, state, batch)
-        return Adapted(state, skipped=why, passes=answered.passes, predictions=answered.predictions)
+        predicted = self.predict(model, state, batch)
+        return Adapted(state, skipped=why, passes=predicted.passes, predictions=predicted.predictions)
 
 
 class StatefulAdaptation(StreamAdaptation):
-    """Base of members that keep a summary of the source or arrays of their own."""
+    """Base of members that keep a summary of the source or other arrays."""
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         """Return the member's first arrays."""
@@ -220,7 +220,7 @@ class StatefulAdaptation(StreamAdaptation):
         return MethodState(first.source, first.moments, first.steps, None, kept, own)
 
     def reset(self, model: nn.Module, state: Any) -> MethodState:
-        """Return to the source network with a fresh optimiser and fresh arrays."""
+        """Return to the source network with a fresh optimiser and first arrays."""
         super().reset(model, state)
         return self.prepare(model, state.pack)
 
@@ -264,8 +264,6 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
     learning_rate: StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
-    beta1: Annotated[float, Ge(0), Lt(1), Means("decay of adam's first moment")] = 0.9
-    beta2: Annotated[float, Ge(0), Lt(1), Means("decay of adam's second moment")] = 0.999
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant run")
     ] = 0.1
@@ -280,7 +278,7 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     def rule(self) -> StepRule:
         if self.optimiser == "sgd":
             return Momentum(self.learning_rate, self.momentum)
-        return Adam(self.learning_rate, self.beta1, self.beta2)
+        return Adam(self.learning_rate)
 
     def changes(self, model: nn.Module) -> list[str]:
         return norm_entries(model)
@@ -295,7 +293,7 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
 
 @dataclass(frozen=True)
 class LossDescent(LearningAdaptation, StatefulAdaptation):
-    """Base of members that descend a loss of their own with many weights, in phases (ACE, CUA, IADA)."""
+    """Base of members that descend a loss with all weights below the head, in phases (ACE, CUA, IADA)."""
 
     iterations: PhaseSteps = 50
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 32
@@ -304,7 +302,7 @@ class LossDescent(LearningAdaptation, StatefulAdaptation):
     bn_momentum: NormMomentum = 0.1
 
     def scope(self, model: nn.Module) -> list[str]:
-        """Train what makes the features."""
+        """Train all weights below the head."""
         return names_below_head(model)
 
     def rule(self) -> StepRule:
@@ -323,14 +321,16 @@ class LossDescent(LearningAdaptation, StatefulAdaptation):
 
 
 @dataclass(frozen=True)
-class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
-    """Base of members that follow the input of the head without gradients, group by group (T3A, NEO)."""
+class HeadAdaptation(LearningAdaptation, StreamAdaptation):
+    """Base of members that work on the head's input without gradients, group by group (T3A, NEO, LAME)."""
 
     predict_on: PredictOn = "batch"
 
+    needs_batch: ClassVar[bool] = False  # whether the network as it is predicts single frames
+
     @abstractmethod
     def follow(self, run: LearningRun, rows: Rows) -> tuple[dict[str, Any], torch.Tensor]:
-        """Run some frames; return the member's arrays with these frames among them, and the outputs by those arrays."""
+        """Run some frames; return the member's arrays, updated by them, and the outputs."""
 
     def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
         return split_groups(len(batch.images), phase, self.stream_batch)
@@ -354,17 +354,18 @@ class HeadAdaptation(LearningAdaptation, StatefulAdaptation):
             run.stop("its features are not finite")
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
-        """Predict by arrays with the batch among them, or each frame alone where predictions do not wait."""
+        """Predict by arrays that the batch has updated, or each frame where `predict_on` is frame."""
         import torch
 
         from driftlab.platform.adaptation.run import LearningRun
         from driftlab.platform.networks.predict import evaluating
 
-        if self.reject_reason(model, batch, state):
+        alone = self.predict_on == "frame"
+        if (alone and self.needs_batch) or self.reject_reason(model, batch, state):
             return super().predict(model, state, batch)
-        frames, size = batch.images.shape[:3], 1 if self.predict_on == "frame" else len(batch.images)
-        run, answers = LearningRun(self, model, state, batch, Phase(on_stream=True)), batch.task.blank(*frames)
+        frames, size = batch.images.shape[:3], 1 if alone else len(batch.images)
+        run, predictions = LearningRun(self, model, state, batch, Phase(on_stream=True)), batch.task.blank(*frames)
         with evaluating(model), torch.no_grad():
             for rows in in_parts(len(batch.images), size):
-                answers[rows] = batch.task.predictions(self.follow(run, rows)[1], *frames[1:])
-        return Predicted(answers, state, Passes(tuple(run.forward)))
+                predictions[rows] = batch.task.predictions(self.follow(run, rows)[1], *frames[1:])
+        return Predicted(predictions, state, Passes(tuple(run.forward)))

@@ -54,6 +54,6 @@ def ends(order: npt.NDArray[np.intp], count: int, where: str) -> Mask:
 
 
 def above_percentile(values: npt.NDArray[np.floating[Any]], fraction: float) -> Mask:
-    """Choose the values strictly above the (1 - fraction) percentile of the absolute values; the number may differ."""
+    """Choose the absolute values strictly above their (1 - fraction) percentile; the number varies."""
     magnitude = np.abs(values)
     return np.asarray(magnitude > np.quantile(magnitude, max(0.0, 1 - fraction)))

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class StreamState:
-    """The state of a member: the source values of what it changes, and its optimiser."""
+    """The state of a member: the source values of the entries that it changes, and its optimiser."""
 
     digest_name: ClassVar[str] = "Memory"  # its name in digests, which a new name of the class must not change
 
@@ -40,7 +40,7 @@ class StreamState:
 
 @dataclass(frozen=True, eq=False)
 class MethodState(StreamState):
-    """The state of a member with arrays of its own."""
+    """The state of a member with further arrays."""
 
     digest_name = "MethodMemory"
 

@@ -1,6 +1,6 @@
 """NEO: the head's input is centred by the mean of all features seen so far.
 
-Differs from the paper: `decay` may let the mean forget; a head that is a convolution of one pixel counts as linear.
+Differs from the paper: `decay` may weigh recent features more; a convolution of one pixel counts as a linear head.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 
 from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.adaptation.batches import NO_FRAMES, Rows
-from driftlab.platform.adaptation.learn import HeadAdaptation
+from driftlab.platform.adaptation.learn import HeadAdaptation, StatefulAdaptation
 from driftlab.platform.adaptation.memory import as_tensors, own_arrays
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.networks.heads import linear_head
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Neo(HeadAdaptation):
+class Neo(HeadAdaptation, StatefulAdaptation):
     """Subtract the running mean of features before the head."""
 
     decay: Annotated[

@@ -1,4 +1,4 @@
-"""Ways for batch norms to normalise other than PyTorch's: by statistics that follow, or instance by instance."""
+"""Normalisation rules of batch norms: moving statistics, per instance, or of a memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rule = Callable[[str, "_BatchNorm", "torch.Tensor"], "torch.Tensor | None"]
 
 @contextmanager
 def normalise_with(model: nn.Module, rule: Rule) -> Iterator[None]:
-    """Make batch norms return what a rule makes of their input; None leaves PyTorch's result."""
+    """Make batch norms return a rule's result for their input; None leaves PyTorch's."""
     from driftlab.platform.networks.module_utils import batch_norms
 
     def hook_of(name: str) -> Callable[..., Any]:
@@ -36,7 +36,7 @@ def normalise_with(model: nn.Module, rule: Rule) -> Iterator[None]:
 
 @dataclass
 class FollowingNorm:
-    """Stored statistics take a share of the batch's, with its biased variance, and then normalise the batch."""
+    """RoTTA's robust batch norm: normalises by stored statistics that move towards the batch's."""
 
     share: float
     starved: dict[str, None] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class FollowingNorm:
 
 @dataclass
 class InstanceNorm:
-    """Statistics of batch or source, corrected where an instance's differ by more than `width` standard errors.
+    """NOTE's instance-aware batch norm: corrects statistics outside `width` standard errors.
 
     With a `momentum` the batch's statistics count, and the stored ones move towards them.
     """
@@ -91,7 +91,7 @@ class InstanceNorm:
 
 @dataclass
 class MemoryNorm:
-    """Statistics of a memory, corrected where those of the batch differ by more than `width` standard errors."""
+    """SNAP's batch norm: a memory's statistics, corrected outside `width` standard errors of the batch."""
 
     width: float
     stored: Mapping[str, torch.Tensor]  # by batch norm: mean and variance, [2, channels]
@@ -108,7 +108,7 @@ class MemoryNorm:
 
 @contextmanager
 def record_statistics(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
-    """Record mean and variance of the input of each batch norm, [2, channels], in the last pass within this context."""
+    """Record the mean and variance of each batch norm's input, [2, channels], in the last pass."""
     import torch
 
     from driftlab.platform.networks.module_utils import batch_norms
@@ -131,7 +131,7 @@ def record_statistics(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def mix_statistics(stored: Moments, seen: Moments, count: int, width: float) -> Moments:
-    """Move the statistics of `count` values towards others by what exceeds `width` standard errors."""
+    """Move the statistics of `count` values towards others by the excess over `width` standard errors."""
     mean, variance = stored
     away = (variance / count).sqrt() * width
     wide = variance * math.sqrt(2 / max(count - 1, 1)) * width
@@ -143,7 +143,7 @@ def _by_channel(given: torch.Tensor) -> torch.Tensor:
 
 
 def _moments(values: torch.Tensor, *, correction: int = 1) -> Moments:
-    """Return mean and variance of the last dimension; in two passes, which take a fraction of the time of `var`."""
+    """Return mean and variance of the last dimension, in two passes, which are faster than `var`."""
     mean = values.mean(dim=-1, keepdim=True)
     variance = (values - mean).square().sum(dim=-1) / (values.shape[-1] - correction)
     return mean.squeeze(-1), variance

@@ -1,7 +1,7 @@
-"""NOTE: batch norms that look at each frame by itself, and lessons from a memory that is balanced over classes.
+"""NOTE (NeurIPS 2022): instance-aware batch norms and steps on a prediction-balanced memory.
 
 Differs from the paper: its networks are trained with such batch norms from the beginning, here those of any network are
-taken for them (`lite` leaves them as they are); the released code drops an incomplete last group of frames.
+replaced (`lite` leaves them as they are); the released code drops an incomplete last group of frames.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Note(MemoryBankAdaptation):
 
     learning_rate: Annotated[float, Gt(0), Le(10), Means("step size of adam")] = 1e-4
     variant: Annotated[
-        Literal["original", "lite"], Means("whether batch norms look at each frame by itself, or stay as they are")
+        Literal["original", "lite"], Means("whether batch norms are instance-aware, or stay as they are")
     ] = "original"
     width: Annotated[float, Gt(0), Means("standard errors by which a frame may differ before it is corrected")] = 4.0
     bn_momentum: Annotated[
-        float, Gt(0), Le(1), Means("weight of the memory in the statistics of batch norms, at each lesson")
+        float, Gt(0), Le(1), Means("weight of the memory in the statistics of batch norms, at each step")
     ] = 0.01
 
     only_on_stream = True
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
-        """Predict each frame with statistics of its own where they are far from the stored ones."""
+        """Predict each frame with corrected statistics where its own are far from the stored ones."""
         return predict_with_statistics(self._norms(model, learns=False), model, state, batch, alone=False)
 
     def bank(self, classes: int, rng: np.random.Generator) -> ReservoirBank:
         return ReservoirBank(self.capacity, rng=rng)
 
-    def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+    def predict_rows(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         with self._norms(run.model, learns=False):
             return run.outputs(rows)
 

@@ -1,4 +1,4 @@
-"""Objectives of members: losses, the choice of samples, and distances between features, as functions of outputs."""
+"""Objectives of members, as functions of outputs: losses, sample selection, feature distances."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cross_entropy(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
-    """Return the negative mutual information: high for undecided frames, and for one prediction for all frames."""
+    """Return the negative mutual information: mean entropy minus the entropy of the mean prediction."""
     import torch
 
     shares = torch.logsumexp(outputs.log_softmax(dim=1), dim=0) - math.log(len(outputs))
@@ -52,7 +52,7 @@ def information(outputs: torch.Tensor, div_weight: float = 1.0) -> torch.Tensor:
 
 
 def fisher_information(model: nn.Module, data: DataSplits, frames: int, batch: int) -> Weights:
-    """Return the mean squared gradient of scales and shifts on the network's own predictions for source frames."""
+    """Return the mean squared gradient of scales and shifts, on predicted labels of source frames."""
     from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch
 
     images = data.train.images[:frames]
@@ -107,5 +107,5 @@ def mean_discrepancy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor
 
 
 def covariance_distance(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the squared distance of the covariances over four times the squared number of features (CORAL)."""
+    """Return the CORAL distance: of covariances, squared, over four times the squared feature count."""
     return (source.T.cov() - target.T.cov()).square().sum() / (4 * source.shape[1] ** 2)

@@ -1,4 +1,4 @@
-"""ONDA: the statistics of batch norms follow the stream by a small step for every few frames.
+"""ONDA (IROS 2018): online moving average of batch-norm statistics, every few frames.
 
 Differs from the paper: a group that leaves a batch norm one value per channel is skipped entirely.
 """

@@ -1,8 +1,8 @@
-"""A plain class as a member: `class Mine` with `adapt(self, model, frames)` in PyTorch, and nothing of driftlab.
+"""A plain PyTorch class as a member: `class Mine` with `adapt(self, model, frames)`.
 
 The arguments of its constructor, with their defaults, are the parameters. `frames` are inputs of the network; `adapt`
-changes the model in place and may return the outputs by which the frames are predicted. What the object keeps between
-two calls is the member's state. Passes through the model are counted, and other settings of it are put back.
+changes the model in place and may return the outputs by which the frames are predicted. The attributes of the object
+are the member's state. Passes through the model are counted, and other settings of it are restored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PlainAdaptation(StreamAdaptation):
     only_on_stream, made_of = True, cast("type[Any]", object)  # the user's class
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the user's class and its arguments: the member's class is made anew where they arrive."""
+        """Pickle the user's class and its arguments, from which the member's class is built again."""
         return _member_of, (self.made_of, {one.name: getattr(self, one.name) for one in dataclasses.fields(self)})
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Any:
@@ -92,11 +92,11 @@ class PlainAdaptation(StreamAdaptation):
         if not is_finite(model, state.source):
             restore_entries(model, before)
             return Adapted(state, skipped="it left numbers that are not finite", passes=work)
-        answers = None
+        predictions = None
         if outputs is not None and self.predict_on == "batch":
-            answers = batch.task.predictions(outputs.detach(), *batch.images.shape[1:3])
+            predictions = batch.task.predictions(outputs.detach(), *batch.images.shape[1:3])
         changed = vector.read(model) != weights
-        return Adapted(after, 1, changed=changed if changed.any() else None, passes=work, predictions=answers)
+        return Adapted(after, 1, changed=changed if changed.any() else None, passes=work, predictions=predictions)
 
 
 @functools.cache
@@ -153,7 +153,7 @@ def _unpacked(kept: bytes, model: nn.Module) -> Any:
 
 
 def _parts_of(model: nn.Module) -> dict[str, Any]:
-    """List a network, its modules, parameters and buffers by names that tell them apart."""
+    """List a network, its modules, parameters and buffers by unique names."""
     modules = {f"module/{name}": part for name, part in model.named_modules()}
     return {**modules, **dict(model.named_parameters()), **dict(model.named_buffers())}
 

@@ -1,4 +1,4 @@
-"""RDumb: a member returns to the source after so many steps, whatever happened.
+"""RDumb (NeurIPS 2023): resets the wrapped member to the source at regular intervals.
 
 Differs from the paper: steps in which nothing was fit to learn from do not count; the wrapped member is a parameter.
 """

@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Frames with labels; `domain` numbers the lesson from which each comes."""
+    """Frames with labels; `domain` numbers the phase from which each comes."""
 
     image: Array
     label: Array
@@ -46,17 +46,17 @@ def replay_of(held: Weights) -> Replay:
     return Replay(*(held[name] for name in ("image", "label", "sure", "domain")))
 
 
-def surest(samples: Replay, per_class: int, least: float) -> Replay:
-    """Keep the surest samples of each class, evenly over domains, and none below `min_confidence`."""
+def most_confident(samples: Replay, per_class: int, min_confidence: float) -> Replay:
+    """Keep the most confident samples of each class, evenly over domains, none below a confidence."""
     stay: list[int] = []
     for label in np.unique(samples.label):
-        mine = [row for row in np.flatnonzero(samples.label == label).tolist() if samples.sure[row] >= least]
+        mine = [row for row in np.flatnonzero(samples.label == label).tolist() if samples.sure[row] >= min_confidence]
         ranks = {row: _rank(samples, row, mine) for row in mine}
         stay += sorted(mine, key=lambda row: (ranks[row], -samples.sure[row], row))[:per_class]
     return samples.take(np.array(sorted(stay), dtype=np.int64))
 
 
 def _rank(samples: Replay, row: int, rows: list[int]) -> int:
-    """Return how many samples of the same domain are surer: the first of every domain come first."""
+    """Return the number of more confident samples of the same domain: each domain's best come first."""
     mine = (-samples.sure[row], row)
     return sum((-samples.sure[one], one) < mine for one in rows if samples.domain[one] == samples.domain[row])

@@ -1,8 +1,8 @@
-"""RoTTA: a teacher that moves slowly, batch norms that follow the stream, and lessons from a balanced, timely memory.
+"""RoTTA (CVPR 2023): slow mean teacher, robust batch norms, category-balanced timely memory.
 
-The network that answers is the teacher; the state holds the student's batch norms.
+The network of the application is the teacher; the state holds the student's batch norms.
 
-Differs from the paper: views are not mirrored unless `views` says so; lessons that lead to numbers that are not finite
+Differs from the paper: views are not mirrored unless `views` says so; steps that lead to numbers that are not finite
 are undone.
 """
 
@@ -35,8 +35,8 @@ class RoTta(MemoryBankAdaptation):
     """Learn from a balanced memory, with a slow teacher and robust batch norms."""
 
     bn_momentum: NormMomentum = 0.05
-    ema_rate: Annotated[float, Ge(0), Le(1), Means("weight of the student in the teacher, at each lesson")] = 1e-3
-    views: Annotated[Views, Means("what the student's view of a frame changes")] = "all"
+    ema_rate: Annotated[float, Ge(0), Le(1), Means("weight of the student in the teacher, at each step")] = 1e-3
+    views: Annotated[Views, Means("augmentations of the student's view")] = "all"
 
     def begin(self, model: nn.Module, pack: Weights) -> Weights:
         from driftlab.platform.networks.module_utils import copy_entries
@@ -46,7 +46,7 @@ class RoTta(MemoryBankAdaptation):
     def bank(self, classes: int, rng: np.random.Generator) -> CategoryBalancedBank:
         return CategoryBalancedBank(self.capacity, classes=classes)
 
-    def look(self, run: LearningRun, rows: Rows) -> torch.Tensor:
+    def predict_rows(self, run: LearningRun, rows: Rows) -> torch.Tensor:
         return run.outputs(rows)
 
     def learn_from(self, run: LearningRun, items: list[Item]) -> None:

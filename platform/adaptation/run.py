@@ -1,4 +1,4 @@
-"""One call of `adapt` while it runs: what a training step calls, and what the transaction of `learn.py` needs.
+"""One call of `adapt` while it runs: the operations of training steps and of the transaction.
 
 Every pass that goes through a run is counted there; `backward` counts those that it goes back through.
 """
@@ -40,7 +40,7 @@ IN_ONE = 1 << 18  # weights up to which copies into one vector and back take les
 
 
 class LearningRun:
-    """One call of `adapt`: the network, what learns in it, the member's arrays, and a count of what was computed."""
+    """One call of `adapt`: the network, its learning parameters, the member's arrays and the passes."""
 
     def __init__(self, member: LearningAdaptation, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> None:
         self.member, self.model, self.state, self.batch, self.phase = member, model, state, batch, phase
@@ -55,10 +55,12 @@ class LearningRun:
         self.notes: dict[str, Any] = {}  # of the member, for this call
         self.losses: list[float] = []
         self.planned = self.made = 0  # training batches, and steps of the optimiser
-        self.kept_bytes = 0  # beside the state
+        self.kept_bytes = 0  # besides the state
         self.stopped = self.waits = ""  # why the call is undone, or is kept though nothing was learned yet
-        self.moved: Sequence[str] | npt.NDArray[np.bool_] | None = None  # what changed, if not all that learns
-        self.trained: tuple[str, ...] | None = None  # modules, where these are not all that own what learns
+        self.moved: Sequence[str] | npt.NDArray[np.bool_] | None = (
+            None  # entries that changed, if not all learning parameters
+        )
+        self.trained: tuple[str, ...] | None = None  # modules, if not all owners of learning parameters
         self.shares: tuple[float, ...] | None = None  # of each of them, whose gradients were computed
         self.forward, self.backward_passes, self._tracked = list[int](), list[int](), list[int]()
         self._judged = self._fit = 0
@@ -69,7 +71,7 @@ class LearningRun:
         self._norms = NormRecord()
         self._learnable = {name: value for name, value in model.named_parameters() if value.requires_grad}
 
-    # What a training step calls.
+    # Operations of a training step.
 
     def outputs(self, rows: Rows) -> Tensor:
         """Run the network on some frames of the batch."""
@@ -115,12 +117,12 @@ class LearningRun:
             self._tracked.insert(len(self._tracked) if place is None else place, frames)
 
     def judge(self, fit: Tensor) -> bool:
-        """Count samples that were judged, and tell whether any of them is fit."""
+        """Count samples and those that are fit; return whether any is."""
         self._judged, self._fit = self._judged + fit.numel(), self._fit + int(fit.sum())
         return bool(fit.any())
 
     def backward(self, loss: Tensor, *, last: bool = True) -> bool:
-        """Compute the gradients of a loss; False if it is not finite. Only the `last` one of a step is recorded."""
+        """Compute the gradients of a loss, recorded if `last` of a step; return False if it is not finite."""
         value = float(loss.detach())
         if last or not math.isfinite(value):
             self.losses.append(value)
@@ -134,14 +136,14 @@ class LearningRun:
         return True
 
     def gradient(self) -> Tensor:
-        """Return the gradients of all that learns as one vector; where the loss does not depend on it they are zero."""
+        """Return the gradients of all learning parameters as one vector, zero where there are none."""
         found = [
             value.grad if value.grad is not None else torch.zeros_like(value) for value in self.parameters.values()
         ]
         return torch.cat([gradient.reshape(-1) for gradient in found])
 
     def weights(self) -> Tensor:
-        """Copy all that learns into one vector."""
+        """Copy all learning parameters into one vector."""
         return torch.cat([value.data.reshape(-1) for value in self.parameters.values()])
 
     def parts(self, vector: Tensor) -> dict[str, Tensor]:
@@ -210,7 +212,7 @@ class LearningRun:
 
     @contextmanager
     def using(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put other tensors in the place of what learns within this context; nothing is copied."""
+        """Replace the learning parameters by other tensors within this context; nothing is copied."""
         own = {name: value.data for name, value in self.parameters.items()}
         for name, value in self.parameters.items():
             value.data = weights[name]
@@ -234,7 +236,7 @@ class LearningRun:
     def device(self) -> str:
         return device_of(self.model)
 
-    # What the transaction calls.
+    # Operations of the transaction.
 
     @contextmanager
     def opened(self) -> Iterator[LearningRun]:
@@ -272,11 +274,11 @@ class LearningRun:
                     break
 
     def undo(self) -> None:
-        """Return the network to what it was before the call."""
+        """Restore the network from before the call."""
         restore_entries(self.model, self._before)
 
     def invalid_reason(self) -> str:
-        """Return why the result is invalid: batches too small for a batch norm, or numbers that are not finite."""
+        """Return why the result is invalid: starved batch norms, or numbers that are not finite."""
         if self._norms.starved:
             name = next(iter(self._norms.starved))
             return f"batch norm {name} was given one value per channel: more frames are needed"
@@ -288,21 +290,21 @@ class LearningRun:
         return ""
 
     def passes(self, memory: Any) -> Passes:
-        """Return what was computed, with the bytes that a state and the call kept."""
+        """Return the passes, with the bytes that a state and the call kept."""
         owners = {name.rpartition(".")[0] for name in self.names}
         trained = tuple(name for name in self._ran if name in owners) if self.trained is None else self.trained
         kept_bytes = memory.kept_bytes + self.kept_bytes
         return Passes(tuple(self.forward), tuple(self.backward_passes), trained, kept_bytes, self.shares)
 
     def seen(self) -> dict[str, Any]:
-        """Return the predictions for the batch and the share of samples that were fit, where the call found them."""
-        batch, answers = self.batch, None
+        """Return the predictions for the batch and the share of accepted samples, where there are any."""
+        batch, predictions = self.batch, None
         if self._shown is not None and self.phase.on_stream and self.member.predict_on == "batch":
-            answers = batch.task.predictions(self._shown, *batch.images.shape[1:3])
-        return {"predictions": answers, "accepted": self._fit / self._judged if self._judged else None}
+            predictions = batch.task.predictions(self._shown, *batch.images.shape[1:3])
+        return {"predictions": predictions, "accepted": self._fit / self._judged if self._judged else None}
 
     def changed(self) -> npt.NDArray[np.bool_] | None:
-        """Mark what changed in the vector of all weights; None if nothing did."""
+        """Mark the changed coordinates in the vector of all weights; None without any."""
         if isinstance(self.moved, np.ndarray):
             return self.moved
         if self.moved is None and not self.names:

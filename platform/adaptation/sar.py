@@ -1,7 +1,7 @@
-"""SAR: Tent on sure frames, along gradients that hold in a neighbourhood of the weights.
+"""SAR (ICLR 2023): sharpness-aware Tent on confident samples, with recovery from collapse.
 
 Differs from the paper: the last quarter of the batch norms stays as it is, where the paper names the last stage of its
-networks; only batch norms count as norms; after a recovery the average starts anew and the optimiser is empty, where
+networks; only batch norms count as norms; after a recovery the average restarts and the optimiser is empty, where
 the released code keeps both (`recovery: released`).
 """
 
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sar(NormAffine, StatefulAdaptation):
-    """Minimise the entropy of sure samples and its sharpness; return to the source where predictions collapse."""
+    """Minimise the entropy of confident samples and its sharpness; reset where predictions collapse."""
 
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "sgd"
-    entropy_margin: Annotated[float, Gt(0), Le(1), Means("entropy of a sure sample, as a share of the largest one")] = (
-        0.4
+    entropy_margin: Annotated[
+        float, Gt(0), Le(1), Means("entropy of a confident sample, as a share of the largest")
+    ] = 0.4
+    sam_radius: Annotated[float, Ge(0), Means("rho: distance from the weights at which the gradient is computed")] = (
+        0.05
     )
-    sam_radius: Annotated[float, Ge(0), Means("distance at which the gradient is taken")] = 0.05
     frozen_norm_share: Annotated[
         float, Ge(0), Lt(1), Means("share of the batch norms, from the last one, that stay")
     ] = 0.25
@@ -56,7 +58,7 @@ class Sar(NormAffine, StatefulAdaptation):
         fit = entropy.detach() < (e_0 := entropy_limit(outputs, self.entropy_margin))
         if not run.judge(fit) or not run.backward(entropy[fit].mean(), last=False):
             return
-        slope = run.gradient()  # epsilon of the paper: as far as the radius along it
+        slope = run.gradient()  # epsilon(Theta) of the paper: rho along the normalised gradient
         with run.using(run.parts(run.weights().add_(slope * (self.sam_radius / (slope.norm() + 1e-12))))):
             entropy = entropies(samples_of(run.outputs(rows)))
             still = fit & (entropy.detach() < e_0)
@@ -66,7 +68,7 @@ class Sar(NormAffine, StatefulAdaptation):
             self._watch(run, run.losses[-1])
 
     def _watch(self, run: LearningRun, loss: float) -> None:
-        """Follow the average loss e_m, and recover where it says that predictions collapsed."""
+        """Update the moving average e_m of the loss, and recover where it is below e_0's reset threshold."""
         import torch
 
         before = run.array("average")

@@ -1,4 +1,4 @@
-"""SHOT: features adapt so that the frozen head classifies frames with confidence and variety.
+"""SHOT (ICML 2020): adapts features with entropy and diversity losses, head frozen.
 
 In phases each frame also learns the class of the nearest feature centroid. On the stream there is one step per
 batch without pseudo-labels: centroids need many frames of every class.
@@ -36,18 +36,18 @@ class Shot(LearningAdaptation, StreamAdaptation):
 
     iterations: PhaseSteps = 60
     batch: Annotated[int, Ge(2), Means("frames of a step in a phase", "frames")] = 32
-    relabel: Annotated[int, Ge(1), Means("steps after which a phase finds pseudo-labels anew")] = 15
+    relabel: Annotated[int, Ge(1), Means("steps after which a phase computes new pseudo-labels")] = 15
     learning_rate: StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("Nesterov momentum of the steps")] = 0.9
     weight_decay: Annotated[float, Ge(0), Le(1), Means("weight decay of the steps")] = 1e-3
     cls_par: Annotated[float, Ge(0), Le(100), Means("weight of the pseudo-labels in the loss")] = 0.3
-    div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the variety of answers in the loss")] = 1.0
+    div_weight: Annotated[float, Ge(0), Le(100), Means("weight of the diversity of predictions in the loss")] = 1.0
     bn_momentum: NormMomentum = 0.1
 
     tasks = ("classification",)
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
-        alone = "one frame says nothing about the variety of answers" if len(batch.images) == 1 else ""
+        alone = "one frame has no diversity of predictions" if len(batch.images) == 1 else ""
         return frames_reject("SHOT", batch) or alone
 
     def carries(self, phase: Phase) -> bool:
@@ -97,9 +97,10 @@ class Shot(LearningAdaptation, StreamAdaptation):
 
 
 def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Label every frame by the nearest centroid by cosine, in two rounds; classes without frames have no centroid.
+    """Label every frame by the nearest centroid by cosine, in two rounds.
 
-    The soft centroid of a class that is never predicted lies in the middle of all features and would attract frames.
+    Classes without frames have no centroid: the soft centroid of a class that is never predicted lies in the middle of
+    all features and would attract frames.
     """
     import torch
     from torch.nn import functional as F
@@ -109,7 +110,7 @@ def pseudo_labels(features: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
     for _ in range(2):
         members = F.one_hot(weights.argmax(dim=1), outputs.shape[1]).sum(dim=0)
         centroids = weights.T @ given / (1e-8 + weights.sum(dim=0))[:, None]
-        likeness = given @ F.normalize(centroids).T
-        labels = likeness.masked_fill(members == 0, -math.inf).argmax(dim=1)
+        cosine = given @ F.normalize(centroids).T
+        labels = cosine.masked_fill(members == 0, -math.inf).argmax(dim=1)
         weights = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
     return labels

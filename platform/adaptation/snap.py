@@ -1,6 +1,6 @@
-"""SNAP: a member learns from every k-th batch, on a memory of sure frames near the middle of the domain.
+"""SNAP (NeurIPS 2025): trains every k-th batch on a memory of confident, central frames.
 
-Between lessons batch norms use the memory's statistics, corrected where those of a batch are far away.
+In between, batch norms use the memory's statistics, corrected where those of a batch are far away.
 
 Differs from the paper: the threshold of confidence, which its text leaves open, is 0.5.
 """
@@ -18,15 +18,15 @@ from annotated_types import Ge, Gt, Le
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase, Predicted
 from driftlab.platform.adaptation.batches import (
     NO_STEPS,
-    Rows,
     device_inputs,
     frames_reject,
     norms_reject,
+    predict_with_statistics,
     split_groups,
 )
 from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
 from driftlab.platform.adaptation.norms import MemoryNorm, normalise_with, record_statistics
-from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState
+from driftlab.platform.adaptation.wrapper import AdaptationWrapper, WrapperState, charge
 from driftlab.platform.core.parameters import Means
 from driftlab.platform.core.records import Passes, Weights
 
@@ -35,57 +35,46 @@ if TYPE_CHECKING:
     from torch import nn
 
 Array = npt.NDArray[Any]
+CENTRE_MOMENTUM = 0.9  # weight of the newest batch in the centre of the domain; the paper's value
 
 
 @dataclass(frozen=True)
 class Snap(AdaptationWrapper):
-    """Learn seldom, from the right frames."""
+    """Train rarely, on confident and central frames."""
 
-    every_batches: Annotated[int, Ge(1), Means("batches from one lesson to the next")] = 10
+    every_batches: Annotated[int, Ge(1), Means("batches from one training batch to the next")] = 10
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 32
     confidence: Annotated[float, Ge(0), Le(1), Means("probability of its class that a frame must exceed")] = 0.5
-    centre_momentum: Annotated[float, Ge(0), Le(1), Means("weight of the newest batch in the middle of the domain")] = (
-        0.9
-    )
     width: Annotated[
         float, Gt(0), Means("standard errors by which a batch may differ before statistics are corrected")
     ] = 4.0
 
     def __post_init__(self) -> None:
-        """Name whole frames, as the memory does."""
+        """Classify whole frames, as the memory does."""
         super().__post_init__()
         object.__setattr__(self, "tasks", ("classification",))
         object.__setattr__(self, "only_on_stream", True)
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
         """Predict with the memory's statistics."""
-        from driftlab.platform.networks.predict import device_of, predict
-
-        frames, now = len(batch.images), self.predict_on == "frame"
-        with normalise_with(model, self._norms(state)):
-            answers = predict(
-                model, batch.images, task=batch.task, batch=1 if now else max(frames, 1), device=device_of(model)
-            )
-        return Predicted(answers, state, Passes((1,) * frames if now else (frames,) * (frames > 0)))
+        statistics = normalise_with(model, self._norms(state))
+        return predict_with_statistics(statistics, model, state, batch, alone=self.predict_on == "frame")
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
         why = norms_reject(model, batch) or frames_reject("Snap", batch)
         if why or not split_groups(len(batch.images), phase, self.stream_batch):
             return Adapted(state, skipped=why or NO_STEPS, passes=Passes())
         model.eval()
-        outputs, places = self._look(model, state, batch)
-        first = Passes((len(batch.images),))
+        outputs, places = self._observe(model, state, batch)
         if not bool(outputs.isfinite().all()):
-            return Adapted(state, skipped="its predictions are not finite", passes=first)
-        at_once = phase.on_stream and self.predict_on == "batch"
-        answers = batch.task.predictions(outputs, *batch.images.shape[1:3]) if at_once else None
+            return charge(Adapted(state, skipped="its predictions are not finite"), before=len(batch.images))
+        with_batch = phase.on_stream and self.predict_on == "batch"
+        predictions = batch.task.predictions(outputs, *batch.images.shape[1:3]) if with_batch else None
         after, share = self._remember(state, batch, outputs.softmax(dim=1).cpu().numpy(), places)
-        done = self._lesson(model, after, batch)
-        work = done.passes or Passes()
-        paid = replace(work, forward=(*first.forward, *work.forward), kept_bytes=work.kept_bytes + after.kept_bytes)
-        return replace(done, passes=paid, predictions=answers, accepted=share)
+        done = charge(self._learn(model, after, batch), before=len(batch.images), kept_bytes=after.kept_bytes)
+        return replace(done, predictions=predictions, accepted=share)
 
-    def _lesson(self, model: nn.Module, state: WrapperState, batch: Batch) -> Adapted:
+    def _learn(self, model: nn.Module, state: WrapperState, batch: Batch) -> Adapted:
         """Train the wrapped member on the memory if due, and use the statistics of the memory."""
         waited, images = int(state.held["waited"]) + 1, state.held.get("image")
         later = replace(state, held={**state.held, "waited": np.array(waited)})
@@ -94,22 +83,15 @@ class Snap(AdaptationWrapper):
         memory = batch.showing(images)
         done = self.inner.adapt(model, state.inner, memory, Phase(on_stream=True))
         if not done.iterations:
-            return replace(done, state=later, predictions=None)
-        work, rows = done.passes or Passes(), np.arange(len(images))
-        found = self._statistics(model, memory, rows)
+            return replace(done, state=later)
         kept = {name: value for name, value in state.held.items() if not name.startswith("norm/")}
-        held = {**kept, "waited": np.array(0), **under("norm", found)}
-        return replace(
-            done,
-            state=WrapperState(done.state, held),
-            passes=replace(work, forward=(*work.forward, len(rows))),
-            predictions=None,
-        )
+        held = {**kept, "waited": np.array(0), **under("norm", self._statistics(model, memory))}
+        return charge(replace(done, state=WrapperState(done.state, held)), after=len(images))
 
     def begin(self, model: nn.Module) -> Weights:
         return {"waited": np.array(0)}
 
-    def _look(self, model: nn.Module, state: WrapperState, batch: Batch) -> tuple[torch.Tensor, Array]:
+    def _observe(self, model: nn.Module, state: WrapperState, batch: Batch) -> tuple[torch.Tensor, Array]:
         """Predict a batch; return mean and deviation of each frame before the first batch norm as well."""
         import torch
 
@@ -135,7 +117,7 @@ class Snap(AdaptationWrapper):
         """Store confident frames; drop the frame of the most frequent class that is farthest from the mean."""
         middle, held = places.mean(axis=0), dict(state.held)
         if "middle" in held:
-            middle = (1 - self.centre_momentum) * held["middle"] + self.centre_momentum * middle
+            middle = (1 - CENTRE_MOMENTUM) * held["middle"] + CENTRE_MOMENTUM * middle
         fit = np.flatnonzero(shares.max(axis=1) > self.confidence)
         kept = [(held["image"][n], held["label"][n], held["place"][n]) for n in range(len(held.get("label", ())))]
         for row, label in zip(fit, shares[fit].argmax(axis=1), strict=True):
@@ -150,14 +132,14 @@ class Snap(AdaptationWrapper):
     def _norms(self, state: WrapperState) -> MemoryNorm:
         return MemoryNorm(self.width, as_tensors(below("norm", state.held)), len(state.held.get("label", ())))
 
-    def _statistics(self, model: nn.Module, memory: Batch, rows: Rows) -> Weights:
+    def _statistics(self, model: nn.Module, memory: Batch) -> Weights:
         """Run the memory by its own statistics and record those of each batch norm."""
         import torch
 
         from driftlab.platform.networks.module_utils import normalise_by_batch
 
         with torch.no_grad(), normalise_by_batch(model, keeps=False), record_statistics(model) as found:
-            model(device_inputs(model, memory, rows))
+            model(device_inputs(model, memory, np.arange(len(memory.images))))
         return own_arrays(found)
 
 

@@ -1,4 +1,4 @@
-"""Sparse updates: a member learns from every k-th batch only, or until a number of steps is used up."""
+"""Sparse updates: trains the wrapped member on every k-th batch, up to a budget of steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparseUpdates(AdaptationWrapper):
-    """Learn seldom, or no longer."""
+    """Train on every k-th batch, within a budget."""
 
     every_batches: Annotated[int, Ge(1), Means("batches from one that is learned from to the next")] = 4
     budget: Annotated[int, Ge(0), Means("steps after which the network stays as it is; 0: no end")] = 0

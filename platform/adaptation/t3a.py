@@ -1,6 +1,6 @@
-"""T3A: the head's weights become the means of the surest features of each class.
+"""T3A (NeurIPS 2021): replaces the linear head by class templates from confident features.
 
-Differs from the paper: the templates replace the head's weights, so that single frames and phases have them too;
+Differs from the paper: the templates replace the head's weights, so that single frames and phases use them too;
 `features_per_class` of 0 keeps all features, where the released code loses one per class.
 """
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from driftlab.platform.adaptation.base import Batch, Predicted
+from driftlab.platform.adaptation.base import Batch
 from driftlab.platform.adaptation.batches import Rows, frames_reject
-from driftlab.platform.adaptation.learn import HeadAdaptation, StreamAdaptation
+from driftlab.platform.adaptation.learn import HeadAdaptation, StatefulAdaptation
 from driftlab.platform.adaptation.memory import as_tensors, own_arrays
 from driftlab.platform.adaptation.objectives import entropies
 from driftlab.platform.core.parameters import Means
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class T3a(HeadAdaptation):
+class T3a(HeadAdaptation, StatefulAdaptation):
     """Replace the head's weights by templates of the classes."""
 
-    features_per_class: Annotated[int, Ge(0), Means("features that a class keeps, the surest; 0: all")] = 20
+    features_per_class: Annotated[int, Ge(0), Means("features of lowest entropy that a class keeps; 0: all")] = 20
 
-    tasks = ("classification",)
+    tasks, needs_batch = ("classification",), True
 
     def changes(self, model: nn.Module) -> list[str]:
         return entries_of(model, linear_head(model))
@@ -50,11 +50,6 @@ class T3a(HeadAdaptation):
         head: Any = model.get_submodule(name)
         return own_arrays(supports_of(head.weight, head(head.weight).detach()))
 
-    def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
-        """Predict by templates to which the batch belongs; single frames by those that the head has."""
-        base = HeadAdaptation if self.predict_on == "batch" else StreamAdaptation
-        return base.predict(self, model, state, batch)
-
     def follow(self, run: LearningRun, rows: Rows) -> tuple[Supports, torch.Tensor]:
         import torch
 
@@ -63,7 +58,7 @@ class T3a(HeadAdaptation):
         outputs = torch.nn.functional.linear(z, source[f"{name}.weight"], source.get(f"{name}.bias"))
         new, held = supports_of(z, outputs), {key: torch.as_tensor(value) for key, value in run.held.items()}
         supports = {key: torch.cat([held[key].to(z.device), new[key]]) for key in new}
-        supports = surest_of(supports, outputs.shape[1], self.features_per_class)
+        supports = most_confident(supports, outputs.shape[1], self.features_per_class)
         run.notes["templates"] = templates = templates_of(supports, outputs.shape[1])
         return supports, z @ templates.T
 
@@ -75,12 +70,12 @@ class T3a(HeadAdaptation):
 
 
 def supports_of(features: torch.Tensor, outputs: torch.Tensor) -> Supports:
-    """Return features with the classes that outputs give them, and the entropy of each."""
+    """Return features z with their pseudo-labels, and the entropy of each prediction."""
     return {"features": features, "labels": outputs.argmax(dim=1), "doubts": entropies(outputs)}
 
 
-def surest_of(supports: Supports, classes: int, keep: int) -> Supports:
-    """Keep the features of lowest entropy of each class; 0: all."""
+def most_confident(supports: Supports, classes: int, keep: int) -> Supports:
+    """Keep the `keep` features of lowest entropy of each class, the paper's support sets; 0: all."""
     import torch
 
     of_class = [(supports["labels"] == label).nonzero()[:, 0] for label in range(classes)]
@@ -89,7 +84,7 @@ def surest_of(supports: Supports, classes: int, keep: int) -> Supports:
 
 
 def templates_of(supports: Supports, classes: int) -> torch.Tensor:
-    """Return one vector of length 1 per class, [classes, features]; a class without features has zeros."""
+    """Return the templates c^k, [classes, d], of length 1; a class without features has zeros."""
     from torch.nn import functional as F
 
     members = F.one_hot(supports["labels"], classes).to(supports["features"].dtype)

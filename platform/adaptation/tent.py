@@ -1,4 +1,4 @@
-"""Tent: scales and shifts of batch norms minimise the entropy of the network's predictions.
+"""Tent (ICLR 2021): entropy minimisation by the scales and shifts of batch norms.
 
 Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a step
 that leaves the finite numbers is undone. `episodic` resets at boundaries between domains, not before each batch.

@@ -1,6 +1,6 @@
 """Base of policies that wrap another adaptation: when it learns, and when it returns to the source.
 
-A policy has the verbs of an adaptation and holds the state of the wrapped one without looking inside.
+A policy has the methods of an adaptation and holds the state of the wrapped one unread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WrapperState:
 
 @dataclass(frozen=True)
 class AdaptationWrapper(Adaptation):
-    """Wrap a member that learns without labels; it keeps its own way of learning on the stream."""
+    """Wrap a member that learns without labels; it keeps its settings of the stream."""
 
     member: Annotated[str, Means("the adaptation that is wrapped")] = "eata"
     member_params: Annotated[tuple[str, ...], Means("parameters of the wrapped member, each as name=value")] = ()
@@ -67,7 +67,7 @@ class AdaptationWrapper(Adaptation):
         return made
 
     def faults(self) -> list[str]:
-        """List what makes the wrapped member impossible."""
+        """List the faults of the wrapped member and its parameters."""
         return self._inner_faults()
 
     def _inner_faults(self) -> list[str]:
@@ -90,7 +90,7 @@ class AdaptationWrapper(Adaptation):
         return {}
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> WrapperState:
-        """Prepare the wrapped member; the policy begins anew with another network."""
+        """Prepare the wrapped member; with another network the policy restarts."""
         inner = self.inner.prepare(model, pack, go_on=None if go_on is None else go_on.inner)
         return WrapperState(inner, self.begin(model))
 
@@ -98,15 +98,14 @@ class AdaptationWrapper(Adaptation):
         return WrapperState(self.inner.reset(model, state.inner), self.begin(model))
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
-        answered = self.inner.predict(model, state.inner, batch)
-        return replace(answered, state=replace(state, inner=answered.state))
+        predicted = self.inner.predict(model, state.inner, batch)
+        return replace(predicted, state=replace(state, inner=predicted.state))
 
     def _wrapped(self, model: nn.Module, state: WrapperState, batch: Batch, phase: Phase) -> Adapted:
         """Train the wrapped member, and charge the memory that the policy keeps."""
         done = self.inner.adapt(model, state.inner, batch, phase)
-        after = replace(state, inner=done.state)
-        work = None if done.passes is None else _with(done.passes, state.kept_bytes if done.passes.forward else 0)
-        return replace(done, state=after, passes=work)
+        after = replace(done, state=replace(state, inner=done.state))
+        return after if done.passes is None or not done.passes.forward else charge(after, kept_bytes=state.kept_bytes)
 
 
 @contextmanager
@@ -132,5 +131,8 @@ def moved_since(model: nn.Module, before: Any, done: Adapted) -> Adapted:
     return replace(done, changed=read(model) != before, skipped="")
 
 
-def _with(passes: Passes, kept_bytes: int) -> Passes:
-    return replace(passes, kept_bytes=passes.kept_bytes + kept_bytes)
+def charge(done: Adapted, *, before: int = 0, after: int = 0, kept_bytes: int = 0) -> Adapted:
+    """Add the policy's own work to a result: frames of a pass before and after the member's, and bytes."""
+    work = done.passes or Passes()
+    forward = tuple(frames for frames in (before, *work.forward, after) if frames)
+    return replace(done, passes=replace(work, forward=forward, kept_bytes=work.kept_bytes + kept_bytes))

@@ -120,7 +120,7 @@ class TestDelivery:
         application, learner = nodes()
         learner._sends_all = False
         reply = update_of(learner, 0.0, iterations=0)
-        assert reply.facts.skipped == "no steps were asked for"
+        assert reply.facts.skipped == "the phase has no steps"
         assert reply.facts.values == 0
         assert reply.facts.passes.forward
         assert application.apply(reply.payload, 0.0).facts.accepted

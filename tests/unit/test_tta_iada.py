@@ -11,7 +11,7 @@ from adaptation_factory import NETWORKS, prepared
 from tta_factory import frames
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.iada import TELLS, Iada, generator
+from driftlab.platform.adaptation.iada import DISCRIMINATOR, Iada, apart, deceived, discriminator, generator
 from driftlab.platform.adaptation.memory import below
 from driftlab.platform.networks.predict import state_of
 
@@ -43,7 +43,7 @@ def test_without_weight_only_the_discriminator_and_batch_norms_move():
     moved = {name for name in before if not np.array_equal(before[name], weights[name])}
     assert moved
     assert all(name.endswith(("running_mean", "running_var", "num_batches_tracked")) for name in moved)
-    tells, first = below(TELLS, state.held), below(TELLS, state.pack)
+    tells, first = below(DISCRIMINATOR, state.held), below(DISCRIMINATOR, state.pack)
     assert any(not np.array_equal(tells[name], first[name]) for name in first)
 
 

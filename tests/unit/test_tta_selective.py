@@ -11,7 +11,7 @@ import torch
 from adaptation_factory import NETWORKS, labels_of, prepared
 from tta_factory import STREAM, Nt, four, frames, near, state_of
 
-from driftlab.platform.adaptation.ace import Ace, paint, styles
+from driftlab.platform.adaptation.ace import Ace, restyle, styles
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.bufr import Bufr
 from driftlab.platform.adaptation.conda import ConDa
@@ -184,11 +184,11 @@ class TestBufr:
 
 
 class TestAce:
-    def test_a_painted_frame_has_the_style_that_was_asked_for(self):
+    def test_a_restyled_frame_has_the_requested_style(self):
         images = np.random.default_rng(0).integers(90, 160, (3, 6, 5, 3), dtype=np.uint8)
         wanted = styles(images)[::-1] * [[[1.0]], [[0.5]], [[1.2]]]
-        near(styles(paint(images, wanted)), wanted, 1e-4)
-        near(paint(images, styles(images)), images, 1e-4)
+        near(styles(restyle(images, wanted)), wanted, 1e-4)
+        near(restyle(images, styles(images)), images, 1e-4)
 
     def test_it_learns_both_and_remembers_a_style_per_phase(self):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Ace(iterations=3, batch=5)
