@@ -23,7 +23,7 @@ IGNORED = ("__pycache__",)
 
 
 def expected(root: Path) -> set[str]:
-    """Every file that belongs into the wheel, by its name there; the links in driftlab/ are met as folders."""
+    """List the files that belong in the wheel, by their names there; the links in driftlab/ are folders."""
     found = set()
     for folder, subfolders, files in os.walk(root / "driftlab", followlinks=True):
         subfolders[:] = [name for name in subfolders if name not in IGNORED]
@@ -66,7 +66,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def undeclared(tree: ast.Module, declared: set[str], homes: Mapping[str, list[str]]) -> set[str]:
-    """What a module imports from elsewhere without the package asking for it."""
+    """List the packages that a module imports without a declared dependency."""
     type_only = {
         inner
         for node in ast.walk(tree)
@@ -82,7 +82,7 @@ def undeclared(tree: ast.Module, declared: set[str], homes: Mapping[str, list[st
 
 @pytest.fixture(scope="module")
 def declared(unpacked: Path) -> set[str]:
-    """What driftlab asks for, development aside."""
+    """List the declared dependencies of driftlab, without those for development."""
     found = next(iter(metadata.distributions(name="driftlab", path=[str(unpacked)])))
     asked = [Requirement(line) for line in found.requires or ()]
     return {one.name.lower() for one in asked if one.marker is None or "dev" not in str(one.marker)}

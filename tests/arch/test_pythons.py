@@ -1,4 +1,4 @@
-"""Every Python that pyproject.toml promises: its versions agree, and nothing newer than the lowest is used."""
+"""The Python versions of pyproject.toml agree, and the code uses no feature newer than the lowest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every member of the adaptation family promises."""
+"""The contract of every member of the adaptation family."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def batch_of(task: Task, seed: int = 0, frames: int = 4, *, labelled: bool) -> B
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Sample the networks of every variant among those whose task is its own; batch norms are a member's business."""
+    """Draw networks of each variant of the member's task; the member decides on batch norms."""
     if metafunc.cls is not TestEveryAdaptation:
         return
     cases = []
@@ -146,7 +146,7 @@ class TestEveryAdaptation:
         assert content(first.state) == content(second.state)
 
     def test_the_state_passed_in_stays_as_it_was(self, member, model, batch, call):
-        """A call that is repeated after a fault must find what the first one found."""
+        """A call that is repeated after a fault must start from the same state as the first call."""
         state = self.phases(member, model, batch)[-1].state
         kept = pickle.dumps(state)
         member.adapt(model, state, batch(5), call)

@@ -14,7 +14,7 @@ from driftlab.platform.results.claims.base import Claim, every_claim, relation
 from driftlab.platform.results.claims.statistics import STATISTICS
 
 SAID = recorded_factory.said()  # by set of tables
-NEED_DAYS = {"N-9", "N-10"}  # too many windows for a file; test_claims_nestdnn_sharing.py asks for fewer
+NEED_DAYS = {"N-9", "N-10"}  # too many windows for a file; test_claims_nestdnn_sharing.py has tables with fewer
 EXACT = ("exact", "sign", "ge", "le", "info")
 
 

@@ -1,4 +1,4 @@
-"""No label reaches a member that learns without: labels that raise, and truth that is scrambled, change nothing."""
+"""No labels reach a label-free member: labels that raise and scrambled truth change no result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCORES = ("frames.score_window", "frames.score_frame", "frames.pixel_accuracy", 
 
 
 class PoisonedBatch(Batch):
-    """A batch whose labels nobody may read."""
+    """A batch that raises if its labels are read."""
 
     def __getattribute__(self, name: str) -> Any:
         assert name != "labels", "a member that learns without labels has read them"
@@ -36,7 +36,7 @@ class PoisonedBatch(Batch):
 
 
 class PoisonedFrames(Frames):
-    """Frames whose truth nobody may read."""
+    """Frames that raise if their ground truth is read."""
 
     def __getattribute__(self, name: str) -> Any:
         assert name not in ("labels", "boxes", "classes"), "a learner without labels has read the truth"
@@ -56,7 +56,7 @@ def pack_of(name: str) -> Weights:
 
 
 def in_fours(name: str) -> Member:
-    """Let a member learn from four frames at a time; a policy that wraps one tells it so."""
+    """Make a member train on four frames at a time; if a policy wraps one, set it there."""
     made = member(name).make()
     if not made.stream_batch:
         return member(name)

@@ -1,4 +1,4 @@
-"""What every class of nodes promises: the same calls give the same answers, before and after a checkpoint."""
+"""The contract of every class of nodes: equal calls return equal replies, also from a checkpoint."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def weights(network: str = "half") -> Mapping[str, Any]:
 
 @cache
 def updates() -> tuple[bytes, ...]:
-    """Make what a learner sends in two phases."""
+    """Make the updates that a learner sends in two phases."""
     learner, found = LearnerNode(STUDENT, weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
@@ -90,7 +90,7 @@ def updates() -> tuple[bytes, ...]:
 
 @cache
 def updates_of_buffers() -> tuple[bytes, ...]:
-    """Make what a learner sends that moves buffers only: two updates, and a third that stands alone."""
+    """Make updates that change buffers only: two in a chain, and a third that depends on neither."""
     learner, found = LearnerNode(replace(STUDENT, adaptation=SERVER), weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
@@ -118,7 +118,7 @@ def watched(start_s: float, truth: Any = None) -> Step:
 
 
 def followed(start_s: float) -> Step:
-    """Half of the machine answers, half learns beside it."""
+    """Make an application that infers on half of the processor and trains on the other half."""
     return "run_stream", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
 
 
@@ -280,7 +280,7 @@ def called(node: Any, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]
 
 
 def plain(value: Any) -> Any:
-    """Turn an answer into something that can be compared; what the host needed is left out."""
+    """Convert a reply into values that can be compared, without the time of the host."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if is_dataclass(value) and not isinstance(value, type):
@@ -341,7 +341,7 @@ class TestEveryNode:
         assert answers == whole
 
     def test_a_checkpoint_is_not_changed_by_what_comes_after(self, script):
-        """A call that is repeated after a fault must find what the first one found."""
+        """A call that is repeated after a fault must start from the same state as the first call."""
         node = script.node()
         for verb, args in script.calls:
             kept = pickle.dumps(node)

@@ -1,4 +1,4 @@
-"""The contract of every member of every family: parameters are data that explain themselves, nonsense is refused."""
+"""The contract of every member of every family: documented parameters with checked values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outside(one: Parameter) -> list[float]:
 
 
 def faults(family: str, name: str, kind: type[Any], value: Any) -> dict[str, list[str]]:
-    """Give a value to each parameter that takes its kind, alone or in a list; say what is wrong with it."""
+    """List the parameters that do not accept a value of their kind, single or in a list."""
     cls, found = member_class(family, name), {}
     for key, (hint, _) in parameters(cls).items():
         if kind in (hint, *typing.get_args(hint)):

@@ -1,4 +1,4 @@
-"""Every member of every family can be searched: by a space of its own file, or by the ranges of its parameters."""
+"""Every member of every family has a search space: from its file, or from its parameters' ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every workload promises, whatever it shows."""
+"""The contract of every workload, for all kinds of scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMS from the experiment to its claims: it helps on every street, and the same tables come out every time."""
+"""AMS from experiment to claims: it improves every city stream, and a rerun gives equal tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_experiment_is_sound_in_both_sizes(name, size):
 
 @pytest.mark.slow
 def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
-    """On each street, and clearly in the mean, though the generic student knows streets already."""
+    """On each stream, and clearly on average, though the student was pre-trained on such streams."""
     everything = {
         "name": "ams",
         "streaming": {"name": "ams", "control": "fixed", "codec": "jpeg", "interval_s": 5},

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(file.stem for file in FOLDER.glob("[a-z]*.py"))
-APART = {"devices", "messages", "startup", "workers"}  # each starts Ray in a process of its own
+APART = {"devices", "messages", "startup", "workers"}  # each starts Ray in a separate process
 
 
 def numbers(value):

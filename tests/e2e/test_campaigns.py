@@ -1,4 +1,4 @@
-"""Slices of the campaigns in `benchmarks/`: drawn requests, disturbed runs, and what many runs leave behind."""
+"""Parts of the campaigns in `benchmarks/`: random requests, disturbed runs, leaks of many runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_request_is_the_same_whichever_others_are_drawn(tmp_path):
 
 
 def _needs_no_files(number):
-    """Tell requests that copy no film and no run."""
+    """Return whether a request copies no video and no run."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:

@@ -105,7 +105,7 @@ def test_a_plain_class_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """The files, the command and the Python of the page; then the Python of the first page, on the same tables."""
+    """Run the page's files, command and Python, then the Python of the first page on the same tables."""
     monkeypatch.chdir(tmp_path)
     write_files(OWN, tmp_path)
     tiny = [command for command in commands(OWN) if "--backend inline" in command and "every_minute" in command]

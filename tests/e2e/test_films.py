@@ -1,4 +1,4 @@
-"""Films of one's own: label maps of any classes teach a student, and a network teaches where there are no maps."""
+"""The user's videos: label maps of any classes train a student, or a network labels the frames."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_label_maps_teach_classes_of_one_s_own(film: Path, tmp_path: Path):
     put_beside(film)
     made = run(document(film), out=tmp_path / "run").directory
     scores = open_run(made).frame("runs").set_index("system")["score"]
-    assert scores["ams"] > scores["no_custom"] + 0.2  # the generic student knows streets, and begins to name anew
+    assert scores["ams"] > scores["no_custom"] + 0.2  # the generic student was trained on other classes
     page = write_report(made).read_text(encoding="utf-8")
     assert "The same moments" in page and "sidewalk" not in page
 

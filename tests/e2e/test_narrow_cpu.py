@@ -1,4 +1,4 @@
-"""A CPU without AVX-512 runs everything too: networks and cells under oneDNN's AVX2 kernels, with a check of memory."""
+"""A CPU without AVX-512 runs networks and cells with oneDNN's AVX2 kernels, under a memory checker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Portable runs: the stored bytes on this machine too, whatever its libraries would choose by themselves."""
+"""Portable runs: this host computes the recorded bytes, with any default of its libraries."""
 
 from __future__ import annotations
 

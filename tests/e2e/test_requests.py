@@ -1,4 +1,4 @@
-"""Wrong requests: exit code 2, one message that says what was given, what is allowed and what to do; nothing else."""
+"""Wrong requests: exit code 2 and one message with the value, the allowed values and the next step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Answer:
 
 @pytest.fixture
 def ask(tmp_path, monkeypatch, capsys):
-    """Call the command in this process, in an empty folder of its own; nothing may be left there."""
+    """Call the command in this process, in an empty temporary folder that must stay empty."""
     monkeypatch.chdir(tmp_path)
 
     def asked(*words: str) -> Answer:
@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, finished: Path) -> Path:
-    """A finished run of its own that may be spoilt."""
+    """Copy a finished run, so that a test may damage it."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 

@@ -55,7 +55,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def again(tmp_path: Path, reference: Path) -> Path:
-    """A run of its own that may be spoilt."""
+    """Copy a run, so that a test may damage it."""
     return Path(shutil.copytree(reference, tmp_path / "again"))
 
 

@@ -1,4 +1,4 @@
-"""Each target of the Makefile installs what it needs, once."""
+"""Each target of the Makefile installs its dependencies, once."""
 
 from __future__ import annotations
 

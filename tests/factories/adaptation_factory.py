@@ -21,7 +21,7 @@ CLASSES, HEIGHT, WIDTH = 4, 16, 24
 
 
 class Dropping(nn.Module):
-    """A network as torchvision writes them: blocks, an average, dropout before the head, one part not in use."""
+    """A network as in torchvision: blocks, average, dropout before the head, and one unused part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def state_of(model: nn.Module) -> dict[str, bytes]:
 
 
 def content(value: Any) -> Any:
-    """Take a state apart into what can be compared."""
+    """Split a state into values that can be compared."""
     if is_dataclass(value):
         return [(field.name, content(getattr(value, field.name))) for field in fields(value)]
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Made-up runs through domains, in phases and on the stream: every number of them can be worked out on paper."""
+"""Made-up runs through domains, in phases and online; every number can be computed by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAID: dict[str, tuple[float, float, float, int, float, float]] = {
 
 
 def system_of(name: str) -> dict[str, Any]:
-    """Say what a system is made of, as a spec does."""
+    """Return the parts of a system, as a spec has them."""
     kind = name.removesuffix("-small")
     slots: dict[str, Any] = {"name": name, "base": "no_custom"}
     if kind != "no_custom":
@@ -106,14 +106,14 @@ JOBS, OF = 20, 2  # and frames of a job
 
 
 def learner_of(name: str) -> dict[str, Any]:
-    """Say what a system that learns on the stream is made of."""
+    """Return the parts of a system that trains online, as a spec has them."""
     if name == "sar-of-4":
         return {"name": name, "base": "no_custom", "adaptation": {"name": "sparse", "member": "sar", "budget": 4}}
     return {"name": name, "base": "no_custom", "adaptation": name if name != "no_custom" else "frozen"}
 
 
 def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]]]:
-    """Make a cell of two domains that return; a slow fleet answers as many jobs as it has time for."""
+    """Make a cell of two recurring domains; a slow fleet completes as many jobs as fit in the time."""
     accuracy, learn = ON_STREAM[name]
     accuracy += 0.001 * seed * (1 + list(ON_STREAM).index(name))
     plain_s = 0.05 if fleet == "calm" else 0.5  # of a frame, of which there are two a second

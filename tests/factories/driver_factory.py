@@ -1,4 +1,4 @@
-"""A driver in a process of its own that says what happens and goes on when it is told to; it can be killed."""
+"""A driver in a separate process that reports each step and waits for a command; it can be killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Aloud(Progress):
 
 
 def start(document: dict[str, Any], out: str) -> tuple[BaseProcess, Connection]:
-    """Start one; all of them are forked from one process that has imported what they need."""
+    """Start a driver; all are forked from one process that has already done the imports."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     ours, theirs = context.Pipe()

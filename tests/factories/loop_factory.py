@@ -71,7 +71,7 @@ class Note:
 
 
 class FakeSession:
-    """Takes notes, and answers with what a script says."""
+    """A session that records its calls and returns scripted replies."""
 
     def __init__(self, **script: Callable[..., Any]) -> None:
         self.script = {**SCRIPT, **script}
@@ -140,7 +140,7 @@ def uploaded(frames: int, newest_s: float, size: int = UP_BYTES) -> Uploaded:
 
 @dataclass(frozen=True)
 class Decoded(Received):
-    """What a receiver tells, with what this session's `store` goes on with."""
+    """A receiver's reply, and the `store` that this session continues with."""
 
     newest_s: float = 0.0
 
@@ -170,7 +170,7 @@ def trained(**changes: Any) -> Trained:
 
 @dataclass(frozen=True)
 class Scripted(Streaming):
-    """Sends what it is told to; its state counts what the server has answered."""
+    """A streaming member that sends scripted plans; its state counts the server's replies."""
 
     plans: tuple[Sampling, ...] = ()
     phase: Phase | None = PHASE
@@ -209,7 +209,7 @@ def tracking() -> FakeSession:
 
 @dataclass(frozen=True)
 class Given:
-    """Stands where a Member stands, and makes what it was given."""
+    """A replacement for Member whose `make` returns a given object."""
 
     member: Any
     name: str = "one_time"

@@ -1,4 +1,4 @@
-"""A back end in two processes: devices and applications in a child behind a socket, everything else here."""
+"""A back end in two processes: devices and applications in a child, all other nodes here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kept:
 
 
 def serve(address: Any) -> None:
-    """Do in the child what the parent asks for, until it hangs up."""
+    """Run the parent's calls in the child until the parent closes the connection."""
     session, payloads = InlineSession(), {}
     with Client(address, authkey=KEY) as line:
         while True:
@@ -85,7 +85,7 @@ class RemoteSession(InlineSession):
         return job.reply if isinstance(job, AwayJob) else super().result(job)
 
     def _outward(self, arg: Any) -> Any:
-        """Give the child what it needs: its own payloads by number, those made here as they are."""
+        """Convert a call's values for the child: its payloads become numbers, the others stay."""
         if isinstance(arg, AwayJob):
             return Kept(arg.number)
         if isinstance(arg, InlineJob):

@@ -1,4 +1,4 @@
-"""An application that learns on the stream: on a machine that can be computed by hand, by members that are counted."""
+"""An application that trains online: a processor computed by hand, and members that count passes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WHOLE: ShareSchedule = ((0.0, 1.0),)
 
 @dataclass(frozen=True)
 class Steps(Adaptation):
-    """Move the first weight by 1 with each step, over the whole batch, and keep 1000 bytes beside it."""
+    """Increase the first weight by 1 per step over the whole batch, and keep 1000 bytes of state."""
 
     stream_batch: int = 4
     training_runs: str = "exclusive"
@@ -87,7 +87,7 @@ def machine(macs_per_s: float) -> hardware.Hardware:
 
 
 def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: str = "half", **spec: Any) -> AppNode:
-    """Make an application on a machine on which a lesson of one step takes 0.65 s, unless told otherwise."""
+    """Make an application whose processor trains a batch of one step in 0.65 s by default."""
     student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
     made_from = spec.pop("weights", None) or weights(network)
     pack = spec.pop("pack", EMPTY_PACK)
@@ -96,7 +96,7 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
 
 
 def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> AppNode:
-    """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
+    """Make an application with real costs of its network, and a processor with this time per frame."""
     counted = count_cost(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
     return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
 
@@ -121,7 +121,7 @@ def between(frames: Frames, start_s: float, stop_s: float) -> Frames:
 
 
 def piece(course: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule:
-    """Cut a course as a machine tells it."""
+    """Cut a share schedule, as a processor does for a call."""
     before = [share for time_s, share in course if time_s <= start_s][-1:] or [0.0]
     return (start_s, before[0]), *((time_s, share) for time_s, share in course if start_s < time_s < stop_s)
 
@@ -129,7 +129,7 @@ def piece(course: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule
 def watched(
     node: AppNode, frames: Frames, cuts: Sequence[float], answer: ShareSchedule = WHOLE, beside: ShareSchedule = ()
 ) -> dict[str, list[Any]]:
-    """Let an application see a stream from cut to cut; return the columns of its rows, and what it ended with."""
+    """Run an application on a stream cut by cut; return its columns and the last reply."""
     replies = []
     for start_s, stop_s in itertools.pairwise(cuts):
         courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]

@@ -16,7 +16,7 @@ STREAM = Phase(on_stream=True)
 
 
 class Nt(nn.Module):
-    """Four inputs that sines give, batch norm, ReLU, an average and a linear head; a frame's red names its input."""
+    """Four sine inputs, batch norm, ReLU, average and linear head; a frame's red channel names its input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ STORE_BYTES = 200 * 2**20
 
 
 class OneRay:
-    """Opens a shared backend at the first test that uses it, and closes it at a test that uses another one."""
+    """Opens a shared backend at the first test that uses it, and closes it at a test with another one."""
 
     def __init__(self):
         self.shared, self.asked = None, None

@@ -1,4 +1,4 @@
-"""The end of a run on Ray whose driver or Ray is killed or interrupted: no process stays, and the run can resume."""
+"""The end of a Ray run that is killed or interrupted: no process remains, and the run can resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Held(Ams):
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory):
-    """A file; while it exists, half of the cells cannot end, so that the driver is still running when it is killed."""
+    """Create a file; while it exists, half of the cells wait, so that the driver still runs when killed."""
     return tmp_path_factory.mktemp("held") / "held"
 
 
@@ -176,7 +176,7 @@ def test_the_processes_of_a_killed_driver_end_and_the_next_run_deletes_its_folde
 
 @pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
 def test_a_stopped_run_ends_its_processes_and_prints_how_to_resume(at_work, alone, held, tmp_path, send, number):
-    """Ctrl-C is sent to the driver and its child processes, the signal of a job manager to the driver only."""
+    """Ctrl-C reaches the driver and its children, the signal of a job manager the driver only."""
     folder = folder_of(at_work)
     assert processes_of(folder)
     sent_s = time.monotonic()

@@ -124,7 +124,7 @@ def test_payloads_are_released_with_their_jobs(session):
 
 
 def test_every_socket_is_on_the_loopback_interface(backend, session):
-    """Other computers cannot connect to Ray's control store, schedulers, actors, agents, exporters or driver."""
+    """Other computers cannot connect to Ray's control store, schedulers, actors, exporters or driver."""
     session.place(DEVICE, "d")
     session.result(session.call(DEVICE, "work", 1))
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]

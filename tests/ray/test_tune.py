@@ -35,7 +35,7 @@ def searched(folder, document, workers, callbacks=()):
 
 
 def told(run):
-    """What the rows of trials say apart from the host."""
+    """Return the trials' rows without the columns about the host."""
     trials = run.frame("trials")
     return trials[[name for name in trials if not name.startswith("host_")]]
 
@@ -46,7 +46,7 @@ def document():
 
 
 def finish_here(session):
-    """Run what is left of a session in this process, one trial after another."""
+    """Run the remaining trials of a session in this process, sequentially."""
     backend = WarmBackend()
     while (assignment := session.next()) is not None:
         (outcome,) = outcomes(session.document.experiment, assignment, backend, every_window=False)

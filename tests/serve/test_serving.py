@@ -71,7 +71,7 @@ def score_at_the_end(folder):
 
 
 def test_the_walk_through_works_as_written(served, tmp_path):
-    """Run every command of the page; only folder, token, length and the size of network and frames are changed."""
+    """Run every command of the page with another folder, token, length, network size and frame size."""
     here = {"http://127.0.0.1:8700": served[1], "TOKEN": TOKEN, "120": "20"}
     here |= {name: str(tmp_path / Path(name).name) for name in ("runs/field", "runs/lab")}
     here["runs/field/lab.yaml"] = str(tmp_path / "field/lab.yaml")

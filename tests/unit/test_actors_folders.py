@@ -1,4 +1,4 @@
-"""The folders of Ray's sessions: private, and deleted only if they are driftlab's and their run has ended."""
+"""The folders of Ray's sessions: private, and deleted only if driftlab made them and its run ended."""
 
 from __future__ import annotations
 

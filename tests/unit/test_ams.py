@@ -1,4 +1,4 @@
-"""AMS and its rivals as a whole: two copies that stay the same bits, a server whose time adds up, steps that end."""
+"""AMS and its baselines: equal bits on server and device, the server's time, and ends of phases."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def frames(start: int, stop: int) -> Frames:
 
 
 class TestTwoCopies:
-    """What the server trains and what the device runs are the same bits once an update has been applied."""
+    """After an update, the weights that the server trains and those that the device runs are equal bits."""
 
     @pytest.fixture
     def server(self) -> LearnerNode:
@@ -192,7 +192,7 @@ def ams(**params: Any) -> Member:
 
 
 class TestResync:
-    """An update that arrives torn makes those that build on it useless; the device asks for every weight."""
+    """A torn update makes later updates unusable; the device requests a full transfer of the weights."""
 
     @pytest.mark.slow
     def test_a_refusal_leads_to_one_update_that_stands_alone(self):
@@ -218,7 +218,7 @@ class TestResync:
 
 @pytest.fixture(scope="module")
 def six() -> Runner:
-    """Six devices ask for one and a half times what one GPU can do."""
+    """Make six devices that request 1.5 times the capacity of one GPU."""
     return run(ams(), distill(), devices=6)[0]
 
 
@@ -237,7 +237,7 @@ class TestServerTime:
         assert [row["arrive_s"] for row in updates] == pytest.approx([at + service_s for at in (10, 20, 30, 40)])
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of what one GPU can do
+    @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of the capacity of one GPU
     def test_its_time_adds_up_and_nothing_is_dropped(self, devices, six):
         loop = six if devices == 6 else run(ams(), distill(), devices=devices)[0]
         busy = self.busy_s(loop)
@@ -306,7 +306,7 @@ class TestJustInTimeThresholds:
 
 
 class TestRates:
-    """The steps of both controllers follow their ranges, so that a faster world is the same world on a faster clock."""
+    """Both controllers' steps scale with their ranges, so a faster world only needs a faster clock."""
 
     def trace(self, faster: float, control: str) -> list[tuple[float, float]]:
         params = {"interval_s": 10 / faster, "min_fps": 0.1 * faster, "max_fps": faster, "control": control}

@@ -1,4 +1,4 @@
-"""Updates streamed into networks inside one another: both ends follow the scheduler's choice of network."""
+"""Updates of nested networks: server and device follow the scheduler's choice of network."""
 
 from __future__ import annotations
 

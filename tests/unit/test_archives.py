@@ -1,4 +1,4 @@
-"""Archives on disk: small ones in the layout of the real ones, and errors for missing and damaged ones."""
+"""Archives on disk: small ones in the real layout, and errors for missing and damaged ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def agree(part):
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch, torchvision_datasets):
-    """CIFAR-10's files with a few pictures in each; torchvision knows the real ones by their hashes."""
+    """Write CIFAR-10's files with a few images each; torchvision identifies the real ones by hash."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
 

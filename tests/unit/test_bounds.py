@@ -1,4 +1,4 @@
-"""What is too large is refused from its counts, with one message and at once; what is merely large is announced."""
+"""Counts above the limits are refused at once with one message; large counts cause a warning."""
 
 from __future__ import annotations
 

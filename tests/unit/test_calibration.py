@@ -1,4 +1,4 @@
-"""The calibration page: it says what was measured, what was missed and what was not measured."""
+"""The calibration page: the measured, the failed and the unmeasured values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""City streets: what looks as usual, what strays, what conditions do and what they leave alone."""
+"""City streets: usual and unusual looks, and the effects of conditions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.datasets.streets.presets import CLASSES, PERSON, ROAD, SKY
 from driftlab.errors import DataError, RequestError
 
 TIMES_S = np.arange(0, 24, 3.0)
-MOVING = {"motion", "passers"}  # conditions that change what stands where
+MOVING = {"motion", "passers"}  # conditions that change the objects in the scene
 PLAIN = {"variety": 1.0, "motion": 1.0, "passers": 0.0}
 
 
@@ -50,7 +50,7 @@ def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
 
 @pytest.mark.slow
 def test_colour_tells_much_of_the_class():
-    """The nearest class colour, learnt on some cities, names most classes of others; of drawn streets it does not."""
+    """The nearest class colour of other cities names most classes of photographs, few of drawings."""
     kinds = len(CLASSES)
     seen = np.full((24, kinds, 3), np.nan)
     for seed in range(len(seen)):

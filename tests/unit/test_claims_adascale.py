@@ -1,4 +1,4 @@
-"""What claims say of networks that follow a load, beside every fixed exit: on tables written by hand."""
+"""Claims about networks under a load, with every fixed exit as a baseline: hand-written tables."""
 
 from __future__ import annotations
 

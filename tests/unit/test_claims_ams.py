@@ -1,4 +1,4 @@
-"""Claims about AMS, on tables whose answer is known: scores, strategies and traffic."""
+"""Claims about AMS, on tables with known verdicts: scores, strategies and traffic."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class TestTraffic:
         assert (word("DELTA-3", self.curve()), word("DELTA-4", self.curve())) == ("reproduced", "reproduced")
 
     def test_how_far_eight_bits_would_come_follows_from_the_updates(self):
-        """640 values: 1280 bytes in half precision, 660 in eight bits and 340 in four, beside masks of 400 and 300."""
+        """640 values take 1280 bytes in half precision, 660 in 8 bits, 340 in 4, plus masks of 400 and 300."""
         tables = self.curve()
         sizes = {"ams": 1680, "ams-int4": 640}
         cells_of = tables.frame("runs").set_index("cell")["system"]

@@ -1,4 +1,4 @@
-"""Claims about AMS, on tables whose answer is known: when devices sample and upload."""
+"""Claims about AMS, on tables with known verdicts: times of samples and uploads."""
 
 from __future__ import annotations
 

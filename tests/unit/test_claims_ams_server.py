@@ -1,4 +1,4 @@
-"""Claims about AMS, on tables whose answer is known: how devices share a server, and horizons."""
+"""Claims about AMS, on tables with known verdicts: a shared server, and horizons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.platform.results.relations.base import Untestable
 
 class TestServer:
     def fleets(self, limits: dict[str, int], *, most: int = 11, chance: tuple[int, ...] = (0, 0, 0)) -> Made:
-        """Let a device lose two points in a fleet above the limit, which seeds move by chance; patience costs 0.4."""
+        """Make fleets in which each device loses 2 points above the limit; patience costs 0.4."""
         patience = {"ams-patient": 0.3}
         parts = [
             part(name, "ams", streaming={"adaptive_training": name != "ams-steady", "patience": patience.get(name)})

@@ -1,4 +1,4 @@
-"""What claims assume of a run: with less, the run cannot judge them, and says what it lacks."""
+"""The requirements of claims: a run that lacks one cannot judge the claim, and the reason names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from driftlab.platform.results.claims.statistics import Measured
 
 
 def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: float = 100.0) -> Made:
-    """Let one application learn so often in a stream; the rest of the updates is refused."""
+    """Make one application train this often in a stream; the rest of its updates is refused."""
     rows = [run_row("ams", seed, duration_s=duration_s) for seed in SEEDS]
     place = [{"cell": row["cell"], "device": "d", "app": "a"} for row in rows]
     arrived: list[dict[str, Any]] = [

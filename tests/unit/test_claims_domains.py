@@ -1,4 +1,4 @@
-"""Domains before and after adapting, what adapting costs, and what claims and figures make of it."""
+"""Domains before and after adaptation, its cost, and the claims and figures about both."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class TestFigures:
     def test_time_is_drawn_where_members_learn_on_the_stream(self):
         shown = show(utility, STREAMS)
         found = lines(panel_of(shown, "discrete utility"))
-        assert set(shown.legend) == {"no_custom", "adabn", "tent", "sar"}  # not what stops learning
+        assert set(shown.legend) == {"no_custom", "adabn", "tent", "sar"}  # not the systems that stop training
         assert sorted(len(line[0]) for line in found.values()) == [6] * 4
         ((took, worth),) = lines(panel_of(shown, "amortised utility")).values()
         assert np.allclose(took, [0, 5, 5]) and np.allclose(worth, [0.501, 0.355, 0.753])

@@ -1,4 +1,4 @@
-"""Claims about NestDNN's networks, on tables whose answer is known."""
+"""Claims about NestDNN's networks, on tables with known verdicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAMILIES: dict[str, dict[str, list[float]]] = {
 
 
 def pruned(**accuracies: list[float]) -> Made:
-    """Say what `ranking_layer` leaves of an application's accuracy; the largest network is whole."""
+    """Set the accuracy that `ranking_layer` leaves to an application; the largest network is whole."""
     return built(
         {name.replace("_", "-"): {"a": found, "b": [x - 0.1 for x in found]} for name, found in accuracies.items()}
     )

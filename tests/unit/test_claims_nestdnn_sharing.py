@@ -1,4 +1,4 @@
-"""Claims about how NestDNN shares a device, on tables whose answer is known."""
+"""Claims about NestDNN's sharing of a device, on tables with known verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.results.relations.base import Untestable
 
 # --- the frontier
 
-LOOKS: dict[str, tuple[float, float, float]] = {  # accuracy, time of a frame in ms, energy of what there is time for
+LOOKS: dict[str, tuple[float, float, float]] = {  # accuracy, time per frame in ms, energy in J
     "base": (0.5, 100.0, 1.0),  # 10 frames
     "good": (0.7, 200.0, 1.0), "ours": (0.65, 80.0, 0.55), "fast": (0.4, 50.0, 1.0),  # 5, 12.5 and 20; 11 are shown
     "max-0.01": (0.8, 200.0, 1.0), "max-0.1": (0.72, 50.0, 0.22), "max-1.0": (0.45, 25.0, 1.0),

@@ -362,7 +362,7 @@ def test_claims_use_the_newest_run_by_default(made: Path, monkeypatch):
 @pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("", 100)])
 def test_claims_fit_the_terminal_and_group_untestable_ones(made: Path, monkeypatch, columns: str, widest: int):
     monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(sys, "__stdout__", None)  # what the tests run in may be a terminal
+    monkeypatch.setattr(sys, "__stdout__", None)  # the tests may run in a terminal
     lines = call("claims", str(made / "runs/a")).stdout.splitlines()
     assert widest - 8 < max(map(len, lines)) <= widest
     assert [name.strip() for name in next(line for line in lines if "why" in line).split("|")] == [

@@ -130,7 +130,7 @@ def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
     finally:
         child.kill()
         child.wait()
-    assert said.startswith(front.CLEAR_LINE) is terminal  # a progress bar on that line makes room
+    assert said.startswith(front.CLEAR_LINE) is terminal  # a progress bar on that line is cleared first
     assert front.STOPPING.strip() in said
 
 

@@ -102,7 +102,7 @@ def test_a_class_in_a_package_is_a_member():
 
 @pytest.mark.slow
 def test_another_process_unpickles_what_the_file_defined(file: Path):
-    """Without a request for the member before: a worker meets such a value as an argument or in a checkpoint."""
+    """A worker receives such a value as an argument or checkpoint, before any request for the member."""
     cls = member_class("scheduling", f"{file}:First")
     note = sys.modules[cls.__module__].Note("from afar")
     code = (

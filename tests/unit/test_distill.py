@@ -125,7 +125,7 @@ def test_the_update_is_what_full_adam_would_have_done():
 
 
 def test_a_constant_gradient_hides_its_size_from_adam_but_not_from_momentum():
-    """Adam moves every coordinate by about the step size then, so only the count and the non-zero ones are certain."""
+    """Adam moves each coordinate by about one step size here: only the count of changes is certain."""
     gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     gradient[:900] *= 0  # dead coordinates
     chosen = {}
@@ -209,7 +209,7 @@ def test_a_phase_without_a_single_label_is_skipped():
 
 
 def test_a_batch_without_a_label_that_counts_is_no_step():
-    """Half of the frames know nothing; Adam's count of steps goes on with the others alone."""
+    """Half of the frames have no label; Adam's step count increases with the others only."""
     model, given = build("half", 4, seed=0), batch()
     given.labels[::2] = IGNORE
     member = Distill(iterations=40, batch=1)

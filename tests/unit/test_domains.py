@@ -79,7 +79,7 @@ class TestStream:
     def test_a_frame_is_a_function_of_seed_and_number(self, name):
         stream, again = opened(name), pickle.loads(pickle.dumps(opened(name)))
         frames = stream.at([1.0, 20.0, 41.25])
-        shift_cached.cache_clear()  # so that the second stream draws what the first one drew
+        shift_cached.cache_clear()  # so that the second stream draws the same frames again
         one = again.at([20.0])
         assert np.array_equal(frames.images[1], one.images[0]) and frames.scenes[1] == one.scenes[0]
         assert not np.array_equal(opened(name, seed=4).at([20.0]).images, one.images)

@@ -188,7 +188,7 @@ class TestPhases:
 
     @pytest.mark.slow
     def test_what_is_charged_is_what_the_operators_compute(self):
-        """Of each backward pass, what the first layer gives to the pictures is charged and never computed."""
+        """The first layer's gradient of the images is charged in each backward pass and never computed."""
         cost, machine, found = count_cost(classifier(), 16, 24), Hardware("counting", 1.0, 1e18, 0.0, 1, 0.0, 0.0), []
         for how, share in (("topfrac", 0.2), ("all", 1.0)):
             member, model = ElasticDnn(select=how, share=share, iterations=3), classifier()

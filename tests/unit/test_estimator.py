@@ -1,4 +1,4 @@
-"""The estimator of accuracy: distances, calibration, and what it learns."""
+"""The estimator of accuracy: distances, calibration, and its training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports: every row and every score in CSV, and what MLflow and TensorBoard are told of each cell."""
+"""Exports: every row and score in CSV, and the calls to MLflow and TensorBoard for each cell."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class TestRequests:
 
 
 class Client:
-    """Keeps what MLflow is told."""
+    """A client of MLflow that records its calls."""
 
     def __init__(self, tracking_uri):
         self.uri, self.runs, self.ended = tracking_uri, {}, {}
@@ -163,7 +163,7 @@ def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(f
 
 
 class Events:
-    """Keeps what TensorBoard is told."""
+    """A writer of TensorBoard that records its calls."""
 
     def __init__(self, folder):
         self.own = self.written.setdefault(folder, [])

@@ -1,4 +1,4 @@
-"""Garbage on the way and in the labels, through the real nodes: it is refused, a row says so, the device goes on."""
+"""Garbage in messages and labels is refused by the real nodes, noted in a row, and the run goes on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FROZEN = Member("adaptation", "frozen")
 
 
 class Meddling(InlineSession):
-    """Inline nodes whose answers pass through someone else's hands."""
+    """Inline nodes whose replies a test can change."""
 
     def __init__(self, **hands: Any) -> None:
         super().__init__()

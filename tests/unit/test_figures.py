@@ -1,4 +1,4 @@
-"""Figures: each shows itself where a run varies what it is about, and draws what the tables say."""
+"""Figures: each is shown if the run varies its subject, and draws the values of the tables."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def drawn(panel: Panel) -> Any:
 
 
 def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
-    """What stands on an axis, by colour, without rules."""
+    """Return the lines of an axis by colour, without rules."""
     return {
         line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
         for line in axis.get_lines()
@@ -147,7 +147,7 @@ def test_a_curve_of_many_values_is_that_of_its_quantiles():
     assert all(abs(value / 10_000 - share) < 1e-6 for value, share in zip(x, y, strict=True))
 
 
-# --- what they draw
+# --- the drawings
 
 
 @pytest.mark.slow

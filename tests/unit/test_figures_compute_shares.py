@@ -11,7 +11,7 @@ from driftlab.platform.results.figures import compute_shares, plots
 
 
 def made():
-    """Let half of every share learn; frames are right in the first half of each window of 4 s."""
+    """Make half of every share train; frames are correct in the first half of each 4 s window."""
     tables = factory.made(only=("status_quo", "total-0.1"))
     both = {
         "inference_share": lambda row: row["inference_share"] / 2,

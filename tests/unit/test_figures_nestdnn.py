@@ -1,4 +1,4 @@
-"""Figures of NestDNN: drawn from tables whose numbers are known, and agreeing with the claims that read the same."""
+"""Figures of NestDNN, drawn from tables with known numbers, agree with the claims on these tables."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_points_that_lie_on_one_another_share_a_label():
 
 
 def _like_largest(column: str) -> Any:
-    """Let alpha 0.1 run what alpha 0.01 runs."""
+    """Copy the networks of alpha 0.01 to alpha 0.1."""
     usual = {
         (row["cell"], row["app"], row["time_s"]): row[column]
         for row in factory.made().frame("shares").to_dict("records")

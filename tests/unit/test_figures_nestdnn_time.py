@@ -1,4 +1,4 @@
-"""Figures of what NestDNN does over time: which application runs, and what its switches load and draw."""
+"""Figures of NestDNN over time: running applications, and the loads and energy of switches."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_who_never_switches_has_nothing_to_show():
 
 
 def random_switches(tables: Any) -> dict[str, Any]:
-    """What has been drawn by each way of scaling, over the number of switches."""
+    """Return the energy of each scaling member, over the number of switches."""
     shown = show(switching, tables)
     found = lines(panel_of(shown, "energy of random switches"))
     x, _ = found[shown.legend["nested"].colour]

@@ -22,7 +22,7 @@ PARAMS = {
 
 
 def swept_run(params: dict[str, dict[str, float]]) -> Made:
-    """Let AMS score 0.5, and another one less by a tenth of the variety."""
+    """Make AMS score 0.5, and each other system lower by a tenth of the diversity."""
     rows = [
         run_row(system, seed, label, score=0.5 - (0.1 * one["variety"] + 0.01 * seed) * (system == "tracking"))
         for label, one in params.items()

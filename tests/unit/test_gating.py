@@ -20,7 +20,7 @@ SIZE = (16, 24)
 
 
 class Inverted(nn.Module):
-    """An expanding convolution, a depthwise one and a projection, as in MobileNetV2; then blocks of four channels."""
+    """An inverted residual as in MobileNetV2 (expansion, depthwise, projection), then 4-channel blocks."""
 
     def __init__(self) -> None:
         super().__init__()

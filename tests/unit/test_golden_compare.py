@@ -1,4 +1,4 @@
-"""The golden net finds every kind of difference between two recordings, and its experiments run every member."""
+"""The golden net finds each kind of difference of two recordings; its experiments run every member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is expected to take: counted by hand for each kind of learning, and told as work goes on."""
+"""The forecast of a run: counted by hand for each kind of training, and updated during the run."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_pace_leaves_the_start_of_workers_out():
     pace = TimeLeft(100.0)
     for now_s, work in ((30.0, 2.0), (31.0, 2.0)):  # half a minute before anything was reported
         pace.advanced(work, now_s)
-        assert pace.left_s is None  # too little to tell
+        assert pace.left_s is None  # too few rows for an estimate
     pace.advanced(8.0, 35.0)
     assert pace.left_s == pytest.approx(5.0 * 88 / 10)
     pace.advanced(88.0, 80.0)

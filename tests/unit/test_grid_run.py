@@ -1,4 +1,4 @@
-"""A run folder says what was asked for, so that it can be continued as it was."""
+"""A run folder records its request, so that the run can continue unchanged."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
             heard.append(f"built {done}/{of}: {network}")
 
     class Builders:
-        """Sessions may do the work when it is asked for, or when its result is."""
+        """A session that records its calls and the results that are read."""
 
         def place(self, node):
             pass

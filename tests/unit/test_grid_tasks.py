@@ -1,4 +1,4 @@
-"""Whole small runs of every task on one path: rows that mean what they say, and combinations that are refused."""
+"""Small whole runs of every task: rows with the right contents, and refused combinations."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_accuracy_is_the_share_of_frames_that_are_right(made):
 
 @pytest.mark.slow
 def test_systems_do_what_they_do(made):
-    """Updates arrive and change what is predicted; the φ-score is the task's; labels are carried along."""
+    """Updates arrive and change predictions; the φ-score is the task's; labels are tracked."""
     _, found = made
     runs = found.frame("runs").set_index("system")
     assert (runs.loc[["one_time", "ams", "just_in_time"], "updates"] > 0).all()

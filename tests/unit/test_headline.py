@@ -1,4 +1,4 @@
-"""The headline of a report: verdicts of paired differences, claims that hold or fall, and unused links."""
+"""The headline of a report: verdicts of paired differences, status of claims, and unused links."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
 
 @pytest.fixture(scope="module")
 def halved(untrained):
-    """Return frames, a family in which half of them use the first exit, the exits, and the cost up to each exit."""
+    """Return frames, a family whose first exit half of them use, its exits and the cost up to each."""
     family = copy.deepcopy(untrained[1])
     images = np.random.default_rng(0).integers(0, 256, (8, *factory.SIZE, 3), dtype=np.uint8)
     with torch.no_grad():

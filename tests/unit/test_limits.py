@@ -1,4 +1,4 @@
-"""Members of one's own that never return: a failed cell, or a failed run, that names the member and the limit."""
+"""Members that never return: a failed cell or run whose error names the member and the limit."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ SMALL = {
 
 @pytest.fixture(scope="module", autouse=True)
 def warm(tmp_path_factory):
-    """Import what a first call imports, which takes longer than the limit on a busy machine."""
+    """Import the modules of a first call, which takes longer than the limit on a busy host."""
     run(SMALL, out=tmp_path_factory.mktemp("warm") / "run")
 
 

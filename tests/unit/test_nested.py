@@ -1,4 +1,4 @@
-"""NestDNN's nested networks: frozen weights never change, growing keeps outputs, a switch moves a slice."""
+"""NestDNN's nested networks: frozen weights stay, growing keeps outputs, a switch moves a slice."""
 
 from __future__ import annotations
 

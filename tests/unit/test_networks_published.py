@@ -1,4 +1,4 @@
-"""Published networks: parameters and multiply-accumulates, order of parts, inputs, and a training step."""
+"""Published networks: parameters, multiply-accumulates, order of parts, inputs, a training step."""
 
 from __future__ import annotations
 

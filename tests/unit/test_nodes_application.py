@@ -1,4 +1,4 @@
-"""The application: which weights each frame saw, what stands while it is busy, and how it was scored."""
+"""The application: the weights behind each frame, the frames during inference, and the scores."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def application(machine: hardware.Hardware = FAST, snapshots: tuple[float, ...] 
 
 
 def watch(node: AppNode, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
-    """Let an application see frames at one share of its machine, and wait until every answer is there."""
+    """Run an application on frames at one share of the processor, until every prediction is there."""
     return node.run_stream(seen, labels, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), share),))
 
 
@@ -66,7 +66,7 @@ def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
 
 
 def shown(reply: Any) -> list[np.ndarray]:
-    """Read back what was predicted, from the snapshots."""
+    """Return the predicted labels, from the snapshots."""
     return [to_labels(chunk["prediction"][0]) for chunk in reply.rows["snapshots"]]
 
 

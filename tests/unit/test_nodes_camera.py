@@ -1,4 +1,4 @@
-"""The device: every frame of a window, once; and what the link makes of those that are sent."""
+"""The device: every frame of a window once, and the damage of sent frames on the link."""
 
 from __future__ import annotations
 

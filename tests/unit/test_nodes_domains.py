@@ -1,4 +1,4 @@
-"""Domains that a device finds out by itself: when, at what price, and what follows from it."""
+"""Domains that a device detects by itself: the times, the costs and the consequences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TestPaying:
         assert detecting["frames.latency_ms"][0] == pytest.approx(2 * plain["frames.latency_ms"][0])
         more_j = spent(detecting, "training") - spent(plain, "training")
         passes_j = spent(plain, "inference") / sum(plain["frames.processed"]) * frames
-        assert more_j == pytest.approx(passes_j, rel=0.05)  # the last lesson is broken off at another point
+        assert more_j == pytest.approx(passes_j, rel=0.05)  # the last training batch is interrupted at another point
         assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
 
     def test_frames_for_which_there_is_no_time_are_not_looked_at(self):
@@ -80,7 +80,7 @@ class TestPaying:
 class TestConsequences:
     @pytest.fixture
     def turns(self, monkeypatch):
-        """Let the second batch begin another domain."""
+        """Make another domain begin at the second batch."""
         numbers = iter([0, 1, *[1] * 100])
 
         def see(self: DomainCounter, entropy: float | None, features: np.ndarray) -> int:

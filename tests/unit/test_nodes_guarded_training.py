@@ -82,7 +82,7 @@ class TestTimeLimit:
                             pass
                 except TookTooLong:
                     inside += 1
-                for _ in range(200):  # what is raised late is raised here
+                for _ in range(200):  # a late exception is raised here
                     sum(range(10))
             time.sleep(0.05)
             return inside

@@ -1,4 +1,4 @@
-"""The learner: what is in its buffer, how long it trains, and what it sends."""
+"""The learner: the contents of its buffer, its training time, and its updates."""
 
 from __future__ import annotations
 

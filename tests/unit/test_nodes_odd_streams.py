@@ -1,4 +1,4 @@
-"""Learning on the stream: what moves its digest, what a switch of networks keeps, and odd cases."""
+"""Online training: the state in its digest, switches of networks, and unusual streams."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestDigest:
 
 class TestSwitch:
     def test_a_lesson_is_broken_off_and_what_it_drew_is_paid(self):
-        """Of a lesson of 1.5 s from 1.75 s on, half a machine has done an eighth of a second's work by 2 s."""
+        """Of a batch of 1.5 s that starts at 1.75 s, half a processor has done 1/8 s of work by 2 s."""
         node = application(steps(training_runs="concurrent"), macs_per_s=16e6)
         node._costs[0, node._layout.size] = node._cost  # the other network costs as much
         node.run_stream(between(stream(), 0.0, 2.0), None, 2.0, HALF, HALF)
@@ -72,7 +72,7 @@ class TestSwitch:
         assert row["skipped"] == ["broken off: another network runs"]
         assert (row["end_s"], row["isolated_s"]) == ([2.0], [pytest.approx(0.125)])
         assert reply.facts.joules["training"] == pytest.approx(row["energy_j"][0]) == pytest.approx(LESSON_J / 12)
-        assert columns([reply.rows])["frames.latency_ms"] == pytest.approx([250.0, 250.0])  # nothing beside any more
+        assert columns([reply.rows])["frames.latency_ms"] == pytest.approx([250.0, 250.0])  # training has ended
 
     def test_the_state_stays_and_the_source_is_the_source(self):
         node = real(member("tent", stream_batch=3))
@@ -104,7 +104,7 @@ class TestOddCases:
 
     @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
     def test_a_network_that_gives_no_numbers(self, name):
-        """Every answer is there, and the reason is told."""
+        """All predictions are there, and the row has the reason."""
         network = NETWORKS.get(name, "half")
         spoilt = dict(weights(network))
         first = next(one for one in spoilt if spoilt[one].ndim == 4)
@@ -124,7 +124,7 @@ class TestOddCases:
     @pytest.mark.parametrize("name", ["frozen", "adabn"])
     @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
     def test_every_task(self, name, network):
-        """Frames before the first answer of all show none and are not scored; the machine begins at 2.1 s."""
+        """Frames before the first prediction show none and have no score; the processor starts at 2.1 s."""
         node = real(member(name), network=network, snapshot_times_s=(0.0, 5.0))
         found = watched(node, stream(6.0), (0.0, 1.0, 6.0), ((0.0, 0.0), (2.1, 1.0)))
         assert missed(found) == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Learning on the stream: number by number, however calls are cut, and whatever the future or the labels hold."""
+"""Online training by hand: results do not depend on the cuts of calls, later frames or labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 
 
 class TestByHand:
-    """Batches of 4 at 2 frames per second; a lesson takes 1.3 periods of frames."""
+    """Batches of 4 at 2 frames per second; training on a batch takes 1.3 frame periods."""
 
     def test_a_member_that_learns_instead_misses_what_comes_meanwhile(self):
         found = watched(application(steps()), stream(10.0), (0.0, 10.0))
@@ -50,7 +50,7 @@ class TestByHand:
         assert found["adaptations.version"] == [1, 2, 3, 4]
 
     def test_its_joules_its_seconds_and_what_it_keeps(self):
-        """It keeps four inputs of layer b, the gradients of its weights, and what the member says."""
+        """The memory has four inputs of layer b, the gradients of its weights, and the member's state."""
         found = watched(application(steps()), stream(10.0), (0.0, 3.0, 10.0))
         assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4, rel=1e-12)
         assert found["adaptations.memory_bytes"] == [4 * 200 + 8 + 1000] * 4
@@ -93,13 +93,13 @@ class TestByHand:
 
     @pytest.mark.parametrize("cuts", [(0.0, 10.0), (0.0, 4.8, 10.0), (0.0, 4.6, 4.7, 4.8, 4.9, 10.0)])
     def test_an_answer_that_goes_on_when_the_lesson_beside_it_ends(self, cuts):
-        """At 4.5 s half a machine has done half of it when the lesson ends at 4.75 s; the rest has the whole."""
+        """At 4.5 s half a processor; half is done when training ends at 4.75 s, the rest has the whole."""
         found = watched(application(steps(training_runs="concurrent"), macs_per_s=16e6), stream(5.0), cuts, HALF, HALF)
         assert found["adaptations.end_s"][0] == pytest.approx(4.75)
         assert latencies_s(found)[4:10] == pytest.approx([0.5] * 5 + [0.375])
 
     def test_an_episode_that_ends_during_a_lesson_beside_an_answer(self):
-        """The lesson lasts from 1.75 s to where the scene changes at 2.1 s; the answer of 2 s began on half a share."""
+        """Training lasts from 1.75 s to the new scene at 2.1 s; the inference of 2 s starts on half a share."""
         seen = stream(4.0)
         seen = replace(seen, scenes=(seen.times_s >= 2.5).astype(np.int32))
         node = application(steps(training_runs="concurrent", episodic=True), macs_per_s=16e6, domain_oracle=True)
@@ -126,7 +126,7 @@ class TestByHand:
             assert len(missed(more)) >= len(missed(fewer))
 
     def test_no_steps_cost_what_doing_nothing_costs(self):
-        """To the bit: shown, answered, counted."""
+        """Equal bits: predictions, times and counts."""
         idle, skips = (watched(application(one), stream(10.0), (0.0, 3.3, 10.0)) for one in (FROZEN, steps(steps=0)))
         assert skips["adaptations.skipped"] == ["no steps"] * 5
         assert skips["adaptations.energy_j"] == skips["adaptations.isolated_s"] == [0.0] * 5
@@ -191,7 +191,7 @@ def test_it_does_not_matter_how_calls_are_cut(name, places, which):
 @pytest.mark.parametrize("name", [name for name in FOLLOWING if name != "tracking"])
 @pytest.mark.parametrize("known", [7, 16, 25])
 def test_what_comes_later_changes_nothing_before(name, known):
-    """Frames from one on are noise; answers that wait for their batch stand if the batch was full by then."""
+    """Frames from some index on are noise; a prediction stays if its batch was full by then."""
     seen = stream(16.0)
     noise = np.random.default_rng(known).integers(0, 256, seen.images.shape, dtype=np.uint8)
     later = np.arange(len(seen)) >= known

@@ -1,4 +1,4 @@
-"""A family on its way: built once and kept, run by an application, trained on by its learner, switched by both."""
+"""The life of a family: built once and stored, run, trained on, and switched at both ends."""
 
 from __future__ import annotations
 

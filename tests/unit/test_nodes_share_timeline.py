@@ -1,4 +1,4 @@
-"""When answers and lessons are done, against a simulation in small steps."""
+"""The ends of inferences and training batches, against a simulation in small steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_time_that_a_work_takes(course, start, alone):
     told=st.booleans(),
 )
 def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, lesson, start, alone, told):
-    """Of a lesson that goes on, and of one that has ended already when the answer is asked about."""
+    """For a training batch that continues, and for one that ended before the inference."""
     pace, lesson_s, start_s, alone_s = ShareTimeline(), lesson * STEP_S, start * STEP_S, alone * STEP_S
     pace.extend(5.0, answer, beside)
     pace.begin_batch(lesson_s, STEP_S * 37)
@@ -66,7 +66,7 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
     if told:
         pace.end_batch(pace.batch_end_s())
 
-    def share_at(now_s: float) -> float:  # of a step in which the lesson ends, a mean
+    def share_at(now_s: float) -> float:  # a mean in the step in which training ends
         part = min(1.0, max(0.0, (end_s - now_s) / STEP_S)) if now_s >= lesson_s else 0.0
         return at(answer, now_s) + (1 - part) * at(beside, now_s)
 

@@ -102,7 +102,7 @@ class TestUpdates:
         built = state.read(server._model)
         assert device.apply(trained(server, 0.0), 1.0).facts.accepted
         state.write(server._model, built)
-        server.resend()  # lost as well: what the server last sent are the buffers as built
+        server.resend()  # lost as well: the buffers that the server last sent are those of the build
         assert device.apply(server.resend().payload, 2.0).facts.accepted
         assert in_step(device, server)
 

@@ -37,7 +37,7 @@ def frames(start: int, stop: int, step_px: int = 3) -> Frames:
 
 
 def followed(tracker: Tracker, seen: Frames) -> np.ndarray:
-    """Let a tracker see frames and follow each of them; what is predicted is always 7."""
+    """Run a tracker on frames and track each of them; every prediction is class 7."""
     found = []
     for time_s, image in zip(seen.times_s.tolist(), seen.images, strict=True):
         tracker.see(time_s, image)
@@ -65,7 +65,7 @@ def test_labels_follow_the_motion_since_their_frame(chained, step_px):
     found = followed(tracker, seen)
     assert np.array_equal(found[0], seen.labels[0])
     for index in range(1, 5):
-        inside = slice(step_px * index + 2, -2)  # what has come into view was in no keyframe
+        inside = slice(step_px * index + 2, -2)  # parts that came into view later are in no keyframe
         standing = (seen.labels[0] == seen.labels[index])[:, inside].mean()
         assert (found[index] == seen.labels[index])[:, inside].mean() > max(0.9, standing)
 

@@ -1,4 +1,4 @@
-"""What tracking costs an application: flows counted by hand, in seconds and joules."""
+"""The cost of tracking for an application: flows counted by hand, in seconds and joules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tracked(keyframes: list[tuple[float, float]], macs_per_s: float, *, chained:
 
 
 def flows(found: dict[str, list[Any]], macs_per_s: float) -> list[float | None]:
-    """Count flows by the latency that they add to an answer."""
+    """Count flows by the latency that they add to a prediction."""
     return [
         None if latency is None else round((latency / 1e3 * macs_per_s - 4e6) / FLOW_MACS, 6)
         for latency in found["frames.latency_ms"]
@@ -35,7 +35,7 @@ def flows(found: dict[str, list[Any]], macs_per_s: float) -> list[float | None]:
 
 
 def test_a_chain_is_followed_once_and_goes_on_frame_by_frame():
-    """Labels of 1 s arrive at 2.2 s: three flows lead to 2.5 s. Those of 3 s arrive at 4.2 s; their chain is known."""
+    """Labels of 1 s arrive at 2.2 s: 3 flows to 2.5 s. Those of 3 s arrive at 4.2 s and reuse the chain."""
     found = tracked([(1.0, 2.2), (3.0, 4.2)], 40e6)
     assert flows(found, 40e6) == [0, 0, 0, 0, 0, 3, 1, 1, 1, 1, 1, 1]
     assert spent(found, "tracking") == pytest.approx(9 * FLOW_J, rel=1e-9)
@@ -49,7 +49,7 @@ def test_a_flow_straight_to_the_labels_is_one_for_each_frame():
 
 
 def test_frames_that_are_missed_are_not_tracked():
-    """An answer takes 0.6 s: every other frame is missed, and flows lead from one that is answered to the next."""
+    """Inference takes 0.6 s: every other frame is missed, and flows skip the missed frames."""
     found = tracked([(1.0, 2.2)], 4e6 / 0.6)
     assert found["frames.processed"] == [True, False] * 6
     assert flows(found, 4e6 / 0.6)[::2] == [0, 0, 0, 2, 1, 1]

@@ -1,4 +1,4 @@
-"""Learning on the device from samples that stay there: when it is asked for, and from what."""
+"""On-device training from samples that stay on the device: its triggers and its samples."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestTriggers:
         assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if asks else ())
 
     def test_a_domain_is_sampled_once_before_its_phase(self):
-        """The number of the domain is known at the phase, which begins at 14 s: a check then would sample it again."""
+        """The phase that begins at 14 s has the domain's number; a check then would sample it again."""
         assert plan(Seen(4, domain=1), Learned(0), trigger="domain").next_s == 18.0
         assert plan(Seen(4, domain=0), Learned(0), trigger="domain").next_s is None
 
@@ -75,7 +75,7 @@ class TestPhases:
 
 class TestNoticing:
     def test_entropy_and_distance_by_hand(self):
-        """A share of the entropy of four equal classes; and, until the network learns, from the frames seen first."""
+        """A share of the entropy of four equal classes; until training starts, against the first frames."""
         import torch
 
         from driftlab.platform.networks.features import features
@@ -134,7 +134,7 @@ class TestLearner:
         assert done.payload is not None
 
     def test_domains_are_told_to_a_learner_on_the_device_alone(self):
-        """What came over the link does not say of which scene it is."""
+        """Labels that came over the link do not have the number of their scene."""
         node, sampling = learner(domain_oracle=True), Sampling((0.0, 0.5), 1.0)
         assert node.store(stream(10.0)[:3], None).facts.domain == 0
         assert node.store(stream(10.0)[17:], None).facts.domain == 1

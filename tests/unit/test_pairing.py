@@ -1,4 +1,4 @@
-"""Two systems compared pair by pair, on tables whose answer can be worked out on paper."""
+"""Paired comparison of two systems, on tables with results that can be computed by hand."""
 
 from __future__ import annotations
 

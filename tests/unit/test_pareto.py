@@ -1,4 +1,4 @@
-"""Score against cost: what is on the Pareto front, and what is drawn where."""
+"""Score against cost: the systems on the Pareto front, and the marks on the panels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def view(rows: list[dict[str, Any]]) -> View:
 
 
 def drawn(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draw every panel on an axis of its own, by title."""
+    """Draw every panel on a separate axis, by title."""
     shown = pareto.FIGURE.show(view(rows))
     found = {}
     for panel in shown.panels:

@@ -1,4 +1,4 @@
-"""A plain PyTorch class as a member: its arguments, its state, what is counted, and what is put back."""
+"""A plain PyTorch class as a member: arguments, state, counted passes and restored state."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_class_that_cannot_be_a_member_is_refused(tmp_path: Path, text: str, w
 
 
 class Bare(Adaptation):
-    """Says what the base class asks for, and nothing else."""
+    """A member with the methods that the base class requires, and no others."""
 
     labels = "none"
 

@@ -93,7 +93,7 @@ def test_a_class_without_samples_changes_no_score(absent):
 
 
 class Planted(nn.Module):
-    """A network with four filters that separate the classes, and four with larger weights that respond to noise."""
+    """A network with four filters that separate the classes and four larger ones that respond to noise."""
 
     def __init__(self) -> None:
         super().__init__()

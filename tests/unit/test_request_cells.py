@@ -1,4 +1,4 @@
-"""Cells: the grid laid out, and a world of its own for every device."""
+"""Cells: the order of the grid, and a separate world for every device."""
 
 from __future__ import annotations
 

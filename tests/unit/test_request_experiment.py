@@ -1,4 +1,4 @@
-"""Experiments: what is valid, what is refused, and that every fault is named with its place."""
+"""Experiments: valid ones, refused ones, and a message with the place of every fault."""
 
 from __future__ import annotations
 

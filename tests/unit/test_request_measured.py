@@ -1,4 +1,4 @@
-"""Networks that somebody has measured, from an experiment's words to the tables of its run."""
+"""Networks that users have measured, from an experiment's text to the tables of its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.sim.inline import InlineBackend
 
-MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that users have measured on real devices
 BOARDS = """board,net,top1,ms,mb
 nano,small,70,10,1
 nano,large,90,40,4

@@ -1,4 +1,4 @@
-"""Named sets and items that vary: what they are written out as, and what is refused."""
+"""Named sets and varied items: their expansions, and the refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: each rule on both sides of its edge, and the built-in claims on streams whose answer is known."""
+"""Claims: rules at both sides of their limits, built-in claims on streams with known verdicts."""
 
 from __future__ import annotations
 

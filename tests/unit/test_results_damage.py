@@ -1,4 +1,4 @@
-"""A run folder that was damaged or forged is refused with its file and one short message, never a traceback."""
+"""A damaged or forged run folder is refused by one short message with its file, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables tell of loads: missed frames, forecasts that are judged, and the figure; and pictures of presets."""
+"""Tables of loads: missed frames, judged forecasts, the figure, and images of the presets."""
 
 from __future__ import annotations
 

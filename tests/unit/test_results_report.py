@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def composed():
-    """What the page was composed of, once it is written."""
+    """Return the arguments of the page's template after it is written."""
     return []
 
 
@@ -95,7 +95,7 @@ def test_the_page_is_one_file_that_opens_offline(page):
     assert not set(read.tags) & {"script", "link", "iframe", "object"}
     assert max(read.ids.values()) == 1
     assert {load[1:] for load in read.loads if load.startswith("#")} <= set(read.ids)
-    tiles = 4  # of the film: frame, truth, the method and doing nothing
+    tiles = 4  # of the video: frame, truth, the method and no adaptation
     assert read.tags["img"] == tiles + 2 * 3 * (2 + 4)  # settings x moments x (frame, truth, four systems)
 
 
@@ -197,7 +197,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     Recorder(str(blind)).write("x", rows)
     page = write_report(blind).read_text(encoding="utf-8")
     assert "there is no accuracy to draw" in page
-    assert Reader(page).tags["img"] == 2 + 3 * 2  # a film of frame and prediction, and the strip
+    assert Reader(page).tags["img"] == 2 + 3 * 2  # a video of frame and prediction, and the strip
     assert not re.search(r"\bnan\b|\bNone\b", " ".join(Reader(page).words))
     assert (
         "| video:x.mp4 | no_custom (bound: no adaptation) | – | – | – | 0 | 0 | 0 | – | 0 |"
@@ -321,7 +321,7 @@ def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_str
     assert [strip.classes for strip in other.strips] == [()]
 
 
-# --- the film
+# --- the video
 
 
 def opened(source):

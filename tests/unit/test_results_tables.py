@@ -1,4 +1,4 @@
-"""Schema, recorder and reading: what is written comes back, and nothing half-written ever counts."""
+"""Schema, recorder and reader: rows are read as written, and incomplete writes never count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
-    """A run of its own that may be spoilt."""
+    """Copy a run, so that a test may damage it."""
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
@@ -253,7 +253,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, said):
 
 
 def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):
-    """Between the two files git is asked, which can take seconds."""
+    """Between the two files driftlab calls git, which can take seconds."""
     folder = new_run(tmp_path / "run", stored({"name": "x", "systems": ["no_custom"]}))
     opened = open_run(folder)
     assert (opened.spec["name"], dict(opened.info)) == ("x", {})

@@ -1,4 +1,4 @@
-"""Tables that say what a cell was made of and how each class fared, and views that join them with the cells."""
+"""Tables of a cell's parts and of scores per class, and views that join them with the cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes down of its streets, and that runs which did not are read alike."""
+"""The recorded scenes of a run, and equal views of runs that recorded none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searchers: the same seed proposes the same, whatever ends first; and what each of them finds."""
+"""Searchers: equal seeds propose equal trials in any order of ends, and each finds good settings."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_evolution_repeats_no_settings_and_ends():
     while (asked := search.ask()) is not None:
         search.tell(*asked, {"v": float(asked[1]["a"])})
     tried = [key(one.settings) for one in search.history.values()]
-    assert 6 <= len(tried) <= 9  # the first population may hold the defaults, which it does not know
+    assert 6 <= len(tried) <= 9  # the first population may contain the defaults, without its knowledge
     assert len(set(tried)) == 6
 
 
@@ -187,7 +187,7 @@ def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
 
 
 def test_reinforce_learns_which_options_are_good():
-    """Six settings of six options each, whose worths add up: after 32 trials it draws better ones than at random."""
+    """Six settings with six options each and additive values: after 32 trials it beats random draws."""
     space = Space({name: OneOf(tuple("uvwxyz")) for name in "abcdef"})
     late = {}
     for name in ("reinforce", "random"):

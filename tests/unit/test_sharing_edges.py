@@ -27,13 +27,13 @@ LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) fo
 
 
 def plain_costs(demand: Demand, alpha: float = 0.1) -> list[float]:
-    """What each network costs an application that has the whole machine."""
+    """Return the cost of each network for an application with the whole processor."""
     late_s = [max(0.0, one.latency_s - demand.latency_goal_s) for one in demand.variants]
     return [demand.accuracy_goal - one.accuracy + alpha * s for one, s in zip(demand.variants, late_s, strict=True)]
 
 
 def twice(member: Scheduling, given: SchedulerInput) -> Iterator[Allocation]:
-    """What a member decides from scratch, and in the next window."""
+    """Return a member's decision from scratch, and the one in the next window."""
     first = member.allocate(given)
     yield first
     yield member.allocate(replace(given, state=first.state))

@@ -1,4 +1,4 @@
-"""Many applications on one device: who runs when, on what share, with which network."""
+"""Many applications on one device: the times, shares and networks of each application."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.2 * i, size, 0.01 * (i + 1), 0.5) for 
 
 @dataclass
 class Scripted(Scheduling):
-    """Answers as it is told, and remembers what it was asked."""
+    """A scheduler that returns scripted plans and records its calls."""
 
     answers: list[Allocation]
     wants = EACH_WINDOW
@@ -127,7 +127,7 @@ class TestGrants:
         assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
 
     def test_scaling_chooses_what_the_scheduler_leaves_open(self):
-        """It hears of the share, of the time between two frames and of the goal, and of its own last word."""
+        """The call has the share, the frame period, the goal and the previous choice."""
         budgets = []
 
         def choose(variants, budget, state):

@@ -1,4 +1,4 @@
-"""Estimates of what each network of a family reaches: their data, what a learner finds, and what a scheduler gets."""
+"""Estimates of a family's networks: their data, the learner's scores, and the scheduler's view."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOUND = AccuracyEstimates((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Pas
 
 @dataclass
 class Chooser(Scheduling):
-    """Learns in the way that it is told to, and remembers what it was asked."""
+    """A scheduler that chooses a given training configuration and records its calls."""
 
     way: int | None
     wants = Wants(trials=True)
@@ -84,7 +84,7 @@ class TestOffers:
 
 
 def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_that_is_priced():
-    """On the source the path with another operator is better, in the domain the plain one: only that has its layers."""
+    """The path with another operator is better on the source, the plain path in the domain."""
     costs = [replace(COST, layers=(LayerCost(name, "Conv2d", macs, 10, 8, 8, 40),)) for name, macs in COUNTED.items()]
     profile = tuple(
         Profile(name, accuracy, 100, cost) for name, accuracy, cost in zip(COUNTED, (0.6, 0.9), costs, strict=True)

@@ -1,4 +1,4 @@
-"""What a run sets on the machine it runs on."""
+"""The settings that a run makes on its host."""
 
 from __future__ import annotations
 

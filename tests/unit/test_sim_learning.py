@@ -1,4 +1,4 @@
-"""Learning wherever the learner stands and whatever it learns from: what it takes, draws and leaves in the tables."""
+"""Training at each place and from each source: time, energy and rows in the tables."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TestPlacesAndLabels:
 
 
 class Instead(OnDevice):
-    """Learns on the device and answers nothing meanwhile."""
+    """A member that trains on the device and pauses inference meanwhile."""
 
     training_runs = "exclusive"
 
@@ -144,7 +144,7 @@ class TestShares:
     def test_rows_cover_the_time_for_which_an_application_is_there(self, name):
         given = {"events": visits(), "session": switching(), "scheduling": Member("scheduling", name)}
         _, loop = run(Scripted(), apps=("a", "b"), **given)
-        present_s = {"uniform": (14 + 3, 27), "nestdnn": (20, 20)}[name]  # nestdnn hears of both at the next window
+        present_s = {"uniform": (14 + 3, 27), "nestdnn": (20, 20)}[name]  # nestdnn receives both at the next window
         assert (seconds(loop, "a"), seconds(loop, "b")) == pytest.approx(present_s, abs=1e-9)
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn", "mcdnn", "status_quo"])
@@ -205,7 +205,7 @@ class TestScaling:
 
 class TestEnergy:
     def test_the_radio_draws_what_two_messages_draw(self):
-        """Up from 5 to 6 s; down from 9.5 to 9.7 s, when it has fallen asleep; then it waits for as long as it may."""
+        """On from 5 to 6 s; down from 9.5 to 9.7 s, when it was asleep; then it waits as long as allowed."""
         radio = Radio(1e-3, 2e-3, active_w=2.0, wake_j=5.0, tail_w=0.5, tail_s=3.0)
         _, loop = run(Scripted(uploads(5.0)), link=replace(WIRE, radio=radio))
         up_j, down_j = 5 + 1000 * 1e-3 + 1 * 2.0, 3 * 0.5 + 5 + 2000 * 2e-3 + 0.2 * 2.0

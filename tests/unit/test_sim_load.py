@@ -1,4 +1,4 @@
-"""The load of other programs in the loop: latency and work by closed forms, readings that know no future."""
+"""The load of other programs in the loop: latency and work by closed forms, causal readings."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_learning_on_the_device_takes_longer_by_the_same_law():
 
 @dataclass(frozen=True)
 class Watchful:
-    """A scaling member that remembers its budgets, and takes the network that the newest reading allows."""
+    """A scaling member that records its budgets, and chooses the network that the last reading allows."""
 
     asked: list[Budget] = field(default_factory=list)
     foresees: bool = False
@@ -251,7 +251,7 @@ def test_an_empty_battery_stops_the_device_for_good():
     low = Load("low", tuple(LoadStep(float(k), 0.1, battery=max(0.0, 1 - k / 14)) for k in range(30)))
     loop, _ = many(low)
     told = rows(loop, "loads")
-    assert told[-1]["time_s"] == 14.5  # what was in force until 14 s is not yet empty
+    assert told[-1]["time_s"] == 14.5  # the queue of the time until 14 s is not yet empty
     assert "battery is empty" in told[-1]["note"]
     assert {row["note"] for row in told[:-1]} == {None}
     assert sum(row["window_s"] for row in rows(loop, "shares")) == 14.5

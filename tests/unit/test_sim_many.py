@@ -19,7 +19,7 @@ WORK = Passes((4,) * 10, (4,) * 10)
 
 
 def ran(name: str, names: tuple[str, ...], after: float = 0.7, work: Passes = WORK, **more: Any) -> tuple[Any, Any]:
-    """Let applications learn that all try ways out of the same use."""
+    """Run applications whose training configurations all have the same estimated gain."""
     session = factory.on_device(
         run_trials=lambda node, plan, phases: TrialScores(
             0.5, (after,) * len(phases), (work,) * len(phases), Passes((5,))

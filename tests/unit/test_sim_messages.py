@@ -56,7 +56,7 @@ def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
 
 
 class TestLeaving:
-    """Windows begin at 0, 10, 20 and 30 s; who is away from 10 to 25 s has no part in the second and the third."""
+    """Windows begin at 0, 10, 20 and 30 s; an application that is away from 10 to 25 s misses two."""
 
     def test_an_update_that_is_under_way_is_not_applied(self):
         """It leaves the server at 9.5 s and arrives at 10.2 s."""
@@ -66,11 +66,11 @@ class TestLeaving:
         assert (first["reason"], first["accepted"], first["version"]) == ("its application had gone", None, None)
         assert [row["refused"] for row in rows(loop, "transfers")] == [None, first["reason"], None, None]
         assert [note.now_s for note in session.of("apply")] == [second["arrive_s"]] == pytest.approx([33.2])
-        assert streaming.seen == [(0, 0), (5.0, 0), (11.0, 0), (28.0, 0)]  # nor did the device hear of the answer
+        assert streaming.seen == [(0, 0), (5.0, 0), (11.0, 0), (28.0, 0)]  # and the reply did not reach the device
         assert rows(loop, "runs")[0]["updates"] == 1
 
     def test_no_row_of_it_appears_until_it_is_back(self):
-        """Uniform shares the device out as soon as somebody comes or goes, also between two windows."""
+        """Uniform divides the device at each arrival and departure, also between two windows."""
         session, loop = run(Scripted(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
         shares = [(row["time_s"], row["window_s"]) for row in rows(loop, "shares")]
         assert shares == [(0.0, 10.0), (25.0, 5.0), (30.0, 10.0)]
@@ -131,7 +131,7 @@ class TestLeaving:
 
 
 class TestLateServers:
-    """Uploads leave at 5, 6 and 7 s and arrive at 6.5, 7.5 and 8.5 s; the first visit lasts from 6.5 to 9.5 s."""
+    """Uploads leave at 5, 6, 7 s and arrive at 6.5, 7.5, 8.5 s; the first round takes 6.5 to 9.5 s."""
 
     def test_one_visit_takes_all_that_waits_and_trains_once(self):
         session, loop = run(Scripted(uploads(5.0, 6.0, 7.0)))
@@ -159,7 +159,7 @@ class TestLateServers:
         assert [row["uploads"] for row in rows(loop, "updates")] == [1, 2, 1]
 
     def test_what_arrives_while_the_gpu_is_busy_with_others_goes_along(self):
-        """The second device's first upload waits until 9.5 s, and takes along what arrived until then."""
+        """The second device's first upload waits until 9.5 s; its round includes all uploads until then."""
         _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
         served = [(row["device"], row["uploads"], row["label_start_s"]) for row in rows(loop, "updates")]
         assert served == [
@@ -177,7 +177,7 @@ class TestLateServers:
 
 
 class TestRefusals:
-    """An upload at 2 s makes an update that arrives at 7.2 s and is refused; asking takes 0.516 s on the uplink."""
+    """The update of an upload at 2 s arrives at 7.2 s and is refused; a request takes 0.516 s."""
 
     def ran(self, *answers: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
         given = iter(answers)
@@ -229,7 +229,7 @@ class TestRefusals:
         assert len(session.of("resend")) == 1
 
     def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
-        """The state counts 11 per answer; what comes with every weight is what the server has by then."""
+        """The state counts 11 per reply; the full transfer carries the server's state of its time."""
         given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
         streaming = Scripted(uploads(2.0, 7.5, 12.0))
@@ -245,7 +245,7 @@ class TestRefusals:
 
 
 class TestDamagedMessages:
-    """The messages of one direction that are named by their number arrive damaged; `apply` does not look at them."""
+    """The messages with these numbers in one direction arrive damaged; `apply` does not check them."""
 
     def ran(self, monkeypatch, up: tuple[int, ...] = (), down: tuple[int, ...] = (), **given: Any):
         count, torn = {"up": 0, "down": 0}, {"up": up, "down": down}

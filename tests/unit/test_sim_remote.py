@@ -1,4 +1,4 @@
-"""Devices in another process: the tables stay the same, and what crosses the line is what the tables count."""
+"""Devices in another process: equal tables, and as many bytes on the socket as the tables count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop on a session that only takes notes: every time in the tables follows from a few lines of arithmetic."""
+"""The loop on a session that records calls: a few lines of arithmetic give every time in the tables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ran():
 
 
 class TestOneUpload:
-    """10 frames leave at 5 s: 1 s on the link, 0.5 s in flight, 2 s with the teacher, 1 s of training, and back."""
+    """10 frames leave at 5 s: 1 s transfer, 0.5 s delay, 2 s teacher, 1 s training, and back."""
 
     def test_the_uplink_takes_its_bytes_and_half_a_round_trip(self, ran):
         up = rows(ran[1], "transfers")[0]
@@ -161,7 +161,7 @@ class TestPlans:
         assert rows(loop, "transfers")[0]["queued_s"] == 5.0
 
     def test_the_device_plans_by_the_last_answer_that_has_reached_it(self):
-        """The first answer is ready at 9.5 s and arrives at 10.2 s; the state counts 11 per answer."""
+        """The first reply is ready at 9.5 s and arrives at 10.2 s; the state counts 11 per reply."""
         streaming = Scripted(uploads(5.0, 9.8, 10.3))
         run(streaming, duration_s=12.0)
         assert streaming.seen == [(0, 0), (5.0, 0), (9.8, 0), (10.3, 11)]
@@ -256,7 +256,7 @@ class TestTraining:
         assert rows(loop, "runs")[0]["updates"] == 0
 
     def test_nothing_to_learn_from_takes_no_time_on_the_gpu(self):
-        """The horizon is empty, or no label in it counts: the next device need not wait for a phase that is none."""
+        """With no samples or no valid labels in the horizon, the next device does not wait for a phase."""
         blind = FakeSession(store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=None))
         session, loop = run(Scripted(uploads(5.0)), devices=2, session=blind)
         first, second = rows(loop, "updates")

@@ -33,7 +33,7 @@ class Greedy(Scheduling):
 
 
 def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Let two devices send at the same time, twice; one gains more in each round."""
+    """Run two devices that send at the same time, twice; one gains more in each round."""
     scores: dict[str, int] = {}
 
     def tried(node: Any, plan: Any, phases: Any, fresh: bool) -> TrialScores:

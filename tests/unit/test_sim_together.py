@@ -34,7 +34,7 @@ SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
 
 @dataclass
 class Planner(Scheduling):
-    """Lets every application learn, and remembers what it was asked."""
+    """A scheduler that makes every application train, and records its calls."""
 
     wants = Wants(trials=True, together=True)
     asked: list[SchedulerInput] = field(default_factory=list)
@@ -161,9 +161,9 @@ class TestEngines:
         assert set(found[0]) == {"a", "b"}
 
     def test_stages_of_a_group_overlap_on_the_machine(self):
-        """In the best order one loads while the other decodes: 6 s on the whole machine, where parts in turn take 8 s.
+        """In the best order one loads while the other decodes: 6 s; sequential stages take 8 s.
 
-        A fifth of the machine is kept for the answers of two applications.
+        A fifth of the processor is kept for the inference of two applications.
         """
         assert self.lengths("muri") == [pytest.approx(6.0 / 0.8, rel=1e-3)] * 2
         assert self.lengths("synergy") == [pytest.approx(8.0 / 0.8, rel=1e-3)] * 2

@@ -1,4 +1,4 @@
-"""Trials of ways to learn, switches between windows, and faulty members."""
+"""Trials of training configurations, switches between windows, and faulty members."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from driftlab.platform.world.cost import inference_s, task_cost
 
 @dataclass
 class Chooser(Scheduling):
-    """Learns in the way that it is told to, and remembers what it was asked."""
+    """A scheduler that chooses a given training configuration and records its calls."""
 
     way: int | None = 0
     wants = Wants(trials=True)
@@ -204,7 +204,7 @@ class TestWindows:
         _, whole = run(Scripted(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
         _, loop = begin(Scripted(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
         seen = [(progress.time_s, progress.accounts["device-1"].frames) for progress in loop.windows()]
-        assert seen == [(10.0, 0), (20.0, 20), (25.0, 50)]  # what a window showed is asked for one window late
+        assert seen == [(10.0, 0), (20.0, 20), (25.0, 50)]  # the results of a window are read one window later
         for table in ("frames", "transfers", "updates", "shares", "devices", "runs"):
             assert without_host(rows(loop, table)) == without_host(rows(whole, table))
 
@@ -218,7 +218,7 @@ class TestWindows:
         ids=["ams", "tent"],
     )
     def test_a_longer_session_begins_in_the_same_way(self, streaming, adaptation):
-        """Three windows of five; none of these members knows how long the session will be."""
+        """Three windows of five; none of these members reads the length of the session."""
         short, long = (frames_of(begin_real(streaming, adaptation, duration_s=d), 3) for d in (20.0, 40.0))
         assert short["frame"].tolist() == list(range(len(short["frame"])))
         assert len(short["frame"]) >= 20
@@ -229,7 +229,7 @@ class TestWindows:
 class TestLengthOfWindows:
     """How long a window is decides when frames are handed over, and nothing else."""
 
-    SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # a lesson takes several frames' time
+    SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # one batch takes several frame periods
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -275,14 +275,14 @@ def without_host(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def frames_of(loop: Any, windows: int) -> dict[str, Any]:
-    """Run some windows of a cell and give what the frames table holds by then."""
+    """Run some windows of a cell and return its rows of the frames table."""
     for _, _progress in zip(range(windows), loop.windows(), strict=False):
         pass
     return columns(loop, "frames")
 
 
 def columns(loop: Any, table: str) -> dict[str, Any]:
-    """Join what a table holds of a cell."""
+    """Join the columns of a cell's table."""
     chunks = loop.ledger.rows[table]
     names = [name for name in chunks[0] if name not in ("device", "app") and chunks[0][name] is not None]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
@@ -336,7 +336,7 @@ def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
 
 @dataclass(frozen=True)
 class Faulty(Adaptation):
-    """Fails in its second lesson, and learns nothing in the others."""
+    """A member that fails on its second training batch, and does not change weights on the others."""
 
     how: str = "raises"
     stream_batch: int = 0
@@ -413,4 +413,4 @@ class TestFaultyMembers:
         (whole,) = rows(loop, "runs")
         assert (whole["status"], whole["frames"]) == ("done", 20 * FPS)
         answered = np.concatenate([chunk["processed"] for chunk in loop.ledger.rows["frames"]])
-        assert answered[-10:].sum() >= 5  # lessons that are broken off come again and again
+        assert answered[-10:].sum() >= 5  # interrupted training batches come again and again

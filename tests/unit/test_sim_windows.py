@@ -1,4 +1,4 @@
-"""Windows of the loop: what devices watch, what a cell sums up, and where nodes are placed."""
+"""Windows of the loop: sampled frames, a cell's totals, and the places of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streets: what stays, what comes back, what gives the class away and what does not."""
+"""Streets: constant and recurring parts, and the cues of a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of systems: every row makes sense, and a combination that makes none is refused with the reason."""
+"""The table of systems: valid rows, and the reason for each refused combination."""
 
 from __future__ import annotations
 

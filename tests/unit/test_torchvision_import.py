@@ -1,4 +1,4 @@
-"""torchvision can be imported with a torch that it was not built for, and is unchanged with a matching one."""
+"""torchvision can be imported with a torch of another build, and is unchanged with a matching one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IADA: who learns what, and that features come to look like those of the source."""
+"""IADA: the training of each part, and features that become similar to those of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What label-free members share: views of frames, memories, and batch norms that normalise in other ways."""
+"""Parts of label-free members: views of frames, memories, and batch norms with other statistics."""
 
 from __future__ import annotations
 

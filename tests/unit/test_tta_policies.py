@@ -26,7 +26,7 @@ def network():
 
 
 def run(member, jobs: int, first: int = 0):
-    """Let a member learn from numbered batches; return the network after each, and the results."""
+    """Train a member on numbered batches; return the network after each, and the results."""
     model, after, done = network(), [], []
     state = member.prepare(model)
     for number in range(first, first + jobs):
@@ -102,7 +102,7 @@ class TestSnap:
         after, done = run(Snap(member="tent", every_batches=2, capacity=10, confidence=0.0), 4)
         assert [one.iterations for one in done] == [0, 1, 0, 1]
         assert done[0].passes == Passes((8,), kept_bytes=done[0].passes.kept_bytes)
-        assert done[1].passes.forward == (8, 10, 10)  # the batch, the lesson, the statistics
+        assert done[1].passes.forward == (8, 10, 10)  # the batch, the training batch, the statistics
         assert done[1].passes.backward == (10,)
         assert len(done[3].state.held["label"]) == 10
         assert after[0] == state_of(network()) != after[1]

@@ -1,4 +1,4 @@
-"""Members against a second implementation of the published methods: the same outputs over twenty batches."""
+"""Members against a second implementation of the methods: equal outputs over twenty batches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def source_data() -> DataSplits:
 
 
 def stream(name: str, **params):
-    """Let a member learn from all batches; return what it answered by, the first outputs of each call, its results."""
+    """Train a member on all batches; return its predictions, the first outputs per call, the results."""
     member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
     state = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {})
     answered, first, results = [], [], []
@@ -133,7 +133,7 @@ def test_sar():
 
 
 def dimmed(inputs, *_):
-    """A view that both sides know; without any, student and teacher agree and only rounding is learned."""
+    """A fixed view for both sides; without one, student and teacher agree and only rounding is trained."""
     return 0.7 * inputs - 0.3
 
 

@@ -1,4 +1,4 @@
-"""Members that choose samples, keep memories or move heads, number by number on networks computed by hand."""
+"""Members that select samples, keep memories or move heads, on networks computed by hand."""
 
 from __future__ import annotations
 

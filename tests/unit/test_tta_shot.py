@@ -25,7 +25,7 @@ class TestShot:
             logits = outputs(model)
         near(information(logits), -0.327641)
         near(information(logits, div_weight=0.0), 0.721258)
-        near(information(logits[:1]), 0.0)  # one answer says nothing about variety
+        near(information(logits[:1]), 0.0)  # one prediction has no diversity
 
     def test_pseudo_labels(self):
         seen = torch.tensor([[2, 0], [1.8, 0.3], [0, 2], [0.2, 1.7], [1, 0.9], [0.9, 1.1]])
@@ -39,7 +39,7 @@ class TestShot:
 
     @pytest.mark.parametrize("cls_par", [0.0, 0.3])
     def test_it_steps_as_torch_does(self, cls_par):
-        """Without pseudo-labels a phase is the maximising of information, with them the loss has one more part."""
+        """Without pseudo-labels a phase maximises information; with them the loss has another term."""
         ours, theirs = (build("tiny_classifier", 4, seed=0) for _ in range(2))
         member, given = Shot(iterations=8, batch=6, relabel=3, cls_par=cls_par, learning_rate=0.01), frames(20)
         done = member.adapt(ours, member.prepare(ours), given, Phase())

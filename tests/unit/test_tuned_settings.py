@@ -1,4 +1,4 @@
-"""What searches recommended and docs keep is what the experiment runs."""
+"""The experiment runs the settings that searches recommended and docs keep."""
 
 from __future__ import annotations
 

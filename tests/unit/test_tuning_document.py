@@ -1,4 +1,4 @@
-"""What a search is asked for: read in full, or refused with every fault before anything starts."""
+"""The document of a search: read in full, or refused with all faults before the search starts."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_rivals_that_were_tuned_alike_are_not_warned_of(best):
 def test_the_settings_of_an_experiment_are_those_that_it_says_were_found():
     experiment = load("elasticdnn-domains")
     systems = {part.name: part.adaptation for part in experiment.systems}
-    assert len(experiment.tuned) == len(systems) - 2  # nothing is searched for what learns nothing
+    assert len(experiment.tuned) == len(systems) - 2  # no search for members without training
     assert len({str(part.budget) for part in experiment.tuned}) == 1
     for part in experiment.tuned:
         assert {path.rpartition(".")[2]: value for path, value in part.settings.items()}.items() <= systems[

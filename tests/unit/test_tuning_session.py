@@ -1,4 +1,4 @@
-"""A session: every trial has its rows, an interrupted search goes on where it was, and the best settings are told."""
+"""A session: every trial has rows, an interrupted search resumes, and the best settings are shown."""
 
 from __future__ import annotations
 

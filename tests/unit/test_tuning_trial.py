@@ -1,4 +1,4 @@
-"""A trial is what `driftlab run` computes, window by window and warm."""
+"""A trial computes the same as `driftlab run`, window by window and with warm caches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SMALLEST = (
 
 @pytest.mark.slow
 def test_a_search_of_architectures_runs_other_paths_of_the_same_network(backend):
-    """The space `nas` at its smallest: the path of its defaults draws more than the one with thinner operators."""
+    """The smallest space `nas`: its default path consumes more than the one with thinner operators."""
     document = catalogue.load("nas", SMALLEST)
     thin = dict.fromkeys(document.problem.space.domains, "svd")
     (found, other) = (outcome_of(document, one, backend, SEEDS[:1])[0] for one in (document.defaults(), thin))

@@ -1,4 +1,4 @@
-"""Utilities against closed forms: which jobs are served, and what waiting costs."""
+"""Utilities against closed forms: the served jobs, and the cost of waiting."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_missed_jobs_count_nothing_or_chance():
     jobs = Jobs(np.array([1.0, 0, 0.5, 0]), steady(1.0, 4), steady(1.0, 4), 1.0)
     assert discrete(jobs, 1.0).value == pytest.approx(0.375)
     assert discrete(jobs, 1.0, chance=0.1).value == pytest.approx(0.425)
-    assert relative(jobs).value == pytest.approx(0.75)  # the third answers for the fourth, the first for the second
+    assert relative(jobs).value == pytest.approx(0.75)  # results 3 and 1 also serve jobs 4 and 2
     assert needed(0.308, 0.4097) == pytest.approx(0.752, abs=5e-4)
 
 

@@ -92,7 +92,7 @@ def test_rounded_times_have_the_right_frames(tmp_path, rate, left_out):
 
 
 def test_a_long_tick_is_no_tolerance(tmp_path):
-    """A tick of this AVI file lasts as long as a frame: its times are exact, and frames left out change nothing."""
+    """A tick of this AVI lasts one frame: times are exact, and dropped frames change no result."""
     shown = [number for number in range(COUNT) if number % 7 != 3]
     stream = show(write_video(tmp_path / "a.avi", "mpeg4", {"qmax": "2"}, shown=shown), fps=4.0 * RATE)
     times = np.arange(COUNT * 4 - 4) / (4 * RATE)
