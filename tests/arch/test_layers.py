@@ -267,7 +267,7 @@ def test_notebooks_read_only_tables(root: Path):
 
 
 @pytest.mark.parametrize("folder", ROOTS)
-def test_root_folders_hide_nothing(root: Path, folder: str):
+def test_root_folders_shadow_no_package(root: Path, folder: str):
     names = {path.stem for path in (root / folder).glob("*.py")}
     assert "__init__" not in names, f"{folder}/__init__.py would shadow a package called {folder}"
     assert names & sys.stdlib_module_names == set()

@@ -88,7 +88,7 @@ def declared(unpacked: Path) -> set[str]:
     return {one.name.lower() for one in asked if one.marker is None or "dev" not in str(one.marker)}
 
 
-def test_what_is_imported_is_declared(sources, declared: set[str]):
+def test_imported_packages_are_declared(sources, declared: set[str]):
     homes = metadata.packages_distributions()
     found = {str(source.path): undeclared(source.tree, declared, homes) for source in sources}
     assert {path: names for path, names in found.items() if names} == {}
@@ -117,7 +117,7 @@ def test_the_wheel_holds_as_many_files_as_git_lists(root: Path, wheel: Path):
     assert len(held) == len(set(listed) - links)
 
 
-def test_what_must_not_be_missing_is_expected(root: Path):
+def test_expected_files_include_data_and_templates(root: Path):
     names = expected(root)
     assert {"driftlab/py.typed", "driftlab/errors.py", "driftlab/platform/core/records.py"} <= names
     assert any(name.endswith(".yaml") for name in names)

@@ -68,7 +68,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
 class TestEveryMember:
-    def test_it_says_what_the_loop_must_know(self, name):
+    def test_the_class_declares_its_labels_and_source_summary(self, name):
         cls = member_class("adaptation", name)
         assert cls.labels in ("none", "teacher")
         assert isinstance(cls.has_source_summary, bool)
@@ -177,7 +177,7 @@ class TestEveryAdaptation:
             assert parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
 
     @on_columns(2)
-    def test_what_it_turns_it_turns_back(self, member, model, batch, call):
+    def test_calls_restore_the_settings_of_the_network(self, member, model, batch, call):
         before = settings_of(model)
         state = prepared(member, model)
         assert settings_of(model) == before
@@ -191,7 +191,7 @@ class TestEveryAdaptation:
         assert settings_of(model) == before
 
     @on_columns(2)
-    def test_changed_says_what_changed(self, member, model, batch):
+    def test_the_changed_mask_covers_all_changed_weights(self, member, model, batch):
         state = prepared(member, model)
         still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
         for number in range(4):
@@ -217,7 +217,7 @@ class TestEveryAdaptation:
         assert torch.equal(before[0], torch.random.get_rng_state())
         assert before[1] == np.random.get_state()[1].tobytes()
 
-    def test_reset_returns_to_what_was_prepared(self, member, model, batch):
+    def test_reset_returns_to_the_prepared_state(self, member, model, batch):
         fresh = pickle.dumps(prepared(member, model))
         source = state_of(model)
         first = self.phases(member, model, batch)
@@ -269,7 +269,7 @@ class TestEveryAdaptation:
         assert spent == sorted(spent)
         assert spent[0] == 0
 
-    def test_what_it_says_before_is_what_it_does(self, member, model, batch, call):
+    def test_predicted_passes_equal_the_passes_made(self, member, model, batch, call):
         for phase in (SHORT, call, Phase(0)):
             said = member.passes_of(phase, 7)
             done = member.adapt(model, prepared(member, model), batch(frames=7), phase)
@@ -284,14 +284,14 @@ class TestEveryAdaptation:
         if not done.skipped:
             assert 7 in done.passes.forward
 
-    def test_answers_before_the_update_are_its_answers(self, member, model, batch):
+    def test_predictions_in_adapt_equal_those_of_predict(self, member, model, batch):
         state = prepared(member, model)
         expected = member.predict(copy.deepcopy(model), state, batch())
         done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
         if done.predictions is not None:
             assert pickle.dumps(done.predictions) == pickle.dumps(expected.predictions)
 
-    def test_an_answer_knows_nothing_of_frames_to_come(self, member, model, batch):
+    def test_predictions_do_not_depend_on_later_frames(self, member, model, batch):
         if member.predict_on == "batch":
             pytest.skip("its answers wait for the batch")
         state = self.phases(member, model, batch)[-1].state
@@ -302,7 +302,7 @@ class TestEveryAdaptation:
             np.asarray(a).tolist() for a in part.predictions
         ]
 
-    def test_answering_changes_nothing(self, member, model, batch):
+    def test_predicting_changes_no_weight(self, member, model, batch):
         state = self.phases(member, model, batch)[-1].state
         before = state_of(model)
         for frames in (0, 1, 5):
@@ -313,7 +313,7 @@ class TestEveryAdaptation:
         assert state_of(model) == before
 
     @on_columns(2)
-    def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
+    def test_a_batch_without_labels_or_frames_changes_no_weight(self, member, model, batch, call):
         state = prepared(member, model)
         given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]
         if member.labels == "teacher" and batch().task is not DETECTION:
@@ -328,7 +328,7 @@ class TestEveryAdaptation:
             assert done.iterations == 0
             assert done.skipped or member.__class__.__name__ == "Frozen"
 
-    def test_frames_that_are_no_numbers_change_nothing(self, member, model, batch, call):
+    def test_frames_with_nan_change_no_weight(self, member, model, batch, call):
         state = prepared(member, model)
         good = batch()
         images = good.images.astype(np.float32)
@@ -375,7 +375,7 @@ class TestEveryAdaptation:
 
 
 @pytest.mark.parametrize("name", NEED_NORMS)
-def test_without_batch_norms_those_who_need_them_do_nothing(name):
+def test_members_for_batch_norms_skip_a_network_without_them(name):
     task, built = NETWORKS[NORMLESS]
     member, model = Member("adaptation", name).make(), built().eval()
     given, before = batch_of(task, labelled=False), state_of(model)

@@ -57,7 +57,7 @@ def test_every_relation_is_recorded_with_a_number():
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_claims_say_of_recorded_tables_what_they_said(name: str):
+def test_verdicts_on_recorded_tables_are_unchanged(name: str):
     """Another order of sums may show in the last digits; a number that differs by more is another number."""
     now = recorded_factory.verdicts_of(recorded_factory.tables_of(name), SAID[name])
     for claim, then in SAID[name].items():

@@ -94,7 +94,7 @@ class TestLabelFree:
         made.reset(model, state)
         assert state_of(model)
 
-    def test_scrambled_truth_changes_nothing_but_scores(self, name):
+    def test_scrambled_truth_changes_scores_only(self, name):
         seen, found = stream(12.0), []
         for frames in (seen, scrambled(seen)):
             node = real(in_fours(name), network=NETWORK, pack=pack_of(name), detects=True)

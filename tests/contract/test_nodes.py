@@ -323,12 +323,12 @@ class TestEveryNode:
         assert len(all_scripts) == 12
         return all_scripts[number]
 
-    def test_its_answers_are_replies(self, script):
+    def test_every_verb_returns_a_reply(self, script):
         node = script.node()
         for verb, args in script.calls:
             assert isinstance(getattr(node, verb)(*args), Reply)
 
-    def test_the_same_calls_give_the_same_answers(self, script):
+    def test_the_same_calls_return_the_same_replies(self, script):
         assert called(script.node(), script.calls) == called(script.node(), script.calls)
 
     @pytest.mark.parametrize("carry", [lambda node: pickle.loads(pickle.dumps(node)), copy.deepcopy])
@@ -340,7 +340,7 @@ class TestEveryNode:
             node = carry(node)
         assert answers == whole
 
-    def test_a_checkpoint_is_not_changed_by_what_comes_after(self, script):
+    def test_a_checkpoint_is_independent_of_later_calls(self, script):
         """A call that is repeated after a fault must start from the same state as the first call."""
         node = script.node()
         for verb, args in script.calls:

@@ -62,13 +62,13 @@ class TestEveryMember:
         made = Member(family, name).make()
         assert not hasattr(made, "faults") or made.faults() == []
 
-    def test_it_says_in_one_line_what_it_does(self, family, name):
+    def test_its_docstring_starts_with_one_line(self, family, name):
         first, *rest = (member_class(family, name).__doc__ or "").splitlines()
         assert 10 < len(first) <= 120
         assert first.endswith(".")
         assert not rest or rest[0] == ""
 
-    def test_every_parameter_says_what_it_means_and_where_it_lies(self, family, name):
+    def test_every_parameter_has_a_meaning_a_range_and_a_unit(self, family, name):
         for key, one in parameters_of(member_class(family, name)).items():
             assert len(one.meaning.split()) >= 2, key
             assert one.meaning == one.meaning.strip().rstrip("."), key
@@ -76,7 +76,7 @@ class TestEveryMember:
             assert not kinds & {int, float} or bool(one.range), key
             assert one.unit or not key.endswith(("_s", "_fps")), key
 
-    def test_a_default_lies_in_its_range_and_what_lies_outside_is_refused(self, family, name):
+    def test_a_default_is_in_its_range_and_values_outside_are_refused(self, family, name):
         cls = member_class(family, name)
         for key, one in parameters_of(cls).items():
             assert list(one.faults(one.default)) == []

@@ -55,7 +55,7 @@ def test_a_space_with_a_file_has_a_small_size_and_reasons_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", catalogue.files())
-def test_the_defaults_lie_in_the_space_or_beside_it_for_a_reason(name):
+def test_the_defaults_lie_in_the_space_with_two_known_exceptions(name):
     document = catalogue.load(name)
     outside = {
         path: value

@@ -68,7 +68,7 @@ def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_answers_claims_and_repeats_itself(tmp_path):
+def test_a_run_yields_verdicts_and_repeats_itself(tmp_path):
     asked = experiment(("interview",))
     first, second = (Path(run(asked, out=tmp_path / name).directory) for name in ("a", "b"))
     assert differences(first, second) == []

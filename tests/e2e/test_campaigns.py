@@ -19,7 +19,7 @@ from benchmarks.fuzz.grammar import World, request
 pytestmark = pytest.mark.slow
 
 
-def test_drawn_requests_are_answered_as_promised(tmp_path):
+def test_drawn_requests_end_with_the_promised_code_and_message(tmp_path):
     answers = list(campaign(0, range(20), tmp_path, every=0))
     broken = [(number, answer.words, *answer.faults()) for number, _, answer in answers if any(answer.faults())]
     assert broken == []
@@ -53,7 +53,7 @@ def _needs_no_files(number):
     return True
 
 
-def test_a_real_process_answers_as_the_one_here(tmp_path):
+def test_a_separate_process_refuses_as_this_one_does(tmp_path):
     answer = ask_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
     assert (answer.code, list(answer.faults())) == (2, [])
 
@@ -100,12 +100,12 @@ def test_logs_outlive_the_session_that_wrote_them(tmp_path):
     assert {file.name: file.read_text() for file in kept.iterdir()} == {"raylet.out": "first last"}
 
 
-def test_time_without_a_processor_is_not_held_against_an_answer():
+def test_waiting_for_a_processor_does_not_count_as_response_time():
     assert list(Answer(("list",), 0, "", "", took_s=30.0, waited_s=25.0).faults()) == []
     assert len(list(Answer(("list",), 0, "", "", took_s=30.0, waited_s=5.0).faults())) == 1
 
 
-def test_many_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):
+def test_many_runs_in_one_process_leak_no_resources(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "networks"))
     found = leaks.measured(6, tmp_path)
     assert len(set(found["descriptors"][2:])) == 1

@@ -70,7 +70,7 @@ def test_the_table_of_families_names_all_that_a_member_must_have(family: str):
     assert needed <= set(re.findall(r"`(\w+)`", row))
 
 
-def test_each_family_has_an_example_that_runs_and_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_family_has_an_example_that_runs_as_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_files(OWN, tmp_path)
     monkeypatch.chdir(tmp_path)
     (command,) = (command for command in commands(OWN) if "families.yaml" in command and "inline" in command)

@@ -50,5 +50,5 @@ def test_a_page_holds_no_figure_that_was_typed(page: Path):
         ("2.4 points better (paper: 2.6)", ["1: 2.4"]),
     ],
 )
-def test_figures_are_told_from_settings(text: str, found: list[str]):
+def test_figures_are_distinguished_from_settings(text: str, found: list[str]):
     assert typed_figures(text) == found

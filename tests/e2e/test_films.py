@@ -91,7 +91,7 @@ def test_without_label_maps_a_network_teaches(film: Path, tmp_path: Path):
     assert (runs.loc["ams", "updates"], runs.loc["ams", "teacher"]) == (pytest.approx(3, abs=1), "teacher")
 
 
-def test_a_network_teaches_only_what_it_had_lessons_in(film: Path):
+def test_a_network_teaches_only_the_tasks_that_it_was_trained_for(film: Path):
     teacher = {"kind": "network", "network": "wide_classifier"}
     with pytest.raises(RequestError) as caught:
         parse(document(film, teacher=teacher, student={"network": "tiny_classifier"}))

@@ -161,13 +161,13 @@ class TestOutputFolder:
         assert contents(folder) == before
 
     @pytest.mark.parametrize("place", ["file", "file/run", "/proc/run"])
-    def test_where_nothing_can_be_written(self, ask, tmp_path, mine, place):
+    def test_an_output_folder_that_cannot_be_written(self, ask, tmp_path, mine, place):
         (tmp_path / "file").write_text("kept")
         refused(ask("run", str(mine), *INLINE, "--out", place), place, "another --out")
         assert (tmp_path / "file").read_text() == "kept"
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_a_folder_of_someone_else(self, ask, tmp_path, mine):
+    def test_an_output_folder_of_another_user(self, ask, tmp_path, mine):
         (tmp_path / "locked").mkdir(mode=0o500)
         refused(ask("run", str(mine), *INLINE, "--out", "locked/run"), "Cannot write to output folder", "another --out")
 
@@ -201,7 +201,7 @@ class TestRunFolder:
         )
         assert contents(folder) == before
 
-    def test_a_full_disk_is_no_traceback_and_the_way_back_is_named(self, ask, folder):
+    def test_a_full_disk_causes_an_error_that_names_the_resume_command(self, ask, folder):
         (folder / "log.jsonl").unlink()
         (folder / "log.jsonl").symlink_to("/dev/full")
         table_file(folder / "tables", "runs", "no_custom/running/one/seed-0").unlink()
@@ -217,14 +217,14 @@ class TestRunFolder:
 
     @pytest.mark.parametrize("command", ["report", "diff"])
     @pytest.mark.parametrize("harm", ["spec.yaml", "table"])
-    def test_reading_a_damaged_one_names_the_file_and_the_cure(self, ask, folder, finished, command, harm):
+    def test_reading_a_damaged_run_names_the_file_and_the_fix(self, ask, folder, finished, command, harm):
         cell = "no_custom/running/one/seed-0"
         file = folder / "spec.yaml" if harm == "spec.yaml" else table_file(folder / "tables", "frames", cell)
         file.write_bytes(b"name: [")
         words = (str(folder), str(finished)) if command == "diff" else (str(folder),)
         refused(ask(command, *words), str(file))
 
-    def test_the_cure_helps(self, ask, folder, finished):
+    def test_the_named_fix_repairs_the_run(self, ask, folder, finished):
         table_file(folder / "tables", "frames", "no_custom/running/one/seed-0").write_bytes(b"PAR1")
         assert ask("run", *INLINE, "--resume", str(folder)).code == 0
         assert ask("diff", str(folder), str(finished)) == Answer(0, "No difference.\n", "")
@@ -265,7 +265,7 @@ def test_the_real_command_says_the_same(tmp_path, words, said):
     assert left == [] and list(tmp_path.iterdir()) == []
 
 
-def test_who_is_asked_to_end_ends_and_says_how_to_go_on(tmp_path, mine):
+def test_a_terminated_run_ends_and_names_the_resume_command(tmp_path, mine):
     mine.write_text(yaml.safe_dump({**TINY, "clock": "wall", "workloads": [{"name": "streets/running"}]}))
     command = [sys.executable, "-m", "driftlab", "run", str(mine), *INLINE, "--out", "run"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as asked:

@@ -118,12 +118,12 @@ class TestTables:
                 arrived = mine[mine["arrive_s"] <= frame.time_s]["version"]
                 assert frame.version == (arrived.max() if len(arrived) else 0)
 
-    def test_every_device_sees_the_same_whatever_runs_on_it(self, reference):
+    def test_each_device_has_the_same_stream_in_every_cell(self, reference):
         devices = driftlab.open_run(reference).frame("devices")
         assert devices.groupby("device")["stream_seed"].nunique().tolist() == [1, 1]
         assert devices["stream_seed"].nunique() == 2
 
-    def test_the_log_tells_what_happened(self, reference):
+    def test_the_log_lists_the_events_in_order(self, reference):
         events = [json.loads(line) for line in (reference / "log.jsonl").read_text().splitlines()]
         assert [event["event"] for event in events] == ["begins", "built"] + ["finished"] * len(CELLS)
         assert [event["cell"] for event in events[2:]] == CELLS
@@ -190,7 +190,7 @@ class TestResume:
         assert (outcome.done, outcome.kept, outcome.failed) == (2, len(SHARERS) - 2, ())
         assert differences(shared, again) == []
 
-    def test_what_a_kill_leaves_behind_does_no_harm(self, reference, again):
+    def test_leftovers_of_a_killed_run_do_not_disturb_its_resume(self, reference, again):
         (again / "tables" / "frames" / ".half.parquet.tmp").write_bytes(b"half a file")
         for file in list((again / "tables" / "runs").iterdir())[1:]:
             file.unlink()
@@ -240,7 +240,7 @@ class TestFailure:
         assert differences(reference, outcome.directory) == []
 
     @pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), RecursionError("too deep")])
-    def test_whatever_a_node_raises_is_its_cells_own(self, reference, tmp_path, monkeypatch, error):
+    def test_an_error_of_a_node_fails_its_cell_only(self, reference, tmp_path, monkeypatch, error):
         def raises(self: Any, *args: Any) -> None:
             raise error
 
@@ -303,7 +303,7 @@ class TestFailure:
         assert "no_custom" in output
         assert f"report  {tmp_path / 'out' / 'report.html'}" in output
 
-    def test_what_cannot_be_written_is_a_failed_cell_and_not_the_end(self, tmp_path, monkeypatch):
+    def test_a_failed_write_fails_its_cell_and_the_run_continues(self, tmp_path, monkeypatch):
         from driftlab.platform.results.tables import recorder
 
         write = recorder.write_table

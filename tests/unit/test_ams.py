@@ -208,7 +208,7 @@ class TestResync:
         assert np.array_equal(nodes["learner"]._vector, nodes["application"]._versions[-1].state.vector)
 
     @pytest.mark.slow
-    def test_the_device_goes_on_seeing_with_what_it_has(self):
+    def test_the_device_predicts_with_its_last_intact_weights(self):
         loop, _ = run(ams(interval_s=5.0), distill(), torn=(1, 2, 3), duration_s=30.0)
         versions = np.concatenate([chunk["version"] for chunk in loop.ledger.rows["frames"]])
         assert rows(loop, "runs")[0]["frames"] == 60
@@ -238,7 +238,7 @@ class TestServerTime:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of the capacity of one GPU
-    def test_its_time_adds_up_and_nothing_is_dropped(self, devices, six):
+    def test_its_busy_time_adds_up_and_no_sample_is_dropped(self, devices, six):
         loop = six if devices == 6 else run(ams(), distill(), devices=devices)[0]
         busy = self.busy_s(loop)
         assert all(start >= stop - 1e-9 for (_, stop), (start, _) in itertools.pairwise(busy))
@@ -261,11 +261,11 @@ class TestServerTime:
 
 class TestEnds:
     @pytest.mark.slow
-    def test_an_interval_longer_than_what_is_left_sends_nothing_more(self):
+    def test_an_interval_longer_than_the_rest_of_the_stream_ends_uploads(self):
         loop, _ = run(ams(interval_s=30.0), distill())
         assert [row["label_start_s"] for row in rows(loop, "updates")] == [30.0]
 
-    def test_a_horizon_that_forgets_everything_trains_on_nothing(self):
+    def test_a_horizon_that_drops_every_sample_trains_no_step(self):
         """The samples of a busy server may be older than the horizon when their turn comes."""
         loop, _ = run(ams(horizon_s=1.0), distill(), duration_s=15.0)
         (update,) = rows(loop, "updates")
@@ -287,14 +287,14 @@ class TestJustInTimeThresholds:
         return rows(loop, "updates"), list(np.diff(sent_s))
 
     @pytest.mark.slow
-    def test_a_threshold_of_nothing_never_trains_and_comes_back_ever_later(self):
+    def test_a_threshold_of_zero_never_trains_and_the_gap_doubles(self):
         updates, gaps_s = self.run(0.0)
         assert {row["reason"] for row in updates} == {"good enough"}
         assert {row["iterations"] for row in updates} == {0}
         assert gaps_s == pytest.approx([8 / 30, 16 / 30, 32 / 30, *[64 / 30] * 4])
 
     @pytest.mark.slow
-    def test_a_threshold_that_nothing_reaches_takes_every_step_and_the_shortest_gap(self):
+    def test_an_unreachable_threshold_takes_every_step_and_the_shortest_gap(self):
         updates, gaps_s = self.run(1.01)
         assert {row["iterations"] for row in updates} == {3}
         assert all(row["version"] for row in updates if row["arrive_s"] is not None)  # the last one is late

@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(outcome.directory)
 
 
-def test_the_device_runs_what_was_chosen(ran):
+def test_the_device_runs_the_chosen_network(ran):
     shares = ran.frame("shares")
     assert shares["variant"].tolist() == [int(at // PERIOD_S) % 2 for at in shares["time_s"]]
     latencies = ran.frame("frames").groupby("time_s")["latency_ms"].first()

@@ -67,7 +67,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("which", TOO_MUCH)
-def test_what_is_too_large_is_refused_at_once(which):
+def test_a_request_that_is_too_large_is_refused_at_once(which):
     begun_s = time.process_time()
     with pytest.raises(RequestError) as caught:
         parse({**documents.TINY, **TOO_MUCH[which]})
@@ -181,7 +181,7 @@ def test_sets_that_fit_no_memory_are_refused():
         open_set("signs/vs", size=512, counts=(10**6, 1, 1))
 
 
-def test_what_is_quoted_is_short():
+def test_a_quoted_value_is_short():
     assert quoted(10**5000) == f"a whole number of {(10**5000).bit_length()} bits"
     assert quoted({"a": [1, 2]}) == "{'a': [1, 2]}"
     for value in ("x" * 10**6, list(range(10**6)), np.zeros(10**6), [[[[[[[[1]]]]]]]] * 99, Member("a", "b" * 999)):

@@ -45,7 +45,7 @@ def cells(text, preset):
     )
 
 
-def test_the_page_holds_what_was_kept(calibrate):
+def test_the_page_holds_the_stored_rows(calibrate):
     text = calibrate.PAGE.read_text(encoding="utf-8")
     assert calibrate.written(calibrate.kept()) in text
     assert all(row.seeds[0] >= 1000 and len(row.seeds) >= 6 and row.fps >= 4 for row in calibrate.kept())
@@ -74,7 +74,7 @@ def test_a_measurement_made_again_takes_the_place_of_the_first(calibrate, dance,
     assert [(row.seeds, row.none) for row in found] == [([2000, 2001], [0.5, 0.6]), ([1000, 1001], [0.1, 0.2])]
 
 
-def test_writing_the_page_changes_only_what_was_measured(calibrate, dance, tmp_path):
+def test_writing_the_page_changes_the_measured_block_only(calibrate, dance, tmp_path):
     page, path = tmp_path / "page.md", tmp_path / "kept.json"
     page.write_text(f"# Before\n\n{calibrate.BEGIN}\nold\n{calibrate.END}\n\nAfter.\n", encoding="utf-8")
     calibrate.keep(dance, path)

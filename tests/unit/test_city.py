@@ -31,7 +31,7 @@ def strongest(name):
     return {name: CONDITIONS[name].high}
 
 
-def test_a_course_stays_drifts_or_switches():
+def test_a_severity_schedule_is_constant_drifts_or_switches():
     assert [SeveritySchedule(0.8).at(time_s) for time_s in (0.0, 1e5)] == [0.8, 0.8]
     drift = SeveritySchedule(0.8, "drift", 10.0)
     assert [drift.at(time_s) for time_s in (0.0, 5.0, 10.0, 15.0, 20.0)] == pytest.approx([0, 0.4, 0.8, 0.4, 0])
@@ -49,7 +49,7 @@ def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
 
 
 @pytest.mark.slow
-def test_colour_tells_much_of_the_class():
+def test_the_nearest_class_colour_often_gives_the_class():
     """The nearest class colour of other cities names most classes of photographs, few of drawings."""
     kinds = len(CLASSES)
     seen = np.full((24, kinds, 3), np.nan)
@@ -90,7 +90,7 @@ def test_colours_stray_with_variety():
 
 
 @pytest.mark.parametrize("name", ["walking_ny", "street_comedian"])
-def test_everybody_wears_a_coat_of_their_own(name):
+def test_each_person_wears_a_different_coat(name):
     for seed in range(3):
         scene = city(name, seed, passers=2.0)._draw_scene(0)
         people = [figure for figure in scene.figures if figure.thing.kind == PERSON]
@@ -173,7 +173,7 @@ def test_presets_have_settings_of_their_own_and_any_city_takes_them():
     assert defaults == {name: settings["variety"] for name, settings in SETTINGS.items()}
 
 
-def test_no_setting_of_a_preset_reaches_the_lessons():
+def test_pretraining_streams_override_every_setting_of_a_preset():
     assert {name for settings in SETTINGS.values() for name in settings} <= set(LESSONS)
 
 
@@ -195,7 +195,7 @@ def test_textures_repeat_and_walls_have_windows():
     assert np.abs(clouds[:, 0] - clouds[:, -1]).mean() < 2 * np.abs(np.diff(clouds, axis=1)).mean()
 
 
-def test_photographs_change_textures_and_need_scikit_image(monkeypatch):
+def test_photographs_change_textures_and_require_scikit_image(monkeypatch):
     pytest.importorskip("skimage")
     drawn, shot = (city(photos=share, noise=0.0).at([2.0]) for share in (0.0, 1.0))
     assert np.array_equal(drawn.labels, shot.labels) and not np.array_equal(drawn.images, shot.images)

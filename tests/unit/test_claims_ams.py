@@ -61,7 +61,7 @@ class TestSchemes:
         rows[4] |= {"score": None}
         assert isinstance(ask("AMS-3", Made(runs=rows)), Untestable)  # one seed is left
 
-    def test_bandwidth_is_told_beside_the_uplink_and_per_parameter(self):
+    def test_bandwidth_comes_with_the_uplink_and_the_rate_per_parameter(self):
         rows = [run_row("ams", seed, downlink_kbps=2.0 + WOBBLE[seed], uplink_kbps=3.0) for seed in SEEDS]
         found = measured(ask("AMS-7", Made(runs=rows)))
         assert found.value == pytest.approx(2.0)
@@ -229,7 +229,7 @@ class TestTraffic:
 
 class TestHouse:
     @pytest.mark.slow
-    def test_empty_tables_answer_nothing_and_say_what_to_run(self):
+    def test_empty_tables_are_untestable_and_the_note_names_the_experiment(self):
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):
             assert verdict.word == "not testable here", verdict.claim.id

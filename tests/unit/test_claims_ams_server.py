@@ -80,7 +80,7 @@ class TestServer:
         assert "7 devices were served, and no more were tried" in found.reason
         assert word("SHARE-1", self.fleets({"ams": 5, "ams-patient": 5}, most=7)) == "not reproduced"
 
-    def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
+    def test_sharing_is_untestable_where_the_intervals_never_adapted(self):
         assert word("AMS-14", self.fleets({"ams": 5, "ams-steady": 5})) == "not testable here"
 
     def test_of_fleets_that_never_wait_the_largest_is_compared_with(self):
@@ -111,7 +111,7 @@ class TestServer:
                 runs += [run_row(name, seed, score=best - lost * (1 + WOBBLE[seed]), student=student) for seed in SEEDS]
         return Made({"systems": parts}, runs=runs)
 
-    def test_what_longer_intervals_cost_is_compared_between_horizons(self):
+    def test_the_cost_of_longer_intervals_is_compared_between_horizons(self):
         assert measured(ask("AMS-15", self.horizons(0.1))).value == pytest.approx(0.08)
         assert word("AMS-15", self.horizons(0.1)) == "reproduced"
         assert word("AMS-15", self.horizons(0.01)) == "not reproduced"

@@ -37,7 +37,7 @@ def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: fl
         ({"stream_s": 10, "updates": {"ams": 5}}, taught(5), taught(1), [5, 1]),
     ],
 )
-def test_a_run_that_offers_less_is_told_what_it_lacks(assumes, enough, too_little, says):
+def test_a_run_that_offers_less_gets_a_note_with_the_missing_part(assumes, enough, too_little, says):
     assert missing(enough, assumes) == ""
     assert numbers_in(missing(too_little, assumes)) == says
 
@@ -46,7 +46,7 @@ def test_members_that_the_run_does_not_have_are_not_asked_for():
     assert missing(taught(0), {"updates": {"just_in_time": 5}}) == ""
 
 
-def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
+def test_a_claim_is_not_judged_by_a_run_without_its_requirements(monkeypatch):
     claim = Claim("X-1", "here", "s", "it holds", 1.0, "s", "ge", assumes={"stream_s": 150})
     monkeypatch.setattr(Claim, "_measure", lambda claim, tables: Measured(2.0, 1.5, 2.5, 3))
     monkeypatch.setattr(base, "every_claim", lambda: {"X-1": claim})
@@ -59,7 +59,7 @@ def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
     assert words == {149.0: "not testable here", 150.0: "reproduced"}
 
 
-def test_an_interval_ends_at_what_is_possible(monkeypatch):
+def test_an_interval_is_cut_at_the_possible_values(monkeypatch):
     claim = Claim("X-1", "here", "s", "it takes little", 3.0, "s", "le", least=0.0)
     monkeypatch.setattr(Claim, "_measure", lambda claim, tables: Measured(1.0, -0.5, 2.5, 3))
     found = claim.ask(taught(1))
@@ -72,7 +72,7 @@ def test_an_interval_ends_at_what_is_possible(monkeypatch):
     [("exact", "quantitative"), ("abs<=1", "quantitative"), ("sign", "direction"), ("le", "direction"),
      ("info", "information")],
 )  # fmt: skip
-def test_the_rule_decides_what_a_verdict_can_tell(rule, strength):
+def test_the_rule_determines_the_strength_of_a_verdict(rule, strength):
     claim = Claim("X-1", "here", "s", "it holds", 1.0, "s", rule)
     assert claim.strength == strength
     assert replace(claim, by_construction=True).strength == "by construction"
@@ -80,7 +80,7 @@ def test_the_rule_decides_what_a_verdict_can_tell(rule, strength):
 
 
 @pytest.mark.slow
-def test_every_claim_assumes_what_a_run_can_be_asked_for():
+def test_every_claim_has_requirements_that_a_long_run_meets():
     tables = taught(100, duration_s=10_000.0)
     for claim in every_claim().values():
         assert missing(tables, claim.assumes) == "", claim.id

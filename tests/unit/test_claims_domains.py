@@ -33,7 +33,7 @@ def test_a_stretch_is_judged_before_and_after_its_frames_to_adapt_on():
 
 
 @pytest.mark.slow
-def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns():
+def test_forgetting_is_the_loss_from_the_best_score_of_a_recurring_domain():
     found = domains.forgetting(PHASES)
     own = found[(found["system"] == "elasticdnn") & (found["seed"] == 0)]
     assert own["round"].tolist() == [1] and own["lost"].tolist() == pytest.approx([0.67 - 0.705])
@@ -66,7 +66,7 @@ def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns
         ("E-26", 4.0),
     ],
 )
-def test_what_the_paper_claims_is_measured(claim, value):
+def test_a_claim_of_the_paper_is_measured(claim, value):
     assert measured(ask(claim, PHASES)).value == pytest.approx(value)
 
 
@@ -90,7 +90,7 @@ def test_verdicts_follow_the_measures():
 
 
 class TestTime:
-    def test_jobs_are_what_was_learned_from(self):
+    def test_jobs_are_the_batches_that_were_trained_on(self):
         jobs = timing.jobs_of(STREAMS)["sar", "again", 0]
         assert len(jobs.accuracy) == 20 and jobs.plain_s == pytest.approx(0.1)
         assert jobs.work_s.tolist() == pytest.approx([0.6] * 20)

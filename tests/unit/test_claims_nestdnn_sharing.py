@@ -53,7 +53,7 @@ def test_a_frontier_is_met_at_its_knee_or_where_it_equals_the_status_quo(name: s
 
 
 @pytest.mark.parametrize("name", FRONTIER)
-def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
+def test_a_frontier_below_the_status_quo_is_not_reproduced(name: str):
     below = {"": (0.6, 200.0, 1.0), "middle": (0.48, 100 / 0.9, 1.0), "end": (0.0, 100 / 1.1, 1.0)}
     order = [["good", "ours", "fast"], ["max-0.01", "max-0.1", "max-1.0"]]
     looks = {system: look for systems in order for system, look in zip(systems, below.values(), strict=True)}
@@ -61,7 +61,7 @@ def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
 
 
 @pytest.mark.slow
-def test_one_objective_says_nothing_of_the_other():
+def test_one_objective_gives_no_verdict_on_the_other():
     rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
     for name in FRONTIER:
         assert isinstance(CLAIMS[name].ask(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
@@ -93,7 +93,7 @@ def test_a_goal_counts_with_all_of_its_traces_or_not_at_all(seeds: tuple[int, ..
     assert refused.reason == told
 
 
-def test_who_waits_has_no_frames_and_no_accuracy():
+def test_a_waiting_application_has_no_frames_and_no_accuracy():
     later: dict[str, dict[str, Any]] = {"ours": WAITS, "base": {"energy_j": 3.0}}
     rows = [row | (later.get(row["cell"].partition("/")[0], {}) if row["time_s"] else {}) for row in along(LOOKS)]
     (found,) = sharing.frontier(shared(rows), "total").query("system == 'ours' and seed == 0").to_dict("records")
@@ -113,7 +113,7 @@ def test_of_several_crossings_the_lowest_counts(gains: list[float], lowest: floa
 # --- the optimum, and time
 
 
-def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_what_is_in_use():
+def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_running_networks():
     rows = []
     for seed in SEEDS:
         rows += [share("ours", seed, 0.0, latency_ms=150.0), share("best", seed, 0.0, accuracy=0.52, latency_ms=50.0)]
@@ -123,7 +123,7 @@ def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_what_is_in_use()
     assert found.note == "ours 3; not counted: literal-0.1 50, lookahead-anew 50"
 
 
-def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal():
+def test_the_highest_cost_of_a_window_is_that_of_the_application_farthest_from_its_goal():
     rows = [
         share("ours", 0, 0.0, app="a", accuracy=0.95, latency_ms=50.0),
         share("ours", 0, 0.0, app="b", accuracy=0.5, latency_ms=50.0),
@@ -138,7 +138,7 @@ def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal()
     assert found["max"].tolist() == pytest.approx([0.16])
 
 
-def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
+def test_costs_use_predicted_accuracies_and_gains_use_measured_ones():
     known = {"ours": 0.9, "base": 0.4}
     rows = [share(name, 0, 0.0, latency_ms=50.0) | {"val_accuracy": each} for name, each in known.items()]
     found = sharing.costs(shared(rows), {"ours": 0.1, "base": 0.1})
@@ -213,7 +213,7 @@ def visits(system: str, device: str, counts: list[int]) -> list[dict[str, Any]]:
     return [share(system, 0, float(k), device=device, app=app) for k, n in enumerate(counts) for app in "abcdef"[:n]]
 
 
-def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
+def test_arrivals_and_departures_are_counted_once_per_trace(monkeypatch):
     monkeypatch.setattr(sharing, "ENOUGH", 46)
     counts = [6, 5, 4, 3, 2, 6, 5, 4, 6, 5]
     tables = shared([*visits("ours", "d", counts), *visits("fast", "d", [2, 6]), *visits("ours", "e", [6] * 9)])
@@ -226,7 +226,7 @@ def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
 
 
 @pytest.mark.parametrize("number", ["N-9", "N-10"])
-def test_a_short_run_does_not_say_how_often_who_is_there(number):
+def test_a_short_run_gives_no_verdict_on_numbers_of_applications(number):
     refused = CLAIMS[number].ask(shared(visits("ours", "d", [6, 5, 4])))
     assert isinstance(refused, Untestable)
     assert numbers_in(refused.reason)[:2] == [15, 100_000]

@@ -37,7 +37,7 @@ def test_pages_agree_with_the_ledger():
         assert written(text, evidence) == text, f"{page.name}: python -m driftlab.platform.results.claims.pages docs"
 
 
-def test_every_claim_stands_on_a_page_and_asks_an_experiment_that_is_there():
+def test_every_claim_is_on_a_page_and_names_an_existing_experiment():
     places = [place for page in DOCS.rglob("*.md") for place in PLACE.findall(page.read_text(encoding="utf-8"))]
     claims = every_claim()
     known = set(claims) | {name.partition("-")[0] for name in claims}
@@ -75,7 +75,7 @@ def test_every_recorded_run_stands_on_a_page():
         assert f"`driftlab run {experiment}" + (f" --set size={size}`" if size in sizes else "") in text
 
 
-def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
+def test_the_experiment_of_a_claim_gives_the_row_on_its_page():
     evidence = held(line("ONCE-1", 0.1, "a"), line("ONCE-1", 0.2), line("ONCE-2", 0.3))
     head, table = written(PAGE, evidence).split("|---|---|---|---|---|---|---|\n")
     assert head.startswith("before\n<!-- claims ONCE -->\n| claim |")

@@ -49,7 +49,7 @@ class Sample:
         ("shares", ["half"]),
     ],
 )
-def test_what_does_not_fit(key, value):
+def test_a_value_that_does_not_fit_is_refused(key, value):
     (fault,) = parameter_faults(Sample, {key: value})
     assert f"'{key}' is {value!r}, expected " in fault
 
@@ -66,7 +66,7 @@ def test_all_faults_at_once():
     assert "one of 'fast', 'slow'" in faults[2]
 
 
-def test_a_member_says_what_it_cannot_be():
+def test_a_value_below_its_range_is_refused():
     assert parameter_faults(Sample, {"count": -1}) == ["'count' is -1, must be above 0"]
 
 
@@ -110,14 +110,14 @@ def test_parameters_are_names_types_and_defaults():
     assert list(parameters(Sample)) == ["rate", "count", "flag", "name", "mode", "limit_s", "cap", "shares"]
 
 
-def test_a_member_is_shown_with_what_differs():
+def test_a_member_is_printed_with_its_changed_parameters():
     assert str(Member("streaming", "one_time")) == "one_time"
     assert str(Member("streaming", "one_time", (("sample_s", 30), ("codec", "png")))) == (
         "one_time(codec=png, sample_s=30)"
     )
 
 
-def test_a_member_is_the_same_in_whatever_order_its_parameters_are_written():
+def test_a_member_is_the_same_in_any_order_of_its_parameters():
     params = (("sample_s", 30), ("codec", "png"))
     assert Member("streaming", "one_time", params) == Member("streaming", "one_time", params[::-1])
 

@@ -92,7 +92,7 @@ def test_a_phase_at_fraction_1_is_torch_adam_on_the_model(phases):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_only_what_was_chosen_changes_while_the_moments_follow_everything(strategy):
+def test_only_chosen_weights_change_while_moments_cover_all(strategy):
     model = build("half", 4, seed=0)
     member = Distill(fraction=0.05, strategy=strategy, iterations=3)
     state, size = member.prepare(model), vector.layout_of(model).size
@@ -109,7 +109,7 @@ def test_only_what_was_chosen_changes_while_the_moments_follow_everything(strate
         state = done.state
 
 
-def test_the_update_is_what_full_adam_would_have_done():
+def test_the_update_equals_that_of_full_adam():
     torch.manual_seed(0)
     free, held = torch.zeros(500), torch.zeros(500)
     mask = masks.uniform(500, 25, np.random.default_rng(0))
@@ -231,13 +231,13 @@ class TestRestart:
             state = done.state
         return start, found
 
-    def test_only_what_the_phase_itself_chose_differs_from_the_start(self):
+    def test_only_the_weights_of_the_phase_differ_from_the_start(self):
         start, found = self.phases(restart_each_phase=True)
         for done, after in found:
             assert np.array_equal(after[~done.state.trained], start[~done.state.trained])
         assert np.any(self.phases()[1][1][1][~found[1][0].state.trained] != start[~found[1][0].state.trained])
 
-    def test_what_was_undone_is_sent_along(self):
+    def test_restored_weights_are_sent_with_the_update(self):
         """A device that takes every update has the learner's weights."""
         held, found = self.phases(restart_each_phase=True)
         sizes = []
@@ -247,7 +247,7 @@ class TestRestart:
             sizes.append(int(done.changed.sum()))
         assert sizes[0] < sizes[1] <= 2 * sizes[0]
 
-    def test_a_phase_that_learns_nothing_undoes_nothing(self):
+    def test_a_phase_without_training_restores_no_weight(self):
         model, member = build("half", 4, seed=0), Distill(iterations=3, restart_each_phase=True)
         done = member.adapt(model, member.prepare(model), batch(), Phase())
         before, blind = vector.read(model), batch(1)

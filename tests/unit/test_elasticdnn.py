@@ -84,7 +84,7 @@ class TestChoice:
             assert filters.select_filters({"a": SCORES}, how, 0.2, rng)["a"].tolist() == rows
         assert len(filters.select_filters({"a": SCORES}, "random", 0.2, rng)["a"]) == 2
 
-    def test_a_loss_without_gradient_asks_for_nothing(self):
+    def test_a_loss_without_gradient_selects_no_filter(self):
         assert filters.select_filters({"a": np.zeros(4)}, "all", 1.0, np.random.default_rng(0)) == {}
 
 
@@ -187,7 +187,7 @@ class TestPhases:
         assert "got worse" in done.skipped or "collapsed" in done.skipped
 
     @pytest.mark.slow
-    def test_what_is_charged_is_what_the_operators_compute(self):
+    def test_charged_operations_equal_computed_ones(self):
         """The first layer's gradient of the images is charged in each backward pass and never computed."""
         cost, machine, found = count_cost(classifier(), 16, 24), Hardware("counting", 1.0, 1e18, 0.0, 1, 0.0, 0.0), []
         for how, share in (("topfrac", 0.2), ("all", 1.0)):

@@ -58,7 +58,7 @@ class TestCsv:
             assert not rows or list(rows[0]) == TABLES[name].names
 
     @pytest.mark.slow
-    def test_numbers_are_those_of_the_tables_and_what_is_missing_is_empty(self, folder, tmp_path):
+    def test_numbers_are_those_of_the_tables_and_missing_ones_are_empty(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = {row["cell"]: row for row in read(tmp_path / "runs.csv")}
         for row in open_run(folder).table("runs").to_pylist():
@@ -66,7 +66,7 @@ class TestCsv:
             assert written == "" if row["score"] is None else float(written) == row["score"]
 
     @pytest.mark.slow
-    def test_scores_name_what_they_belong_to(self, folder, tmp_path):
+    def test_scores_name_their_system_workload_and_seed(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = read(tmp_path / "scores.csv")
         frames = open_run(folder).table("frames")

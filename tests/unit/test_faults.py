@@ -91,7 +91,7 @@ def sound():
 
 
 @pytest.mark.slow
-def test_where_nothing_is_damaged_nothing_is_refused(sound):
+def test_sound_messages_are_not_refused(sound):
     assert all(row["refused"] is None for row in rows(sound, "transfers"))
     assert all(row["accepted"] for row in rows(sound, "updates"))
     assert "resync" not in {row["kind"] for row in rows(sound, "transfers")}
@@ -125,7 +125,7 @@ class TestADamagedLink:
         sent = [row for row in rows(torn[0], "transfers") if row["kind"] == "samples"]
         assert sum(row["uploads"] for row in rows(torn[0], "updates")) == sum(not row["refused"] for row in sent)
 
-    def test_what_is_torn_costs_its_bytes_all_the_same(self, torn):
+    def test_torn_messages_count_their_bytes(self, torn):
         up = [row["wire_bytes"] for row in rows(torn[0], "transfers") if row["direction"] == "up"]
         assert rows(torn[0], "runs")[0]["uplink_bytes"] == sum(up)
 
@@ -203,7 +203,7 @@ class TestLabels:
         return run(*members, label=hand)[0]
 
     @pytest.mark.slow
-    def test_labels_that_nobody_knows_train_nothing(self):
+    def test_unknown_labels_train_no_step(self):
         loop = self.relabelled(lambda labels: np.full_like(labels, IGNORE))
         assert {row["reason"] for row in rows(loop, "updates")} == {
             "no sample within the horizon has a label that counts"
@@ -273,7 +273,7 @@ def test_a_buffer_that_the_horizon_has_emptied_brings_the_plan_alone():
 
 
 @pytest.mark.slow
-def test_frames_larger_than_the_link_arrive_late_or_never_and_nothing_waits_for_them():
+def test_frames_larger_than_the_link_arrive_late_or_never_without_blocking():
     """A buffer of pictures takes longer than the next one takes to fill."""
     streaming = Member("streaming", "ams", (("codec", "png"), ("interval_s", 5.0), ("control", "fixed")))
     loop, _ = run(streaming, link=replace(LINK, up_kbps=10))

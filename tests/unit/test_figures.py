@@ -118,7 +118,7 @@ def test_every_file_is_in_the_table():
 
 @pytest.mark.slow
 @each_experiment
-def test_a_run_shows_what_its_experiment_varies(name):
+def test_a_run_shows_the_figures_of_its_experiment(name):
     look = view(made(name))
     shown = {figure.name: shown for figure in FIGURES if (shown := figure.show(look)) is not None}
     if name in SHOWN:
@@ -131,7 +131,7 @@ def test_a_run_shows_what_its_experiment_varies(name):
 
 
 @pytest.mark.slow
-def test_a_run_without_cells_shows_nothing():
+def test_a_run_without_cells_shows_no_figure():
     assert [figure.name for figure in FIGURES if figure.show(view(Made({}))) is not None] == []
 
 
@@ -288,6 +288,6 @@ def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
 
 
 @pytest.mark.parametrize(("old", "new"), [("learners", "compute_shares"), ("streets", "per_workload")])
-def test_an_old_name_of_a_figure_is_answered_with_the_new_one(old, new):
+def test_an_old_name_of_a_figure_is_refused_with_the_new_one(old, new):
     with pytest.raises(RequestError, match=f"Unknown figure '{old}'. It is now '{new}'"):
         notebook.show(view(Made({})), old)

@@ -27,7 +27,7 @@ def made():
     return tables
 
 
-def test_the_share_that_learns_stands_on_the_one_that_answers():
+def test_training_shares_are_stacked_on_inference_shares():
     shown = show(compute_shares, made())
     assert [panel.title for panel in shown.panels] == ["status_quo", "total-0.1", "accuracy over a window"]
     bars = [
@@ -58,7 +58,7 @@ def test_bars_and_lines_have_legends_of_their_own():
     assert list(window.legend) == ["status_quo", "total-0.1"]
 
 
-def test_decisions_are_told_in_milliseconds():
+def test_decision_times_are_in_milliseconds():
     (grid,) = show(compute_shares, made()).grids
     assert texts(grid) == {"status_quo": ["2.00", "2.00"], "total-0.1": ["2.00", "2.00"]}
 

@@ -61,5 +61,5 @@ def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
     assert isinstance(ask_of(made, "difference", relation, "ams", "full", setting="variety"), Untestable)
 
 
-def test_nothing_is_drawn_where_no_parameter_has_three_values():
+def test_fewer_than_three_values_of_each_parameter_draw_no_figure():
     assert hidden(parameter_sweep, swept_run({name: PARAMS[name] for name in ("v-1", "v-2", "m-1")}))

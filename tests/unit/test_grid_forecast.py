@@ -41,7 +41,7 @@ def passes(system: System) -> list[tuple[float, float]]:
     return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in course(system).learning]
 
 
-def test_large_pictures_take_longer_to_answer():
+def test_large_images_take_longer_to_predict():
     large = dataclasses.replace(STREAM, height=64, width=96)
     (found,) = ComputeEstimates(10.0).of(SYSTEMS["no_custom"], [large], run_networks=True)
     assert found.until(60.0) == pytest.approx(120 * frame_seconds(1, 4 * PIXELS))
@@ -78,7 +78,7 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
     assert passes(SYSTEMS["ams"]) == []
 
 
-def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
+def test_a_meter_reports_all_work_at_its_time():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
     told = []
     meter = Meter(

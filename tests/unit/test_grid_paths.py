@@ -74,7 +74,7 @@ class TestOutputFolders:
         assert "choose another --out" in refusal(make, tmp_path / "file")
 
     @pytest.mark.parametrize("place", ["file/run", "/proc/run", "/dev/null/run"])
-    def test_where_nothing_can_be_written(self, tmp_path, place):
+    def test_an_output_folder_that_cannot_be_written(self, tmp_path, place):
         (tmp_path / "file").touch()
         said = refusal(make, tmp_path / place)
         assert said.startswith(f"Cannot write to output folder '{tmp_path / place}': ")
@@ -115,7 +115,7 @@ class TestLock:
             pass
         assert len(times) == 3
 
-    def test_what_a_link_in_its_place_names_is_not_touched(self, tmp_path):
+    def test_the_target_of_a_link_is_not_touched(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
         (tmp_path / ".lock").symlink_to("thesis.tex")
         with pytest.raises(OSError, match="symbolic links"), paths.locked(tmp_path):
@@ -124,7 +124,7 @@ class TestLock:
 
 
 class TestTwoRunsIntoOneFolder:
-    def test_the_second_is_refused_at_every_moment_and_changes_nothing(self, tmp_path, monkeypatch):
+    def test_the_second_run_is_refused_at_every_moment_and_writes_no_file(self, tmp_path, monkeypatch):
         out, write, moments = tmp_path / "a" / "run", paths.write_atomically, []
 
         def second() -> None:

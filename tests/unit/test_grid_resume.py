@@ -92,7 +92,7 @@ def test_the_report_of_an_edited_spec_warns(run):
     "changes",
     [{"summary": "other"}, {"clock": "wall"}, {"compute": {"torch_device": "cpu", "gpus_per_actor": 0.5}}],
 )
-def test_what_changes_no_row_may_be_edited(run, changes):
+def test_settings_that_change_no_row_may_be_edited(run, changes):
     edit(run, **changes)
     assert planned(run) == ([], {})
 
@@ -189,7 +189,7 @@ def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypat
 
 
 @pytest.mark.slow
-def test_reasons_are_logged_and_told(run):
+def test_reasons_are_logged_and_reported(run):
     damage_by("cut", run)
     told = []
 
@@ -205,7 +205,7 @@ def test_reasons_are_logged_and_told(run):
     assert planned(run) == ([], {})
 
 
-def test_a_members_file_is_part_of_what_computed_the_rows(tmp_path):
+def test_a_member_file_is_part_of_the_origin_of_its_rows(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from driftlab.platform.streaming.local import Local\nclass Mine(Local):\n    pass\n")
     document = {**DOCUMENT, "systems": [{"name": "mine", "streaming": f"{file}:Mine"}]}

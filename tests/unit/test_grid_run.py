@@ -54,7 +54,7 @@ def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
         "fleets.0.devices.0.link={name: wire, up_kbps: .inf, down_kbps: 1}",
     ],
 )
-def test_what_was_overridden_is_read_back(tmp_path, override):
+def test_overrides_are_read_back(tmp_path, override):
     """A null that was left out came back as the default."""
     experiment = parse(DOCUMENT, [override])
     assert lab.open_run(prepare(experiment, tmp_path))[0] == experiment
@@ -75,7 +75,7 @@ def test_a_run_that_a_module_started_is_repeated_by_the_program_itself(monkeypat
 
 
 @pytest.mark.slow
-def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
+def test_the_backend_is_closed_after_any_error(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(InlineBackend, "close", lambda self: closed.append(self))
 
@@ -118,7 +118,7 @@ def test_a_run_that_is_refused_leaves_no_folder_that_it_made(tmp_path, monkeypat
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == left
 
 
-def test_a_refused_run_leaves_what_others_have_put_beside_it(tmp_path):
+def test_a_refused_run_leaves_other_runs_in_the_folder(tmp_path):
     def refused() -> InlineBackend:
         (tmp_path / "runs" / "another").mkdir()
         raise RequestError("no cluster answers")

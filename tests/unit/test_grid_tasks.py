@@ -83,7 +83,7 @@ def test_accuracy_is_the_share_of_frames_that_are_right(made):
 
 
 @pytest.mark.slow
-def test_systems_do_what_they_do(made):
+def test_systems_update_track_and_score(made):
     """Updates arrive and change predictions; the φ-score is the task's; labels are tracked."""
     _, found = made
     runs = found.frame("runs").set_index("system")

@@ -60,7 +60,7 @@ def test_shares_form_a_series_and_cost_rises_with_its_ratio(untrained):
 
 
 @pytest.mark.slow
-def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
+def test_a_frame_is_predicted_by_the_first_confident_exit():
     member = EarlyExit(exits=3, stage_epochs=1)
     family = member.build(model(), factory.problem())
     network = member.select(family, Budget(variant=2))

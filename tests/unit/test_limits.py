@@ -138,7 +138,7 @@ def test_a_family_that_is_never_built_fails_the_run(document, tmp_path, monkeypa
         run(document(family, name, verb), out=tmp_path / "run")
 
 
-def test_a_limit_costs_microseconds_and_changes_nothing_else():
+def test_a_limit_costs_microseconds_and_keeps_all_results():
     member = Member("streaming", "ams", (("interval_s", 5.0),))
     plain, watched = member.make(), limited(member, 600.0)
     assert (watched.interval_s, watched.returns, watched.uses_statistics) == (5.0, plain.returns, plain.uses_statistics)

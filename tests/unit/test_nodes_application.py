@@ -107,7 +107,7 @@ class TestVersions:
     @pytest.mark.parametrize(
         "spoil", [lambda data: data[:-9], lambda data: b"", lambda data: data[:50] + b"!" + data[51:]]
     )
-    def test_a_torn_update_is_refused_and_changes_nothing(self, spoil):
+    def test_a_torn_update_is_refused_and_keeps_the_state(self, spoil):
         node = application()
         before = node.finish().facts.digest
         applied = node.apply(spoil(whole(1, seed=1)[0]), 1.0).facts
@@ -186,7 +186,7 @@ class TestBusy:
 
 class TestScores:
     @pytest.mark.slow
-    def test_they_are_those_of_the_last_ten_seconds_whatever_the_windows(self):
+    def test_scores_cover_the_last_ten_seconds_for_any_windows(self):
         edges = (0.0, 1.0, 4.0, 4.5, 11.0, 13.0, 24.0)
         seen = [frames(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
         node = application(snapshots=tuple(np.arange(0, 96) / FPS))
@@ -204,7 +204,7 @@ class TestScores:
         assert accuracy == pytest.approx((predicted == truth).mean(axis=(1, 2)))
         assert sum(reply.facts.counts for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
 
-    def test_a_frame_whose_truth_is_unknown_counts_for_nothing(self):
+    def test_a_frame_without_known_truth_is_not_scored(self):
         """One of them made the score of a whole run NaN."""
         seen = frames(0, 2)
         seen.labels[3] = IGNORE
@@ -213,7 +213,7 @@ class TestScores:
         assert reply.facts.frame_score_sum == pytest.approx(np.nansum(column(reply, "score_frame")))
         assert np.isfinite(reply.facts.window_score_sum)
 
-    def test_without_truth_nothing_is_scored(self):
+    def test_without_truth_no_frame_is_scored(self):
         reply = watch(application(), replace(frames(0, 2), labels=None))
         assert (reply.facts.scored, reply.facts.counts) == (0, None)
         assert reply.rows["frames"][0]["score_window"] is None

@@ -30,11 +30,11 @@ class TestCounting:
         found = counted([*batches(30, 0.0, seed), *batches(10, 2.0, seed + 10)])
         assert set(found[:30]) == {0} and found[33:] == [1] * 7
 
-    def test_the_way_back_is_a_new_domain(self):
+    def test_a_return_to_the_first_domain_counts_as_a_new_domain(self):
         found = counted([*batches(20, 0.0), *batches(20, 2.0, 1), *batches(20, 0.0, 2)])
         assert (found[19], found[39], found[59]) == (0, 1, 2)
 
-    def test_entropy_alone_tells_too(self):
+    def test_entropy_without_distance_detects_a_domain(self):
         entropies = [0.2] * 20 + [0.8] * 5
         assert counted(batches(25, 0.0), entropies)[18:] == [0, 0, 0, 1, 1, 1, 1]
 
@@ -47,7 +47,7 @@ class TestCounting:
         assert set(counted(batches(len(entropies), 0.0), entropies)) == {0}
         assert counted(batches(22, 0.0), [0.2] * 20 + [0.5] * 2)[-2:] == [0, 1]  # two that do are
 
-    def test_nothing_is_decided_before_enough_is_usual(self):
+    def test_no_domain_is_detected_before_the_reference_is_complete(self):
         early = observing.REFERENCE + observing.LEAST - 1
         assert set(counted([*batches(early, 0.0), *batches(3, 5.0, 1)])[:early]) == {0}
 
@@ -59,7 +59,7 @@ def seen_by(adaptation: Any = FROZEN, **params: Any) -> dict[str, list[Any]]:
 
 class TestPaying:
     @pytest.mark.parametrize("name", ["frozen", "tent"])
-    def test_each_answered_frame_pays_one_pass_more(self, name):
+    def test_each_predicted_frame_is_charged_one_more_pass(self, name):
         adaptation = (
             member(name, stream_batch=4, predict_on="frame", training_runs="concurrent") if name == "tent" else FROZEN
         )
@@ -97,7 +97,7 @@ class TestConsequences:
         assert len(ends[0]["adaptations.version"]) == 4
         assert len(ends[1]["adaptations.version"]) == 3  # frames 12 to 15 were pooled for a domain that had ended
 
-    def test_what_it_notices_tells_the_detected_domain(self, turns):
+    def test_its_statistics_have_the_detected_domain(self, turns):
         node, frames = real(FROZEN, answer_s=0.05, uses_statistics=True, detects=True), stream(12.0)
         notes = []
         for start in (0.0, 4.0, 8.0):

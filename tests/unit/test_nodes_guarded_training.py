@@ -91,7 +91,7 @@ class TestTimeLimit:
         assert 0 < inside < 150
 
     @pytest.mark.slow
-    def test_an_interruption_while_another_block_begins_or_ends_locks_nothing(self):
+    def test_an_interruption_at_the_edge_of_another_block_leaves_no_lock(self):
         def nested() -> int:
             hits = 0
             for _ in range(400):
@@ -110,7 +110,7 @@ class TestTimeLimit:
         thread.join(20)
         assert found == [400]
 
-    def test_what_the_block_raises_is_raised(self):
+    def test_exceptions_of_the_block_are_raised(self):
         with pytest.raises(KeyError), time_limit(10):
             raise KeyError
 
@@ -158,7 +158,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("wrong", REASONS)
-def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
+def test_a_failing_member_leaves_a_reason_and_the_network_unchanged(wrong):
     model = build("half", CLASSES, seed=1)
     before = state.read(model)
     batch = Batch(stream(2.0).images, None, np.random.default_rng(0))
@@ -170,14 +170,14 @@ def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
     assert state.changed_buffers(before.buffers, after.buffers) == ()
 
 
-def test_what_skips_tells_its_own_reason():
+def test_a_skipping_member_keeps_its_reason():
     """It needs no work: there was none."""
     batch = Batch(stream(2.0).images, None, np.random.default_rng(0))
     done = adapt_guarded(Faulty(wrong="skipped"), build("half", CLASSES, seed=1), None, batch, Phase(), 10)
     assert done.skipped == "nothing to do"
 
 
-def test_what_did_not_end_once_is_not_tried_again(monkeypatch):
+def test_a_member_over_the_time_limit_is_not_called_again(monkeypatch):
     tried = []
 
     def adapt(member: Any, model: Any, memory: Any, batch: Batch, phase: Phase) -> None:

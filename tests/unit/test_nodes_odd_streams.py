@@ -38,7 +38,7 @@ class TestDigest:
     def node(self) -> AppNode:
         return real(member("tent", stream_batch=3))
 
-    def test_doing_nothing_does_not(self):
+    def test_zero_steps_keep_the_digest(self):
         node, digests = application(steps(steps=0)), []
         digests.append(self.digest(node))
         watched(node, stream(10.0), (0.0, 10.0))
@@ -46,7 +46,7 @@ class TestDigest:
         assert self.digest(pickle.loads(pickle.dumps(node))) == digests[0]
 
     @pytest.mark.parametrize("name", ["tent", "adabn", "onda", "shot"])
-    def test_a_reset_at_a_told_boundary_returns_to_the_source(self, name):
+    def test_a_reset_at_a_ground_truth_boundary_restores_the_source(self, name):
         """To the bit: at 8 s another scene begins, and no batch of it is full by 8.6 s."""
         node = real(member(name, stream_batch=3, episodic=True), domain_oracle=True, network=NETWORKS.get(name, "half"))
         source, digest = state.read(node._model), self.digest(node)
@@ -61,7 +61,7 @@ class TestDigest:
 
 
 class TestSwitch:
-    def test_a_lesson_is_broken_off_and_what_it_drew_is_paid(self):
+    def test_an_interrupted_batch_is_charged_its_energy(self):
         """Of a batch of 1.5 s that starts at 1.75 s, half a processor has done 1/8 s of work by 2 s."""
         node = application(steps(training_runs="concurrent"), macs_per_s=16e6)
         node._costs[0, node._layout.size] = node._cost  # the other network costs as much
@@ -131,7 +131,7 @@ class TestOddCases:
         assert found["facts"][1].scored == 12
 
     @pytest.mark.parametrize("network", ["half", "tiny_classifier", "tiny_detector"])
-    def test_a_session_without_an_answer_has_rows_and_no_score(self, network):
+    def test_a_session_without_predictions_has_rows_and_no_score(self, network):
         node = real(member("adabn", predict_on="batch", stream_batch=3), network=network, snapshot_times_s=(0.5,))
         found = watched(node, stream(1.0), (0.0, 0.7, 1.0))
         assert missed(found) == [0, 1]
@@ -148,7 +148,7 @@ class TestOddCases:
         assert not any(found["frames.processed"][6:])
         assert len(found["frames.latency_ms"]) == 12
 
-    def test_a_member_that_fails_at_answering_is_left_out_at_once(self, monkeypatch):
+    def test_a_member_that_fails_in_predict_is_disabled_at_once(self, monkeypatch):
         asked = []
 
         def fails(member, model, memory, batch):
@@ -163,7 +163,7 @@ class TestOddCases:
         assert found["adaptations.skipped"][1:] == plain["adaptations.skipped"]
         assert found["frames.score_frame"] == plain["frames.score_frame"]
 
-    def test_answers_to_other_frames_are_refused(self, monkeypatch):
+    def test_predictions_for_other_frames_are_refused(self, monkeypatch):
         blank = np.zeros((2, HEIGHT, WIDTH), np.uint8)
         monkeypatch.setattr("stream_factory.Steps.predict", lambda *given: Predicted(blank, given[2]))
         found = watched(application(steps()), stream(2.0), (0.0, 2.0))

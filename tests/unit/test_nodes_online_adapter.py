@@ -38,7 +38,7 @@ from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 class TestByHand:
     """Batches of 4 at 2 frames per second; training on a batch takes 1.3 frame periods."""
 
-    def test_a_member_that_learns_instead_misses_what_comes_meanwhile(self):
+    def test_exclusive_training_misses_the_frames_that_arrive_meanwhile(self):
         found = watched(application(steps()), stream(10.0), (0.0, 10.0))
         ends = [1.5 + 2.5 * number + ANSWER_S + LESSON_S for number in range(4)]
         assert missed(found) == [4, 9, 14, 19]
@@ -49,7 +49,7 @@ class TestByHand:
         assert found["adaptations.isolated_s"] == pytest.approx([LESSON_S] * 4)
         assert found["adaptations.version"] == [1, 2, 3, 4]
 
-    def test_its_joules_its_seconds_and_what_it_keeps(self):
+    def test_its_energy_its_time_and_its_memory(self):
         """The memory has four inputs of layer b, the gradients of its weights, and the member's state."""
         found = watched(application(steps()), stream(10.0), (0.0, 3.0, 10.0))
         assert found["adaptations.energy_j"] == pytest.approx([LESSON_J] * 4, rel=1e-12)
@@ -59,7 +59,7 @@ class TestByHand:
         assert spent(found, "training") == pytest.approx(4 * LESSON_J, rel=1e-12)
         assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(16 * ANSWER_S + 4 * LESSON_S)
 
-    def test_a_member_that_learns_beside_misses_nothing_and_answers_on_the_rest(self):
+    def test_concurrent_training_misses_no_frame_and_predicts_on_the_other_share(self):
         found = watched(application(steps(training_runs="concurrent")), stream(10.0), (0.0, 10.0), HALF, HALF)
         assert missed(found) == []
         assert latencies_s(found) == pytest.approx(
@@ -70,7 +70,7 @@ class TestByHand:
         assert found["adaptations.end_s"][:4] == pytest.approx([start + 2 * LESSON_S for start in starts[:4]])
         assert found["frames.version"] == [0] * 6 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 2
 
-    def test_what_the_session_s_end_breaks_off_is_paid_as_far_as_it_came(self):
+    def test_training_at_the_end_of_the_session_is_charged_in_part(self):
         found = watched(application(steps(training_runs="concurrent")), stream(10.0), (0.0, 10.0), HALF, HALF)
         part = (10.0 - 9.5 - ANSWER_S) / 2 / LESSON_S
         assert found["adaptations.end_s"][4] is None
@@ -78,7 +78,7 @@ class TestByHand:
         assert found["adaptations.isolated_s"] == pytest.approx([LESSON_S] * 4 + [part * LESSON_S])
         assert spent(found, "training") == pytest.approx((4 + part) * LESSON_J)
 
-    def test_answers_that_wait_for_their_batch(self):
+    def test_predictions_that_wait_for_their_batch(self):
         """Four at once take four times as long here, and then they are learned from: two frames are missed."""
         found = watched(application(steps(predict_on="batch")), stream(10.0), (0.0, 10.0))
         assert missed(found) == [4, 5, 10, 11, 16, 17, 18, 19]
@@ -92,13 +92,13 @@ class TestByHand:
         assert sum(facts.busy_s for facts in found["facts"]) == pytest.approx(4 * ANSWER_S)
 
     @pytest.mark.parametrize("cuts", [(0.0, 10.0), (0.0, 4.8, 10.0), (0.0, 4.6, 4.7, 4.8, 4.9, 10.0)])
-    def test_an_answer_that_goes_on_when_the_lesson_beside_it_ends(self, cuts):
+    def test_inference_continues_when_concurrent_training_ends(self, cuts):
         """At 4.5 s half a processor; half is done when training ends at 4.75 s, the rest has the whole."""
         found = watched(application(steps(training_runs="concurrent"), macs_per_s=16e6), stream(5.0), cuts, HALF, HALF)
         assert found["adaptations.end_s"][0] == pytest.approx(4.75)
         assert latencies_s(found)[4:10] == pytest.approx([0.5] * 5 + [0.375])
 
-    def test_an_episode_that_ends_during_a_lesson_beside_an_answer(self):
+    def test_an_episode_that_ends_during_concurrent_training_and_inference(self):
         """Training lasts from 1.75 s to the new scene at 2.1 s; the inference of 2 s starts on half a share."""
         seen = stream(4.0)
         seen = replace(seen, scenes=(seen.times_s >= 2.5).astype(np.int32))
@@ -125,7 +125,7 @@ class TestByHand:
             assert more["adaptations.energy_j"][0] > fewer["adaptations.energy_j"][0]
             assert len(missed(more)) >= len(missed(fewer))
 
-    def test_no_steps_cost_what_doing_nothing_costs(self):
+    def test_zero_steps_cost_the_same_as_no_adaptation(self):
         """Equal bits: predictions, times and counts."""
         idle, skips = (watched(application(one), stream(10.0), (0.0, 3.3, 10.0)) for one in (FROZEN, steps(steps=0)))
         assert skips["adaptations.skipped"] == ["no steps"] * 5
@@ -134,7 +134,7 @@ class TestByHand:
         for name in (one for one in idle if one.startswith("frames.")):
             assert skips[name] == idle[name], name
 
-    def test_a_lesson_that_is_too_long_for_the_device_is_broken_off(self):
+    def test_training_over_the_limit_of_the_device_is_interrupted(self):
         found = watched(application(steps(), learn_limit_s=0.13), stream(2.5), (0.0, 2.5))
         assert found["adaptations.isolated_s"] == pytest.approx([0.13])
         assert found["adaptations.energy_j"] == pytest.approx([0.2 * LESSON_J])
@@ -190,7 +190,7 @@ def test_it_does_not_matter_how_calls_are_cut(name, places, which):
 
 @pytest.mark.parametrize("name", [name for name in FOLLOWING if name != "tracking"])
 @pytest.mark.parametrize("known", [7, 16, 25])
-def test_what_comes_later_changes_nothing_before(name, known):
+def test_later_frames_do_not_change_earlier_results(name, known):
     """Frames from some index on are noise; a prediction stays if its batch was full by then."""
     seen = stream(16.0)
     noise = np.random.default_rng(known).integers(0, 256, seen.images.shape, dtype=np.uint8)

@@ -56,7 +56,7 @@ def test_the_time_that_a_work_takes(course, start, alone):
     alone=st.integers(1, 150),
     told=st.booleans(),
 )
-def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, lesson, start, alone, told):
+def test_inference_has_both_shares_while_no_batch_is_trained(answer, beside, lesson, start, alone, told):
     """For a training batch that continues, and for one that ended before the inference."""
     pace, lesson_s, start_s, alone_s = ShareTimeline(), lesson * STEP_S, start * STEP_S, alone * STEP_S
     pace.extend(5.0, answer, beside)
@@ -77,7 +77,7 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(course=courses(), start=st.integers(0, 200), later=st.integers(0, 200))
-def test_the_part_of_a_lesson_that_is_learned(course, start, later):
+def test_the_trained_fraction_of_a_batch(course, start, later):
     pace, start_s, now_s = ShareTimeline(), start * STEP_S, (start + later) * STEP_S
     pace.extend(5.0, course)
     pace.begin_batch(start_s, 0.7)
@@ -88,7 +88,7 @@ def test_the_part_of_a_lesson_that_is_learned(course, start, later):
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(course=courses(), beside=courses(), start=st.integers(0, 280), before=st.integers(0, 280))
-def test_what_is_forgotten_changes_nothing(course, beside, start, before):
+def test_dropping_past_shares_changes_no_later_time(course, beside, start, before):
     """Works that begin later take as long, to the bit."""
     pace, whole = ShareTimeline(), ShareTimeline()
     for one in (pace, whole):
@@ -98,7 +98,7 @@ def test_what_is_forgotten_changes_nothing(course, beside, start, before):
     assert pace.inference_duration_s(start * STEP_S, 0.3) == whole.inference_duration_s(start * STEP_S, 0.3)
 
 
-def test_what_a_lesson_depends_on_is_not_forgotten():
+def test_shares_of_a_batch_in_training_are_not_dropped():
     pace = ShareTimeline()
     pace.extend(5.0, ((0.0, 0.5), (1.0, 1.0), (2.0, 0.5)))
     pace.begin_batch(0.5, 1.0)

@@ -96,7 +96,7 @@ class TestUpdates:
         assert device.apply(trained(server, 30.0, answer), 31.0).facts.accepted
         assert in_step(device, server)
 
-    def test_a_resync_undoes_on_the_device_what_the_server_has_undone(self):
+    def test_a_resync_restores_the_buffers_that_the_server_restored(self):
         """Buffers that are back at where they began must be sent all the same."""
         server, device = learner(), application()
         built = state.read(server._model)

@@ -66,7 +66,7 @@ def test_flows_that_take_long_cost_the_next_frames():
     assert flows(found, macs_per_s)[5:9] == [3, None, 1, 1]
 
 
-def test_torn_labels_are_refused_and_cost_nothing():
+def test_torn_labels_are_refused_and_cost_no_energy():
     node = application(FROZEN, 40e6, tracks=True)
     assert node.track(LABELS[:-9], 1.0, 1.2).facts.reason.startswith("torn")
     reply = node.run_stream(stream(4.0), None, 4.0, piece(((0.0, 1.0),), 0.0, 4.0))

@@ -33,14 +33,14 @@ def plan(seen: Seen, state: Learned | None = None, **params: Any) -> Sampling:
 
 class TestTriggers:
     @pytest.mark.parametrize("seen", [Seen(), Seen(4, 0.9, 9.0, 1)])
-    def test_the_period_asks_whatever_is_seen(self, seen):
+    def test_the_period_samples_under_any_statistics(self, seen):
         found = plan(seen)
         assert (found.times_s, found.send_s, found.next_s) == (TIMES_S, 14.0, None)
         assert not OnDevice().uses_statistics
 
     @pytest.mark.parametrize("trigger", ["entropy", "distance"])
     @pytest.mark.parametrize(("value", "asks"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
-    def test_what_is_noticed_asks_from_the_threshold_on(self, trigger, value, asks):
+    def test_a_statistic_samples_from_the_threshold_on(self, trigger, value, asks):
         found = plan(Seen(4, **{trigger: value}), trigger=trigger, threshold=0.3)
         assert found.times_s == (TIMES_S if asks else ())
         assert found.send_s == 14.0
@@ -53,7 +53,7 @@ class TestTriggers:
     @pytest.mark.parametrize(
         ("before", "now", "asks"), [(None, 0, True), (0, 0, False), (0, 1, True), (1, None, False)]
     )
-    def test_another_domain_asks(self, before, now, asks):
+    def test_another_domain_samples(self, before, now, asks):
         assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if asks else ())
 
     def test_a_domain_is_sampled_once_before_its_phase(self):
@@ -102,7 +102,7 @@ class TestNoticing:
         assert [note.distance for note in notes[1:]] == pytest.approx([np.linalg.norm(x) / unit for x in far], rel=1e-4)
         assert [(note.frames, note.domain) for note in notes] == [(8, 0), (8, 0), (8, 1)]
 
-    def test_nothing_seen_is_nothing_noticed(self):
+    def test_an_empty_stream_has_no_statistics(self):
         node = real(Member("adaptation", "frozen"), uses_statistics=True)
         assert node.stream_statistics().facts == StreamStatistics(0, None, None, None)
 
@@ -133,7 +133,7 @@ class TestLearner:
         assert (done.facts.skipped, done.facts.passes.forward) == ("", (8,))
         assert done.payload is not None
 
-    def test_domains_are_told_to_a_learner_on_the_device_alone(self):
+    def test_domains_are_known_to_a_learner_on_the_device_only(self):
         """Labels that came over the link do not have the number of their scene."""
         node, sampling = learner(domain_oracle=True), Sampling((0.0, 0.5), 1.0)
         assert node.store(stream(10.0)[:3], None).facts.domain == 0
@@ -152,7 +152,7 @@ class TestLearner:
 
 
 class TestTryOut:
-    def test_ways_are_tried_on_every_other_sample_and_leave_nothing_behind(self, monkeypatch):
+    def test_trials_train_on_every_other_sample_and_keep_the_state(self, monkeypatch):
         given, adapt = [], Distill.adapt
         monkeypatch.setattr(
             Distill, "adapt", lambda self, *args: given.append(args[2].times_s.tolist()) or adapt(self, *args)
@@ -172,7 +172,7 @@ class TestTryOut:
         assert tried.scoring_passes.forward == (4,)
         assert given == [[0.0, 1.0, 2.0, 3.0]] * 2
 
-    def test_without_labels_nothing_is_known(self):
+    def test_without_labels_trials_have_no_accuracy(self):
         node = learner()
         node.store(stream(4.0), None)
         tried = node.run_trials(DownlinkPlan(None, None), (Phase(),)).facts
@@ -218,7 +218,7 @@ class TestRecall:
         assert sent.payload
         assert state.read(node._model).vector.tobytes() == node._experts.stored(1).vector.tobytes()
 
-    def test_without_a_fall_nothing_stored_is_scored(self):
+    def test_without_a_fall_no_stored_network_is_scored(self):
         node, seen = self.trained()
         node.store(seen, seen.labels)
         now = node.recall_expert(None, -1.0).facts.accuracy

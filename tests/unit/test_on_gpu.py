@@ -109,7 +109,7 @@ def test_a_nested_family(name):
 
 
 @pytest.mark.parametrize("name", ["plain", "residual"])
-def test_what_is_finished_of_a_nested_family_stays_as_it_was(name, monkeypatch):
+def test_finished_members_of_a_nested_family_are_unchanged(name, monkeypatch):
     descendants, store = [], growing.store_descendants
 
     def noted(*given):

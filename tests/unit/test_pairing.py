@@ -53,7 +53,7 @@ def test_one_pair_and_no_pair_cannot_tell():
     assert none.frame["n"].tolist() == [0]
 
 
-def test_only_what_both_finished_and_measured_is_a_pair():
+def test_only_cells_that_both_systems_finished_and_measured_are_paired():
     tables = scored({"dance": (0.5, 0.6, 0.7, None)}, {"dance": (0.4, 0.4, 0.4, 0.4, 0.4)})
     tables.change("runs", status=lambda each: "failed" if each["system"] == "a" and each["seed"] == 0 else "done")
     found = compare(tables, "a", "b").rows[-1]
@@ -89,7 +89,7 @@ def test_a_device_is_compared_with_itself_in_the_same_fleet():
         *("frames.latency_ms", "transfers.retransmissions"),
     ],
 )
-def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str):
+def test_lower_costs_are_better_unless_specified_otherwise(column: str):
     table, _, name = column.rpartition(".")
     place = {"device": "d", "app": "x"}
     costs = [

@@ -74,7 +74,7 @@ def test_a_bound_is_never_on_the_front():
     assert list(pareto.front(points).index) == ["a"]
 
 
-def test_traffic_is_both_ways_and_energy_that_of_one_device():
+def test_traffic_is_the_sum_of_both_directions_and_energy_is_per_device():
     look, axes = view(ROWS).looks, drawn(ROWS)
     assert set(axes) == {"w: traffic", "w: energy"}
     assert dots(axes["w: traffic"])[look["b"].colour] == (6.0, 0.7)

@@ -80,7 +80,7 @@ def test_its_state_travels_and_moments_and_random_numbers_go_on(tmp_path: Path):
     assert here[0].state.kept != here[1].state.kept
 
 
-def test_a_state_passed_in_stays_as_it_was_and_a_reset_begins_anew(tmp_path: Path):
+def test_adapt_keeps_the_state_passed_in_and_reset_restores_the_first(tmp_path: Path):
     made, model = member(tmp_path), build("tiny_classifier", 4, seed=0).eval()
     state, before, settings = made.prepare(model), state_of(model), settings_of(model)
     kept = pickle.dumps(state)

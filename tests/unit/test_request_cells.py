@@ -81,7 +81,7 @@ def test_a_fleet_has_the_gpus_of_the_server_or_its_own():
     assert {cell.fleet: cell.gpus for cell in found} == {"own": 3, "shared": 2}
 
 
-def test_every_device_sees_a_world_of_its_own_the_same_whatever_runs_on_it():
+def test_every_device_has_a_separate_world_that_is_equal_for_all_systems():
     found = grid(fleets=FLEETS, seeds=[0, 1])
     worlds: dict[tuple[str, int, int], set[int]] = {}
     for cell in found:

@@ -103,7 +103,7 @@ class TestOverrides:
             ("window_s=", "window_s is None"),
         ],
     )
-    def test_what_it_meets_must_exist_and_fit(self, override, said):
+    def test_names_in_a_choice_must_exist_and_fit(self, override, said):
         assert said in refusal(document(), (override,))
 
 

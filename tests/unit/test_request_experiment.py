@@ -32,7 +32,7 @@ class TestBuiltIn:
             assert 0 < len(cells_of(experiment)) <= size_of(experiment).cells
 
     @each_experiment
-    def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
+    def test_its_head_has_the_command_the_duration_and_the_expectation(self, name):
         head = "".join(line for line in find(name).read_text().splitlines(keepends=True) if line.startswith("#"))
         assert f"driftlab run {name}" in head
         assert set(re.findall(r"--set size=(\w+)", head)) <= sizes_with_inherited(name)
@@ -101,7 +101,7 @@ class TestRowsThatVary:
     def varied(self, overrides: tuple[str, ...] = (), **changes: Any) -> list[Any]:
         return list(parse(document(systems=["oracle", {**self.ROW, **changes}, "no_custom"]), overrides).systems)
 
-    def test_they_are_what_they_would_be_written_one_by_one(self):
+    def test_varied_rows_equal_rows_written_one_by_one(self):
         one_by_one = [
             {
                 "name": f"ams-{fraction}-{interval_s}",
@@ -116,7 +116,7 @@ class TestRowsThatVary:
         assert list(written.systems) == self.varied()
         assert "vary" not in yaml.safe_dump(written.model_dump(mode="json"))
 
-    def test_what_a_row_starts_from_keeps_its_other_parameters(self):
+    def test_a_row_keeps_the_other_parameters_of_its_base(self):
         row = {"name": "jit-{batch}", "base": "just_in_time", "vary": {"adaptation.batch": [2]}}
         (written,) = parse(document(systems=[row])).systems
         assert written.adaptation["optimiser"] == "momentum"
@@ -282,7 +282,7 @@ class TestMeaning:
         (fault,) = faults(document(**changes))
         assert fault.startswith("these cells would run twice: no_custom/running/one/seed-0")
 
-    def test_an_alias_tells_two_readings_of_one_stream_apart(self):
+    def test_an_alias_separates_two_readings_of_one_stream(self):
         slow = {**DOCUMENT["workloads"][0], "fps": 1, "alias": "slow"}
         experiment = parse(document(workloads=[DOCUMENT["workloads"][0], slow]))
         assert {cell.workload for cell in cells_of(experiment)} == {"running", "slow"}
@@ -356,7 +356,7 @@ class TestFiles:
             ("/tmp", "must end in .yaml or .yml; a run goes on with --resume"),
         ],
     )
-    def test_what_is_not_there(self, request_, said):
+    def test_a_missing_request_is_refused(self, request_, said):
         with pytest.raises(RequestError) as caught:
             load(request_)
         assert said in str(caught.value)

@@ -119,7 +119,7 @@ def test_variants_are_a_path_or_a_mapping(variants):
     assert fault == f"workloads.0.apps.0.variants is {variants!r}: input should be a valid string"
 
 
-def test_all_that_a_file_does_not_have_is_said_at_once_beside_other_faults(boards):
+def test_all_missing_columns_of_a_file_are_reported_with_the_other_faults(boards):
     wrong = {"rename": {**READ["rename"], "tops": "acuracy"}, "only": {"board": "nanno", "boad": "orin"}}
     first = {"name": "a", "network": "tinny", "variants": {"file": boards, **wrong}}
     second = {"name": "b", "variants": {"file": "nowhere.csv"}}

@@ -137,7 +137,7 @@ def test_a_text_is_read_and_refused_alike_with_and_without_the_scanner_in_c(stor
         ("list.1.x.2=3", "'2' is no position in a list of 2"),
     ],
 )
-def test_what_is_not_there_is_refused(override, said):
+def test_an_override_of_a_missing_key_is_refused(override, said):
     with pytest.raises(RequestError) as caught:
         apply_overrides(DOCUMENT, [override])
     assert str(caught.value).startswith(f"--set '{override}'")

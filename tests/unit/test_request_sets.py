@@ -92,7 +92,7 @@ def test_workloads_vary_by_their_alias_and_may_give_labels():
         ({"fleets": [{"name": "a-{x}-{y}", "vary": {"x": [*range(400)], "y": [*range(400)]}}]}, "more than 100,000"),
     ],
 )
-def test_what_is_wrong_is_said(changes, said):
+def test_a_wrong_set_is_refused_with_the_reason(changes, said):
     assert said in refused(**changes)
 
 

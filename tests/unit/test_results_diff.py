@@ -36,7 +36,7 @@ def test_equal_runs_do_not_differ(pair):
 
 
 @pytest.mark.slow
-def test_what_the_host_did_does_not_count(pair):
+def test_host_times_and_settings_do_not_count(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(host_seconds=99.0))
     settings = yaml.safe_load((pair[1] / "spec.yaml").read_text()) | {"backend": "ray", "workers": 2, "out": "x"}
     (pair[1] / "spec.yaml").write_text(yaml.safe_dump(settings))

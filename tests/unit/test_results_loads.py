@@ -117,7 +117,7 @@ def test_of_many_systems_the_first_of_each_scaling_member_is_drawn():
         assert [panel.title for panel in show(figure, made).panels] == [f"w: {name}" for name in drawn_ones.split()]
 
 
-def test_without_a_load_there_is_nothing_to_show(tables: Made):
+def test_without_a_load_the_figure_is_hidden(tables: Made):
     tables.drop("loads", lambda row: True)
     assert hidden(figure, tables)
 

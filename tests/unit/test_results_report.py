@@ -221,7 +221,7 @@ def test_the_style_sheet_has_every_colour_in_both_themes():
 
 
 @pytest.mark.slow
-def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
+def test_a_system_has_one_style_everywhere_and_bounds_come_last(folder):
     runs = open_run(folder).frame("runs")
     looks = plots.styles(runs, ["one_time"])
     assert list(looks) == ["one_time", "no_custom", "best_static", "oracle"]
@@ -305,7 +305,7 @@ def test_a_panel_is_inline_svg_in_the_colours_of_the_page():
         (["mine", "tiny"], "mIoU"),
     ],
 )
-def test_a_score_is_called_what_the_student_s_task_calls_it(students, named):
+def test_a_score_has_the_name_of_the_student_s_task(students, named):
     assert plots.measure(pd.DataFrame({"student": students})) == named
 
 
@@ -330,7 +330,7 @@ def opened(source):
 
 
 @pytest.mark.slow
-def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
+def test_a_video_holds_every_moment_of_one_stream_and_its_truth(folder, film):
     run = open_run(folder)
     assert [tile.label for tile in film.tiles] == ["frame", "truth", "one_time", "no_custom"]
     assert film.times_s == (5.0, 50.0, 100.0)
@@ -349,7 +349,7 @@ def test_a_film_holds_every_moment_of_one_stream_beside_its_truth(folder, film):
 
 
 @pytest.mark.slow
-def test_a_film_notes_what_each_frame_scored(folder, film):
+def test_a_video_shows_the_score_of_each_frame(folder, film):
     run = open_run(folder)
     (tile,) = [tile for tile in film.tiles if tile.label == "one_time"]
     cell = f"one_time/{film.setting}/two-phones/seed-{film.seed}"
@@ -359,7 +359,7 @@ def test_a_film_notes_what_each_frame_scored(folder, film):
 
 
 @pytest.mark.slow
-def test_one_moment_is_no_film_and_colours_that_are_not_known_have_no_names(tmp_path):
+def test_one_moment_makes_no_video_and_unknown_colours_have_no_names(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)
     picture = {**rows["snapshots"][0], "prediction": factory.png(np.full((4, 4, 3), 77, np.uint8))}

@@ -174,7 +174,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_writing_a_cell_again_leaves_nothing_of_the_first_time(run):
+def test_writing_a_cell_again_replaces_all_its_rows(run):
     cell = "one_time/streets/driving_la/two-phones/seed-0"
     Recorder(str(run)).write(cell, {"runs": [runs_row("failed") | {"error": "broken"}]})
     opened = open_run(run)
@@ -230,12 +230,12 @@ def test_a_wrong_question_is_a_request_error(run):
         ("select * from pictures", "snapshots"),
     ],
 )
-def test_an_old_name_in_sql_is_answered_with_the_new_one(run, query, name):
+def test_an_old_name_in_sql_is_refused_with_the_new_one(run, query, name):
     with pytest.raises(RequestError, match=rf" It is now '{name}'\.$"):
         open_run(run).sql(query)
 
 
-def test_an_old_name_of_a_table_or_column_is_answered_with_the_new_one(run):
+def test_an_old_name_of_a_table_or_column_is_refused_with_the_new_one(run):
     with pytest.raises(RequestError, match=r"Unknown table 'pictures'\. It is now 'snapshots'"):
         open_run(run).table("pictures")
     renamed = {"answering_j": "inference_j", "updates.work_s": "isolated_s", "pictures.scene": "snapshots"}
@@ -262,7 +262,7 @@ def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "gone"])
 @pytest.mark.parametrize("table", ["frames", "runs"])
-def test_a_damaged_file_is_named_with_its_cure(run, table, damage):
+def test_a_damaged_file_is_named_with_its_fix(run, table, damage):
     file = sorted((run / "tables" / table).glob("*.parquet"))[0]
     content = file.read_bytes()
     if damage == "gone" and table == "runs":

@@ -86,7 +86,7 @@ def test_tasks_that_do_not_count_by_class_leave_no_rows():
 
 
 @pytest.mark.slow
-def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
+def test_views_have_the_cell_columns_in_every_row(tmp_path: Path):
     run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0, 1), snapshots=False))
     scores = run.frame("scores")
     joined = run.frame("frames").merge(run.frame("runs")[["cell", "system", "workload", "fleet", "seed"]], on="cell")

@@ -90,7 +90,7 @@ def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read(world: str):
     )
 
 
-def test_of_other_streams_and_other_cells_nothing_is_said():
+def test_other_streams_and_other_cells_have_no_scenery():
     (row,) = sceneries(made("signs/motorway"), made("signs/motorway").frame("runs")["cell"]).to_dict("records")
     assert row["trajectory"] is None
     assert row["static_scene"] != True  # noqa: E712  null, as it was read

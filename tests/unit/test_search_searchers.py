@@ -248,7 +248,7 @@ def test_ranks_put_those_that_keep_the_bounds_first():
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_a_hypervolume_is_what_counting_says(dimensions):
+def test_a_hypervolume_equals_the_counted_volume(dimensions):
     rng = np.random.default_rng(dimensions)
     for _ in range(20):
         points = rng.integers(0, 6, (5, dimensions)).astype(float)

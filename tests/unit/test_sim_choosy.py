@@ -50,14 +50,14 @@ def ran(scheduler: Choosy, **script: Any) -> tuple[Any, Any]:
 
 
 class TestTrials:
-    def test_without_a_wish_the_network_is_only_scored(self):
+    def test_without_chosen_configs_the_network_is_only_scored(self):
         scheduler = Choosy()
         session, _ = ran(scheduler)
         assert [note.args[1] for note in session.of("run_trials")] == [()]
         assert scheduler.offers[-1] == (None, None)
 
     @pytest.mark.parametrize("tries", [(1,), (0, 1), (1, 7)])
-    def test_the_ways_that_it_names_are_tried_out_paid_and_offered_again(self, tries):
+    def test_chosen_configs_are_tried_charged_and_offered_again(self, tries):
         scheduler = Choosy(tries, way=1)
         session, loop = ran(scheduler)
         there = [i for i in tries if i < 2]
@@ -81,7 +81,7 @@ class TestStoredNetworks:
 
     @pytest.mark.parametrize(("way", "phase", "name"), [(1, Phase(20), "stored network 3; 20 steps"),
                                                         (None, Phase(0), "stored network 3")])  # fmt: skip
-    def test_a_round_goes_on_with_it_and_sends_it_even_if_it_learns_nothing(self, way, phase, name):
+    def test_a_round_continues_with_a_recalled_expert_and_sends_it_untrained(self, way, phase, name):
         scheduler, work = self.recalling(way), Passes((20,) * 4)
         session, loop = ran(scheduler, recall_expert=lambda node, last, fall: RecallResult(0.8, 3, work))
         assert session.of("recall_expert")[0].args == (None, 0.1)
@@ -99,7 +99,7 @@ class TestStoredNetworks:
         assert rows(loop, "updates")[0]["reason"] == DECLINED
 
 
-def test_what_a_short_trial_takes_tells_what_the_whole_way_takes():
+def test_the_cost_of_a_short_trial_gives_the_cost_of_the_whole_config():
     """Two of ten steps took 5 of the trial's 7 seconds less those that any number of steps takes."""
     way = TrainingConfig("ten steps", TaskCost(), trial_fraction=0.2, variant=1)
     trial, fixed = TaskCost({"accelerator": 7.0}, 10, 14.0), TaskCost({"accelerator": 2.0}, 0, 4.0)

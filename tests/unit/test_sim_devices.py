@@ -92,7 +92,7 @@ def window(device: DeviceSim, start_s: float) -> list[AppShare]:
 
 
 class TestGrants:
-    def test_a_scheduler_hears_of_everyone_and_of_its_own_last_word(self):
+    def test_a_scheduler_receives_all_applications_and_its_last_state(self):
         asked = Scripted([granted((0.25, 0), (0.75, 1), state="kept"), granted((1.0, 1), (0.0, None))])
         device = host(asked, "a", "b")
         window(device, 0.0)
@@ -112,13 +112,13 @@ class TestGrants:
         moved = [window(device, 5.0 * k)[0].moved_bytes for k in range(4)]
         assert moved == [(100, 0), up, (0, 0), down]
 
-    def test_everyone_hears_what_concerns_it(self):
+    def test_each_application_receives_its_note(self):
         first = granted((1.0, 0), (0.0, None), notes=("", "waits: b is too big"))
         device = host(Scripted([first, granted((0.5, 0), (0.5, 0))]), "a", "b")
         notes = [[one.grant.note for one in window(device, 5.0 * k)] for k in range(2)]
         assert notes == [["", "waits: b is too big"], ["", ""]]
 
-    def test_who_waits_makes_room_and_is_loaded_again(self):
+    def test_a_waiting_application_frees_its_memory_and_is_loaded_again(self):
         asked = Scripted([granted((1.0, 1)), granted((0.0, None)), granted((1.0, 1))])
         device = host(asked, "a")
         grants = [window(device, 5.0 * k)[0] for k in range(3)]
@@ -126,7 +126,7 @@ class TestGrants:
         assert [grant.network and grant.network.name for grant in grants] == ["v1", None, "v1"]
         assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
 
-    def test_scaling_chooses_what_the_scheduler_leaves_open(self):
+    def test_scaling_chooses_networks_that_the_scheduler_leaves_open(self):
         """The call has the share, the frame period, the goal and the previous choice."""
         budgets = []
 
@@ -165,13 +165,13 @@ class TestLearning:
         device.close(5.0 if clock.run(until=5.0) is None else 0.0)
         return [(one.inference_share, one.training_share or None, length_s) for one, length_s in device.closed]
 
-    def test_learning_takes_half_of_what_the_application_has(self):
+    def test_training_takes_half_of_the_application_s_share(self):
         assert self.shares(Grant(0.8)) == [(0.8, None, 2.0), (0.4, 0.4, 2.0), (0.8, None, 1.0)]
 
-    def test_learning_instead_of_answering_takes_all_of_it(self):
+    def test_exclusive_training_takes_the_whole_share(self):
         assert self.shares(Grant(0.5, training_share=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
 
-    def test_one_that_learns_beside_its_stream_has_both_shares_all_the_time(self):
+    def test_concurrent_training_keeps_both_shares_all_the_time(self):
         device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
         assert (one.inference_share, one.training_share) == (0.4, 0.4)
@@ -199,14 +199,14 @@ def several(**more: Any) -> dict[str, Any]:
 
 
 class TestCells:
-    def test_an_application_is_called_by_its_device_and_beside_others_by_both(self):
+    def test_a_single_application_has_its_device_s_name_and_others_a_longer_one(self):
         (cell,) = cells_of(parse(several()))
         (device,) = cell.devices
         assert [device.name_of(tenant) for tenant in device.apps] == ["device-0000/scene", "device-0000/cars"]
         alone = replace(device, apps=device.apps[:1])
         assert alone.name_of(alone.apps[0]) == "device-0000"
 
-    def test_visitors_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
+    def test_arrivals_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
         churn = {"tick_s": 1.0, "min_apps": 1, "arrival_prob": 0.4, "departure_prob": 0.4}
         document = several(churn=churn) | {"systems": ["ams", "no_custom"], "seeds": [0, 1]}
         document["fleets"] = [{"name": "two", "devices": [{"count": 2}]}]
@@ -230,7 +230,7 @@ class TestCells:
             ({"churn": {"lest": 1}}, "lest"),
         ],
     )
-    def test_what_is_wrong_is_said(self, change, said):
+    def test_a_wrong_document_is_refused_with_the_reason(self, change, said):
         with pytest.raises(RequestError, match=said):
             parse(several(**change))
 
@@ -263,7 +263,7 @@ class TestRuns:
         assert set(messages["app"]) == {"scene", "cars"}
 
     @pytest.mark.slow
-    def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path):
+    def test_a_device_without_applications_has_empty_tables(self, tmp_path):
         document = several(churn={"least": 0, "start": 0, "stop": 1}, run_networks=True, duration_s=5)
         (live,) = document["workloads"]
         document["workloads"] = [{**live, "alias": "live"}, {**live, "alias": "still", "run_networks": False}]
@@ -278,7 +278,7 @@ class TestRuns:
         assert runs["score"].isna().all()
 
     @pytest.mark.slow
-    def test_applications_that_only_get_shares_run_nothing(self, tmp_path):
+    def test_applications_with_measured_networks_get_shares_only(self, tmp_path):
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms,memory_mb\nsmall,0.7,10,1\nlarge,0.9,40,4\n")
         apps = [{"name": name, "variants": str(measured), "latency_goal_s": 0.1} for name in "abc"]
@@ -304,7 +304,7 @@ class TestRuns:
         assert whole["student"] == "tiny"
 
     @pytest.mark.slow
-    def test_a_device_too_small_for_its_only_application_is_told_on_the_terminal_and_in_the_report(self, tmp_path):
+    def test_a_device_too_small_for_its_application_is_reported_on_terminal_and_page(self, tmp_path):
         document = several(apps=[]) | {"fleets": [{"name": "tiny", "devices": [{"memory_bytes": 1000}]}]}
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))

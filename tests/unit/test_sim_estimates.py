@@ -55,7 +55,7 @@ class TestOffers:
         session, loop = run(factory.OnDevice(uploads(5.0)), **given)
         return session, loop, scheduler
 
-    def test_each_network_comes_with_its_size_its_estimates_and_what_it_takes(self):
+    def test_each_network_is_offered_with_its_size_estimates_and_cost(self):
         session, _, scheduler = self.ran(1)
         assert not session.of("run_trials")
         (offered,) = [

@@ -62,7 +62,7 @@ class TestPlacesAndLabels:
     """A learner stands at the server or on the device, and learns from a teacher's labels or from none."""
 
     @pytest.mark.slow
-    def test_every_phase_leaves_a_row_that_says_what_it_took(self, ran):
+    def test_every_phase_has_a_row_with_its_costs(self, ran):
         place, labels, loop = ran
         updates = rows(loop, "updates")
         assert [row["learner_site"] for row in updates] == [place] * 3
@@ -70,7 +70,7 @@ class TestPlacesAndLabels:
         assert all(row["isolated_s"] > 0 and row["energy_j"] > 0 and row["memory_bytes"] > 0 for row in updates)
         assert all((row["label_end_s"] is not None) == (labels == "teacher") for row in updates)
 
-    def test_what_is_learned_on_the_device_crosses_no_link(self, ran):
+    def test_training_on_the_device_sends_no_message(self, ran):
         place, _, loop = ran
         (whole,), (device,) = rows(loop, "runs"), rows(loop, "devices")
         sizes = [device[f"{way}_bytes"] for way in ("uplink", "downlink")]
@@ -84,7 +84,7 @@ class TestPlacesAndLabels:
             assert min(sizes) > 0
             assert min(device["radio_j"], device["coding_j"]) > 0
 
-    def test_the_device_pays_for_what_is_done_on_it(self, ran):
+    def test_the_device_is_charged_for_its_training_and_labelling(self, ran):
         place, labels, loop = ran
         (device,) = rows(loop, "devices")
         here = place == "device"
@@ -101,7 +101,7 @@ class TestPlacesAndLabels:
             assert row["energy_j"] == sum(row[f"{purpose}_j"] for purpose in PURPOSES)
         assert whole["energy_j"] == device["energy_j"]
 
-    def test_frames_are_answered_throughout(self, ran):
+    def test_frames_are_predicted_throughout(self, ran):
         (whole,) = rows(ran[2], "runs")
         assert whole["frames"] == 20 * FPS
         assert whole["score"] is not None
@@ -204,14 +204,14 @@ class TestScaling:
 
 
 class TestEnergy:
-    def test_the_radio_draws_what_two_messages_draw(self):
+    def test_the_radio_consumes_the_energy_of_two_messages(self):
         """On from 5 to 6 s; down from 9.5 to 9.7 s, when it was asleep; then it waits as long as allowed."""
         radio = Radio(1e-3, 2e-3, active_w=2.0, wake_j=5.0, tail_w=0.5, tail_s=3.0)
         _, loop = run(Scripted(uploads(5.0)), link=replace(WIRE, radio=radio))
         up_j, down_j = 5 + 1000 * 1e-3 + 1 * 2.0, 3 * 0.5 + 5 + 2000 * 2e-3 + 0.2 * 2.0
         assert rows(loop, "devices")[0]["radio_j"] == pytest.approx(up_j + down_j + 3 * 0.5)
 
-    def test_a_run_draws_what_its_devices_draw_and_these_what_their_parts_draw(self):
+    def test_the_energy_of_a_run_is_the_sum_of_its_devices_and_their_parts(self):
         radio = Radio(1.1e-3, 2.3e-3, 1.7, 0.3, 0.7, 2.9)
         _, loop = run(Scripted(uploads(5.0, 13.0)), devices=3, link=replace(WIRE, radio=radio))
         devices, (whole,) = rows(loop, "devices"), rows(loop, "runs")

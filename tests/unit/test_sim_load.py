@@ -62,7 +62,7 @@ def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float
     assert done == pytest.approx(alone_s, abs=1e-9)
 
 
-def test_share_and_speed_that_change_at_the_end_of_a_need_wake_no_one_who_has_gone_on():
+def test_changes_of_share_and_speed_at_the_end_of_a_task_do_not_wake_its_process():
     clock, machine, policy = told(a=0.5)
     ends: dict[str, float] = {}
 
@@ -97,7 +97,7 @@ def test_the_latency_after_a_step_of_load_is_the_closed_form():
         assert latency_ms == pytest.approx(alone_ms / speed_of(0.5 if time_s > 12.25 else 0.0))
 
 
-def test_an_answer_that_a_step_of_load_meets_goes_on_more_slowly():
+def test_inference_during_a_load_step_continues_more_slowly():
     step = Load("step", (LoadStep(0.0, 0.0), LoadStep(0.5 + 1e-4, 1.0)))
     loop = loaded(begin_real(Member("streaming", "local"), Member("adaptation", "frozen")), step)
     loop.run()
@@ -205,7 +205,7 @@ def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():
     assert chosen["index", False] == [2] * 25 + [1] * 35  # 0.3 s is taken for 0.366 s
 
 
-def test_without_a_load_scaling_is_asked_per_window_and_nothing_is_sensed():
+def test_without_a_load_scaling_is_called_per_window_without_readings():
     loop, scaling = many(None)
     assert [(budget.now_s, budget.load) for budget in scaling.asked] == [(0.0, ()), (10.0, ()), (20.0, ())]
     assert "loads" not in loop.ledger.rows
@@ -226,7 +226,7 @@ class Remembering(Scheduling):
         return Allocation(tuple(Grant(1.0, variant=0) for _ in window.demands))
 
 
-def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees_the_future():
+def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones():
     seen = {}
     for name, reasons in (("wants", ALWAYS), ("does not", Wants().reasons)):
         scheduler = Remembering(reasons)

@@ -37,7 +37,7 @@ def several(count: int) -> tuple[str, ...]:
 class TestAnyNumber:
     """`run` also checks that the shares of every instant are of one machine."""
 
-    def test_nobody_is_there(self, name):
+    def test_a_device_without_applications_has_no_shares(self, name):
         _, loop = ran(name, several(2), events=())
         assert rows(loop, "shares") == []
 
@@ -46,7 +46,7 @@ class TestAnyNumber:
         assert {row["app"] for row in rows(loop, "updates")} == set(several(2))
         assert len(session.of("train")) == 2
 
-    def test_nothing_promises_anything(self, name):
+    def test_training_without_an_expected_gain_is_declined_by_estimating_members(self, name):
         """Those that go by estimates decline; a row says so."""
         session, loop = ran(name, several(2), after=0.3)
         by_estimates = name in ("ekya", "joint")

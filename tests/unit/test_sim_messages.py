@@ -58,7 +58,7 @@ def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
 class TestLeaving:
     """Windows begin at 0, 10, 20 and 30 s; an application that is away from 10 to 25 s misses two."""
 
-    def test_an_update_that_is_under_way_is_not_applied(self):
+    def test_an_update_in_transfer_is_not_applied(self):
         """It leaves the server at 9.5 s and arrives at 10.2 s."""
         streaming = Scripted(uploads(5.0, 11.0, 28.0))
         session, loop = run(streaming, duration_s=40.0, events=away(10.0, 25.0))
@@ -97,7 +97,7 @@ class TestLeaving:
         assert rows(loop, "transfers")[1]["refused"] == refused
         assert len(session.of("track")) == arrives
 
-    def test_it_asks_for_weights_when_it_is_back_and_not_before(self):
+    def test_it_requests_weights_after_its_return_and_not_earlier(self):
         """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
         answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
@@ -143,7 +143,7 @@ class TestLateServers:
         assert len(session.of("label")) == len(session.of("store")) == 3
         assert len(session.of("train")) == 2
 
-    def test_what_was_stored_together_is_told_together(self):
+    def test_samples_stored_together_reach_the_member_in_one_call(self):
         told = []
 
         class Curious(Scripted):
@@ -154,11 +154,11 @@ class TestLateServers:
         run(Curious(uploads(5.0, 6.0, 7.0)))
         assert told == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
 
-    def test_what_arrives_during_a_visit_waits_for_the_next(self):
+    def test_uploads_that_arrive_during_a_round_wait_for_the_next(self):
         _, loop = run(Scripted(uploads(5.0, 6.0, 7.0, 12.0)))
         assert [row["uploads"] for row in rows(loop, "updates")] == [1, 2, 1]
 
-    def test_what_arrives_while_the_gpu_is_busy_with_others_goes_along(self):
+    def test_uploads_that_arrive_while_the_gpu_is_busy_join_the_round(self):
         """The second device's first upload waits until 9.5 s; its round includes all uploads until then."""
         _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
         served = [(row["device"], row["uploads"], row["label_start_s"]) for row in rows(loop, "updates")]
@@ -203,21 +203,21 @@ class TestRefusals:
         assert whole["updates"] == 1
         assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES
 
-    def test_it_asks_again_until_the_weights_have_come(self):
+    def test_it_repeats_its_request_until_the_weights_arrive(self):
         torn = Applied(0, accepted=False, reason="torn")
         _, loop = self.ran(torn, torn, torn, Applied(4, accepted=True))
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert np.diff(asked) == pytest.approx([0.516 + 0.9 + RETRY_S] * 2)
         assert [row["version"] for row in rows(loop, "updates")] == [None, None, None, 4]
 
-    def test_it_asks_once_for_two_refusals(self):
+    def test_it_sends_one_request_for_two_refusals(self):
         """A second update was on its way when the first was refused."""
         torn, stale = (Applied(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
         session, loop = self.ran(torn, stale, Applied(3, accepted=True), send_s=(2.0, 3.0))
         kinds = [row["kind"] for row in rows(loop, "transfers")]
         assert kinds.count("resync") == len(session.of("resend")) == 1
 
-    def test_every_weight_comes_even_if_the_next_phase_has_nothing_to_learn_from(self):
+    def test_all_weights_arrive_even_if_the_next_phase_has_no_sample(self):
         usable = iter([3.0, None])
         session, loop = self.ran(
             Applied(0, accepted=False, reason="torn"),
@@ -236,7 +236,7 @@ class TestRefusals:
         run(streaming, session=session, duration_s=13.0)
         assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
 
-    def test_nothing_is_asked_for_after_the_end(self):
+    def test_no_request_is_sent_after_the_end(self):
         torn = Applied(0, accepted=False, reason="torn")
         _, loop = self.ran(*[torn] * 30)
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
@@ -272,7 +272,7 @@ class TestDamagedMessages:
         assert streaming.seen == [(0, 0), (2.0, 0), (12.0, 0), (20.0, 2)]
         assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
 
-    def test_a_request_that_is_torn_is_not_answered_and_made_again(self, monkeypatch):
+    def test_a_torn_request_is_repeated_without_a_reply(self, monkeypatch):
         answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
         session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
@@ -288,7 +288,7 @@ class TestDamagedMessages:
 
 
 class TestLabels:
-    def test_labels_that_are_all_it_wants_come_back_without_a_trainer(self):
+    def test_labels_for_tracking_return_without_a_learner(self):
         session = tracking()
         session, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"))
         down = rows(loop, "transfers")[1]

@@ -43,7 +43,7 @@ def test_the_tables_are_the_same(ran):
     assert len(open_run(folder / "apart").frame("frames")) == 80
 
 
-def test_what_crosses_the_line_is_what_the_tables_count(ran):
+def test_bytes_between_processes_equal_those_of_the_tables(ran):
     folder, backend = ran
     transfers = open_run(folder / "apart").frame("transfers")
     sent = transfers[transfers["arrive_s"] < 40].groupby("kind")["bytes"].sum()

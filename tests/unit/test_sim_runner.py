@@ -76,7 +76,7 @@ class TestOneUpload:
         assert applied.args == (ran[0].of("train")[0], down["arrive_s"], None)
         assert applied.now_s == down["arrive_s"] == rows(ran[1], "updates")[0]["arrive_s"]
 
-    def test_the_row_says_what_happened(self, ran):
+    def test_the_row_has_the_facts_of_the_update(self, ran):
         (update,) = rows(ran[1], "updates")
         wanted = {
             "version": 1,
@@ -128,7 +128,7 @@ class TestQueues:
             ("device-2", pytest.approx(12.5), pytest.approx(15.5)),
         ]
 
-    def test_one_device_is_served_one_upload_at_a_time_whatever_the_gpus(self):
+    def test_one_device_is_served_one_upload_at_a_time_with_any_number_of_gpus(self):
         """Two phases on one copy of a model at once would send updates that build on each other out of order."""
         _, loop = run(Scripted(uploads(5.0, 6.0)), gpus=2)
         assert [row["label_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 9.5])
@@ -144,7 +144,7 @@ class TestQueues:
 
 class TestPlans:
     @pytest.mark.parametrize(("send_s", "sent"), [(29.999, 1), (30.0, 0), (31.0, 0)])
-    def test_nothing_is_sent_that_would_leave_after_the_end(self, send_s, sent):
+    def test_no_upload_leaves_after_the_end(self, send_s, sent):
         session, loop = run(Scripted(uploads(send_s)))
         assert len(session.of("upload")) == sent
         assert len([row for row in rows(loop, "transfers") if row["direction"] == "up"]) == sent
@@ -155,12 +155,12 @@ class TestPlans:
         assert [now_s for now_s, _ in streaming.seen] == [0, 7.0, 9.0]
         assert [note.now_s for note in session.of("upload")] == [0, 7.0]
 
-    def test_a_plan_without_frames_sends_nothing_and_goes_on(self):
+    def test_a_plan_without_frames_sends_no_upload_and_continues(self):
         session, loop = run(Scripted((Sampling((), send_s=3.0), *uploads(5.0))))
         assert len(session.of("upload")) == 1
         assert rows(loop, "transfers")[0]["queued_s"] == 5.0
 
-    def test_the_device_plans_by_the_last_answer_that_has_reached_it(self):
+    def test_the_device_plans_by_the_last_reply_that_has_arrived(self):
         """The first reply is ready at 9.5 s and arrives at 10.2 s; the state counts 11 per reply."""
         streaming = Scripted(uploads(5.0, 9.8, 10.3))
         run(streaming, duration_s=12.0)
@@ -175,7 +175,7 @@ class TestPlans:
         with pytest.raises(RunError, match=r"planned at 0 s .* would never end \(device=device-0\)"):
             run(Stuck())
 
-    def test_a_member_that_sends_nothing_needs_no_server(self):
+    def test_a_member_without_uploads_places_no_server(self):
         session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
         assert {note.verb for note in session.notes} == {"capture", "run_stream", "finish"}
         assert "learner" not in {node.kind for _, node, _ in session.placed}
@@ -218,7 +218,7 @@ class TestTraining:
         assert (update["reason"], update["accepted"], update["arrive_s"]) == (down["refused"], None, None)
         assert not session.of("apply")
 
-    def test_rows_have_the_plans_in_force_and_what_packing_took(self):
+    def test_rows_have_the_plans_in_force_and_the_packing_time(self):
         class Planned(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
                 return DownlinkPlan(state, PHASE, rate_fps=0.7, interval_s=12.0)
@@ -247,7 +247,7 @@ class TestTraining:
         assert update["train_start_s"] is update["train_end_s"] is update["arrive_s"] is None
         assert (down["kind"], down["bytes"], down["queued_s"]) == ("plan", PLAN_BYTES, pytest.approx(8.5))
 
-    def test_a_phase_that_learned_nothing_sends_no_update(self):
+    def test_a_phase_without_training_sends_no_update(self):
         session = FakeSession(train=lambda node, answer: trained(iterations=0, bytes=0, values=0, skipped="no label"))
         session, loop = run(Scripted(uploads(5.0)), session=session)
         (update,) = rows(loop, "updates")
@@ -255,7 +255,7 @@ class TestTraining:
         assert (update["reason"], update["version"], update["bytes"]) == ("no label", None, 0)
         assert rows(loop, "runs")[0]["updates"] == 0
 
-    def test_nothing_to_learn_from_takes_no_time_on_the_gpu(self):
+    def test_an_empty_phase_takes_no_time_on_the_gpu(self):
         """With no samples or no valid labels in the horizon, the next device does not wait for a phase."""
         blind = FakeSession(store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=None))
         session, loop = run(Scripted(uploads(5.0)), devices=2, session=blind)
@@ -266,7 +266,7 @@ class TestTraining:
         assert "no sample within the horizon" in first["reason"]
 
     @pytest.mark.parametrize(("oldest_s", "trains"), [(4.5, True), (4.6, False)])
-    def test_only_what_the_horizon_still_holds_can_be_learned(self, oldest_s, trains):
+    def test_only_samples_within_the_horizon_are_trained_on(self, oldest_s, trains):
         class Forgetful(Scripted):
             def plan_downlink(self, state, session, stored, now_s):
                 return DownlinkPlan(state, PHASE, oldest_s=oldest_s)

@@ -59,11 +59,11 @@ class TestSharedServer:
         assert told["device-1"][1] == pytest.approx(0.8)
         assert len(session.of("run_trials")) == 8
 
-    def test_measuring_what_a_round_gains_is_paid(self):
+    def test_measuring_the_gain_of_a_round_is_charged(self):
         (plain, *_), (paid, *_) = served(None)[1], served(Greedy())[1]
         assert paid["isolated_s"] > plain["isolated_s"]
 
-    def test_without_such_a_member_rounds_are_served_in_order_of_arrival_and_nothing_is_measured(self):
+    def test_without_such_a_member_rounds_are_served_in_order_of_arrival_and_not_measured(self):
         session, updates = served(None)
         assert [row["device"] for row in updates] == ["device-0", "device-1"] * 2
         assert not session.of("run_trials")

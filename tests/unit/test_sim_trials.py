@@ -88,7 +88,7 @@ class TestTrials:
             [0, 5, 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4, 10, 12, 20, 25]
         )
 
-    def test_ways_are_offered_with_what_they_take_and_what_they_would_reach(self):
+    def test_training_configs_are_offered_with_cost_and_accuracy(self):
         session, _, scheduler = self.ran(1)
         offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
         assert offered.state == "offered"
@@ -100,7 +100,7 @@ class TestTrials:
         (tried,) = session.of("run_trials")
         assert tried.args[1] == (Phase(10), Phase(20))
 
-    def test_a_part_of_each_way_may_be_tried_out_and_the_whole_one_is_learned(self):
+    def test_a_part_of_each_config_may_be_tried_and_the_whole_is_trained(self):
         scheduler = Chooser(1)
         scheduler.wants = Wants(trials=True, part=0.15)
         session = factory.on_device(
@@ -114,7 +114,7 @@ class TestTrials:
         assert session.of("train")[0].args[0].phase == Phase(20)
 
     @pytest.mark.parametrize(("way", "steps"), [(0, 10), (1, 20)])
-    def test_the_chosen_way_is_learned_after_its_trial_at_the_share_for_learning(self, way, steps):
+    def test_the_chosen_config_is_trained_after_its_trial_at_the_training_share(self, way, steps):
         session, loop, _ = self.ran(way)
         (update,) = rows(loop, "updates")
         assert session.of("train")[0].args[0].phase == Phase(steps)
@@ -128,7 +128,7 @@ class TestTrials:
         assert device["training_j"] == pytest.approx(self.TRIAL_J + phase_j)
         assert device["labelling_j"] == pytest.approx(factory.LABEL_J)
 
-    def test_while_it_learns_it_is_told_what_is_left(self):
+    def test_during_training_the_scheduler_receives_the_remaining_cost(self):
         """A window begins in the middle of the phase."""
         _, _, scheduler = self.ran(1, window_s=5.6)
         (running,) = (
@@ -142,7 +142,7 @@ class TestTrials:
         assert running.left.isolated_s == pytest.approx(60 * factory.FORWARD_S - (5.6 - begun_s) * 0.4)
 
     @pytest.mark.parametrize("way", [None, 2])
-    def test_without_a_way_nothing_is_learned_and_a_row_says_so(self, way):
+    def test_without_a_config_no_training_runs_and_a_row_has_the_reason(self, way):
         session, loop, _ = self.ran(way)
         (update,) = rows(loop, "updates")
         assert (update["reason"], update["train_start_s"], update["iterations"]) == (DECLINED, None, 0)
@@ -217,7 +217,7 @@ class TestWindows:
         ],
         ids=["ams", "tent"],
     )
-    def test_a_longer_session_begins_in_the_same_way(self, streaming, adaptation):
+    def test_a_longer_session_begins_equally(self, streaming, adaptation):
         """Three windows of five; none of these members reads the length of the session."""
         short, long = (frames_of(begin_real(streaming, adaptation, duration_s=d), 3) for d in (20.0, 40.0))
         assert short["frame"].tolist() == list(range(len(short["frame"])))
@@ -253,7 +253,7 @@ class TestLengthOfWindows:
         ],
         ids=str,
     )
-    def test_frames_scores_lessons_and_digests_stay(self, streaming, adaptation):
+    def test_frames_scores_training_batches_and_digests_do_not_depend_on_windows(self, streaming, adaptation):
         name, *given = adaptation
         members = Member("streaming", streaming), Member("adaptation", name, tuple(given))
         found = []
@@ -390,7 +390,7 @@ FAULTS = {
 @pytest.mark.parametrize("how", FAULTS)
 class TestFaultyMembers:
     @pytest.mark.slow
-    def test_on_the_stream_the_lesson_s_row_says_why_and_the_device_goes_on(self, how):
+    def test_a_faulty_batch_has_a_row_with_the_reason_and_the_device_continues(self, how):
         member = Given(Faulty(how, stream_batch=5), "shot")
         loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, learn_limit_s=1.0)
         skipped = [row["skipped"] for row in rows(loop, "adaptations")]

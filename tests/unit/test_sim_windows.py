@@ -41,7 +41,7 @@ class TestWatching:
         assert [note.args[1] for note in session.of("run_stream")] == [None] * 3
         assert not session.of("label")
 
-    def test_a_stream_without_truth_asks_the_teacher(self):
+    def test_frames_without_truth_are_labelled_by_the_teacher(self):
         session = FakeSession(capture=lambda node, start_s, stop_s: Captured(5, has_truth=False))
         session, _ = run(Scripted(), session=session)
         asked = session.of("label")
@@ -70,7 +70,7 @@ class TestSums:
         assert whole["updates"] == 2
         assert whole["inference_j"] == pytest.approx(2 * 60 * 0.1)
 
-    def test_nothing_scored_is_nothing_measured(self):
+    def test_unscored_frames_give_no_score(self):
         def unscored(*args):
             return replace(watched(*args), scored=0, counts=None)
 
@@ -87,14 +87,14 @@ class TestPlacing:
         session, _ = run(Scripted(uploads(5.0)), adaptation=adaptation)
         return {node.kind: args for _, node, args in session.placed}
 
-    def test_who_learns_from_labels_learns_at_the_server_alone(self):
+    def test_members_with_labels_train_at_the_server_only(self):
         distill = Member("adaptation", "distill")
         placed = self.specs(distill)
         assert placed["application"][0].student.adaptation == Member("adaptation", "frozen")
         assert placed["learner"][0].adaptation == distill
         assert placed["application"][1] == placed["learner"][1] == "the student's weights"
 
-    def test_who_needs_no_labels_follows_on_the_device(self):
+    def test_members_without_labels_run_on_the_device(self):
         assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
 
     @pytest.mark.parametrize("training_runs", ["exclusive", "concurrent"])

@@ -85,7 +85,7 @@ def mean_colours(frames):
 
 
 @pytest.mark.slow
-def test_a_scene_that_returns_looks_as_before_and_another_does_not():
+def test_a_scene_that_returns_is_similar_and_another_is_not():
     stream = street("driving_la", duration_s=120)
     times_s = np.arange(0, 120, 0.5)
     frames = stream.at(times_s)
@@ -137,7 +137,7 @@ def test_rounds_of_visits_move_on_and_come_back():
 
 
 @pytest.mark.slow
-def test_parameters_do_what_they_say():
+def test_parameters_have_their_effects():
     empty = street("walking_ny", crowd=0.0).at([2.0, 7.0])
     assert not np.isin(empty.labels, [PERSON, CAR]).any() and all(len(boxes) == 0 for boxes in empty.boxes)
     full = street("walking_ny", crowd=2.0).at(np.arange(0, 60, 2.0))
@@ -209,6 +209,6 @@ def replace_size(stream):
     return type(stream)(replace(stream._request, height=64, width=128))
 
 
-def test_the_palette_tells_classes_apart():
+def test_the_palette_has_a_colour_for_each_class():
     assert PALETTE.shape == (256, 3) and PALETTE.dtype == np.uint8 and not PALETTE.flags.writeable
     assert len({tuple(colour) for colour in PALETTE[:32].tolist()}) == 32

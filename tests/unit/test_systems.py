@@ -23,7 +23,7 @@ class TestEveryRow:
         families = [member.family for member in SYSTEMS[name].members]
         assert families == ["streaming", "adaptation", "scaling", "scheduling"]
 
-    def test_it_says_in_one_line_what_it_does(self, name):
+    def test_its_summary_is_one_line(self, name):
         summary = SYSTEMS[name].summary
         assert 20 < len(summary) <= 120
         assert summary.endswith(".")
@@ -49,7 +49,7 @@ def test_each_bound_is_there_once():
         ("just_in_time", "tent", ("'just_in_time'", "'tent'", "such as distill")),  # it compares with labels
     ],
 )
-def test_a_combination_that_makes_no_sense_is_refused_with_what_would(streaming, adaptation, named):
+def test_an_invalid_combination_is_refused_with_a_valid_one(streaming, adaptation, named):
     system = System("mine", "", Member("streaming", streaming), Member("adaptation", adaptation))
     (fault,) = system.faults()
     assert all(name in fault for name in ("'mine'", *named))
@@ -63,7 +63,7 @@ def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(stream
     assert system.uses_teacher == (adaptation == "distill")
 
 
-def test_who_needs_a_teacher():
+def test_systems_that_use_a_teacher():
     taught = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "teacher"}
     rows = {name for name, system in SYSTEMS.items() if system.adaptation.name in taught}
     assert {name for name, system in SYSTEMS.items() if system.uses_teacher} == rows | {"remote_tracking"}
@@ -96,7 +96,7 @@ def test_the_docstring_of_a_method_is_read_without_its_class(family, name):
 
 
 @pytest.mark.parametrize("adaptation", ["lame", "neo", "note"])
-def test_what_works_through_answers_is_refused_where_phases_train(adaptation):
+def test_members_that_act_on_predictions_are_refused_where_phases_train(adaptation):
     on_device = System("mine", "", Member("streaming", "on_device"), Member("adaptation", adaptation))
     (fault,) = on_device.faults()
     assert "'local'" in fault

@@ -46,7 +46,7 @@ class TestSource:
 
 
 class TestStatistics:
-    def test_batch_answers_by_the_batch_and_moves_nothing(self):
+    def test_the_batch_variant_predicts_by_the_batch_and_keeps_the_weights(self):
         model, member = Nt(), AdaBn(variant="batch", predict_on="batch")
         before, state = state_of(model), member.prepare(model)
         answered = member.predict(model, state, four())
@@ -116,7 +116,7 @@ class TestTent:
         assert done.iterations == len(done.losses) == 10
         assert state_of(ours) == state_of(theirs)
 
-    def test_even_answers_teach_nothing(self):
+    def test_uniform_predictions_have_no_gradient(self):
         """Uniform outputs are a saddle: the gradient is 0 to the bit."""
         model, member = Nt(), self.SGD
         model.head.weight.data.zero_()
@@ -141,7 +141,7 @@ class TestTent:
 @pytest.mark.parametrize(
     "member", [AdaBn(variant="batch"), Tent(predict_on="frame"), AdaBn(variant="batch", predict_on="batch")]
 )
-def test_one_frame_with_maps_of_one_place_is_answered_by_what_is_stored(member):
+def test_one_frame_with_one_pixel_is_predicted_with_stored_statistics(member):
     model = Nt()
     model.inputs = model.inputs[:, :, :1, :1]
     one = replace(four(), images=four().images[:1])

@@ -125,7 +125,7 @@ class TestSnap:
     ],
 )
 @pytest.mark.parametrize("name", ["rdumb", "asr", "snap", "sparse"])
-def test_what_cannot_be_wrapped_is_refused(name, params, said):
+def test_members_that_cannot_be_wrapped_are_refused(name, params, said):
     with pytest.raises(RequestError, match=said):
         Member("adaptation", name, tuple(params.items())).make()
 

@@ -34,7 +34,7 @@ HAND = {"momentum": 0.0, "learning_rate": 0.1, "entropy_margin": 0.9}
 class TestEata:
     MEMBER = Eata(optimiser="sgd", redundancy_margin=0.05, **HAND)
 
-    def test_one_step_and_nothing_new_in_the_same_batch(self):
+    def test_one_step_and_no_second_one_in_the_same_batch(self):
         model, member = Nt(), self.MEMBER
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(model.norm.weight.detach(), [1.071319, 1.031629, 0.983810])
@@ -68,7 +68,7 @@ class TestSar:
         near(done.state.held["average"], 0.638674)
         assert done.passes.forward == done.passes.backward == (4, 4)
 
-    def test_nothing_sure_teaches_nothing(self):
+    def test_frames_without_confidence_train_no_step(self):
         model, member = Nt(), Sar(entropy_margin=1e-9)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.accepted == 0
@@ -88,7 +88,7 @@ class TestSar:
 
 
 class TestCoTta:
-    def test_without_views_and_returns_the_first_gradient_is_nothing(self):
+    def test_without_views_and_restoration_the_first_gradient_is_zero(self):
         model, member = Nt(), CoTta(restore_prob=0.0, views="none")
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.losses, [0.721258])
@@ -153,7 +153,7 @@ def test_lame_makes_neighbours_agree(affinity, labels, last):
 
 
 class TestBufr:
-    def test_without_a_summary_nothing_is_learned(self):
+    def test_without_a_summary_no_step_is_trained(self):
         model, member = Nt(), Bufr()
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert "no summary" in done.skipped
@@ -230,7 +230,7 @@ class TestReplay:
 
 
 @pytest.mark.parametrize("member", [RoTta(every_frames=8), Note(every_frames=8)])
-def test_a_lesson_comes_when_enough_frames_have_passed(member):
+def test_training_starts_when_enough_frames_have_passed(member):
     model = NETWORKS["tiny_classifier"][1]().eval()
     state, made = member.prepare(model), []
     for number in range(4):

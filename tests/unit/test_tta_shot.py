@@ -115,7 +115,7 @@ class TestDrawing:
         rows = list(mini_batches(frames(3), Phase(iterations=2), 100, 9))
         assert [sorted(each) for each in rows] == [[0, 1, 2]] * 2
 
-    def test_on_the_stream_everything_once_whatever_is_asked(self):
+    def test_on_the_stream_all_frames_are_used_once(self):
         assert [each.tolist() for each in mini_batches(frames(3), Phase(7, on_stream=True), 2, 9)] == [[0, 1, 2]]
         assert [each.tolist() for each in split_groups(3, STREAM, 2)] == [[0, 1, 2]]
 

@@ -156,7 +156,7 @@ def test_ends_that_a_member_does_not_take_are_refused():
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_is_wrong_is_refused(changes, said):
+def test_a_wrong_document_is_refused_with_the_reason(changes, said):
     assert said in refused(**changes)
 
 

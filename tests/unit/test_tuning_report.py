@@ -47,7 +47,7 @@ def test_the_report_shows_every_figure_and_opens_alone(folder):
 
 
 @pytest.mark.slow
-def test_words_say_what_the_held_out_seeds_say(folder):
+def test_words_agree_with_the_held_out_seeds(folder):
     found = open_search(folder)
     score, energy = found.held_out()
     told = " ".join(words(found))
@@ -100,12 +100,12 @@ def test_names_count_by_their_means():
     assert found["c"] == pytest.approx(1.0)
 
 
-def test_noise_explains_nothing_on_average():
+def test_noise_has_no_importance_on_average():
     shares = [importance(trials_of(lambda s, rng: rng.normal(), SPACE, 20, seed), SPACE, "v") for seed in range(40)]
     assert np.mean([share for each in shares for share in each.values()]) < 0.08
 
 
-def test_few_trials_or_equal_ones_tell_nothing():
+def test_few_or_equal_trials_have_no_importance():
     assert importance(trials_of(lambda s, rng: s["a"], SPACE, 9), SPACE, "v") == {}
     assert importance(trials_of(lambda s, rng: 1.0, SPACE), SPACE, "v") == {}
 
@@ -151,7 +151,7 @@ def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(be
     assert any("tuned" in line for line in differences(ran, plain))
 
 
-def test_rivals_that_were_tuned_alike_are_not_warned_of(best):
+def test_baselines_with_equal_tuning_cause_no_warning(best):
     part = read_tuned(best)
     both = [part, {**part, "system": "onda", "settings": {}}]
 

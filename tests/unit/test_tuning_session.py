@@ -163,7 +163,7 @@ def test_no_settings_are_recommended_where_all_fail(tmp_path):
 
 
 @pytest.mark.slow
-def test_best_settings_are_written_with_what_they_were_chosen_on(tmp_path):
+def test_best_settings_are_written_with_their_seeds_and_budget(tmp_path):
     session = run_whole(tmp_path / "run")
     best = yaml.safe_load(write_best(session.directory).read_text())
     assert best["settings"] == dict(session.best.settings)

@@ -108,7 +108,7 @@ def test_a_trial_reports_after_every_window_and_ends_as_without(backend):
 
 
 @pytest.mark.slow
-def test_what_a_trial_has_measured_at_a_window_is_what_a_shorter_run_ends_with(backend):
+def test_measures_of_a_trial_at_a_window_equal_those_of_a_shorter_run(backend):
     document = factory.document(**ON_STREETS)
     two = [{**part, "duration_s": length} for part, length in zip(STREETS["workloads"], (6, 5), strict=True)]
     shorter = factory.document(**{**ON_STREETS, "experiment": {**STREETS, "workloads": two}})

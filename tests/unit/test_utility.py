@@ -44,13 +44,13 @@ def test_a_job_that_comes_as_the_machine_gets_free_is_newer_than_one_that_waits(
     assert list(served_jobs(steady(2, 10), 1.0, tie="waiting", drain=True)) == [0, 1, 3, 5, 7, 9]
 
 
-def test_where_nothing_is_missed_time_does_not_matter():
+def test_time_does_not_matter_if_no_job_is_missed():
     jobs = Jobs(LATE.accuracy, steady(10.0, 3), steady(0.0, 3), 10.0)
     for found in (discrete(jobs, 10.0), continuous(jobs, 20.0), relative(jobs)):
         assert found.value == pytest.approx(LATE.accuracy.mean())
 
 
-def test_missed_jobs_count_nothing_or_chance():
+def test_missed_jobs_count_zero_or_chance():
     jobs = Jobs(np.array([1.0, 0, 0.5, 0]), steady(1.0, 4), steady(1.0, 4), 1.0)
     assert discrete(jobs, 1.0).value == pytest.approx(0.375)
     assert discrete(jobs, 1.0, chance=0.1).value == pytest.approx(0.425)
@@ -58,7 +58,7 @@ def test_missed_jobs_count_nothing_or_chance():
     assert needed(0.308, 0.4097) == pytest.approx(0.752, abs=5e-4)
 
 
-def test_waiting_halves_the_worth_of_an_answer_at_the_patience_given():
+def test_waiting_for_the_given_patience_halves_the_value_of_a_prediction():
     found = continuous(LATE, 20.0)
     assert found.value == pytest.approx(0.379630, abs=1e-6)
     assert found.served * found.timeliness == pytest.approx(0.399691, abs=1e-6)
