@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sources")]
 
 FOLDERS = ("driftlab", "datasets", "platform", "actors", "serve_apps", "tune_spaces")
-BESIDE = ("pyproject.toml", "README.md", "LICENSE")
+ROOT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 IGNORED = ("__pycache__",)
 
 
@@ -37,7 +37,7 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("source")
     for name in FOLDERS:
         shutil.copytree(root / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED))
-    for name in BESIDE:
+    for name in ROOT_FILES:
         shutil.copy(root / name, copy / name)
     out = tmp_path_factory.mktemp("wheel")
     command = [

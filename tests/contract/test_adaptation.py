@@ -36,7 +36,7 @@ from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import HARDWARE
 
 NORMLESS = "without_norms"
-NEED_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
+REQUIRE_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
 SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
 BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by default, for every network that is prepared
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -245,10 +245,10 @@ class TestEveryAdaptation:
         for done in calls:
             assert (done.passes is not None) or done.skipped
             if done.passes is not None:
-                need = task_cost(cost, HARDWARE["jetson-nx"], done.passes)
-                assert bool(need.seconds) == bool(done.passes.forward)
+                cost_of_phase = task_cost(cost, HARDWARE["jetson-nx"], done.passes)
+                assert bool(cost_of_phase.seconds) == bool(done.passes.forward)
                 assert len(done.passes.backward) <= len(done.passes.forward)
-                assert need.memory_bytes >= done.passes.kept_bytes
+                assert cost_of_phase.memory_bytes >= done.passes.kept_bytes
             if done.iterations:
                 assert done.passes is not None
                 assert done.passes.forward
@@ -307,9 +307,9 @@ class TestEveryAdaptation:
         before = state_of(model)
         for frames in (0, 1, 5):
             given = batch(frames=frames)
-            answered = member.predict(model, state, given)
-            assert len(answered.predictions) == frames
-            assert answered.passes is None or sum(answered.passes.forward) == frames
+            predicted = member.predict(model, state, given)
+            assert len(predicted.predictions) == frames
+            assert predicted.passes is None or sum(predicted.passes.forward) == frames
         assert state_of(model) == before
 
     @on_columns(2)
@@ -370,11 +370,11 @@ class TestEveryAdaptation:
             assert "finite" not in done.skipped
             state = done.state
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
-        answers = member.predict(model, state, given).predictions
-        assert given.task is DETECTION or not (np.asarray(answers) == CLASSES - 1).any()
+        predicted_labels = member.predict(model, state, given).predictions
+        assert given.task is DETECTION or not (np.asarray(predicted_labels) == CLASSES - 1).any()
 
 
-@pytest.mark.parametrize("name", NEED_NORMS)
+@pytest.mark.parametrize("name", REQUIRE_NORMS)
 def test_members_for_batch_norms_skip_a_network_without_them(name):
     task, built = NETWORKS[NORMLESS]
     member, model = Member("adaptation", name).make(), built().eval()

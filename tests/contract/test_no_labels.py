@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from adaptation_factory import NETWORKS, state_of
-from stream_factory import CLASSES, FIXED, FPS, HEIGHT, WIDTH, member, real, stream, watched, weights
+from stream_factory import (
+    CLASSES,
+    FIXED,
+    FPS,
+    HEIGHT,
+    WIDTH,
+    member,
+    real_app,
+    run_app,
+    stream,
+    weights,
+)
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
@@ -97,8 +108,8 @@ class TestLabelFree:
     def test_scrambled_truth_changes_scores_only(self, name):
         seen, found = stream(12.0), []
         for frames in (seen, scrambled(seen)):
-            node = real(in_fours(name), network=NETWORK, pack=pack_of(name), detects=True)
-            found.append(watched(node, frames, np.arange(0, 13, 4.0)))
+            node = real_app(in_fours(name), network=NETWORK, pack=pack_of(name), detects=True)
+            found.append(run_app(node, frames, np.arange(0, 13, 4.0)))
         kept = [{key: value for key, value in one.items() if key not in SCORES} for one in found]
         assert kept[0] == kept[1] and len(kept[0]["frames.processed"]) == 12 * FPS
 

@@ -345,8 +345,8 @@ class TestEveryNode:
         node = script.node()
         for verb, args in script.calls:
             kept = pickle.dumps(node)
-            answer = plain(getattr(node, verb)(*args))
-            assert plain(getattr(pickle.loads(kept), verb)(*args)) == answer
+            reply = plain(getattr(node, verb)(*args))
+            assert plain(getattr(pickle.loads(kept), verb)(*args)) == reply
 
     def test_its_arguments_stay_as_they_were(self, script):
         before = plain(script.made_from), plain(script.calls)

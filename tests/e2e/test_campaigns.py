@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_drawn_requests_end_with_the_promised_code_and_message(tmp_path):
-    answers = list(campaign(0, range(20), tmp_path, every=0))
-    broken = [(number, answer.words, *answer.faults()) for number, _, answer in answers if any(answer.faults())]
+    outcomes = list(campaign(0, range(20), tmp_path, every=0))
+    broken = [(number, outcome.words, *outcome.faults()) for number, _, outcome in outcomes if any(outcome.faults())]
     assert broken == []
-    assert {answer.code for _, _, answer in answers} >= {0, 2}
+    assert {outcome.code for _, _, outcome in outcomes} >= {0, 2}
 
 
 def test_a_request_is_the_same_whichever_others_are_drawn(tmp_path):
@@ -54,8 +54,8 @@ def _needs_no_files(number):
 
 
 def test_a_separate_process_refuses_as_this_one_does(tmp_path):
-    answer = ask_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
-    assert (answer.code, list(answer.faults())) == (2, [])
+    outcome = ask_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
+    assert (outcome.code, list(outcome.faults())) == (2, [])
 
 
 def test_a_disturbed_run_ends_with_the_tables_of_an_undisturbed_one(tmp_path, monkeypatch):

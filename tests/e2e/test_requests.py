@@ -24,7 +24,7 @@ REFUSED_S = 10  # the promise for a wrong request; measured: 0.6 to 5.8 s while 
 
 
 @dataclass(frozen=True)
-class Answer:
+class Outcome:
     code: int
     output: str
     error: str
@@ -35,14 +35,14 @@ def ask(tmp_path, monkeypatch, capsys):
     """Call the command in this process, in an empty temporary folder that must stay empty."""
     monkeypatch.chdir(tmp_path)
 
-    def asked(*words: str) -> Answer:
+    def asked(*words: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["driftlab", *words])
         before = set(psutil.Process().children(recursive=True))
         with pytest.raises(SystemExit) as ended:
             app.main()
         assert set(psutil.Process().children(recursive=True)) <= before, "something was left running"
         output, error = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), output, error)
+        return Outcome(int(ended.value.code or 0), output, error)
 
     return asked
 
@@ -65,13 +65,13 @@ def mine(tmp_path: Path) -> Path:
     return path
 
 
-def refused(answer: Answer, *said: str) -> None:
-    assert (answer.code, answer.output) == (2, "")
-    assert answer.error.startswith(("Error: ", "Usage: "))
-    assert answer.error.count("Error: ") == 1
-    assert "Traceback" not in answer.error
+def refused(outcome: Outcome, *said: str) -> None:
+    assert (outcome.code, outcome.output) == (2, "")
+    assert outcome.error.startswith(("Error: ", "Usage: "))
+    assert outcome.error.count("Error: ") == 1
+    assert "Traceback" not in outcome.error
     for words in said:
-        assert words in answer.error
+        assert words in outcome.error
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, sa
 
 def test_all_faults_at_once(ask):
     changes = ("seeds=[]", "window_s=0", "clock=moon", "server.gpu=1")
-    answer = ask("run", "quick", *(word for change in changes for word in ("--set", change)))
-    refused(answer, "quick: 4 faults", "seeds is empty", "window_s is 0", "clock is 'moon'", "server.gpu is not known")
+    outcome = ask("run", "quick", *(word for change in changes for word in ("--set", change)))
+    refused(outcome, "quick: 4 faults", "seeds is empty", "window_s is 0", "clock is 'moon'", "server.gpu is not known")
 
 
 def test_a_gpu_that_is_not_there(ask, tmp_path, monkeypatch, mine):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
-    answer = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
-    refused(answer, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
+    outcome = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
+    refused(outcome, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
     assert list(tmp_path.iterdir()) == [mine]
 
 
@@ -205,15 +205,15 @@ class TestRunFolder:
         (folder / "log.jsonl").unlink()
         (folder / "log.jsonl").symlink_to("/dev/full")
         table_file(folder / "tables", "runs", "no_custom/running/one/seed-0").unlink()
-        answer = ask("run", *INLINE, "--resume", str(folder))
-        assert answer.code == 1
-        assert f"--resume {folder}" in answer.error
-        assert "No space left on device; free space or change permissions" in answer.error.replace("\n", "")
+        outcome = ask("run", *INLINE, "--resume", str(folder))
+        assert outcome.code == 1
+        assert f"--resume {folder}" in outcome.error
+        assert "No space left on device; free space or change permissions" in outcome.error.replace("\n", "")
 
     def test_a_second_driftlab_in_it(self, ask, folder):
         with paths.locked(folder):
-            answer = ask("run", *INLINE, "--resume", str(folder))
-        refused(answer, f"Another driftlab is working in '{folder}'; wait for it or stop it")
+            outcome = ask("run", *INLINE, "--resume", str(folder))
+        refused(outcome, f"Another driftlab is working in '{folder}'; wait for it or stop it")
 
     @pytest.mark.parametrize("command", ["report", "diff"])
     @pytest.mark.parametrize("harm", ["spec.yaml", "table"])
@@ -227,7 +227,7 @@ class TestRunFolder:
     def test_the_named_fix_repairs_the_run(self, ask, folder, finished):
         table_file(folder / "tables", "frames", "no_custom/running/one/seed-0").write_bytes(b"PAR1")
         assert ask("run", *INLINE, "--resume", str(folder)).code == 0
-        assert ask("diff", str(folder), str(finished)) == Answer(0, "No difference.\n", "")
+        assert ask("diff", str(folder), str(finished)) == Outcome(0, "No difference.\n", "")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_the_real_command_says_the_same(tmp_path, words, said):
         except subprocess.TimeoutExpired:
             asked.kill()
             pytest.fail(f"not refused within {REFUSED_S} s")
-    refused(Answer(asked.returncode, output, error), *said)
+    refused(Outcome(asked.returncode, output, error), *said)
     left = [process for process in psutil.process_iter() if in_session(process, asked.pid)]
     assert left == [] and list(tmp_path.iterdir()) == []
 

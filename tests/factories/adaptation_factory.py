@@ -107,5 +107,5 @@ def pack_of(member: Any, model: nn.Module) -> Any:
     with torch.no_grad():
         outputs = model(to_input(images[:1]))
     task = CLASSIFICATION if outputs.dim() == 2 else SEGMENTATION if outputs.shape[1] == CLASSES else DETECTION
-    lessons = LabelledFrames(images, labels_of(task, 12, rng))
-    return member.summarise_source(model, DataSplits(task, CLASSES, lessons, lessons, lessons))
+    labelled = LabelledFrames(images, labels_of(task, 12, rng))
+    return member.summarise_source(model, DataSplits(task, CLASSES, labelled, labelled, labelled))

@@ -123,18 +123,18 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
     run = run_row(name, seed, "again", fleet, bound=bound, student="tiny_classifier", duration_s=20.0)
     run |= {"frames": JOBS * OF, "inference_j": JOBS * OF * 0.01, "score": right, "score_frame": right}
     place = {"cell": run["cell"], "device": "d", "app": "a"}
-    frames, lessons = [], []
+    frames, batch_rows = [], []
     for number in range(JOBS * OF):
         job = number // OF
         row = {**place, "frame": number, "time_s": number / 2, "scene": (job // 5) % 2}
         row |= {"processed": job % every == 0, "latency_ms": 1000 * plain_s}
         frames.append({**row, "score_frame": accuracy - 0.02 * (job >= 10) * learn, "score_window": accuracy})
     if learn:
-        lesson = {**place, "frames": OF, "isolated_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
-        lesson |= {"accepted": 0.25}
-        lessons = [{**lesson, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
+        batch_row = {**place, "frames": OF, "isolated_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
+        batch_row |= {"accepted": 0.25}
+        batch_rows = [{**batch_row, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
     devices = [{"cell": run["cell"], "device": "d", "peak_memory_bytes": 1000}]
-    return {"runs": [run], "frames": frames, "adaptations": lessons, "devices": devices}
+    return {"runs": [run], "frames": frames, "adaptations": batch_rows, "devices": devices}
 
 
 SPEC: dict[str, Any] = {

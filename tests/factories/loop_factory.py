@@ -108,11 +108,11 @@ def frames_between(start_s: float, stop_s: float) -> int:
     return int(np.ceil(stop_s * FPS) - np.ceil(start_s * FPS))
 
 
-def watched(node, capturing, truth, until_s, *courses) -> InferenceReport:
-    return shown(capturing.facts.frames)
+def processed(node, capturing, truth, until_s, *schedules) -> InferenceReport:
+    return report_of(capturing.facts.frames)
 
 
-def shown(n: int) -> InferenceReport:
+def report_of(n: int) -> InferenceReport:
     return InferenceReport(n, n, 0.01 * n, {"inference": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
 
 
@@ -126,11 +126,11 @@ SCRIPT: dict[str, Callable[..., Any]] = {
     "drop_samples_before": lambda node, oldest_s: 40,
     "recall_expert": lambda node, last, fall: RecallResult(None, None, Passes()),
     "store_expert": lambda node: 1,
-    "train": lambda node, answer: trained(),
+    "train": lambda node, plan: trained(),
     "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
     "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
-    "run_stream": watched,
-    "finish": lambda node: Finished(f"weights of {node.name}", shown(0)),
+    "run_stream": processed,
+    "finish": lambda node: Finished(f"weights of {node.name}", report_of(0)),
 }
 
 
@@ -169,7 +169,7 @@ def trained(**changes: Any) -> Trained:
 
 
 @dataclass(frozen=True)
-class Scripted(Streaming):
+class ScriptedStreaming(Streaming):
     """A streaming member that sends scripted plans; its state counts the server's replies."""
 
     plans: tuple[Sampling, ...] = ()
@@ -193,7 +193,7 @@ class Scripted(Streaming):
         return state + 10
 
 
-class Labels(Scripted):
+class Labels(ScriptedStreaming):
     """Wants labels and nothing else."""
 
     returns = "labels"
@@ -208,7 +208,7 @@ def tracking() -> FakeSession:
 
 
 @dataclass(frozen=True)
-class Given:
+class FixedMember:
     """A replacement for Member whose `make` returns a given object."""
 
     member: Any
@@ -258,7 +258,7 @@ def begin(
     system = System(
         "scripted",
         "",
-        Given(streaming),
+        FixedMember(streaming),
         adaptation,
         setting.pop("scaling", Member("scaling", "fixed")),
         scheduling,

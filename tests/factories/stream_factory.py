@@ -95,10 +95,10 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
     return AppNode(node_spec, made_from, pack)
 
 
-def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> AppNode:
+def real_app(adaptation: Member, frame_s: float = 0.3, network: str = "half", **spec: Any) -> AppNode:
     """Make an application with real costs of its network, and a processor with this time per frame."""
     counted = count_cost(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
-    return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
+    return application(adaptation, counted.macs / frame_s, network, cost=counted, **spec)
 
 
 @cache
@@ -120,20 +120,20 @@ def between(frames: Frames, start_s: float, stop_s: float) -> Frames:
     return frames[(frames.times_s >= start_s) & (frames.times_s < stop_s)]
 
 
-def piece(course: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule:
+def cut_schedule(schedule: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule:
     """Cut a share schedule, as a processor does for a call."""
-    before = [share for time_s, share in course if time_s <= start_s][-1:] or [0.0]
-    return (start_s, before[0]), *((time_s, share) for time_s, share in course if start_s < time_s < stop_s)
+    before = [share for time_s, share in schedule if time_s <= start_s][-1:] or [0.0]
+    return (start_s, before[0]), *((time_s, share) for time_s, share in schedule if start_s < time_s < stop_s)
 
 
-def watched(
-    node: AppNode, frames: Frames, cuts: Sequence[float], answer: ShareSchedule = WHOLE, beside: ShareSchedule = ()
+def run_app(
+    node: AppNode, frames: Frames, cuts: Sequence[float], inference: ShareSchedule = WHOLE, training: ShareSchedule = ()
 ) -> dict[str, list[Any]]:
     """Run an application on a stream cut by cut; return its columns and the last reply."""
     replies = []
     for start_s, stop_s in itertools.pairwise(cuts):
-        courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]
-        replies.append(node.run_stream(between(frames, start_s, stop_s), None, stop_s, *courses))
+        schedules = [cut_schedule(schedule, start_s, stop_s) for schedule in (inference, training) if schedule]
+        replies.append(node.run_stream(between(frames, start_s, stop_s), None, stop_s, *schedules))
     ended = node.finish()
     found = columns([*(reply.rows for reply in replies), ended.rows])
     found["facts"] = [*(reply.facts for reply in replies), ended.facts.last]
@@ -168,7 +168,7 @@ def missed(found: dict[str, list[Any]]) -> list[int]:
 
 FROZEN = Member("adaptation", "frozen")
 NETWORKS = {"shot": "tiny_classifier"}  # it names whole frames
-FOLLOWING = {
+ONLINE_MEMBERS = {
     f"{name} {on} {runs}": member(name, stream_batch=3, predict_on=on, training_runs=runs, **params)
     for name, params in (("tent", {}), ("adabn", {}), ("onda", {}), ("shot", {}))
     for on in ("frame", "batch")
@@ -184,12 +184,12 @@ FOLLOWING = {
 def made(name: str) -> AppNode:
     params: dict[str, Any] = {"domain_oracle": True, "tracks": name == "tracking"}
     if name == "steps":
-        return application(FOLLOWING[name], **params)
-    return real(FOLLOWING[name], network=NETWORKS.get(FOLLOWING[name].name, "half"), **params)
+        return application(ONLINE_MEMBERS[name], **params)
+    return real_app(ONLINE_MEMBERS[name], network=NETWORKS.get(ONLINE_MEMBERS[name].name, "half"), **params)
 
 
-ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
-ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
+INFERENCE_S, TRAINING_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
+INFERENCE_J, TRAINING_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
 HALF = ((0.0, 0.5),)
 
 

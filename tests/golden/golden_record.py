@@ -209,8 +209,8 @@ class Recorder:
             commands.append((["claims", f"runs/{name}", "--json"], f"texts/claims-{name}.json"))
             commands.append((["claims", f"runs/{name}"], f"texts/claims-{name}.txt"))
         if (one := self.plan["exported"]) in names:
-            beside = ["diff", f"runs/{one}", f"runs/{one}", "--tolerance", "0.1"]
-            commands.append((beside, "texts/beside.txt"))
+            compared = ["diff", f"runs/{one}", f"runs/{one}", "--tolerance", "0.1"]
+            commands.append((compared, "texts/beside.txt"))
             commands.append((["export", f"runs/{one}", "--to", "csv", "--out", "csv"], "texts/export.txt"))
         self.call_batch(commands)
 

@@ -102,7 +102,7 @@ def inline(monkeypatch):
 
 
 @pytest.fixture
-def answers(inline):
+def inline_replies(inline):
     """The replies to a program in one process."""
     import ray_fakes
 

@@ -24,11 +24,11 @@ def test_all_tests_that_start_ray_run_on_one_worker(request):
     assert request.node.nodeid.endswith("@ray")
 
 
-def test_a_random_program_gives_the_replies_of_one_process(session, answers):
-    assert ray_fakes.program(session, 1, 300) == answers(1, 300)
+def test_a_random_program_gives_the_replies_of_one_process(session, inline_replies):
+    assert ray_fakes.program(session, 1, 300) == inline_replies(1, 300)
 
 
-def test_parallel_sessions_have_separate_nodes(backend, answers):
+def test_parallel_sessions_have_separate_nodes(backend, inline_replies):
     def run(seed):
         session = backend.open("twin")
         replies = ray_fakes.program(session, seed, 100)
@@ -36,7 +36,7 @@ def test_parallel_sessions_have_separate_nodes(backend, answers):
         return replies
 
     with ThreadPoolExecutor(backend.concurrency) as pool:
-        assert list(pool.map(run, range(4))) == [answers(seed, 100) for seed in range(4)]
+        assert list(pool.map(run, range(4))) == [inline_replies(seed, 100) for seed in range(4)]
 
 
 def test_replies_have_facts_and_rows_without_payload(session):

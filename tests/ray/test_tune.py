@@ -34,7 +34,7 @@ def searched(folder, document, workers, callbacks=()):
     return open_run(session.directory)
 
 
-def told(run):
+def trials_without_host(run):
     """Return the trials' rows without the columns about the host."""
     trials = run.frame("trials")
     return trials[[name for name in trials if not name.startswith("host_")]]
@@ -65,7 +65,7 @@ def alone(document, tmp_path_factory):
 def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, document, tmp_path, no_ray):
     folder = tmp_path / "run"
     both = searched(folder, document, 2, loggers_of(["tensorboard"], folder))
-    assert told(both).equals(told(alone))
+    assert trials_without_host(both).equals(trials_without_host(alone))
     assert both.frame("measures").equals(alone.frame("measures"))
     workers = both.frame("trials")["host_worker"]
     assert 1 <= workers.nunique() <= 2  # reused: a process for each worker, not for each trial
@@ -152,7 +152,7 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
         assert f"driftlab tune --resume {folder}" in said
     with continue_search(folder) as session:
         finish_here(session)
-    assert told(open_run(folder)).equals(told(alone))
+    assert trials_without_host(open_run(folder)).equals(trials_without_host(alone))
 
 
 def child_of(driver, name):

@@ -87,10 +87,10 @@ class TestTwoCopies:
         )
         return AppNode(spec, state_of(model))
 
-    def phase(self, server: LearnerNode, number: int, **answer: Any) -> bytes:
+    def phase(self, server: LearnerNode, number: int, **plan: Any) -> bytes:
         seen = frames(10 * number, 10 * number + 2)
         server.store(seen, seen.labels)
-        return server.train(DownlinkPlan(None, Phase(), **answer)).payload
+        return server.train(DownlinkPlan(None, Phase(), **plan)).payload
 
     def digests(self, server: LearnerNode, device: AppNode, number: int) -> set[str]:
         """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""

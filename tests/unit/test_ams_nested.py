@@ -13,7 +13,7 @@ from driftlab.platform.sim.inline import InlineBackend
 pytestmark = pytest.mark.slow  # one run, which all of them read
 
 PERIOD_S = 20  # between two switches
-COURSE = {"name": "nested", "keep_ratios": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
+SCALING = {"name": "nested", "keep_ratios": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
 IN_TURN = f"""
 from dataclasses import dataclass
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling
@@ -32,7 +32,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "in_turn.py").write_text(IN_TURN)
     document = {
         "name": "composed",
-        "systems": [{"name": "ams+nested", "scaling": COURSE, "scheduling": f"{folder / 'in_turn.py'}:InTurn"}],
+        "systems": [{"name": "ams+nested", "scaling": SCALING, "scheduling": f"{folder / 'in_turn.py'}:InTurn"}],
         "bounds": False,
         "snapshots": 0,
         "window_s": 5,

@@ -29,7 +29,7 @@ def branched(name: str, size: tuple[int, int] = SIZE) -> Branched:
     return branch(chain, PathSpace(SPACES["tiny"][:3]))
 
 
-def lessons(count: int, seed: int) -> LabelledFrames:
+def labelled_frames(count: int, seed: int) -> LabelledFrames:
     """Return frames with one white box of a third of the frame's size on a dark background."""
     rng = np.random.default_rng(seed)
     images, truth = np.full((count, *SIZE, 3), 40, dtype=np.uint8), np.empty(count, dtype=object)
@@ -42,7 +42,7 @@ def lessons(count: int, seed: int) -> LabelledFrames:
 
 @pytest.fixture(scope="module")
 def problem() -> DataSplits:
-    return DataSplits(DETECTION, CLASSES, lessons(160, 0), lessons(40, 1), lessons(40, 2), 0)
+    return DataSplits(DETECTION, CLASSES, labelled_frames(160, 0), labelled_frames(40, 1), labelled_frames(40, 2), 0)
 
 
 @pytest.mark.parametrize("name", DETECTORS)

@@ -82,8 +82,8 @@ def test_roads_stay_grey_and_skies_are_skies(variety):
 def test_colours_stray_with_variety():
     def spread(variety):
         rngs = [np.random.default_rng(seed) for seed in range(60)]
-        looks = [draw_look(draw_city(rng, variety), rng, variety).colours[: Ink.SKY] for rng in rngs]
-        return np.std(looks, axis=0).mean()
+        colours = [draw_look(draw_city(rng, variety), rng, variety).colours[: Ink.SKY] for rng in rngs]
+        return np.std(colours, axis=0).mean()
 
     spreads = [spread(variety) for variety in (0.0, 0.4, 1.0, 2.0)]
     assert spreads == sorted(spreads) and spreads[-1] > 1.5 * spreads[1] > 0
@@ -109,9 +109,9 @@ def test_a_condition_changes_the_picture_and_never_the_truth(name):
 
 @pytest.mark.parametrize("name", sorted(CONDITIONS))
 def test_a_condition_that_switches_is_absent_and_then_whole(name):
-    course = {"severity": CONDITIONS[name].high, "schedule": "switch", "period_s": 10.0}
+    condition = {"severity": CONDITIONS[name].high, "schedule": "switch", "period_s": 10.0}
     switching, without, whole = (
-        city(**{name: value}) for value in (course, CONDITIONS[name].neutral, CONDITIONS[name].high)
+        city(**{name: value}) for value in (condition, CONDITIONS[name].neutral, CONDITIONS[name].high)
     )
     before, after = [1.0, 9.0, 21.0], [11.0, 19.0]
     assert np.array_equal(switching.at(before).images, without.at(before).images)

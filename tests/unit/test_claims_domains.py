@@ -126,8 +126,8 @@ class TestFigures:
     @pytest.mark.slow
     def test_every_domain_has_a_point_before_and_after(self):
         shown = show(figure, PHASES)
-        course = next(panel for panel in shown.panels if panel.title == "digits: domain by domain")
-        assert len(shown.legend) == 5 and len(lines(panel_of(shown, course.title))) == 5
+        panel_of_rounds = next(panel for panel in shown.panels if panel.title == "digits: domain by domain")
+        assert len(shown.legend) == 5 and len(lines(panel_of(shown, panel_of_rounds.title))) == 5
         assert texts(shown.grids[0])["elasticdnn"][1:] == ["74.8 %", "5", "0.5", "2", "10", "2"]
 
     @pytest.mark.slow

@@ -176,13 +176,13 @@ def test_a_line_holds_digests_and_machine_of_its_run(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "LEDGER", file)
     monkeypatch.setattr(evidence, "check_evidence", lambda folder: None)
     result = CliRunner().invoke(front.build_app(), ["claims", str(folder), "--json", "--record"])
-    told = {claim["id"]: claim for claim in json.loads(result.stdout)["claims"] if claim["ours"] is not None}
+    measured = {claim["id"]: claim for claim in json.loads(result.stdout)["claims"] if claim["ours"] is not None}
     lines = {line["claim"]: line for line in read_ledger(file)}
-    assert lines.keys() == told.keys() != set()
+    assert lines.keys() == measured.keys() != set()
     for name, line in lines.items():
         claim = every_claim()[name]
         assert (line["value"], line["verdict"], line["words"]) == (
-            *(told[name][key] for key in ("ours", "verdict")),
+            *(measured[name][key] for key in ("ours", "verdict")),
             claim.sentence,
         )
         assert (line["experiment"], line["seeds"], line["code_digest"]) == ("demo", [0, 1, 2], "abc")

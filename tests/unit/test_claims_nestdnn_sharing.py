@@ -17,7 +17,7 @@ from driftlab.platform.results.relations.base import Untestable
 
 # --- the frontier
 
-LOOKS: dict[str, tuple[float, float, float]] = {  # accuracy, time per frame in ms, energy in J
+RESULTS: dict[str, tuple[float, float, float]] = {  # accuracy, time per frame in ms, energy in J
     "base": (0.5, 100.0, 1.0),  # 10 frames
     "good": (0.7, 200.0, 1.0), "ours": (0.65, 80.0, 0.55), "fast": (0.4, 50.0, 1.0),  # 5, 12.5 and 20; 11 are shown
     "max-0.01": (0.8, 200.0, 1.0), "max-0.1": (0.72, 50.0, 0.22), "max-1.0": (0.45, 25.0, 1.0),
@@ -36,10 +36,10 @@ FRONTIER = {
 }
 
 
-def along(looks: dict[str, tuple[float, float, float]], workload: str = "w") -> list[dict[str, Any]]:
+def along(results: dict[str, tuple[float, float, float]], workload: str = "w") -> list[dict[str, Any]]:
     return [
         share(system, seed, time_s, workload, accuracy=accuracy, latency_ms=latency_ms, energy_j=energy_j, fps=11.0)
-        for system, (accuracy, latency_ms, energy_j) in looks.items()
+        for system, (accuracy, latency_ms, energy_j) in results.items()
         for seed in SEEDS
         for time_s in (0.0, 1.0)
     ]
@@ -47,7 +47,7 @@ def along(looks: dict[str, tuple[float, float, float]], workload: str = "w") -> 
 
 @pytest.mark.parametrize(("name", "expected"), FRONTIER.items())
 def test_a_frontier_is_met_at_its_knee_or_where_it_equals_the_status_quo(name: str, expected: float):
-    tables = shared(along(LOOKS))
+    tables = shared(along(RESULTS))
     assert value(name, tables) == pytest.approx(expected)
     assert word(name, tables) == "reproduced"
 
@@ -56,25 +56,25 @@ def test_a_frontier_is_met_at_its_knee_or_where_it_equals_the_status_quo(name: s
 def test_a_frontier_below_the_status_quo_is_not_reproduced(name: str):
     below = {"": (0.6, 200.0, 1.0), "middle": (0.48, 100 / 0.9, 1.0), "end": (0.0, 100 / 1.1, 1.0)}
     order = [["good", "ours", "fast"], ["max-0.01", "max-0.1", "max-1.0"]]
-    looks = {system: look for systems in order for system, look in zip(systems, below.values(), strict=True)}
-    assert word(name, shared(along({"base": LOOKS["base"], **looks}))) == "not reproduced"
+    results = {system: result for systems in order for system, result in zip(systems, below.values(), strict=True)}
+    assert word(name, shared(along({"base": RESULTS["base"], **results}))) == "not reproduced"
 
 
 @pytest.mark.slow
 def test_one_objective_gives_no_verdict_on_the_other():
-    rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
+    rows = along({name: result for name, result in RESULTS.items() if "max" not in name})
     for name in FRONTIER:
         assert isinstance(CLAIMS[name].ask(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
 
 
 def test_a_frontier_is_of_the_schedulers_in_use_alone():
     longer = along({f"literal-{alpha}": (0.0, 1.0, 1.0) for alpha in (0.01, 0.1, 0.3, 1.0)})
-    assert value("N-13", shared([*along(LOOKS), *longer])) == pytest.approx(FRONTIER["N-13"])
+    assert value("N-13", shared([*along(RESULTS), *longer])) == pytest.approx(FRONTIER["N-13"])
 
 
 def test_of_several_goals_the_worst_counts():
-    better = {**LOOKS, "ours": (0.68, 80.0, 0.55)}
-    found = claim("N-12", shared([*along(LOOKS), *along(better, "v")]))
+    better = {**RESULTS, "ours": (0.68, 80.0, 0.55)}
+    found = claim("N-12", shared([*along(RESULTS), *along(better, "v")]))
     assert found.value == pytest.approx(FRONTIER["N-12"])
     assert found.note == "the lowest of v 0.187, w 0.167"
 
@@ -83,19 +83,19 @@ def test_of_several_goals_the_worst_counts():
 def test_a_goal_counts_with_all_of_its_traces_or_not_at_all(seeds: tuple[int, ...]):
     """Traces of `v` that are more accurate than the status quo to the end of the frontier never meet it."""
     above = [f"fast/v/one/seed-{seed}" for seed in seeds]
-    never = [row | ({"accuracy": 0.6} if row["cell"] in above else {}) for row in along(LOOKS, "v")]
-    found = claim("N-11", shared([*along(LOOKS), *never]))
+    never = [row | ({"accuracy": 0.6} if row["cell"] in above else {}) for row in along(RESULTS, "v")]
+    found = claim("N-11", shared([*along(RESULTS), *never]))
     assert (found.value, found.n) == (pytest.approx(FRONTIER["N-11"]), 3)
-    told = f"frontiers that end before speedup at equal gain: {len(seeds)} of 3 on v"
-    assert found.note == f"on w {FRONTIER['N-11']:.3g}; {told}"
+    note = f"frontiers that end before speedup at equal gain: {len(seeds)} of 3 on v"
+    assert found.note == f"on w {FRONTIER['N-11']:.3g}; {note}"
     refused = CLAIMS["N-11"].ask(shared(never))
     assert isinstance(refused, Untestable)
-    assert refused.reason == told
+    assert refused.reason == note
 
 
 def test_a_waiting_application_has_no_frames_and_no_accuracy():
     later: dict[str, dict[str, Any]] = {"ours": WAITS, "base": {"energy_j": 3.0}}
-    rows = [row | (later.get(row["cell"].partition("/")[0], {}) if row["time_s"] else {}) for row in along(LOOKS)]
+    rows = [row | (later.get(row["cell"].partition("/")[0], {}) if row["time_s"] else {}) for row in along(RESULTS)]
     (found,) = sharing.frontier(shared(rows), "total").query("system == 'ours' and seed == 0").to_dict("records")
     assert found["gain"] == pytest.approx(0.15)
     assert found["speedup"] == pytest.approx(1.25 / 2)

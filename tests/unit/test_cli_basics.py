@@ -255,21 +255,21 @@ def test_a_video_is_shown_or_refused(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
-    film = tmp_path / "walk.mp4"
-    words = ("show", "workloads/streets/walking_paris", "--video", str(film), "--seconds", "1", "--seed", "3")
+    video = tmp_path / "walk.mp4"
+    words = ("show", "workloads/streets/walking_paris", "--video", str(video), "--seconds", "1", "--seed", "3")
     assert call(*words, "--set", "crowd=2").exit_code == 0
     at = {"seed": 3, "height": 144, "width": 256, "fps": 30.0, "duration_s": 1.0}
     drawn = open_stream("streets/walking_paris", **at, crowd=2.0).at([0.0, 0.5, 0.9])
-    shown = open_stream(f"video:{film}", **at).at([0.0, 0.5, 0.9])
+    shown = open_stream(f"video:{video}", **at).at([0.0, 0.5, 0.9])
     assert np.array_equal(shown.labels, drawn.labels)
     wrong = shown.images.astype(float) - drawn.images
     assert 0 < np.abs(wrong).mean() < 8, "the codec changes little"
-    assert open_stream(f"video:{film}", **at).duration_s == 1.0
+    assert open_stream(f"video:{video}", **at).duration_s == 1.0
 
-    before = film.read_bytes()
+    before = video.read_bytes()
     again = call(*words).exception
     assert isinstance(again, RequestError) and "exists" in str(again)
-    assert film.read_bytes() == before
+    assert video.read_bytes() == before
     for name, place in (
         ("workloads/signs/depot", tmp_path / "signs.mp4"),
         ("loads/user", tmp_path / "load.mp4"),

@@ -149,13 +149,13 @@ def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(f
     assert client.uri == f"sqlite:///{tmp_path}/mlflow.db"
     rows = {row["cell"]: row for row in run.table("runs").to_pylist()}
     assert client.ended == {cell: "FINISHED" if row["status"] == "done" else "FAILED" for cell, row in rows.items()}
-    told = client.runs["one_time/w/two-phones/seed-0"]
-    assert told["params"]["adaptation"] == "distill"
-    numbers = {key: value for key, value, *_ in told["metrics"] if key != "score_window"}
+    logged = client.runs["one_time/w/two-phones/seed-0"]
+    assert logged["params"]["adaptation"] == "distill"
+    numbers = {key: value for key, value, *_ in logged["metrics"] if key != "score_window"}
     row = rows["one_time/w/two-phones/seed-0"]
     assert numbers["score"] == row["score"]
     assert numbers["uplink_bytes"] == row["uplink_bytes"]
-    line = [metric for metric in told["metrics"] if metric[0] == "score_window"]
+    line = [metric for metric in logged["metrics"] if metric[0] == "score_window"]
     assert [(at_ms, step) for _, _, at_ms, step in line] == [(500 * step, step) for step in range(20)]
     frames = run.frame("frames")
     first = frames[(frames["cell"] == row["cell"]) & (frames["frame"] == 0)]

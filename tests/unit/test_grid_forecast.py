@@ -32,13 +32,13 @@ DOCUMENT = {
 }
 
 
-def course(system: System):
+def estimate_of(system: System):
     (found,) = ComputeEstimates(10.0).of(system, [STREAM], run_networks=True)
     return found
 
 
 def passes(system: System) -> list[tuple[float, float]]:
-    return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in course(system).learning]
+    return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in estimate_of(system).learning]
 
 
 def test_large_images_take_longer_to_predict():
@@ -80,15 +80,17 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
 
 def test_a_meter_reports_all_work_at_its_time():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
-    told = []
+    reports = []
     meter = Meter(
-        cell, ComputeEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True), told.append
+        cell,
+        ComputeEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True),
+        reports.append,
     )
     meter(3 * 30.0)
     meter(3 * 30.0)
     phase_s = 240 * PIXELS * STEP_PX_S
-    assert told == [pytest.approx(3 * (60 * FRAME_S + 2 * phase_s)), pytest.approx(3 * (60 * FRAME_S + 3 * phase_s))]
-    assert sum(told) == pytest.approx(meter.whole_s)
+    assert reports == [pytest.approx(3 * (60 * FRAME_S + 2 * phase_s)), pytest.approx(3 * (60 * FRAME_S + 3 * phase_s))]
+    assert sum(reports) == pytest.approx(meter.whole_s)
 
 
 def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):

@@ -60,7 +60,7 @@ def test_a_finished_run_is_kept_whole(run):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "named"),
     [
         ({"window_s": 4.0}, ["window_s", "3.0 vs 4.0"]),
         ({"student": {"network": "half", "pretrain_steps": 3}}, ["student.pretrain_steps", "2 vs 3"]),
@@ -71,12 +71,12 @@ def test_a_finished_run_is_kept_whole(run):
         ),
     ],
 )
-def test_an_edited_spec_is_refused_and_reported(run, changes, told):
+def test_an_edited_spec_is_refused_and_reported(run, changes, named):
     edit(run, **changes)
     with pytest.raises(RequestError) as caught:
         planned(run)
     (warning,) = warnings_of(open_run(run))
-    for part in told:
+    for part in named:
         assert part in str(caught.value)
         assert part in warning or "spec.yaml" in warning
 
@@ -84,8 +84,8 @@ def test_an_edited_spec_is_refused_and_reported(run, changes, told):
 @pytest.mark.slow
 def test_the_report_of_an_edited_spec_warns(run):
     edit(run, window_s=4.0)
-    answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
-    assert (answer.exit_code, "spec.yaml is not what the cells ran with" in answer.stderr) == (0, True)
+    result = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    assert (result.exit_code, "spec.yaml is not what the cells ran with" in result.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_a_report_warns_of_files_that_were_exchanged(run):
 
 
 def lab_report(run):
-    answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
-    assert answer.exit_code == 0
+    result = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    assert result.exit_code == 0
     return (run / "report.md").read_text()
 
 
@@ -191,17 +191,17 @@ def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypat
 @pytest.mark.slow
 def test_reasons_are_logged_and_reported(run):
     damage_by("cut", run)
-    told = []
+    reports = []
 
     class Listener(Progress):
         def repeats(self, cells, reason):
-            told.append((list(cells), reason))
+            reports.append((list(cells), reason))
 
     assert lab.resume(run, progress=Listener()).done == 1
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     logged = [(line["cells"], line["reason"]) for line in lines if line["event"] == "repeats"]
-    assert told == logged
-    assert [cells for cells, _ in told] == [CELLS[:1]]
+    assert reports == logged
+    assert [cells for cells, _ in reports] == [CELLS[:1]]
     assert planned(run) == ([], {})
 
 
@@ -228,7 +228,7 @@ LATER = {"torch": "2", "scheduling/joint": 2}
 
 
 @pytest.mark.parametrize(
-    ("cells", "told"),
+    ("cells", "differ"),
     [
         ([("afs", {"torch": "2"}), ("joint", LATER), ("joint", LATER)], False),
         ([("joint", {"torch": "2"}), ("joint", LATER)], True),  # one was made before the member had a second version
@@ -236,8 +236,8 @@ LATER = {"torch": "2", "scheduling/joint": 2}
         ([("mine", {"mine.py": "a"}), ("mine+ams", {"mine.py": "b"})], True),
     ],
 )
-def test_systems_have_members_of_their_own_versions_and_cells_of_a_system_are_alike(cells, told):
-    assert mixed(cells) is told
+def test_systems_have_members_of_their_own_versions_and_cells_of_a_system_are_alike(cells, differ):
+    assert mixed(cells) is differ
 
 
 def test_cells_that_are_there_twice_are_warned_of(run):

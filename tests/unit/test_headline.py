@@ -61,8 +61,8 @@ class TestDifferences:
 
     def test_every_system_has_a_verdict_in_each_setting(self):
         found = by_setting(view(three_seeds(**LEVELS)))
-        answers = {"up": "better", "down": "worse", "same": "inconclusive"}
-        assert {key: gain.answer for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
+        verdicts = {"up": "better", "down": "worse", "same": "inconclusive"}
+        assert {key: gain.answer for key, gain in found.items()} == {("w", name): it for name, it in verdicts.items()}
 
     def test_one_seed_is_inconclusive(self):
         rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]
@@ -102,8 +102,8 @@ class TestDifferences:
         assert reference(view(rows)) is None
 
     def test_expectations_of_the_experiment_are_no_findings(self):
-        told = " ".join(finding.text for finding in headline(view(three_seeds(no_custom=(0.4, 0.5, 0.6)))))
-        assert told == ""
+        text = " ".join(finding.text for finding in headline(view(three_seeds(no_custom=(0.4, 0.5, 0.6)))))
+        assert text == ""
 
 
 class TestRows:
@@ -126,10 +126,10 @@ def judged(word: str, name: str) -> Any:
 
 def test_claims_that_fell_are_named_and_those_that_held_counted():
     verdicts = [judged("reproduced", "A-1"), judged("not reproduced", "A-2"), judged("not testable here", "A-3")]
-    told = headline(view([]), verdicts)[-1].text
-    assert "1 of 2" in told
-    assert "A-2" in told
-    assert "A-3" not in told
+    text = headline(view([]), verdicts)[-1].text
+    assert "1 of 2" in text
+    assert "A-2" in text
+    assert "A-3" not in text
     assert headline(view([]), verdicts[2:]) == []
 
 

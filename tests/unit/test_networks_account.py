@@ -100,10 +100,10 @@ def test_parameters_without_counted_operations_are_logged(caplog, example):
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         count_cost(Attention(), 4, 4)
-    told = " ".join(record.getMessage() for record in caplog.records)
-    assert "attend" not in told
-    assert "Attention (root) has 3 parameters" in told
-    assert "LayerNorm" not in told
+    messages = " ".join(record.getMessage() for record in caplog.records)
+    assert "attend" not in messages
+    assert "Attention (root) has 3 parameters" in messages
+    assert "LayerNorm" not in messages
 
 
 class Attending(nn.Module):

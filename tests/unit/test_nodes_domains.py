@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stream_factory import FROZEN, columns, member, real, spent, stream, watched
+from stream_factory import FROZEN, columns, member, real_app, run_app, spent, stream
 
 from driftlab.platform.sim.nodes import observing
 from driftlab.platform.sim.nodes.observing import BATCH_FRAMES, DomainCounter
@@ -53,8 +53,8 @@ class TestCounting:
 
 
 def seen_by(adaptation: Any = FROZEN, **params: Any) -> dict[str, list[Any]]:
-    node = real(adaptation, answer_s=0.1, **params)
-    return watched(node, stream(12.0), np.arange(0, 13, 4.0))
+    node = real_app(adaptation, frame_s=0.1, **params)
+    return run_app(node, stream(12.0), np.arange(0, 13, 4.0))
 
 
 class TestPaying:
@@ -72,8 +72,8 @@ class TestPaying:
         assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
 
     def test_frames_for_which_there_is_no_time_are_not_looked_at(self):
-        node = real(FROZEN, answer_s=0.4, detects=True)
-        found = watched(node, stream(12.0), np.arange(0, 13, 4.0))
+        node = real_app(FROZEN, frame_s=0.4, detects=True)
+        found = run_app(node, stream(12.0), np.arange(0, 13, 4.0))
         assert sum(found["frames.processed"]) == 12  # every second frame of 24: 0.8 s a frame, 0.5 s between frames
 
 
@@ -92,13 +92,13 @@ class TestConsequences:
     @pytest.mark.slow
     def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):
         steps = member("tent", stream_batch=6, predict_on="frame", training_runs="concurrent", episodic=True)
-        told, detected = real(steps, answer_s=0.1), real(steps, answer_s=0.1, detects=True)
-        ends = [watched(node, stream(12.0), np.arange(0, 13, 4.0)) for node in (told, detected)]
+        plain, detected = real_app(steps, frame_s=0.1), real_app(steps, frame_s=0.1, detects=True)
+        ends = [run_app(node, stream(12.0), np.arange(0, 13, 4.0)) for node in (plain, detected)]
         assert len(ends[0]["adaptations.version"]) == 4
         assert len(ends[1]["adaptations.version"]) == 3  # frames 12 to 15 were pooled for a domain that had ended
 
     def test_its_statistics_have_the_detected_domain(self, turns):
-        node, frames = real(FROZEN, answer_s=0.05, uses_statistics=True, detects=True), stream(12.0)
+        node, frames = real_app(FROZEN, frame_s=0.05, uses_statistics=True, detects=True), stream(12.0)
         notes = []
         for start in (0.0, 4.0, 8.0):
             part = frames[(frames.times_s >= start) & (frames.times_s < start + 4)]

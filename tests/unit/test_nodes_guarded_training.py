@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stream_factory import CLASSES, HEIGHT, WIDTH, Steps, application, steps, stream, watched
+from stream_factory import CLASSES, HEIGHT, WIDTH, Steps, application, run_app, steps, stream
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.limits import TookTooLong, time_limit
@@ -140,10 +140,10 @@ class Faulty(Steps):
         if self.wrong == "type":
             return None
         losses = (1.0, float("inf")) if self.wrong == "loss" else (1.0,)
-        answers = np.zeros((1, HEIGHT, WIDTH), np.uint8) if self.wrong == "answers" else None
+        predictions = np.zeros((1, HEIGHT, WIDTH), np.uint8) if self.wrong == "answers" else None
         work = None if self.wrong in ("work", "skipped") else Passes((4,))
         skipped = "nothing to do" if self.wrong == "skipped" else ""
-        return Adapted("after", 1, losses, skipped=skipped, passes=work, predictions=answers)
+        return Adapted("after", 1, losses, skipped=skipped, passes=work, predictions=predictions)
 
 
 REASONS = {
@@ -185,7 +185,7 @@ def test_a_member_over_the_time_limit_is_not_called_again(monkeypatch):
         endless()
 
     monkeypatch.setattr("stream_factory.Steps.adapt", adapt)
-    found = watched(application(steps(), member_limit_s=0.3), stream(10.0), (0.0, 10.0))
+    found = run_app(application(steps(), member_limit_s=0.3), stream(10.0), (0.0, 10.0))
     assert tried == [4]
     assert len(found["adaptations.skipped"]) == 1
     assert all(found["frames.processed"])

@@ -49,10 +49,10 @@ def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any =
     return LearnerNode(spec, weights or state_of(build("half", CLASSES, seed=0)))
 
 
-def trained(node: LearnerNode, start_s: float, answer: DownlinkPlan = TRAIN) -> bytes:
+def trained(node: LearnerNode, start_s: float, plan: DownlinkPlan = TRAIN) -> bytes:
     seen = frames(start_s)
     node.store(seen, seen.labels)
-    payload: bytes = node.train(answer).payload
+    payload: bytes = node.train(plan).payload
     return payload
 
 
@@ -85,15 +85,15 @@ class TestUpdates:
     @pytest.mark.parametrize("wire", [Wire(), Wire("int4", "rice", feedback=True)])
     def test_after_a_lost_one_the_next_is_refused_and_a_resync_brings_both_into_step(self, wire):
         server, device = learner(), application()
-        answer = replace(TRAIN, wire=wire)
-        assert device.apply(trained(server, 0.0, answer), 1.0).facts.accepted
-        trained(server, 10.0, answer)  # lost on the way
+        plan = replace(TRAIN, wire=wire)
+        assert device.apply(trained(server, 0.0, plan), 1.0).facts.accepted
+        trained(server, 10.0, plan)  # lost on the way
         held = newest(device)
-        assert device.apply(trained(server, 20.0, answer), 21.0).facts.reason.startswith("out of order")
+        assert device.apply(trained(server, 20.0, plan), 21.0).facts.reason.startswith("out of order")
         assert newest(device) == held
         assert device.apply(server.resend().payload, 22.0).facts.accepted
         assert in_step(device, server)
-        assert device.apply(trained(server, 30.0, answer), 31.0).facts.accepted
+        assert device.apply(trained(server, 30.0, plan), 31.0).facts.accepted
         assert in_step(device, server)
 
     def test_a_resync_restores_the_buffers_that_the_server_restored(self):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream, weights
+from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real_app, stream, weights
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
@@ -39,10 +39,10 @@ class TestTriggers:
         assert not OnDevice().uses_statistics
 
     @pytest.mark.parametrize("trigger", ["entropy", "distance"])
-    @pytest.mark.parametrize(("value", "asks"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
-    def test_a_statistic_samples_from_the_threshold_on(self, trigger, value, asks):
+    @pytest.mark.parametrize(("value", "samples"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
+    def test_a_statistic_samples_from_the_threshold_on(self, trigger, value, samples):
         found = plan(Seen(4, **{trigger: value}), trigger=trigger, threshold=0.3)
-        assert found.times_s == (TIMES_S if asks else ())
+        assert found.times_s == (TIMES_S if samples else ())
         assert found.send_s == 14.0
         assert OnDevice(trigger=trigger).uses_statistics
 
@@ -51,10 +51,10 @@ class TestTriggers:
         assert plan(Seen(4, distance=1.0), trigger="entropy").times_s == ()
 
     @pytest.mark.parametrize(
-        ("before", "now", "asks"), [(None, 0, True), (0, 0, False), (0, 1, True), (1, None, False)]
+        ("before", "now", "samples"), [(None, 0, True), (0, 0, False), (0, 1, True), (1, None, False)]
     )
-    def test_another_domain_samples(self, before, now, asks):
-        assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if asks else ())
+    def test_another_domain_samples(self, before, now, samples):
+        assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if samples else ())
 
     def test_a_domain_is_sampled_once_before_its_phase(self):
         """The phase that begins at 14 s has the domain's number; a check then would sample it again."""
@@ -68,9 +68,9 @@ class TestPhases:
     @pytest.mark.parametrize(("horizon_s", "oldest_s"), [(None, 9.5), (30.0, -16.5)])
     def test_it_learns_from_the_period_or_the_horizon(self, horizon_s, oldest_s):
         member = OnDevice(period_s=4.0, horizon_s=horizon_s, iterations=7)
-        answer = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
-        assert (answer.phase, answer.oldest_s) == (Phase(7), oldest_s)
-        assert answer.state == Learned(2)
+        plan = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
+        assert (plan.phase, plan.oldest_s) == (Phase(7), oldest_s)
+        assert plan.state == Learned(2)
 
 
 class TestNoticing:
@@ -82,7 +82,7 @@ class TestNoticing:
         from driftlab.platform.networks.predict import to_input
 
         node, seen = (
-            real(Member("adaptation", "frozen"), uses_statistics=True, domain_oracle=True, answer_s=0.1),
+            real_app(Member("adaptation", "frozen"), uses_statistics=True, domain_oracle=True, frame_s=0.1),
             stream(16.0),
         )
         notes = []
@@ -103,7 +103,7 @@ class TestNoticing:
         assert [(note.frames, note.domain) for note in notes] == [(8, 0), (8, 0), (8, 1)]
 
     def test_an_empty_stream_has_no_statistics(self):
-        node = real(Member("adaptation", "frozen"), uses_statistics=True)
+        node = real_app(Member("adaptation", "frozen"), uses_statistics=True)
         assert node.stream_statistics().facts == StreamStatistics(0, None, None, None)
 
 
@@ -163,8 +163,8 @@ class TestTryOut:
         before = node.finish().facts
         tried = node.run_trials(DownlinkPlan(None, None), (Phase(1), Phase(9))).facts
         assert node.finish().facts == before
-        answers = predict(node._model, seen.images[1::2])
-        counts = node._task.counts(answers, seen.labels[1::2], CLASSES)
+        predictions = predict(node._model, seen.images[1::2])
+        counts = node._task.counts(predictions, seen.labels[1::2], CLASSES)
         assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
         assert len(tried.after) == 2 and tried.after[0] != tried.after[1]
         assert [len(work.backward) for work in tried.passes] == [1, 9]

@@ -32,7 +32,7 @@ def whole_floats(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def lesson() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+def training_batch() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
     """Draw images and labels; return them with the random generator."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (5, 16, 24, 3), dtype=np.uint8)
@@ -42,7 +42,7 @@ def lesson() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
 @pytest.mark.parametrize("strategy", ["gradient_guided", "random", "first", "last", "first_last", "probe", "full"])
 def test_a_phase_of_distill(strategy):
     """The second of two phases starts from the first one's state; of `probe` a few choices may differ."""
-    images, labels, rng = lesson()
+    images, labels, rng = training_batch()
     member = Distill(fraction=0.05, strategy=strategy, iterations=3, epsilon=1e-3)
     theirs, ours = build("half", 4, seed=0), build("half", 4, seed=0).to(GPU)
     state = member.adapt(theirs, member.prepare(theirs), Batch(images, labels, rng), Phase()).state
@@ -75,7 +75,7 @@ def test_training_everything_is_torch_s_adam_bit_for_bit(monkeypatch):
 
     monkeypatch.setattr(Descent, "step", noted)
     ours = build("half", 4, seed=0).to(GPU)
-    theirs, member, (images, labels, rng) = copy.deepcopy(ours), Distill(fraction=1.0, iterations=100), lesson()
+    theirs, member, (images, labels, rng) = copy.deepcopy(ours), Distill(fraction=1.0, iterations=100), training_batch()
     state = member.prepare(ours)
     for _ in range(2):
         state = member.adapt(ours, state, Batch(images, labels, rng), Phase()).state

@@ -105,7 +105,7 @@ def test_lower_costs_are_better_unless_specified_otherwise(column: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "named"),
     [
         ({"theirs": "no_costum"}, "no_custom"),
         ({"theirs": "one_time"}, "itself"),
@@ -116,9 +116,9 @@ def test_lower_costs_are_better_unless_specified_otherwise(column: str):
         ({"by": "app"}, "no applications"),
     ],
 )
-def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict[str, str], told: str):
+def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict[str, str], named: str):
     run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False))
-    with pytest.raises(RequestError, match=told) as caught:
+    with pytest.raises(RequestError, match=named) as caught:
         run.compare(**{"ours": "one_time", "theirs": "no_custom", **asked})
     assert isinstance(caught.value, DriftlabError)
 

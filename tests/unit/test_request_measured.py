@@ -149,10 +149,10 @@ def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(board
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Did you mean 'top1'?" in told.err
-    assert "Traceback" not in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Did you mean 'top1'?" in printed.err
+    assert "Traceback" not in printed.err
 
 
 @pytest.mark.slow

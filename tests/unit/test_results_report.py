@@ -51,7 +51,7 @@ def page(folder, composed):
 
 
 @pytest.fixture(scope="module")
-def film(page, composed):
+def video(page, composed):
     return composed[0].film
 
 
@@ -223,25 +223,25 @@ def test_the_style_sheet_has_every_colour_in_both_themes():
 @pytest.mark.slow
 def test_a_system_has_one_style_everywhere_and_bounds_come_last(folder):
     runs = open_run(folder).frame("runs")
-    looks = plots.styles(runs, ["one_time"])
-    assert list(looks) == ["one_time", "no_custom", "best_static", "oracle"]
-    assert looks["one_time"].colour == plots.COLOURS[0]
+    styles = plots.styles(runs, ["one_time"])
+    assert list(styles) == ["one_time", "no_custom", "best_static", "oracle"]
+    assert styles["one_time"].colour == plots.COLOURS[0]
     greys = [plots.GREYS[bound] for bound in ("no_adaptation", "best_static", "oracle")]
-    assert [looks[name].colour for name in list(looks)[1:]] == greys
+    assert [styles[name].colour for name in list(styles)[1:]] == greys
     many = pd.DataFrame({"system": [f"s{k:02}" for k in range(12)], "bound": [None] * 12})
     assert len(set(plots.styles(many).values())) == 12
 
 
 def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
-    looks = plots.series(map(str, range(3 * len(plots.COLOURS))))
-    assert len({(look.colour, look.marker) for look in looks.values()}) == len(looks)
+    styles = plots.series(map(str, range(3 * len(plots.COLOURS))))
+    assert len({(look.colour, look.marker) for look in styles.values()}) == len(styles)
     axis = Canvas().subplots()
     for name in ("0", "8", "16"):
-        plots.trend(axis, pd.DataFrame({"x": [0.1], "mean": [0.5], "low": [0.4], "high": [0.6]}), "x", looks[name])
+        plots.trend(axis, pd.DataFrame({"x": [0.1], "mean": [0.5], "low": [0.4], "high": [0.6]}), "x", styles[name])
     assert [line.get_marker() for line in axis.lines] == ["o", "s", "^"]
     assert set(pages.SHAPES) == set(plots.MARKERS[1:])
     canvas = Canvas()
-    plots.legend(canvas, {name: looks[name] for name in ("0", "8")})
+    plots.legend(canvas, {name: styles[name] for name in ("0", "8")})
     assert [line.get_marker() for line in canvas.legends[0].get_lines()] == ["", "s"]
 
 
@@ -330,17 +330,17 @@ def opened(source):
 
 
 @pytest.mark.slow
-def test_a_video_holds_every_moment_of_one_stream_and_its_truth(folder, film):
+def test_a_video_holds_every_moment_of_one_stream_and_its_truth(folder, video):
     run = open_run(folder)
-    assert [tile.label for tile in film.tiles] == ["frame", "truth", "one_time", "no_custom"]
-    assert film.times_s == (5.0, 50.0, 100.0)
-    assert film.aspect == 96 / 48
+    assert [tile.label for tile in video.tiles] == ["frame", "truth", "one_time", "no_custom"]
+    assert video.times_s == (5.0, 50.0, 100.0)
+    assert video.aspect == 96 / 48
     snapshots = run.frame("snapshots").merge(run.frame("runs")[["cell", "system", "workload", "seed"]], on="cell")
-    own = snapshots[(snapshots["workload"] == film.setting) & (snapshots["seed"] == film.seed)]
-    for tile in film.tiles[1:]:
+    own = snapshots[(snapshots["workload"] == video.setting) & (snapshots["seed"] == video.seed)]
+    for tile in video.tiles[1:]:
         wide = np.asarray(opened(tile.source))
         assert wide.shape == (96, 3 * 192, 3)
-        for place, time_s in enumerate(film.times_s):
+        for place, time_s in enumerate(video.times_s):
             rows = own[own["time_s"] == time_s]
             column = "truth" if tile.label == "truth" else "prediction"
             rows = rows if tile.label == "truth" else rows[rows["system"] == tile.label]
@@ -349,13 +349,13 @@ def test_a_video_holds_every_moment_of_one_stream_and_its_truth(folder, film):
 
 
 @pytest.mark.slow
-def test_a_video_shows_the_score_of_each_frame(folder, film):
+def test_a_video_shows_the_score_of_each_frame(folder, video):
     run = open_run(folder)
-    (tile,) = [tile for tile in film.tiles if tile.label == "one_time"]
-    cell = f"one_time/{film.setting}/two-phones/seed-{film.seed}"
+    (tile,) = [tile for tile in video.tiles if tile.label == "one_time"]
+    cell = f"one_time/{video.setting}/two-phones/seed-{video.seed}"
     frames = run.frame("frames")
-    frames = frames[(frames["cell"] == cell) & (frames["device"] == film.device)].set_index("time_s")["score_frame"]
-    assert tile.notes == tuple(f"{frames[time_s]:.2f}" for time_s in film.times_s)
+    frames = frames[(frames["cell"] == cell) & (frames["device"] == video.device)].set_index("time_s")["score_frame"]
+    assert tile.notes == tuple(f"{frames[time_s]:.2f}" for time_s in video.times_s)
 
 
 @pytest.mark.slow

@@ -205,11 +205,11 @@ def test_an_empty_run_has_empty_tables_of_the_right_shape(tmp_path):
 
 
 def test_sql_joins_tables(run):
-    answer = open_run(run).sql(
+    result = open_run(run).sql(
         "select system, count(*) as n from frames join runs using (cell) group by system order by system"
     )
-    assert isinstance(answer, pa.Table)
-    assert answer.to_pylist() == [{"system": "no_custom", "n": 960}, {"system": "one_time", "n": 960}]
+    assert isinstance(result, pa.Table)
+    assert result.to_pylist() == [{"system": "no_custom", "n": 960}, {"system": "one_time", "n": 960}]
 
 
 def test_a_wrong_question_is_a_request_error(run):

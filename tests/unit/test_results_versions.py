@@ -113,9 +113,9 @@ def test_other_major_versions_are_refused_with_any_spec(run, version):
             read()
     (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
     for words in (["report", run], ["claims", run], ["diff", run, run], ["run", "--resume", run]):
-        answer = CliRunner().invoke(front.build_app(), [str(word) for word in words])
-        assert isinstance(answer.exception, DataError)
-        assert str(answer.exception) == message
+        result = CliRunner().invoke(front.build_app(), [str(word) for word in words])
+        assert isinstance(result.exception, DataError)
+        assert str(result.exception) == message
     with pytest.raises(DataError, match=re.escape(message)):
         recorder.read_file(next((run / "tables/runs").iterdir()), "runs")
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from loop_factory import Scripted, rows, run, uploads
+from loop_factory import ScriptedStreaming, rows, run, uploads
 from tables_factory import Made
 
 from driftlab.datasets.catalogue import open_stream, scene_properties
@@ -45,7 +45,7 @@ def test_other_streams_are_not_known(name: str):
 
 
 def test_a_run_writes_down_where_its_camera_is():
-    _, loop = run(Scripted(uploads(5.0)))
+    _, loop = run(ScriptedStreaming(uploads(5.0)))
     (device,), (motion,) = rows(loop, "devices"), loop.ledger.rows["motion"]
     travel = draw_travel(PRESETS["running"], device["stream_seed"])
     assert (device["static_scene"], device["appearance_drift"]) == (False, False)

@@ -35,10 +35,10 @@ VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.2 * i, size, 0.01 * (i + 1), 0.5) for 
 
 
 @dataclass
-class Scripted(Scheduling):
+class ScriptedScheduler(Scheduling):
     """A scheduler that returns scripted plans and records its calls."""
 
-    answers: list[Allocation]
+    allocations: list[Allocation]
     wants = EACH_WINDOW
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Scripted(Scheduling):
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return self.answers[len(self.asked) - 1]
+        return self.allocations[len(self.asked) - 1]
 
 
 def granted(*given: tuple[float, int | None], notes: tuple[str, ...] = ("", ""), state: Any = None) -> Allocation:
@@ -93,7 +93,7 @@ def window(device: DeviceSim, start_s: float) -> list[AppShare]:
 
 class TestGrants:
     def test_a_scheduler_receives_all_applications_and_its_last_state(self):
-        asked = Scripted([granted((0.25, 0), (0.75, 1), state="kept"), granted((1.0, 1), (0.0, None))])
+        asked = ScriptedScheduler([granted((0.25, 0), (0.75, 1), state="kept"), granted((1.0, 1), (0.0, None))])
         device = host(asked, "a", "b")
         window(device, 0.0)
         window(device, 5.0)
@@ -108,18 +108,18 @@ class TestGrants:
 
     @pytest.mark.parametrize(("nested", "up", "down"), [(False, (300, 100), (100, 300)), (True, (200, 0), (0, 200))])
     def test_a_switch_moves_everything_or_the_difference(self, nested, up, down):
-        device = host(Scripted([granted((1.0, variant)) for variant in (0, 1, 1, 0)]), "a", nested=nested)
+        device = host(ScriptedScheduler([granted((1.0, variant)) for variant in (0, 1, 1, 0)]), "a", nested=nested)
         moved = [window(device, 5.0 * k)[0].moved_bytes for k in range(4)]
         assert moved == [(100, 0), up, (0, 0), down]
 
     def test_each_application_receives_its_note(self):
         first = granted((1.0, 0), (0.0, None), notes=("", "waits: b is too big"))
-        device = host(Scripted([first, granted((0.5, 0), (0.5, 0))]), "a", "b")
+        device = host(ScriptedScheduler([first, granted((0.5, 0), (0.5, 0))]), "a", "b")
         notes = [[one.grant.note for one in window(device, 5.0 * k)] for k in range(2)]
         assert notes == [["", "waits: b is too big"], ["", ""]]
 
     def test_a_waiting_application_frees_its_memory_and_is_loaded_again(self):
-        asked = Scripted([granted((1.0, 1)), granted((0.0, None)), granted((1.0, 1))])
+        asked = ScriptedScheduler([granted((1.0, 1)), granted((0.0, None)), granted((1.0, 1))])
         device = host(asked, "a")
         grants = [window(device, 5.0 * k)[0] for k in range(3)]
         assert [grant.moved_bytes for grant in grants] == [(300, 0), (0, 300), (300, 0)]
@@ -135,7 +135,7 @@ class TestGrants:
             return len(budgets) - 1, f"choice {len(budgets)}"
 
         scaling = SimpleNamespace(nested=False, choose=choose)
-        device = host(Scripted([granted((0.75, None))] * 2), "a", scaling=scaling)
+        device = host(ScriptedScheduler([granted((0.75, None))] * 2), "a", scaling=scaling)
         networks = [window(device, 5.0 * k)[0].network for k in range(2)]
         assert networks == list(VARIANTS)
         assert budgets == [(1 / 30, None, 0.75, None), (1 / 30, None, 0.75, "choice 1")]
@@ -143,19 +143,19 @@ class TestGrants:
     @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
     def test_too_few_grants_or_too_much_of_a_machine_is_refused(self, count, share):
         with pytest.raises(RunError, match=r"grants to 2 applications \(device=d|add up to 1.2 of 1"):
-            window(host(Scripted([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
+            window(host(ScriptedScheduler([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
 
     def test_a_call_at_once_would_never_end_and_is_refused(self):
         at_once = replace(granted((0.5, 0), (0.5, 0)), again_s=0.0)
         with pytest.raises(RunError, match=r"after 0 s.*device=d"):
-            window(host(Scripted([at_once]), "a", "b"), 0.0)
+            window(host(ScriptedScheduler([at_once]), "a", "b"), 0.0)
 
 
 class TestLearning:
     """Application `a` begins to learn on the device at 2 s and ends at 4 s."""
 
     def shares(self, grant: Grant, **more: Any) -> list[tuple[float, float | None, float]]:
-        device = host(Scripted([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
+        device = host(ScriptedScheduler([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
         window(device, 0.0)
         clock = device.runner.clock
         clock.run(until=2.0)
@@ -172,7 +172,7 @@ class TestLearning:
         assert self.shares(Grant(0.5, training_share=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
 
     def test_concurrent_training_keeps_both_shares_all_the_time(self):
-        device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
+        device = host(ScriptedScheduler([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
         assert (one.inference_share, one.training_share) == (0.4, 0.4)
         assert [device.machine.course(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [((0.0, 0.4),)] * 2
@@ -311,9 +311,9 @@ class TestRuns:
         words = ["run", str(tmp_path / "asked.yaml"), "--backend", "inline", "--out", str(tmp_path / "run")]
         done = CliRunner().invoke(build_app(), words)
         said = r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
-        told = re.search(said, done.stdout)
-        assert told
-        assert told[0] in (tmp_path / "run" / "report.html").read_text()
+        printed = re.search(said, done.stdout)
+        assert printed
+        assert printed[0] in (tmp_path / "run" / "report.html").read_text()
         tables = open_run(tmp_path / "run")
-        assert set(tables.frame("shares")["note"]) == {f"waits: {told[1]}"}
+        assert set(tables.frame("shares")["note"]) == {f"waits: {printed[1]}"}
         assert tables.frame("runs")["score"].isna().all()

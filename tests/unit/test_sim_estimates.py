@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import learning_factory as factory
 import numpy as np
 import pytest
-from loop_factory import COST, FPS, Given, rows, run, trained, uploads
+from loop_factory import COST, FPS, FixedMember, rows, run, trained, uploads
 from scaling_factory import CLASSES, SIZE, problem
 
 from driftlab.platform.adaptation import estimating
@@ -33,25 +33,25 @@ FOUND = AccuracyEstimates((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Pas
 class Chooser(Scheduling):
     """A scheduler that chooses a given training configuration and records its calls."""
 
-    way: int | None
+    config: int | None
     wants = Wants(trials=True)
     asked: list[SchedulerInput] = field(default_factory=list)
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, training_share=0.4, config=self.way),) * len(window.demands))
+        return Allocation((Grant(0.6, training_share=0.4, config=self.config),) * len(window.demands))
 
 
 class TestOffers:
     """Two networks are offered after one estimate of both."""
 
-    def ran(self, way: int | None):
-        scheduler = Chooser(way)
+    def ran(self, config: int | None):
+        scheduler = Chooser(config)
         session = factory.on_device(estimate=lambda node, phase: FOUND, switch=lambda node, variant: variant)
         whole = replace(COST, macs=2 * COST.macs)
         profile = tuple(Profile(name, None, 100, cost) for name, cost in (("small", COST), ("large", whole)))
         student = BuiltNetwork("tiny", profile, "digest", "the student's weights")
-        given = {"adaptation": ESTIMATING, "scheduling": Given(scheduler), "session": session, "student": student}
+        given = {"adaptation": ESTIMATING, "scheduling": FixedMember(scheduler), "session": session, "student": student}
         session, loop = run(factory.OnDevice(uploads(5.0)), **given)
         return session, loop, scheduler
 
@@ -61,7 +61,9 @@ class TestOffers:
         (offered,) = [
             w.demands[0].learning for w in scheduler.asked if w.reason == "offer" and w.demands[0].learning.configs
         ]
-        found = [(way.name, way.size, way.before, way.accuracy, way.variant) for way in offered.configs]
+        found = [
+            (config.name, config.size, config.before, config.accuracy, config.variant) for config in offered.configs
+        ]
         assert found == [("small", 0.3, 0.5, 0.8, 0), ("large", 0.6, 0.6, 0.7, 1)]
         assert offered.accuracy_before == 0.5
         assert offered.configs[0].cost.isolated_s == pytest.approx(

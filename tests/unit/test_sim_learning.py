@@ -23,7 +23,7 @@ from loop_factory import (
     FPS,
     WIRE,
     FakeSession,
-    Scripted,
+    ScriptedStreaming,
     rows,
     run,
     run_real,
@@ -143,14 +143,14 @@ class TestShares:
     @pytest.mark.parametrize("name", ["uniform", "nestdnn"])
     def test_rows_cover_the_time_for_which_an_application_is_there(self, name):
         given = {"events": visits(), "session": switching(), "scheduling": Member("scheduling", name)}
-        _, loop = run(Scripted(), apps=("a", "b"), **given)
+        _, loop = run(ScriptedStreaming(), apps=("a", "b"), **given)
         present_s = {"uniform": (14 + 3, 27), "nestdnn": (20, 20)}[name]  # nestdnn receives both at the next window
         assert (seconds(loop, "a"), seconds(loop, "b")) == pytest.approx(present_s, abs=1e-9)
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn", "mcdnn", "status_quo"])
     def test_of_those_that_stay_every_one_has_rows_for_the_whole_session(self, name):
         given = {"duration_s": 25.0, "session": switching(), "scheduling": Member("scheduling", name)}
-        _, loop = run(Scripted(), apps=("a", "b", "c"), **given)
+        _, loop = run(ScriptedStreaming(), apps=("a", "b", "c"), **given)
         assert [seconds(loop, app) for app in "abc"] == [25.0] * 3
 
 
@@ -163,7 +163,7 @@ class TestScaling:
 
     def test_under_uniform_scaling_chooses_the_network_that_keeps_up(self):
         session = switching()
-        _, loop = run(Scripted(), measured=self.FAMILY, session=session, fps=20.0)
+        _, loop = run(ScriptedStreaming(), measured=self.FAMILY, session=session, fps=20.0)
         assert {row["network"] for row in rows(loop, "shares")} == {"s"}
         assert [note.facts for note in session.of("switch")] == [0]
 
@@ -173,7 +173,7 @@ class TestScaling:
         macs = count_cost(build("half", 8, seed=0), 32, 48).macs
         slow = {"name": "slow", "macs_per_s": macs / 0.07, "bytes_per_s": 1e12, "overhead_s": 0, "memory_bytes": 10**9}
         slow |= {"idle_w": 1, "busy_w": 2}
-        course = {
+        scaling = {
             "name": "nested",
             "keep_ratios": [0.9, 0.6],
             "accuracy_loss": 1.0,
@@ -183,7 +183,7 @@ class TestScaling:
         workload = {"name": "streets/running", "duration_s": 4, "fps": 20, "height": 32, "width": 48}
         document = {
             "name": "scaled",
-            "systems": [{"name": "scaled", "scaling": course}],
+            "systems": [{"name": "scaled", "scaling": scaling}],
             "bounds": False,
             "snapshots": 0,
             "student": {"network": "half", "pretrain_steps": 5},
@@ -207,13 +207,13 @@ class TestEnergy:
     def test_the_radio_consumes_the_energy_of_two_messages(self):
         """On from 5 to 6 s; down from 9.5 to 9.7 s, when it was asleep; then it waits as long as allowed."""
         radio = Radio(1e-3, 2e-3, active_w=2.0, wake_j=5.0, tail_w=0.5, tail_s=3.0)
-        _, loop = run(Scripted(uploads(5.0)), link=replace(WIRE, radio=radio))
+        _, loop = run(ScriptedStreaming(uploads(5.0)), link=replace(WIRE, radio=radio))
         up_j, down_j = 5 + 1000 * 1e-3 + 1 * 2.0, 3 * 0.5 + 5 + 2000 * 2e-3 + 0.2 * 2.0
         assert rows(loop, "devices")[0]["radio_j"] == pytest.approx(up_j + down_j + 3 * 0.5)
 
     def test_the_energy_of_a_run_is_the_sum_of_its_devices_and_their_parts(self):
         radio = Radio(1.1e-3, 2.3e-3, 1.7, 0.3, 0.7, 2.9)
-        _, loop = run(Scripted(uploads(5.0, 13.0)), devices=3, link=replace(WIRE, radio=radio))
+        _, loop = run(ScriptedStreaming(uploads(5.0, 13.0)), devices=3, link=replace(WIRE, radio=radio))
         devices, (whole,) = rows(loop, "devices"), rows(loop, "runs")
         for row in (*devices, whole):
             assert row["energy_j"] == sum(row[f"{purpose}_j"] for purpose in PURPOSES)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_factory import Given, Scripted, begin, begin_real, rows
-from machine_factory import job, seconds, told
+from loop_factory import FixedMember, ScriptedStreaming, begin, begin_real, rows
+from machine_factory import job, make_processor, seconds
 
 from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.core.registry import Member
@@ -42,7 +42,7 @@ def loaded(loop: Runner, load: Load) -> Runner:
     changes=st.lists(st.tuples(st.floats(0.01, 9), st.sampled_from([0.1, 0.5, 1.0]), st.booleans()), max_size=8),
 )
 def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float, changes: list[Any]):
-    clock, machine, policy = told(a=0.5)
+    clock, machine, policy = make_processor(a=0.5)
     ends: dict[str, float] = {}
     clock.process(job(machine, "a", [seconds(alone_s)], ends))
 
@@ -55,15 +55,15 @@ def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float
 
     clock.process(change())
     clock.run(until=1e4)
-    course = machine.course("a", 0, 1e4)
-    stops = [*(time_s for time_s, _ in course[1:]), clock.now]
-    done = sum((stop_s - start_s) * pace for (start_s, pace), stop_s in zip(course, stops, strict=True))
-    assert done_s(0, alone_s, course) == pytest.approx(ends["a"])
+    schedule = machine.course("a", 0, 1e4)
+    stops = [*(time_s for time_s, _ in schedule[1:]), clock.now]
+    done = sum((stop_s - start_s) * pace for (start_s, pace), stop_s in zip(schedule, stops, strict=True))
+    assert done_s(0, alone_s, schedule) == pytest.approx(ends["a"])
     assert done == pytest.approx(alone_s, abs=1e-9)
 
 
 def test_changes_of_share_and_speed_at_the_end_of_a_task_do_not_wake_its_process():
-    clock, machine, policy = told(a=0.5)
+    clock, machine, policy = make_processor(a=0.5)
     ends: dict[str, float] = {}
 
     def work():
@@ -146,7 +146,9 @@ def chosen_by(
     scaling: Any, load: Load | None, scheduling: Any = Member("scheduling", "uniform"), **setting: Any
 ) -> Runner:
     """Run four measured networks, of which a scaling member chooses one."""
-    _, loop = begin(Scripted(), measured=VARIANTS, run_networks=False, fps=10.0, scheduling=scheduling, **setting)
+    _, loop = begin(
+        ScriptedStreaming(), measured=VARIANTS, run_networks=False, fps=10.0, scheduling=scheduling, **setting
+    )
     loop.scaling = scaling
     if load is not None:
         loaded(loop, load)
@@ -166,11 +168,11 @@ def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
     assert rows(loop, "shares")[1]["latency_ms"] == pytest.approx(400 / (1 - 0.45 * 0.75 / 3))
     assert rows(loop, "shares")[1]["energy_j"] == pytest.approx(0.5 * 3 * (1 - 0.45 * 0.75 / 3) / 0.4)
     assert {budget.coming for budget in scaling.asked} == {None}
-    told = rows(loop, "loads")
-    assert [row["variant"] for row in told] == [3] * 26 + [0] * 34
-    assert [row["cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.25, 0.5, 0.5])
-    assert [row["sensed_cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.0, 0.25, 0.5])
-    assert [row["forecast_cpu"] for row in told] == pytest.approx([k / 2e3 for k in range(60)])
+    readings = rows(loop, "loads")
+    assert [row["variant"] for row in readings] == [3] * 26 + [0] * 34
+    assert [row["cpu"] for row in readings[23:27]] == pytest.approx([0.0, 0.25, 0.5, 0.5])
+    assert [row["sensed_cpu"] for row in readings[23:27]] == pytest.approx([0.0, 0.0, 0.25, 0.5])
+    assert [row["forecast_cpu"] for row in readings] == pytest.approx([k / 2e3 for k in range(60)])
 
 
 def test_the_goals_of_an_application_reach_scaling():
@@ -196,11 +198,11 @@ def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():
     chosen = {}
     for measure, weights in (("cpu", {}), ("index", {}), ("index", {"memory_weight": 0.0})):
         member = AdaScale(accuracy_loss=1.0, load_measure=measure, **weights)
-        told = rows(chosen_by(member, held, events=(Event(0.0, "start", app),)), "loads")
-        assert [row["speed"] for row in told] == pytest.approx([1.0] * 60)
+        readings = rows(chosen_by(member, held, events=(Event(0.0, "start", app),)), "loads")
+        assert [row["speed"] for row in readings] == pytest.approx([1.0] * 60)
         expected = 0.25 * 0.8 if measure == "index" and not weights else 0.0
-        assert [row["forecast_cpu"] for row in told] == pytest.approx([0.0] * 25 + [expected] * 35)
-        chosen[measure, bool(weights)] = [row["variant"] for row in told]
+        assert [row["forecast_cpu"] for row in readings] == pytest.approx([0.0] * 25 + [expected] * 35)
+        chosen[measure, bool(weights)] = [row["variant"] for row in readings]
     assert chosen["cpu", False] == chosen["index", True] == [2] * 60
     assert chosen["index", False] == [2] * 25 + [1] * 35  # 0.3 s is taken for 0.366 s
 
@@ -230,7 +232,7 @@ def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones
     seen = {}
     for name, reasons in (("wants", ALWAYS), ("does not", Wants().reasons)):
         scheduler = Remembering(reasons)
-        many(STEP, Given(scheduler, "uniform", "scheduling"))
+        many(STEP, FixedMember(scheduler, "uniform", "scheduling"))
         seen[name] = scheduler.asked
     assert [window.start_s for window in seen["does not"]] == [0.0, 10.0, 20.0]
     assert [window.start_s for window in seen["wants"]] == [k / 2 for k in range(60)]
@@ -239,7 +241,7 @@ def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones
         assert [one.time_s for one in window.load] == [k / 2 for k in range(int(2 * window.start_s) + 1)]
     future = Load("poison", (STEP.steps[0], LoadStep(12.25, 1.0, 1.0, 0.5)))
     scheduler = Remembering(ALWAYS)
-    many(future, Given(scheduler, "uniform", "scheduling"))
+    many(future, FixedMember(scheduler, "uniform", "scheduling"))
     same = [one for one in scheduler.asked if one.start_s <= 12]
     assert same == seen["wants"][: len(same)]
     assert seen["wants"][25].load[-1] == LoadReading(12.5, 0.25, 6_000_000_000, memory=0.25)
@@ -250,10 +252,10 @@ def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones
 def test_an_empty_battery_stops_the_device_for_good():
     low = Load("low", tuple(LoadStep(float(k), 0.1, battery=max(0.0, 1 - k / 14)) for k in range(30)))
     loop, _ = many(low)
-    told = rows(loop, "loads")
-    assert told[-1]["time_s"] == 14.5  # the queue of the time until 14 s is not yet empty
-    assert "battery is empty" in told[-1]["note"]
-    assert {row["note"] for row in told[:-1]} == {None}
+    readings = rows(loop, "loads")
+    assert readings[-1]["time_s"] == 14.5  # the queue of the time until 14 s is not yet empty
+    assert "battery is empty" in readings[-1]["note"]
+    assert {row["note"] for row in readings[:-1]} == {None}
     assert sum(row["window_s"] for row in rows(loop, "shares")) == 14.5
     live = loaded(begin_real(Member("streaming", "local"), Member("adaptation", "frozen")), low)
     live.run()

@@ -14,9 +14,9 @@ from loop_factory import (
     RESENT_BYTES,
     UP_BYTES,
     FakeSession,
-    Given,
+    FixedMember,
     Labels,
-    Scripted,
+    ScriptedStreaming,
     rows,
     run,
     stored,
@@ -40,11 +40,13 @@ from driftlab.platform.world.link import MessageDamage
 class TestSwitching:
     def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
         chosen = iter([0, 0, None, 0, 1, 1])
-        answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
-        scheduling = Given(SimpleNamespace(allocate=lambda window: next(answers), wants=EACH_WINDOW, asks=EACH_WINDOW))
+        allocations = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
+        scheduling = FixedMember(
+            SimpleNamespace(allocate=lambda window: next(allocations), wants=EACH_WINDOW, asks=EACH_WINDOW)
+        )
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
-        _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
+        _, loop = run(ScriptedStreaming(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
         assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (40.0, 1)]
         assert [row["paged_in_bytes"] for row in rows(loop, "shares")] == [40, 0, 0, 40, 40, 0]
 
@@ -60,7 +62,7 @@ class TestLeaving:
 
     def test_an_update_in_transfer_is_not_applied(self):
         """It leaves the server at 9.5 s and arrives at 10.2 s."""
-        streaming = Scripted(uploads(5.0, 11.0, 28.0))
+        streaming = ScriptedStreaming(uploads(5.0, 11.0, 28.0))
         session, loop = run(streaming, duration_s=40.0, events=away(10.0, 25.0))
         first, second = rows(loop, "updates")
         assert (first["reason"], first["accepted"], first["version"]) == ("its application had gone", None, None)
@@ -71,7 +73,7 @@ class TestLeaving:
 
     def test_no_row_of_it_appears_until_it_is_back(self):
         """Uniform divides the device at each arrival and departure, also between two windows."""
-        session, loop = run(Scripted(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
+        session, loop = run(ScriptedStreaming(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
         shares = [(row["time_s"], row["window_s"]) for row in rows(loop, "shares")]
         assert shares == [(0.0, 10.0), (25.0, 5.0), (30.0, 10.0)]
         assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
@@ -79,8 +81,10 @@ class TestLeaving:
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
     def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
-        scheduling = Given(SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
-        session, loop = run(Scripted(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
+        scheduling = FixedMember(
+            SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW, asks=EACH_WINDOW)
+        )
+        session, loop = run(ScriptedStreaming(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
         assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
         assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
 
@@ -88,7 +92,7 @@ class TestLeaving:
     def test_neither_plans_nor_labels_are_taken(self, arrives):
         """They leave the server at 8.5 s."""
         events = away(9.5 if arrives else 9.0, 25.0)
-        streaming, session = Scripted(uploads(5.0, 26.0), phase=None), tracking()
+        streaming, session = ScriptedStreaming(uploads(5.0, 26.0), phase=None), tracking()
         _, loop = run(streaming, events=events)
         assert streaming.seen[-1] == (26.0, int(arrives))
         refused = None if arrives else "its application had gone"
@@ -99,9 +103,9 @@ class TestLeaving:
 
     def test_it_requests_weights_after_its_return_and_not_earlier(self):
         """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
-        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
-        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
-        _, loop = run(Scripted(uploads(2.0)), session=session, events=away(8.0, 20.0))
+        replies = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(replies))
+        _, loop = run(ScriptedStreaming(uploads(2.0)), session=session, events=away(8.0, 20.0))
         torn, missed, taken = rows(loop, "updates")
         assert (torn["reason"], missed["reason"], taken["reason"]) == ("torn", "its application had gone", None)
         first, again = (row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync")
@@ -120,9 +124,9 @@ class TestLeaving:
 
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
-        scheduling = Given(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
+        scheduling = FixedMember(SimpleNamespace(allocate=allocate, wants=EACH_WINDOW, asks=EACH_WINDOW))
         events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
-        _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
+        _, loop = run(ScriptedStreaming(), duration_s=50.0, events=events, **given)
         back = 20.0 if back_s < 20 else 30.0
         assert asked == [(0.0, None), (10.0, 0), (back, None), *((at, 1) for at in np.arange(back + 10, 50, 10))]
         moved = [(row["time_s"], row["paged_in_bytes"], row["paged_out_bytes"]) for row in rows(loop, "shares")]
@@ -134,7 +138,7 @@ class TestLateServers:
     """Uploads leave at 5, 6, 7 s and arrive at 6.5, 7.5, 8.5 s; the first round takes 6.5 to 9.5 s."""
 
     def test_one_visit_takes_all_that_waits_and_trains_once(self):
-        session, loop = run(Scripted(uploads(5.0, 6.0, 7.0)))
+        session, loop = run(ScriptedStreaming(uploads(5.0, 6.0, 7.0)))
         first, second = rows(loop, "updates")
         assert (first["uploads"], first["samples"]) == (1, 10)
         assert (second["uploads"], second["samples"]) == (2, 20)
@@ -144,23 +148,23 @@ class TestLateServers:
         assert len(session.of("train")) == 2
 
     def test_samples_stored_together_reach_the_member_in_one_call(self):
-        told = []
+        stored_samples = []
 
-        class Curious(Scripted):
+        class Curious(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
-                told.append((stored.frames, stored.unlisted_labels, stored.buffered, stored.phis))
+                stored_samples.append((stored.frames, stored.unlisted_labels, stored.buffered, stored.phis))
                 return DownlinkPlan(state, PHASE)
 
         run(Curious(uploads(5.0, 6.0, 7.0)))
-        assert told == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
+        assert stored_samples == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
 
     def test_uploads_that_arrive_during_a_round_wait_for_the_next(self):
-        _, loop = run(Scripted(uploads(5.0, 6.0, 7.0, 12.0)))
+        _, loop = run(ScriptedStreaming(uploads(5.0, 6.0, 7.0, 12.0)))
         assert [row["uploads"] for row in rows(loop, "updates")] == [1, 2, 1]
 
     def test_uploads_that_arrive_while_the_gpu_is_busy_join_the_round(self):
         """The second device's first upload waits until 9.5 s; its round includes all uploads until then."""
-        _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
+        _, loop = run(ScriptedStreaming(uploads(5.0, 6.0)), devices=2)
         served = [(row["device"], row["uploads"], row["label_start_s"]) for row in rows(loop, "updates")]
         assert served == [
             ("device-0", 1, pytest.approx(6.5)),
@@ -179,10 +183,10 @@ class TestLateServers:
 class TestRefusals:
     """The update of an upload at 2 s arrives at 7.2 s and is refused; a request takes 0.516 s."""
 
-    def ran(self, *answers: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
-        given = iter(answers)
+    def ran(self, *replies: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
+        given = iter(replies)
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
-        return run(Scripted(uploads(*send_s)), session=session)
+        return run(ScriptedStreaming(uploads(*send_s)), session=session)
 
     def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
         session, loop = self.ran(Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True))
@@ -232,7 +236,7 @@ class TestRefusals:
         """The state counts 11 per reply; the full transfer carries the server's state of its time."""
         given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
-        streaming = Scripted(uploads(2.0, 7.5, 12.0))
+        streaming = ScriptedStreaming(uploads(2.0, 7.5, 12.0))
         run(streaming, session=session, duration_s=13.0)
         assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
 
@@ -254,28 +258,28 @@ class TestDamagedMessages:
             count[direction] += 1
             return MessageDamage("cut", 0) if count[direction] in torn[direction] else None
 
-        def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
-            return way
+        def rng_for(seed: int, purpose: str, device: str, direction: str) -> Any:
+            return direction
 
         monkeypatch.setattr("driftlab.platform.sim.app.link.draw_damage", draw)
         monkeypatch.setattr("driftlab.platform.sim.app.rng_for", rng_for)
         return run(**given)
 
     def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):
-        session, loop = self.ran(monkeypatch, up=(1,), streaming=Scripted(uploads(2.0, 12.0)))
+        session, loop = self.ran(monkeypatch, up=(1,), streaming=ScriptedStreaming(uploads(2.0, 12.0)))
         assert [row["refused"] for row in rows(loop, "transfers") if row["direction"] == "up"] == ["torn", None]
         assert len(session.of("label")) == len(rows(loop, "updates")) == 1
 
     def test_a_plan_that_is_torn_is_not_heard_of(self, monkeypatch):
-        streaming = Scripted(uploads(2.0, 12.0, 20.0), phase=None)
+        streaming = ScriptedStreaming(uploads(2.0, 12.0, 20.0), phase=None)
         _, loop = self.ran(monkeypatch, down=(1,), streaming=streaming)
         assert streaming.seen == [(0, 0), (2.0, 0), (12.0, 0), (20.0, 2)]
         assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
 
     def test_a_torn_request_is_repeated_without_a_reply(self, monkeypatch):
-        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
-        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
-        session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
+        replies = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(replies))
+        session, loop = self.ran(monkeypatch, up=(2,), streaming=ScriptedStreaming(uploads(2.0)), session=session)
         asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert asked == [(pytest.approx(7.2), "torn"), (pytest.approx(7.2 + 0.516 + RETRY_S), None)]
         assert len(session.of("resend")) == 1
@@ -305,7 +309,7 @@ class TestLabels:
         late = rows(loop, "transfers")[1]
         assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.2), "it did not arrive in the session")
         assert not session.of("track")
-        _, loop = run(Scripted(uploads(27.9), phase=None))
+        _, loop = run(ScriptedStreaming(uploads(27.9), phase=None))
         late = rows(loop, "transfers")[1]
         assert late["kind"] == "plan"
         assert late["arrive_s"] > 30 and late["refused"] == "it did not arrive in the session"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from loop_factory import FakeSession, Given, Scripted, rows, run, uploads
+from loop_factory import FakeSession, FixedMember, ScriptedStreaming, rows, run, uploads
 
 from driftlab.platform.core.records import Passes, TrialScores
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling, Wants
@@ -42,8 +42,8 @@ def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
         return TrialScores(0.5 + after * GAINS[node.name], (), (), Passes((5,)))
 
     session = FakeSession(run_trials=tried)
-    given = {} if scheduler is None else {"scheduling": Given(scheduler)}
-    session, loop = run(Scripted(uploads(5.0, 15.0)), session=session, devices=2, **given)
+    given = {} if scheduler is None else {"scheduling": FixedMember(scheduler)}
+    session, loop = run(ScriptedStreaming(uploads(5.0, 15.0)), session=session, devices=2, **given)
     return session, sorted(rows(loop, "updates"), key=lambda row: row["train_end_s"])
 
 
@@ -53,10 +53,10 @@ class TestSharedServer:
         session, updates = served(scheduler)
         assert [row["device"] for row in updates] == ["device-0", "device-1", "device-1", "device-0"]
         both = [asked for asked in scheduler.asked if len(asked.demands) == 2][-1]
-        told = {
+        gains = {
             one.app: (one.learning.accuracy_before, one.learning.accuracy_after) for one in both.demands if one.learning
         }
-        assert told["device-1"][1] == pytest.approx(0.8)
+        assert gains["device-1"][1] == pytest.approx(0.8)
         assert len(session.of("run_trials")) == 8
 
     def test_measuring_the_gain_of_a_round_is_charged(self):

@@ -8,7 +8,7 @@ from typing import Any
 
 import learning_factory as factory
 import pytest
-from loop_factory import COST, FPS, Given, rows, run, stored, uploads
+from loop_factory import COST, FPS, FixedMember, rows, run, stored, uploads
 
 from driftlab.platform.core.records import Passes, TaskCost, TrialScores
 from driftlab.platform.core.registry import Member
@@ -62,7 +62,7 @@ def ran(names: tuple[str, ...] = ("a", "b"), **more: Any) -> tuple[Any, Any, Pla
         return TrialScores(0.5, (0.6, 0.7), (LONG if node.name.endswith(names[-1]) else SHORT,) * 2, Passes((5,)))
 
     script = {"run_trials": tried, **more.pop("script", {})}
-    given = {"adaptation": DISTILL, "scheduling": Given(scheduler), **factory.TEACHER, **more}
+    given = {"adaptation": DISTILL, "scheduling": FixedMember(scheduler), **factory.TEACHER, **more}
     session, loop = run(factory.OnDevice(uploads(5.0)), session=factory.on_device(**script), apps=names, **given)
     return session, loop, scheduler
 
@@ -111,8 +111,8 @@ class TestEngines:
 
     def lengths(self, name: str) -> list[float]:
         site = TrainingSite(self.FED, None, None)
-        need = site.learn(COST, Passes((4,) * 10, (4,) * 10))
-        assert dict(need.seconds) == {
+        cost = site.learn(COST, Passes((4,) * 10, (4,) * 10))
+        assert dict(cost.seconds) == {
             "accelerator": pytest.approx(0, abs=1e-6),
             "storage": pytest.approx(2.0),
             "cpu": pytest.approx(2.0),
@@ -120,8 +120,8 @@ class TestEngines:
         clock = make_clock("virtual")
         machine, ended = Processor(clock, lambda machine, reason: shares), []
         member = Member("scheduling", name).make()
-        ways = (TrainingConfig("10 steps", need),)
-        demands = tuple(Demand(app, 1.0, (), learning=TrainingOffer("offered", ways)) for app in "ab")
+        configs = (TrainingConfig("10 steps", cost),)
+        demands = tuple(Demand(app, 1.0, (), learning=TrainingOffer("offered", configs)) for app in "ab")
         grants = member.allocate(SchedulerInput(0.0, 100.0, 10**9, demands, reason="offer")).grants
         given = [
             SimpleNamespace(demand=demand, grant=grant, training_share=grant.training_share)
@@ -133,7 +133,7 @@ class TestEngines:
         def learn(app: str) -> Any:
             with machine.entered(f"{app}/learn") as work:
                 yield work.granted
-                yield from machine.do(work, need)
+                yield from machine.do(work, cost)
             ended.append(clock.now)
 
         for app in "ab":
@@ -142,8 +142,8 @@ class TestEngines:
         return ended
 
     def test_a_part_that_a_member_has_no_share_of_counts_as_none(self):
-        need = TaskCost({"storage": 2.0, "cpu": 1.0})
-        learning = TrainingOffer("running", left=need)
+        cost = TaskCost({"storage": 2.0, "cpu": 1.0})
+        learning = TrainingOffer("running", left=cost)
         found = []
         for rest in ({}, {"accelerator": 0.0, "link": 0.0}):
             shares = {"a": {"storage": 0.5, **rest}, "b": {"cpu": 0.25, **rest}}

@@ -80,7 +80,7 @@ def test_pairs_have_a_place_and_a_seed_in_common():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "less", "answer"),
+    ("low", "high", "less", "verdict"),
     [
         (0.1, 0.3, False, "better"),
         (-0.3, -0.1, False, "worse"),
@@ -91,7 +91,7 @@ def test_pairs_have_a_place_and_a_seed_in_common():
         (None, None, False, "inconclusive"),
     ],
 )
-def test_a_verdict_requires_an_interval_without_zero(low, high, less, answer):
+def test_a_verdict_requires_an_interval_without_zero(low, high, less, verdict):
     assert (
-        stats.verdict(Estimate(0.2 if high is None else (low + high) / 2, low, high, 3), less_is_better=less) == answer
+        stats.verdict(Estimate(0.2 if high is None else (low + high) / 2, low, high, 3), less_is_better=less) == verdict
     )

@@ -94,22 +94,24 @@ class TestSharing:
 class TestWhoNeverRuns:
     SAID = "waits: its smallest network needs 9 bytes, 5 are free"
 
-    def told(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:
+    def sentences_of(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:
         return list(sharing.show(view(["a"], shares, *(runs or [run_row("a")]))).warnings)
 
     def test_it_is_said_with_the_reason(self):
-        told = self.told([share("x", **WAITS, note=self.SAID), share("y"), share("x", 1.0, **WAITS, note=self.SAID)])
-        assert told == ["On w, x never runs under a: its smallest network needs 9 bytes, 5 are free."]
+        sentences = self.sentences_of(
+            [share("x", **WAITS, note=self.SAID), share("y"), share("x", 1.0, **WAITS, note=self.SAID)]
+        )
+        assert sentences == ["On w, x never runs under a: its smallest network needs 9 bytes, 5 are free."]
 
     def test_it_is_said_on_how_many_devices(self):
         shares = [share("x", device=device) for device in "de"] + [share("x", device="f", **WAITS)]
-        (told,) = self.told(shares, *(run_row("a", seed) for seed in (0, 1)))
-        assert numbers_in(told) == [2, 6]
+        (sentences,) = self.sentences_of(shares, *(run_row("a", seed) for seed in (0, 1)))
+        assert numbers_in(sentences) == [2, 6]
 
     def test_three_applications_are_named_and_the_others_counted(self):
-        told = self.told([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
-        assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
-        assert told[3:] == ["2 more never run; the table `shares` has them."]
+        sentences = self.sentences_of([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
+        assert [sentence.split()[2] for sentence in sentences[:3]] == ["v", "w", "x"]
+        assert sentences[3:] == ["2 more never run; the table `shares` has them."]
 
     def test_it_is_among_the_words_of_the_report(self):
         summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))

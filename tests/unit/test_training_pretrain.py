@@ -51,8 +51,8 @@ def test_pretraining_frames_cover_all_workloads_with_separate_seeds(monkeypatch)
         return real(name, seed=seed, **rest)
 
     monkeypatch.setattr(pretrain, "open_stream", note)
-    lessons = pretrain.draw_pretraining_frames(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
-    assert len(lessons.images) == len(lessons.labels) == 80
+    frames = pretrain.draw_pretraining_frames(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
+    assert len(frames.images) == len(frames.labels) == 80
     assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
     assert len({seed for _, seed in opened}) == len(opened) == 20
     assert min(seed for _, seed in opened) > 1_000_000  # larger than usual seeds of experiments
@@ -86,7 +86,7 @@ def test_a_fresh_head_keeps_the_trained_features(classes):
 
 def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
     labels = np.random.default_rng(0).integers(0, 200, (5, 6, 8), dtype=np.uint8)
-    lessons = pretrain.LabelledFrames(np.repeat(labels[..., None], 3, axis=3), labels)
+    frames = pretrain.LabelledFrames(np.repeat(labels[..., None], 3, axis=3), labels)
     mirrored = []
 
     def compare(task, images, truth):
@@ -98,7 +98,7 @@ def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
     monkeypatch.setattr(Segmentation, "loss", compare)
     scale = torch.nn.Conv2d(3, 3, 1, bias=False)
     torch.nn.init.dirac_(scale.weight)
-    pretrain._train(scale, Recipe("half", height=6, width=8, steps=12, batch=2, lr=0.0), lessons)
+    pretrain._train(scale, Recipe("half", height=6, width=8, steps=12, batch=2, lr=0.0), frames)
     assert set(mirrored) == {True, False}
 
 

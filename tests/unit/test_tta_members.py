@@ -49,12 +49,12 @@ class TestStatistics:
     def test_the_batch_variant_predicts_by_the_batch_and_keeps_the_weights(self):
         model, member = Nt(), AdaBn(variant="batch", predict_on="batch")
         before, state = state_of(model), member.prepare(model)
-        answered = member.predict(model, state, four())
+        predicted = member.predict(model, state, four())
         near(model.seen[-1], BY_BATCH)
         done = member.adapt(model, state, four(), STREAM)
         near(model.seen[-1], BY_BATCH)
-        assert done.predictions.tolist() == answered.predictions.tolist() == [0, 0, 0, 2]
-        assert done.passes == answered.passes == Passes((4,))
+        assert done.predictions.tolist() == predicted.predictions.tolist() == [0, 0, 0, 2]
+        assert done.passes == predicted.passes == Passes((4,))
         assert state_of(model) == before
 
     @pytest.mark.parametrize("member", [AdaBn(), Onda(), AdaBn(variant="full"), Tent(variant="run", learning_rate=0)])

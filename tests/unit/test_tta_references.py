@@ -63,8 +63,8 @@ SOURCE = pictures(1, 24)
 
 
 def source_data() -> DataSplits:
-    lessons = LabelledFrames(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
-    return DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
+    labelled = LabelledFrames(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
+    return DataSplits(CLASSIFICATION, CLASSES, labelled, labelled, labelled)
 
 
 def stream(name: str, **params):

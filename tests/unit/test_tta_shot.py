@@ -65,9 +65,9 @@ class TestShot:
         assert done.losses == tuple(losses)
         assert state_of(ours) == state_of(theirs)
         assert done.state.moments == ()  # the next phase begins at rest
-        looks = (6, 6, 6, 2)
+        groups = (6, 6, 6, 2)
         each = [(6,) * 3, (6,) * 3, (6,) * 2]
-        expected = (1, *(n for part in each for n in (*looks, *part))) if cls_par else (1, *(6,) * 8)
+        expected = (1, *(n for part in each for n in (*groups, *part))) if cls_par else (1, *(6,) * 8)
         assert done.passes.forward == expected
         assert done.passes.backward == (6,) * 8
 

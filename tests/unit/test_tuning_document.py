@@ -177,10 +177,10 @@ def test_a_metric_that_the_run_does_not_measure_is_refused():
 
 
 def test_a_score_without_truth_is_refused(tmp_path):
-    from film_factory import write_film
+    from video_factory import write_video
 
-    film = write_film(tmp_path / "film.mp4")
-    experiment = {"workloads": [{"name": f"video:{film}", "duration_s": None}], "teacher": {"kind": "network"}}
+    video = write_video(tmp_path / "film.mp4")
+    experiment = {"workloads": [{"name": f"video:{video}", "duration_s": None}], "teacher": {"kind": "network"}}
     space = {"systems.0.streaming.interval_s": {"from": 5, "to": 20}}
     assert "no truth" in refused(system="ams", experiment=experiment, space=space)
     asked = {"kbps": "min"}

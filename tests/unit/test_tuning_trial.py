@@ -123,11 +123,11 @@ def test_measures_of_a_trial_at_a_window_equal_those_of_a_shorter_run(backend):
 
 def test_a_trial_that_is_stopped_lets_go_of_its_nodes(backend):
     document = factory.document(**ON_STREETS)
-    under_way = outcomes(document.experiment, Assignment("search", 0, {}, SEEDS), backend, every_window=True)
-    next(under_way)
-    run_ = under_way.gi_frame.f_locals["run"]
+    running = outcomes(document.experiment, Assignment("search", 0, {}, SEEDS), backend, every_window=True)
+    next(running)
+    run_ = running.gi_frame.f_locals["run"]
     assert all(one.session.nodes for one in run_._running)
-    under_way.close()
+    running.close()
     assert not any(one.session.nodes for one in run_._running)
 
 

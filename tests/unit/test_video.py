@@ -37,7 +37,7 @@ def write_video(path, codec="libx264", options=None, rate=RATE, shown=range(COUN
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory):
+def video_file(tmp_path_factory):
     return write_video(tmp_path_factory.mktemp("film") / "film.mp4")
 
 
@@ -99,28 +99,28 @@ def test_a_long_tick_is_no_tolerance(tmp_path):
     assert numbers_of(stream.at(times)) == [max(n for n in shown if n <= k // 4) for k in range(len(times))]
 
 
-def test_another_rate_uses_the_last_frame_before(film):
-    assert numbers_of(show(film, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
-    assert numbers_of(show(film, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
+def test_another_rate_uses_the_last_frame_before(video_file):
+    assert numbers_of(show(video_file, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
+    assert numbers_of(show(video_file, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_given_length_cuts_or_repeats_the_last_frame(film):
-    assert show(film, duration_s=2.0).duration_s == 2.0
-    longer = show(film, duration_s=9.0)
+def test_a_given_length_cuts_or_repeats_the_last_frame(video_file):
+    assert show(video_file, duration_s=2.0).duration_s == 2.0
+    longer = show(video_file, duration_s=9.0)
     assert numbers_of(longer.at([8.9])) == [COUNT - 1]
-    assert open_stream(f"video:{film}", seed=0, height=24, width=40, fps=5, duration_s=None).duration_s > 5.9
+    assert open_stream(f"video:{video_file}", seed=0, height=24, width=40, fps=5, duration_s=None).duration_s > 5.9
 
 
-def test_a_video_without_label_maps_has_no_truth(film):
-    stream = show(film)
+def test_a_video_without_label_maps_has_no_truth(video_file):
+    stream = show(video_file)
     frames = stream.at([0.0])
     assert not stream.has_truth and frames.labels is None and frames.boxes is None and stream.changes_s() == ()
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_label_maps_are_found_by_frame_number(tmp_path, beside):
+@pytest.mark.parametrize("in_folder_of_video", [True, False])
+def test_label_maps_are_found_by_frame_number(tmp_path, in_folder_of_video):
     path = write_video(tmp_path / "film.mp4")
-    folder = tmp_path if beside else tmp_path / "film.mp4.labels"
+    folder = tmp_path if in_folder_of_video else tmp_path / "film.mp4.labels"
     folder.mkdir(exist_ok=True)
     for number in (0, 7):
         labels = np.full((HEIGHT, WIDTH), number % 3, np.uint8)
@@ -149,7 +149,7 @@ def test_invalid_label_maps_are_refused(tmp_path):
             stream.at([time_s])
 
 
-def test_other_files_are_refused(tmp_path, film):
+def test_other_files_are_refused(tmp_path, video_file):
     (tmp_path / "text.mp4").write_text("not a film", encoding="utf-8")
     with pytest.raises(DataError, match="cannot be read as a video"):
         show(tmp_path / "text.mp4")
@@ -157,7 +157,7 @@ def test_other_files_are_refused(tmp_path, film):
         show(tmp_path / "absent.mp4")
     with pytest.raises(DataError, match="no video file"):
         show(tmp_path)
-    (tmp_path / "torn.mp4").write_bytes(film.read_bytes()[:600])
+    (tmp_path / "torn.mp4").write_bytes(video_file.read_bytes()[:600])
     with pytest.raises(DataError, match="cannot be read as a video"):
         show(tmp_path / "torn.mp4")
 
@@ -194,11 +194,11 @@ def test_a_title_may_have_any_encoding(tmp_path):
         ("MAX_LENGTH_S", 5.0, "5.9 s apart, allowed are 5"),
     ],
 )
-def test_a_large_video_is_refused_before_it_is_decoded(film, monkeypatch, bound, most, said):
+def test_a_large_video_is_refused_before_it_is_decoded(video_file, monkeypatch, bound, most, said):
     monkeypatch.setattr(video, bound, most)
     monkeypatch.setattr(video.VideoStream, "_decode_to", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(DataError, match=said):
-        show(film)
+        show(video_file)
 
 
 @pytest.mark.parametrize("content", [b"sea\xff\n", b"\xff\xfes\0"])
@@ -208,8 +208,8 @@ def test_an_invalid_classes_file_is_refused(tmp_path, content):
         show(write_video(tmp_path / "film.mp4"))
 
 
-def test_a_damaged_video_is_read_or_refused(tmp_path, film):
-    sound, dice = film.read_bytes(), np.random.default_rng(0)
+def test_a_damaged_video_is_read_or_refused(tmp_path, video_file):
+    sound, dice = video_file.read_bytes(), np.random.default_rng(0)
     shown = 0
     for number in range(10):
         spoilt, place = bytearray(sound), dice.integers(len(sound))

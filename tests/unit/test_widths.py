@@ -127,8 +127,8 @@ def test_independent_networks_train_on_the_pretraining_set():
 
 def more_classes(data):
     """Return the same frames with one more class, in another order."""
-    lessons = (LabelledFrames(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
-    return DataSplits(data.task, data.classes + 1, *lessons)
+    labelled = (LabelledFrames(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
+    return DataSplits(data.task, data.classes + 1, *labelled)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_factory import FixedPolicy, job, seconds, told
+from machine_factory import FixedPolicy, job, make_processor, seconds
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Share, TaskCost
@@ -34,7 +34,7 @@ class TestTasks:
     @settings(max_examples=60, deadline=None)
     @given(alone_s=st.floats(0.001, 20), changes=CHANGES)
     def test_share_over_time_adds_up_to_the_cost(self, alone_s: float, changes: list[tuple[float, float]]):
-        clock, machine, policy = told(a=0.5)
+        clock, machine, policy = make_processor(a=0.5)
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(alone_s)], ends))
 
@@ -60,7 +60,7 @@ class TestTasks:
     def test_end_follows_from_the_share_schedule(self, start_s: float, alone_s: float, changes: list[Any]):
         times = [sum(after_s for after_s, _ in changes[: i + 1]) for i in range(len(changes))]
         schedule: ShareSchedule = ((0.0, 0.5), *zip(times, (share for _, share in changes), strict=True))
-        clock, machine, policy = told(a=0.5)
+        clock, machine, policy = make_processor(a=0.5)
         ends: dict[str, float] = {}
 
         def change() -> Iterator[Any]:
@@ -74,7 +74,7 @@ class TestTasks:
         assert ends.get("a", math.inf) == pytest.approx(done_s(start_s, alone_s, schedule))
 
     def test_task_without_a_share_waits_and_resumes(self):
-        clock, machine, policy = told(a=0.5)
+        clock, machine, policy = make_processor(a=0.5)
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(10)], ends))
         clock.run(until=8)
@@ -92,7 +92,7 @@ class TestTasks:
 
     def test_task_that_ends_as_its_share_is_removed_has_ended(self):
         """The window begins at the instant of the end, and before the event of the end."""
-        clock, machine, policy = told(a=0.3)
+        clock, machine, policy = make_processor(a=0.3)
         ends: dict[str, float] = {}
 
         def window() -> Iterator[Any]:
@@ -121,7 +121,7 @@ class TestTasks:
         assert machine.works == {}
 
     def test_foreign_interrupt_ends_the_task_and_frees_its_place(self):
-        clock, machine, _ = told(a=1.0)
+        clock, machine, _ = make_processor(a=1.0)
         ends: dict[str, float] = {}
         process = clock.process(job(machine, "a", [seconds(4)], ends))
         clock.run(until=1)
@@ -133,12 +133,12 @@ class TestTasks:
 
     @pytest.mark.parametrize("alone_s", [math.nan, math.inf, -1.0])
     def test_impossible_cost_is_refused(self, alone_s: float):
-        _, machine, _ = told(a=1.0)
+        _, machine, _ = make_processor(a=1.0)
         with pytest.raises(RunError, match="must be finite"):
             next(machine.do(machine.enter("a"), seconds(alone_s)))
 
     def test_only_entered_tasks_run_and_enter_once(self):
-        _, machine, _ = told(a=1.0)
+        _, machine, _ = make_processor(a=1.0)
         work = machine.enter("a")
         with pytest.raises(RunError, match="already"):
             machine.enter("a")
@@ -162,7 +162,7 @@ class TestShares:
         ],
     )
     def test_impossible_shares_are_refused(self, shares: dict[str, Share]):
-        _, machine, policy = told()
+        _, machine, policy = make_processor()
         for name in shares:
             machine.enter(name)
         with pytest.raises(RunError, match="share"):
@@ -194,7 +194,7 @@ class TestShares:
         ) == (0.4, 0.3, 0.0)
 
     def test_tasks_on_different_resources_do_not_slow_each_other(self):
-        clock, machine, policy = told(a={"accelerator": 1.0}, b={"cpu": 1.0})
+        clock, machine, policy = make_processor(a={"accelerator": 1.0}, b={"cpu": 1.0})
         ends: dict[str, float] = {}
         clock.process(job(machine, "a", [seconds(4)], ends))
         clock.process(job(machine, "b", [TaskCost({"cpu": 6.0})], ends))
@@ -204,7 +204,7 @@ class TestShares:
         assert ends == {"a": 6, "b": 6}
 
     def test_peak_memory_is_that_of_concurrent_tasks(self):
-        clock, machine, _ = told(answer=0.5, a=0.25, b=0.25)
+        clock, machine, _ = make_processor(answer=0.5, a=0.25, b=0.25)
         machine.enter("answer", cost=TaskCost(memory_bytes=100))
         clock.process(job(machine, "a", [seconds(1, 30), seconds(1, 20)], {}))
         clock.process(job(machine, "b", [seconds(1, 45)], {}, start_s=5))
@@ -212,7 +212,7 @@ class TestShares:
         assert machine.peak_memory_bytes == 165  # the second job of a together with that of b
 
     def test_share_schedule_covers_its_span(self):
-        clock, machine, policy = told(a=0.5)
+        clock, machine, policy = make_processor(a=0.5)
         machine.enter("a")
         for time_s, share in ((2, 0.25), (4, 1.0), (4, 0.75), (6, 0.0)):
             clock.run(until=time_s) if clock.now < time_s else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import simpy
-from machine_factory import FixedPolicy, seconds, told
+from machine_factory import FixedPolicy, make_processor, seconds
 
 from driftlab.platform.core.records import Share
 from driftlab.platform.world.machine import Processor, ProcessorTask, first_come
@@ -31,7 +31,7 @@ class TestOrder:
             waits = [[draw.choice([0, 1, 1, 2]) for _ in range(3)] for _ in range(6)]
             orders = []
             for which in (None, draw.randrange(6)):
-                clock, machine, policy = told(w=1.0)
+                clock, machine, policy = make_processor(w=1.0)
                 work, log = machine.enter("w"), []
                 for i, each in enumerate(waits):
                     clock.process(self.waiting(machine, work if i == which else None, i, each, log, policy))
