@@ -76,7 +76,7 @@ def test_a_heavy_import_would_be_seen():
 
 
 @pytest.mark.slow
-def test_the_public_names_are_there():
+def test_the_public_names_exist():
     code = "import driftlab, sys; assert all(getattr(driftlab, name) for name in driftlab.__all__)"
     assert "pyarrow" in loaded_by(code)
 

@@ -216,7 +216,7 @@ def test_each_readme_gives_the_row_of_the_table(root: Path, room: str):
 
 
 @pytest.mark.parametrize("folder", [*ROOTS, *(f"platform/{room}" for room in ROOMS), "driftlab", "tests", "benchmarks"])
-def test_files_that_a_readme_names_are_there(root: Path, folder: str):
+def test_files_named_in_a_readme_exist(root: Path, folder: str):
     text = (root / folder / "README.md").read_text()
     names = re.findall(r"`([\w/.]+(?:\.(?:py|yaml|md)|/))`", text)
     assert [

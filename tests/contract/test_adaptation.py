@@ -136,7 +136,7 @@ class TestEveryAdaptation:
         assert [done.losses for done in first] == [done.losses for done in second]
         assert [done.passes for done in first] == [done.passes for done in second]
 
-    def test_it_goes_on_from_a_checkpoint(self, member, model, batch, call):
+    def test_it_continues_from_a_checkpoint(self, member, model, batch, call):
         state = self.phases(member, model, batch)[-1].state
         twin, state_of_twin = pickle.loads(pickle.dumps((model, state)))
         first = member.adapt(model, state, batch(5), call)

@@ -332,7 +332,7 @@ class TestEveryNode:
         assert called(script.node(), script.calls) == called(script.node(), script.calls)
 
     @pytest.mark.parametrize("carry", [lambda node: pickle.loads(pickle.dumps(node)), copy.deepcopy])
-    def test_it_goes_on_from_a_checkpoint_at_any_point(self, script, carry: Callable[[Any], Any]):
+    def test_it_continues_from_a_checkpoint_at_any_point(self, script, carry: Callable[[Any], Any]):
         whole = called(script.node(), script.calls)
         node, answers = carry(script.node()), []
         for call in script.calls:

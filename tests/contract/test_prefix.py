@@ -95,14 +95,14 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FAMILIES["streaming"])
-def test_a_plan_is_the_same_in_a_longer_session_unless_the_member_says_otherwise(name):
+def test_a_plan_is_the_same_in_a_longer_session_unless_the_member_declares_otherwise(name):
     member = Member("streaming", name, tuple(QUICK.get(name, {}).items())).make()
     short, long = (StreamFacts(fps=2.0, duration_s=length) for length in (SHORT_S, LONG_S))
     plans = [member.plan_uplink(member.start(facts), facts, 0.0, _seen()) for facts in (short, long)]
     assert member.reads_end(short) or plans[0] == plans[1]
 
 
-def test_members_that_read_the_end_say_so():
+def test_members_that_read_the_end_declare_it():
     facts = StreamFacts(fps=2.0, duration_s=30.0)
     ends = {name for name in FAMILIES["streaming"] if Member("streaming", name).make().reads_end(facts)}
     assert ends == {"foresight", "one_time"}

@@ -47,7 +47,7 @@ def test_a_shipped_space_is_read_with_all_its_ends(name):
 
 
 @pytest.mark.parametrize("name", catalogue.files())
-def test_a_space_with_a_file_has_a_small_size_and_reasons_of_its_own(name):
+def test_a_space_with_a_file_has_a_small_size_and_separate_reasons(name):
     small, full = catalogue.load(name, ["size=small"]), catalogue.load(name)
     assert small.trials <= 12 < full.trials
     assert small.space.keys() == full.space.keys()

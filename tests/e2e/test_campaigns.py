@@ -82,7 +82,7 @@ LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resu
         ("FAILED cell\n", None),
     ],
 )
-def test_a_run_fails_cleanly_with_one_message_that_says_how_to_go_on(said, reason):
+def test_a_failing_run_prints_one_message_with_the_resume_command(said, reason):
     assert on_ray.clean_failure(said) == reason
 
 

@@ -39,13 +39,13 @@ def test_every_page_can_be_reached_from_the_first():
     assert set(PAGES) - seen == set()
 
 
-def test_files_that_pages_name_are_there():
+def test_files_named_on_pages_exist():
     text = "".join(prose(page) for page in PAGES)
     named = set(re.findall(r"`((?:platform|actors|datasets|docs|tests)/[\w./]+)`", text))
     assert {name for name in named if not (ROOT / name).exists()} - {"platform/streaming/every_minute.py"} == set()
 
 
-def test_the_picture_is_whole():
+def test_the_diagram_has_all_its_words():
     picture = ElementTree.parse(DOCS / "how-a-run-works.svg").getroot()
     words = "".join(picture.itertext())
     for word in ("Driver", "Device", "Application", "Teacher", "Learner", "Recorder", "uplink", "downlink", "Report"):

@@ -40,7 +40,7 @@ def document(video: Path, **changes: Any) -> dict[str, Any]:
     return {**own, **changes}
 
 
-def test_label_maps_teach_classes_of_one_s_own(video: Path, tmp_path: Path):
+def test_label_maps_train_the_user_s_classes(video: Path, tmp_path: Path):
     write_label_maps(video)
     made = run(document(video), out=tmp_path / "run").directory
     scores = open_run(made).frame("runs").set_index("system")["score"]
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_refused_before_anything_starts(video: Path, tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_picture_of_a_set_is_refused_before_anything_starts(tmp_path: Path):
+def test_a_damaged_image_of_a_set_is_refused_before_the_run_starts(tmp_path: Path):
     for part, kind in (("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")):
         folder = tmp_path / "set" / part / kind
         folder.mkdir(parents=True)

@@ -140,7 +140,7 @@ def test_all_faults_at_once(ask):
     refused(outcome, "quick: 4 faults", "seeds is empty", "window_s is 0", "clock is 'moon'", "server.gpu is not known")
 
 
-def test_a_gpu_that_is_not_there(ask, tmp_path, monkeypatch, mine):
+def test_a_missing_gpu(ask, tmp_path, monkeypatch, mine):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
     outcome = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
     refused(outcome, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
@@ -242,7 +242,7 @@ class TestRunFolder:
         (("rnu",), ("Did you mean 'run'?",)),
     ],
 )
-def test_the_real_command_says_the_same(tmp_path, words, said):
+def test_the_real_command_prints_the_same(tmp_path, words, said):
     """Within seconds, without a traceback, and with every process ended that it started."""
     command = [sys.executable, "-m", "driftlab", *words]
     environment = {**os.environ, "COLUMNS": "200"}

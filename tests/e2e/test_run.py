@@ -82,7 +82,7 @@ def test_seconds_that_last_a_second_change_no_table(tmp_path):
 
 
 class TestTables:
-    def test_every_table_is_there_for_every_cell(self, reference):
+    def test_every_cell_has_every_table(self, reference):
         tables = driftlab.open_run(reference)
         for table in TABLES:
             quiet, nowhere = {CELLS[0]}, set(CELLS)  # the first cell sends nothing; no device learns, or is under load
@@ -90,7 +90,7 @@ class TestTables:
             assert set(tables.table(table)["cell"].to_pylist()) == set(CELLS) - without, table
         assert set(tables.frame("runs")["status"]) == {"done"}
 
-    def test_every_frame_is_there_once_and_in_order(self, reference):
+    def test_every_frame_occurs_once_and_in_order(self, reference):
         frames = driftlab.open_run(reference).frame("frames")
         for _, device in frames.groupby(["cell", "device"]):
             assert device["frame"].tolist() == list(range(16))
@@ -225,7 +225,7 @@ class BrokenBackend(InlineBackend):
 
 
 class TestFailure:
-    def test_a_cell_that_fails_leaves_its_reason_and_the_others_alone(self, reference, tmp_path):
+    def test_a_failed_cell_records_its_reason_and_the_others_continue(self, reference, tmp_path):
         outcome = run(DOCUMENT, out=tmp_path / "failed", open_backend=BrokenBackend)
         assert outcome.failed == ((CELLS[1], "RuntimeError: out of luck"),)
         assert outcome.done == len(CELLS) - 1
@@ -275,7 +275,7 @@ class TestFailure:
         assert cell == CELLS[0]
         assert "recorder recorder cannot write: OverflowError: Python int too large to convert to C long" in reason
 
-    def test_the_command_says_so_and_ends_with_1(self, tmp_path, monkeypatch, capsys):
+    def test_the_command_reports_it_and_exits_with_1(self, tmp_path, monkeypatch, capsys):
         import yaml
 
         from driftlab.cli import app
@@ -329,7 +329,7 @@ class TestKill:
     SHARED_EVENTS = 3 + len(SHARERS) * (1 + 6)  # two networks; one device and six windows
 
     @pytest.mark.parametrize(("whole", "number"), [("reference", 0), ("reference", 3), ("shared", 7)])
-    def test_a_run_goes_on_where_it_was_killed(self, request, tmp_path, whole, number):
+    def test_a_run_resumes_where_it_was_killed(self, request, tmp_path, whole, number):
         reference = request.getfixturevalue(whole)
         document, events = {"reference": (DOCUMENT, self.EVENTS), "shared": (SHARING, self.SHARED_EVENTS)}[whole]
         moment = random.Random(number)

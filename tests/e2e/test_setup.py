@@ -35,7 +35,7 @@ def make(tmp_path: Path):
     return make
 
 
-def test_the_demo_installs_the_package_alone_and_once(make):
+def test_the_demo_installs_the_package_only_and_once(make):
     called, printed = make("demo")
     assert [line.split(" install ")[1].split()[-1] for line in called if " install " in line] == ["torchvision", "."]
     assert called[-1] == "driftlab demo"

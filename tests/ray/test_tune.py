@@ -73,7 +73,7 @@ def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, docu
     assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
 
 
-def test_a_trial_that_breaks_is_a_row_and_the_others_go_on(tmp_path, no_ray):
+def test_a_broken_trial_has_a_row_and_the_others_continue(tmp_path, no_ray):
     member = tmp_path / "breaking.py"
     member.write_text(BREAKING)
     tent = {"name": "breaks", "base": "tent", "adaptation": {"name": f"{member}:Breaking", "stream_batch": 5}}

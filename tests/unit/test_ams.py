@@ -111,7 +111,7 @@ class TestTwoCopies:
         assert len(seen) == 4
 
     @pytest.mark.parametrize("wire", WIRES, ids=str)
-    def test_a_lost_update_is_noticed_and_one_that_stands_alone_mends_it(self, server, device, wire):
+    def test_a_lost_update_is_detected_and_a_full_transfer_repairs_it(self, server, device, wire):
         device.apply(self.phase(server, 0, wire=wire), 1.0)
         before = device.finish().facts.digest
         self.phase(server, 1, wire=wire)  # lost on the way
@@ -195,7 +195,7 @@ class TestResync:
     """A torn update makes later updates unusable; the device requests a full transfer of the weights."""
 
     @pytest.mark.slow
-    def test_a_refusal_leads_to_one_update_that_stands_alone(self):
+    def test_a_refusal_leads_to_one_full_update(self):
         loop, session = run(ams(interval_s=5.0, value_format="int4"), distill(fraction=0.1), torn=(2,))
         updates = rows(loop, "updates")
         size = vector.layout_of(build("half", CLASSES, seed=0)).size

@@ -96,7 +96,7 @@ def test_a_feature_place_predicts_the_output_places_that_it_covers():
     assert set(map(tuple, changed.nonzero().tolist())) == {(2, 4), (2, 5), (3, 4), (3, 5)}
 
 
-def test_a_map_is_as_sure_as_its_possible_centres():
+def test_a_map_has_the_confidence_of_its_possible_centres():
     """Sides, places next to a peak and places without a centre are ignored."""
     likely = torch.full((4, CLASSES, 8, 8), 0.001)
     likely[1, 0, 2, 2], likely[1, 0, 2, 3] = 0.9, 0.5
@@ -120,7 +120,7 @@ def test_exits_learn_boxes_and_are_restored(problem: DataSplits, name: str):
 
 
 @pytest.mark.slow
-def test_frames_leave_where_centres_are_sure(problem: DataSplits):
+def test_frames_exit_where_centres_are_confident(problem: DataSplits):
     member = EarlyExit(exits=2, stage_epochs=8, batch=16)
     family = member.build(build("tiny_detector", CLASSES, seed=0).eval(), problem)
     assert family.leaving[:, 0] == pytest.approx([1 / 1.2, 1 / 1.5, 0.5, 1 / 3, 1 / 6], abs=0.03)

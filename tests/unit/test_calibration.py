@@ -65,7 +65,7 @@ def test_a_score_is_within_missed_or_not_measured(calibrate, dance):
     assert "variety 9" in calibrate.written([elsewhere])
 
 
-def test_a_measurement_made_again_takes_the_place_of_the_first(calibrate, dance, tmp_path):
+def test_a_repeated_measurement_replaces_the_first(calibrate, dance, tmp_path):
     path = tmp_path / "kept.json"
     fresh = replace(dance, seeds=[2000, 2001], none=[0.5, 0.6])
     for row in (dance, fresh, replace(dance, none=[0.1, 0.2])):

@@ -39,7 +39,7 @@ def test_a_severity_schedule_is_constant_drifts_or_switches():
     assert [switch.at(time_s) for time_s in (0.0, 9.99, 10.0, 19.99, 20.0)] == [1.0, 1.0, 3.0, 3.0, 1.0]
 
 
-def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
+def test_a_severity_is_a_number_or_a_schedule():
     assert faults_in("fog", 0.5, 0, 1) == []
     assert faults_in("fog", {"severity": 0.5, "schedule": "switch", "period_s": 20}, 0, 1) == []
     assert read({"severity": 0.5, "period_s": 20}, 0.0) == SeveritySchedule(0.5, "stay", 20.0)
@@ -100,7 +100,7 @@ def test_each_person_wears_a_different_coat(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(CONDITIONS) - MOVING))
-def test_a_condition_changes_the_picture_and_never_the_truth(name):
+def test_a_condition_changes_the_image_and_never_the_truth(name):
     neutral, most = city(**{name: CONDITIONS[name].neutral}).at(TIMES_S), city(**strongest(name)).at(TIMES_S)
     assert np.array_equal(neutral.labels, most.labels)
     assert all(np.array_equal(a, b) for a, b in zip(neutral.boxes, most.boxes, strict=True))
@@ -154,7 +154,7 @@ def test_passers_hide_and_motion_moves():
 
 
 @pytest.mark.slow
-def test_presets_have_settings_of_their_own_and_any_city_takes_them():
+def test_presets_have_separate_settings_that_any_city_accepts():
     size = {"height": 24, "width": 32, "fps": 1, "duration_s": 3}
     kinds = set()
     for seed in range(12):

@@ -171,7 +171,7 @@ class TestTraffic:
         assert measured(ask("AMS-6", self.curve(0.55))).value == pytest.approx(10**1.25 / 4, rel=0.01)
         assert word("AMS-5", self.curve(0.6)) == "reproduced"
 
-    def test_a_score_that_no_threshold_reaches_gives_a_lower_bound_and_says_so(self):
+    def test_a_score_that_no_threshold_reaches_gives_a_noted_lower_bound(self):
         found = measured(ask("AMS-5", self.curve(0.8)))
         assert found.value == pytest.approx(25.0, rel=1e-6)
         assert "in 3 of 3 cells" in found.note
@@ -203,7 +203,7 @@ class TestTraffic:
         assert (size.value, loss.value) == (pytest.approx(0.9 / 4), pytest.approx(0.002))
         assert (word("DELTA-3", self.curve()), word("DELTA-4", self.curve())) == ("reproduced", "reproduced")
 
-    def test_how_far_eight_bits_would_come_follows_from_the_updates(self):
+    def test_the_bytes_of_eight_bits_follow_from_the_updates(self):
         """640 values take 1280 bytes in half precision, 660 in 8 bits, 340 in 4, plus masks of 400 and 300."""
         tables = self.curve()
         sizes = {"ams": 1680, "ams-int4": 640}
@@ -247,5 +247,5 @@ class TestHouse:
         assert measured(ask("AMS-1b", tables)).value == pytest.approx(0.095)
         assert word("AMS-1b", tables) == "reproduced"
 
-    def test_every_claim_of_the_paper_is_there(self):
+    def test_every_claim_of_the_paper_is_included(self):
         assert {f"AMS-{number}" for number in range(1, 22)} <= set(every_claim())

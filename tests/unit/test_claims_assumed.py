@@ -42,7 +42,7 @@ def test_a_run_that_offers_less_gets_a_note_with_the_missing_part(assumes, enoug
     assert numbers_in(missing(too_little, assumes)) == says
 
 
-def test_members_that_the_run_does_not_have_are_not_asked_for():
+def test_members_outside_the_run_are_not_required():
     assert missing(taught(0), {"updates": {"just_in_time": 5}}) == ""
 
 

@@ -81,7 +81,7 @@ def test_a_line_is_stale_if_the_claim_changed_or_digests_are_missing():
         assert stale({**LINE, digest: None}, claim, factory.TODAY) == "recorded without digests"
 
 
-def test_the_code_of_today_has_a_digest_of_its_own():
+def test_the_current_code_has_a_separate_digest():
     now = Digests()
     assert len({now.code, now.measure, now.spec("ams-table1", "small"), now.spec("ams-table1", "full")}) == 4
     assert now.spec("no-such-experiment", None) is None

@@ -69,7 +69,7 @@ def test_lines_of_the_words_of_today_are_judged_as_they_were():
 
 
 @needs_ledger
-def test_every_recorded_run_stands_on_a_page():
+def test_every_recorded_run_is_on_a_page():
     text, sizes = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")), evidence_of(DOCS).sizes
     for _, experiment, size in newest(read_ledger(LEDGER)):
         assert f"`driftlab run {experiment}" + (f" --set size={size}`" if size in sizes else "") in text
@@ -113,7 +113,7 @@ def test_stale_lines_are_marked_with_the_reason():
     assert (fresh + "; *stale*: recorded without digests") == old
 
 
-def test_sizes_that_marks_name_have_tables_of_their_own():
+def test_sizes_named_in_marks_have_separate_tables():
     marked = PAGE.replace("ONCE", "ONCE AMS-5 of size city")
     assert sizes_in([PAGE, marked]) == {"city"}
     lines = [line("ONCE-1", 0.1), line("ONCE-1", 0.2, size="city")]

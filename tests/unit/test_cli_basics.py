@@ -254,7 +254,7 @@ def test_a_video_is_shown_or_refused(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
+def test_a_stream_is_written_as_a_video_with_label_maps(tmp_path: Path):
     video = tmp_path / "walk.mp4"
     words = ("show", "workloads/streets/walking_paris", "--video", str(video), "--seconds", "1", "--seed", "3")
     assert call(*words, "--set", "crowd=2").exit_code == 0

@@ -85,7 +85,7 @@ def test_a_path_is_made_whole_where_the_request_is_read(file: Path, monkeypatch:
     assert member.make().share == 1.0
 
 
-def test_tables_do_not_say_where_the_file_lies(file: Path):
+def test_tables_do_not_contain_the_path_of_the_file(file: Path):
     assert str(Member("scheduling", f"{file}:First", (("share", 0.5),))) == "first.py:First(share=0.5)"
 
 

@@ -169,7 +169,7 @@ def test_ends_follow_the_order_in_which_layers_run():
     assert masks.budget(1.0, 10) == 10
 
 
-def test_where_epsilon_stands_matters():
+def test_the_place_of_epsilon_matters():
     def weights(mode: str, epsilon: float) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)
         made = walk(Adam(1e-3, epsilon=epsilon, epsilon_mode=mode), 200)

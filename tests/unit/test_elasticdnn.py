@@ -157,7 +157,7 @@ class TestPhases:
             if name.endswith("running_mean"):
                 assert moved.all()
 
-    def test_entropy_moves_scales_and_shifts_alone(self):
+    def test_entropy_moves_scales_and_shifts_only(self):
         model, given = classifier(), frames(20)
         before = copy.deepcopy(model.state_dict())
         member = ElasticDnn(objective="entropy", iterations=3, learning_rate=1e-2)

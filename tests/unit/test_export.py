@@ -81,7 +81,7 @@ class TestCsv:
         )
 
     @pytest.mark.slow
-    def test_pictures_are_files_and_rows_name_them(self, folder, tmp_path):
+    def test_images_are_files_named_in_rows(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = read(tmp_path / "snapshots.csv")
         contents = open_run(folder).table("snapshots").to_pylist()

@@ -111,14 +111,14 @@ class TestADamagedLink:
     """Of all messages in both directions 40 % arrive cut off or with bits turned."""
 
     @pytest.mark.slow
-    def test_every_kind_of_message_is_refused_at_times_and_a_row_says_so(self, torn):
+    def test_every_kind_of_message_is_refused_at_times_and_has_a_row(self, torn):
         refused = {row["kind"] for row in rows(torn[0], "transfers") if row["refused"]}
         assert {"samples", "update", "resync"} <= refused
         reasons = {row["refused"] for row in rows(torn[0], "transfers")} - {None, TOO_LATE}
         assert reasons
         assert {reason for reason in reasons if "torn" not in reason} == set()
 
-    def test_the_device_goes_on_inferring(self, torn):
+    def test_the_device_continues_inference(self, torn):
         assert all_frames_were_watched(torn[0])
 
     def test_torn_samples_are_not_learned_from(self, torn):
@@ -163,7 +163,7 @@ def test_where_everything_is_torn_the_generic_student_stays():
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("kind", ["cut", "bits"])
-def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
+def test_each_direction_and_each_damage_singly(monkeypatch, direction, kind):
     """Every other message of one direction is damaged in one way."""
     drawn = {"up": 0, "down": 0}
 
@@ -186,7 +186,7 @@ def named_after_their_direction(seed: int, purpose: str, *rest: str) -> Any:
 
 
 @pytest.mark.slow
-def test_torn_label_maps_are_refused_and_the_device_goes_on():
+def test_torn_label_maps_are_refused_and_the_device_continues():
     loop, _ = run(TRACKING, FROZEN, replace(LINK, damage_prob=0.5))
     labels = [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "labels"]
     assert any(labels)
@@ -265,7 +265,7 @@ def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_buffer_that_the_horizon_has_emptied_brings_the_plan_alone():
+def test_a_buffer_emptied_by_the_horizon_sends_the_plan_only():
     loop, _ = run(Member("streaming", "ams", (("codec", "jpeg"), ("interval_s", 5.0), ("horizon_s", 0.01))))
     assert all("no sample within the horizon" in row["reason"] for row in rows(loop, "updates"))
     assert {row["kind"] for row in rows(loop, "transfers")} == {"samples", "plan"}

@@ -202,7 +202,7 @@ def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
     assert lines(second)[shown.legend["horizon 40 s"].colour] == ([8, 25], pytest.approx([0.032, 0.015]))
 
 
-def test_each_student_has_a_horizon_of_its_own():
+def test_each_student_has_a_separate_horizon():
     tables = made("ams-horizon")
     tables.change("runs", student=lambda row: "half" if row["workload"] == "half-width" else "tiny")
     tables.change("runs", score=lambda row: 0.3 if row["student"] == "half" else 0.5)

@@ -52,7 +52,7 @@ def test_accuracy_is_averaged_by_the_time_since_the_window_began():
     assert [line.get_color() for line in lines] == list(plots.COLOURS[:2])
 
 
-def test_bars_and_lines_have_legends_of_their_own():
+def test_bars_and_lines_have_separate_legends():
     lanes, *_, window = show(compute_shares, made()).panels
     assert [look.colour for look in lanes.legend.values()] == [compute_shares.ANSWER, compute_shares.LEARN]
     assert list(window.legend) == ["status_quo", "total-0.1"]

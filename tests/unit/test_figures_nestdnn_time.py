@@ -156,7 +156,7 @@ def random_switches(tables: Any) -> dict[str, Any]:
     return {way: np.array(found[look.colour][1]) for way, look in shown.legend.items()}
 
 
-def test_a_walk_never_stays_and_goes_everywhere_equally_often():
+def test_a_random_walk_never_stays_and_visits_all_domains_equally_often():
     for count in (2, 3, 5):
         stations = np.concatenate([switching.walk(count, np.random.default_rng(seed)) for seed in range(40)])
         stations = stations.reshape(40, -1)

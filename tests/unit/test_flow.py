@@ -34,7 +34,7 @@ def test_a_translation_carries_labels_without_an_error(left, top):
     assert np.array_equal(inside(carried), inside(wanted))
 
 
-def test_a_still_picture_keeps_its_labels_to_the_last_pixel():
+def test_a_still_image_keeps_its_labels_to_the_last_pixel():
     image, labels = view(0, 0)
     source = flow.identity(HEIGHT, WIDTH)
     for _ in range(8):

@@ -70,7 +70,7 @@ def test_on_the_stream_every_batch_is_learned_from():
     assert found == [(at_s, pytest.approx(40 * forecasts.FORWARD_SHARE)) for at_s in (0.0, 20.0, 40.0)]
 
 
-def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeypatch):
+def test_a_member_whose_phases_fail_is_estimated_without_training(monkeypatch):
     def refuse(*args):
         raise ZeroDivisionError
 

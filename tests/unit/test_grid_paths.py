@@ -51,7 +51,7 @@ def test_an_empty_folder_may_be_used(tmp_path):
     assert make(tmp_path) == tmp_path
 
 
-def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_two_runs_in_one_second_have_separate_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = {make(paths.fresh("test")) for _ in range(5)}
     assert len(folders) == 5
@@ -59,13 +59,13 @@ def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch)
 
 
 class TestOutputFolders:
-    def test_a_folder_with_something_in_it_is_left_alone(self, tmp_path):
+    def test_a_folder_with_files_is_not_touched(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
         said = refusal(make, tmp_path)
         assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in said
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
-    def test_a_run_says_how_to_continue_it(self, tmp_path):
+    def test_a_run_prints_the_resume_command(self, tmp_path):
         make(tmp_path / "run")
         assert f"continue it with --resume {tmp_path / 'run'}" in refusal(make, tmp_path / "run")
 
@@ -178,7 +178,7 @@ class TestTwoRunsIntoOneFolder:
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+def test_a_missing_gpu_is_refused(monkeypatch):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 2)
     check_torch_device("cpu")
     check_torch_device("cuda:1")

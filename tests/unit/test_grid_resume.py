@@ -179,7 +179,7 @@ def test_cells_of_another_version_run_again(run, monkeypatch, package):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [("streaming", "one_time"), ("adaptation", "distill")])
-def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypatch, family, name):
+def test_another_version_of_a_member_concerns_its_cells_only(run, monkeypatch, family, name):
     monkeypatch.setattr(member_class(family, name), "version", 2)
     todo, again = planned(run)
     assert todo == [cell for cell in CELLS if cell.startswith("one_time/")]
@@ -218,7 +218,7 @@ def test_a_member_file_is_part_of_the_origin_of_its_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "named"), [("ams", False), ("nestdnn", False), ("ams+nested", True)])
-def test_rounds_that_may_train_several_networks_have_a_version_of_their_own(name, named):
+def test_rounds_that_may_train_several_networks_have_a_separate_version(name, named):
     experiment = parse({**DOCUMENT, "systems": [{"name": name}]})
     (origin,) = origins_of(experiment, cells_of(experiment)).values()
     assert ("loop/rounds" in origin.versions) is named
@@ -236,11 +236,11 @@ LATER = {"torch": "2", "scheduling/joint": 2}
         ([("mine", {"mine.py": "a"}), ("mine+ams", {"mine.py": "b"})], True),
     ],
 )
-def test_systems_have_members_of_their_own_versions_and_cells_of_a_system_are_alike(cells, differ):
+def test_systems_may_have_different_members_and_cells_of_a_system_may_not(cells, differ):
     assert mixed(cells) is differ
 
 
-def test_cells_that_are_there_twice_are_warned_of(run):
+def test_duplicate_cells_cause_a_warning(run):
     file = table_file(run / "tables", "runs", CELLS[0])
     shutil.copy(file, file.with_name("copy.parquet"))
     assert len(warnings_of(open_run(run))) == 1

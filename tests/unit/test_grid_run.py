@@ -204,7 +204,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
 
 
 @pytest.mark.parametrize("per_seed", [False, True])
-def test_seeds_share_their_networks_unless_each_is_to_have_its_own(per_seed):
+def test_seeds_share_their_networks_unless_they_are_trained_per_seed(per_seed):
     asked = []
 
     class Builders:

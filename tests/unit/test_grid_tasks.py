@@ -120,7 +120,7 @@ def test_a_student_is_refused_on_a_stream_without_truth_for_its_task():
     assert "'streets/running' has truth for segmentation and detection" in said
 
 
-def test_a_teacher_of_another_task_and_noise_at_borders_that_are_not_there_are_refused():
+def test_a_teacher_of_another_task_and_noise_at_missing_borders_are_refused():
     said = refusal(document("detection", teacher={"kind": "network", "network": "teacher"}))
     assert "teacher.network: 'teacher' is for segmentation, student.network=tiny_detector is for detection" in said
     assert "take one of tiny_mobile_detector, tiny_detector, wide_detector" in said

@@ -52,7 +52,7 @@ class TestDifferences:
                 other for other in LEVELS if other not in ("no_custom", system) and f" {other} (" in found[mark]
             ]
 
-    def test_a_difference_stands_with_half_of_its_interval(self):
+    def test_a_difference_is_shown_with_half_of_its_interval(self):
         gain = by_setting(view(three_seeds(**LEVELS)))["w", "up"]
         half = 4.302653 * 0.0057735 / 3**0.5  # Student's t of two degrees of freedom
         assert gain.difference.mean == pytest.approx(0.31 / 3)

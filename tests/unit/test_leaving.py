@@ -39,7 +39,7 @@ def untrained():
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
-def test_the_given_shares_of_the_frames_leave_at_each_exit(shares: tuple[float, ...]):
+def test_the_given_share_of_the_frames_uses_each_exit(shares: tuple[float, ...]):
     thresholds = early_exit.place_thresholds(SURE, shares)
     assert early_exit.leaving_shares(SURE, thresholds) == pytest.approx(shares, abs=0.006)
 

@@ -122,7 +122,7 @@ def document(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name", "verb"), IN_A_CELL)
-def test_a_member_that_does_not_return_fails_its_cell_alone(document, tmp_path, family, name, verb):
+def test_a_member_that_does_not_return_fails_its_cell_only(document, tmp_path, family, name, verb):
     outcome = run(document(family, name, verb), out=tmp_path / "run")
     ((cell, reason),) = outcome.failed
     assert (cell, outcome.done) == ("mine/running/one/seed-0", 1)
@@ -152,7 +152,7 @@ def test_a_limit_costs_microseconds_and_keeps_all_results():
     assert (time.process_time() - begun_s) / calls < 50e-6  # decisions take a thousand
 
 
-def test_a_forked_process_has_a_watch_of_its_own():
+def test_a_forked_process_has_a_separate_watchdog():
     with time_limit(60):
         pass
     if not (pid := os.fork()):

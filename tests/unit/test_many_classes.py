@@ -93,7 +93,7 @@ def test_slides_of_many_classes_are_shown_and_a_teacher_names_them(tmp_path, tor
 
 
 @pytest.mark.slow
-def test_filters_are_ranked_by_the_classes_there_are():
+def test_filters_are_ranked_by_the_available_classes():
     data, model = signs(), build("tiny_classifier", CLASSES, seed=0)
     rows = np.isin(data.train.labels, [43, 255, 299]).nonzero()[0].repeat(2)
     given = {"images": data.train.images[rows], "rng": np.random.default_rng(0)}

@@ -139,7 +139,7 @@ class TestBusy:
         return replace(FAST, macs_per_s=1e30, bytes_per_s=1e30, overhead_s=latency_s / layers)
 
     @pytest.mark.parametrize("latency_s", [0.1, 0.25, 0.26, 0.6, 1.3])
-    def test_a_frame_that_comes_while_it_is_busy_is_skipped(self, latency_s):
+    def test_a_frame_that_arrives_during_inference_is_skipped(self, latency_s):
         node = application(self.slow(latency_s))
         found = [
             flag for start_s in (0.0, 2.0) for flag in column(watch(node, frames(start_s, start_s + 2)), "processed")
@@ -157,7 +157,7 @@ class TestBusy:
         assert column(reply, "latency_ms")[::2] == pytest.approx([400.0] * 4)
         assert np.isnan(column(reply, "latency_ms")[1::2]).all()
 
-    def test_the_last_prediction_stands_across_windows_and_updates(self):
+    def test_the_last_prediction_is_kept_across_windows_and_updates(self):
         node = application(self.slow(1.3), snapshots=tuple(np.arange(0, 16) / FPS))
         model = build("half", CLASSES, seed=0)
         first = watch(node, frames(0, 2))
@@ -218,7 +218,7 @@ class TestScores:
         assert (reply.facts.scored, reply.facts.counts) == (0, None)
         assert reply.rows["frames"][0]["score_window"] is None
 
-    def test_labels_that_are_given_stand_for_the_truth(self):
+    def test_given_labels_replace_the_truth(self):
         seen = frames(0, 2)
         given, own = (
             watch(application(), part, labels)
@@ -240,6 +240,6 @@ class TestPictures:
         assert np.array_equal(to_labels(picture["truth"][0]), seen.labels[2])
         assert (picture["height"], picture["width"], picture["scene"]) == (HEIGHT, WIDTH, [2])
 
-    def test_a_truth_that_is_not_there_is_not_drawn(self):
+    def test_a_missing_truth_is_not_drawn(self):
         (picture,) = watch(application(snapshots=(0.5,)), replace(frames(0, 1), labels=None)).rows["snapshots"]
         assert picture["truth"] == [None]

@@ -71,7 +71,7 @@ class TestPaying:
         assert more_j == pytest.approx(passes_j, rel=0.05)  # the last training batch is interrupted at another point
         assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
 
-    def test_frames_for_which_there_is_no_time_are_not_looked_at(self):
+    def test_frames_without_time_for_inference_are_skipped(self):
         node = real_app(FROZEN, frame_s=0.4, detects=True)
         found = run_app(node, stream(12.0), np.arange(0, 13, 4.0))
         assert sum(found["frames.processed"]) == 12  # every second frame of 24: 0.8 s a frame, 0.5 s between frames

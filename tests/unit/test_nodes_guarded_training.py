@@ -50,7 +50,7 @@ class TestTimeLimit:
     def test_in_a_thread_as_well(self):
         assert in_thread(self.interrupted) == [True]
 
-    def test_it_interrupts_its_own_thread_alone(self):
+    def test_it_interrupts_its_thread_only(self):
         reached = []
 
         def other() -> bool:

@@ -78,7 +78,7 @@ class TestStore:
         assert (facts.newest_s, facts.usable_s) == (7.5, 7.5)
         assert node.train(DownlinkPlan(None, Phase(1), oldest_s=7.0)).facts.frames == 2
 
-    def test_it_says_when_the_newest_sample_with_a_label_that_counts_was_taken(self):
+    def test_its_reply_has_the_time_of_the_newest_sample_with_a_valid_label(self):
         node, seen = learner(), frames(0.0, 1.0, 2.0)
         labels = seen.labels.copy()
         labels[1], labels[2] = CLASSES, IGNORE  # outside the class list, and unknown
@@ -127,7 +127,7 @@ class TestTrain:
         model = build("half", CLASSES, seed=0)
         assert delta.apply(update, vector.read(model), vector.layout_of(model), base=0).version == 1
 
-    def test_training_ends_as_soon_as_the_student_knows_the_batch(self):
+    def test_training_ends_as_soon_as_the_student_fits_the_batch(self):
         node = learner(fraction=1.0)
         seen = frames(0.0)
         known = predict(build("half", CLASSES, seed=0), seen.images)

@@ -175,7 +175,7 @@ def test_trained_weights_survive_a_switch_to_another_network():
 
 
 @pytest.mark.slow
-def test_networks_with_as_many_weights_are_priced_each_on_its_own():
+def test_networks_with_equally_many_weights_have_separate_costs():
     application, _ = nodes()
     fine = application._model
     coarse = copy.deepcopy(fine)

@@ -114,7 +114,7 @@ class TestUpdates:
 
 
 class TestCheckpoints:
-    def test_both_ends_go_on_from_one_with_the_same_buffers(self):
+    def test_both_ends_continue_from_one_with_the_same_buffers(self):
         server, device = learner(), application()
         assert device.apply(trained(server, 0.0), 1.0).facts.accepted
         trained(server, 10.0)  # lost on the way
@@ -158,7 +158,7 @@ class TestSwitches:
         assert device.finish().facts.digest == before
 
     @pytest.mark.slow
-    def test_buffers_that_were_lost_before_a_switch_come_with_the_next_update(self, batch_norm):
+    def test_buffers_lost_before_a_switch_arrive_with_the_next_update(self, batch_norm):
         device, server = self.nodes(batch_norm)
         trained(server, 0.0)  # lost on the way
         for which in (0, 1):

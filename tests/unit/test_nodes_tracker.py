@@ -80,7 +80,7 @@ def test_the_newest_labels_that_have_arrived_are_used():
     assert [int(labels[0, 0]) for labels in found] == [7, 7, 1, 1, 2, 2]
 
 
-def test_where_a_label_is_unknown_the_prediction_stands():
+def test_where_a_label_is_unknown_the_prediction_is_kept():
     """A class that is none would be counted as one."""
     seen = frames(0, 2, step_px=0)
     labels = seen.labels[0].copy()

@@ -34,7 +34,7 @@ def flows(found: dict[str, list[Any]], macs_per_s: float) -> list[float | None]:
     ]
 
 
-def test_a_chain_is_followed_once_and_goes_on_frame_by_frame():
+def test_a_chain_of_flows_is_computed_once_and_extended_frame_by_frame():
     """Labels of 1 s arrive at 2.2 s: 3 flows to 2.5 s. Those of 3 s arrive at 4.2 s and reuse the chain."""
     found = tracked([(1.0, 2.2), (3.0, 4.2)], 40e6)
     assert flows(found, 40e6) == [0, 0, 0, 0, 0, 3, 1, 1, 1, 1, 1, 1]

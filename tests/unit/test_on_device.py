@@ -46,7 +46,7 @@ class TestTriggers:
         assert found.send_s == 14.0
         assert OnDevice(trigger=trigger).uses_statistics
 
-    def test_the_other_measure_does_not_ask(self):
+    def test_the_other_measure_takes_no_sample(self):
         assert plan(Seen(4, entropy=1.0), trigger="distance").times_s == ()
         assert plan(Seen(4, distance=1.0), trigger="entropy").times_s == ()
 
@@ -141,7 +141,7 @@ class TestLearner:
         received = node.receive(pack(stream().images[:2]).payload, sampling, (HEIGHT, WIDTH)).payload
         assert learner(domain_oracle=True).store(received, None).facts.domain is None
 
-    def test_another_domain_resets_where_that_is_asked_for(self):
+    def test_another_domain_resets_an_episodic_member(self):
         node = learner(Member("adaptation", "adabn", (("episodic", True),)), domain_oracle=True)
         before = node.finish().facts
         node.store(stream(10.0)[:3], None)

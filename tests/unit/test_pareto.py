@@ -98,7 +98,7 @@ def test_the_line_joins_the_front():
 
 
 @pytest.mark.slow
-def test_methods_on_the_front_are_named_as_far_as_there_is_room():
+def test_methods_on_the_front_are_named_within_the_available_space():
     names = {text.get_text() for text in drawn(ROWS)["w: traffic"].texts}
     assert names == {"a", "b"}
     many = [run_row(f"s{k}", 0.1 + k / 20, 1.0 + k, 5.0 + k) for k in range(pareto.LABELLED + 1)]

@@ -73,7 +73,7 @@ def test_it_learns_and_its_passes_are_counted(tmp_path: Path):
     assert done[0].changed.any() and len(done[0].predictions) == 6
 
 
-def test_its_state_travels_and_moments_and_random_numbers_go_on(tmp_path: Path):
+def test_its_state_is_pickled_and_moments_and_random_numbers_continue(tmp_path: Path):
     (ours, here), (theirs, there) = calls(member(tmp_path)), calls(member(tmp_path), travels=True)
     assert state_of(ours) == state_of(theirs)
     assert content(here[-1].state) == content(there[-1].state)
@@ -139,7 +139,7 @@ class Bare(Adaptation):
         return state
 
 
-def test_a_member_of_the_base_class_alone_learns_on_the_stream():
+def test_a_direct_subclass_of_the_base_trains_on_the_stream():
     assert Bare().stream_batch == 32 and Bare().predict_on == "frame"
     phases_only = {name for name in FAMILIES["adaptation"] if not Member("adaptation", name).make().stream_batch}
     assert phases_only == {"frozen", "distill", "elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"}

@@ -132,7 +132,7 @@ def test_a_search_restarts_itself_too(here, tmp_path):
     assert (result.exit_code, (tmp_path / "run").exists()) == (7, False)
 
 
-def test_the_spec_says_it_of_portable_runs_alone():
+def test_the_spec_records_portable_runs_only():
     assert resolved(load("quick", [WANTED]))["compute"]["portable"] is True
     assert "portable" not in resolved(load("quick"))["compute"]
     assert parse(resolved(load("quick", [WANTED]))).compute.portable

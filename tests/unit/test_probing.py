@@ -31,7 +31,7 @@ def test_the_stages_that_gain_most_are_critical_and_get_few_operators():
 
 
 @pytest.mark.slow
-def test_a_probed_network_has_its_own_stages_and_comes_back_from_plain_arrays():
+def test_a_probed_network_has_separate_stages_and_is_restored_from_plain_arrays():
     model = build("tiny_staged", factory.CLASSES, seed=0).eval()
     member = Branches(exits=3, placement="probed", probe_epochs=1, stage_epochs=0, operator_epochs=0, path_epochs=0)
     family = member.build(model, factory.problem())

@@ -171,7 +171,7 @@ def test_maps_are_read_before_any_pooling(method, read):
             assert torch.allclose(score, wanted / wanted.abs().mean()), name
 
 
-def test_the_ratio_is_that_of_the_distances_and_knows_no_energy():
+def test_the_ratio_is_that_of_the_distances_without_energy():
     maps, labels = maps_of(0)
     loud = maps * torch.tensor([1.0, 3.0, 0.1, 0.0])[:, None]  # the last filter never responds
     far = (maps[:, None] - maps[None]).square().sum(dim=3)

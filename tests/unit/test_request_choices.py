@@ -110,7 +110,7 @@ class TestOverrides:
 class TestSizes:
     SIZED = document(sizes={"small": {"seeds": [7], "student": {"pretrain_steps": 3}}, "full": {}}, size="full")
 
-    def test_the_default_is_taken_unless_another_is_asked_for(self):
+    def test_the_default_is_used_unless_another_is_given(self):
         assert parse(self.SIZED).seeds == (0,)
         assert parse(self.SIZED, ["size=small"]).seeds == (7,)
         assert parse(self.SIZED, ["size=small"]).student.pretrain_steps == 3

@@ -78,7 +78,7 @@ def test_a_file_with_names_of_its_own_is_read_for_one_board(boards, tmp_path):
     assert spec["workloads"][0]["apps"][1]["variants"] == {"file": boards, **READ, "only": {"board": "orin"}}
 
 
-def test_a_path_alone_and_a_file_without_more_are_the_same(tmp_path):
+def test_a_path_and_a_mapping_with_only_a_file_are_equal(tmp_path):
     path = tmp_path / "plain.csv"
     both = (("a", str(path)), ("b", {"file": str(path)}))
     path.write_text("variant,accuracy,latency_ms\nsmall,0.7,10\nlarge,0.9,40\n")

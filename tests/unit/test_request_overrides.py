@@ -73,7 +73,7 @@ def test_numbers_in_a_file_are_read_alike():
         ("x: &x {a: 1}\ny: {<<: *x, b: 1, b: 2}", "line 2: 'b' stands in line 2"),
     ],
 )
-def test_a_key_stands_only_once(text, said):
+def test_a_repeated_key_is_refused(text, said):
     with pytest.raises(RequestError, match=f"^{re.escape(said)}"):
         read_yaml(text)
     with pytest.raises(RequestError, match=r"^--set 'a=\{b: 1, b: 2\}': line 1: 'b' stands"):

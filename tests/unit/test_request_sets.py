@@ -25,7 +25,7 @@ def refused(**changes) -> str:
     return str(caught.value)
 
 
-def test_a_set_stands_for_its_items_with_changes():
+def test_a_set_expands_to_its_items_with_changes():
     found = asked(workloads=[{"set": "paper-streets", "duration_s": 5.0}, STREET | {"alias": "again"}]).workloads
     assert [part.label for part in found] == [
         *("interview", "dance", "street_comedian", "walking_paris", "walking_ny", "driving_la", "running"),
@@ -49,7 +49,7 @@ def test_applications_are_written_out_within_their_workload():
     ]
 
 
-def test_a_file_may_bring_sets_of_its_own():
+def test_a_file_may_define_sets():
     own = {"fleets": {"pair": [{"name": "a"}, {"name": "b", "devices": [{"count": 2}]}]}}
     assert [fleet.name for fleet in asked(sets=own, fleets=[{"set": "pair"}]).fleets] == ["a", "b"]
 

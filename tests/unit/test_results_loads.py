@@ -122,7 +122,7 @@ def test_without_a_load_the_figure_is_hidden(tables: Made):
     assert hidden(figure, tables)
 
 
-def test_networks_and_forecasts_that_there_are_not_are_not_drawn(tables: Made):
+def test_missing_networks_and_forecasts_are_not_drawn(tables: Made):
     tables.change("loads", forecast_cpu=lambda row: None, variant=lambda row: None)
     tables.drop("variants", lambda row: row["variant"] > 0)
     shown = show(figure, tables)

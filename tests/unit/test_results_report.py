@@ -232,7 +232,7 @@ def test_a_system_has_one_style_everywhere_and_bounds_come_last(folder):
     assert len(set(plots.styles(many).values())) == 12
 
 
-def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
+def test_points_of_one_colour_have_separate_shapes_in_the_legend():
     styles = plots.series(map(str, range(3 * len(plots.COLOURS))))
     assert len({(look.colour, look.marker) for look in styles.values()}) == len(styles)
     axis = Canvas().subplots()
@@ -246,7 +246,7 @@ def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
 
 
 @pytest.mark.slow
-def test_no_bound_lies_over_a_method(folder):
+def test_no_bound_is_drawn_over_a_method(folder):
     tables = open_run(folder)
     runs = plots.with_settings(tables.frame("runs"))
     axis, looks = Canvas().subplots(), plots.styles(runs)
@@ -310,7 +310,7 @@ def test_a_score_has_the_name_of_the_student_s_task(students, named):
 
 
 @pytest.mark.slow
-def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_street_names(tmp_path, page, composed):
+def test_a_report_of_another_task_names_its_measure_and_no_street_classes(tmp_path, page, composed):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "signs/town", 0, 20.0, 2.0, True)
     rows["runs"][0].update(student="tiny_classifier")

@@ -60,7 +60,7 @@ def devices(**changes):
     return factory.rows("no_custom", "w", 0, 4.0, 1.0, False)["devices"][0] | changes
 
 
-def test_a_scalar_stands_for_the_whole_chunk_and_order_is_kept():
+def test_a_scalar_fills_the_whole_chunk_and_order_is_kept():
     chunks = [devices(device=["b", "a"], frames=np.array([2, 1])), devices(device=("c",), score=np.float64(0.5))]
     table = as_table("devices", "x", chunks)
     assert table["device"].to_pylist() == ["b", "a", "c"]
@@ -105,7 +105,7 @@ def test_a_wrong_chunk_is_named(chunk, message):
 
 
 @pytest.mark.slow
-def test_rows_come_back_as_written(run):
+def test_rows_are_read_as_written(run):
     opened = open_run(run)
     frames = opened.table("frames")
     assert len(frames) == 4 * 2 * 240

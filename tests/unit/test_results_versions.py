@@ -94,7 +94,7 @@ def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_
 
 
 @pytest.mark.slow
-def test_a_column_that_is_not_known_is_left_out(run):
+def test_an_unknown_column_is_omitted(run):
     rewrite(run, "devices", lambda table: table.append_column("colour", pa.array(["red"] * len(table))), "5.99")
     found = open_run(run).table("devices")
     assert found.schema.equals(schema.TABLES["devices"])

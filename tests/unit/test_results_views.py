@@ -48,7 +48,7 @@ def made() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return resolved(experiment), as_table("systems", "c", columns).to_pylist()
 
 
-def test_the_table_of_systems_says_the_same_as_the_spec():
+def test_the_table_of_systems_agrees_with_the_spec():
     spec, rows = made()
     names = [row["name"] for row in (*spec["systems"], *spec["bound_rows"])]
     assert len(names) > len(SYSTEMS)

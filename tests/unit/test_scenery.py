@@ -22,7 +22,7 @@ SEED = 3
     ("name", "static_scene", "appearance_drift"),
     [("interview", True, False), ("dance", False, False), ("drift", False, True), ("driving_la", False, False)],
 )
-def test_a_street_is_steady_or_drifts_or_neither(name: str, static_scene: bool, appearance_drift: bool):
+def test_a_stream_is_steady_or_drifts_or_neither(name: str, static_scene: bool, appearance_drift: bool):
     for world in ("streets", "city"):
         found = scene_properties(f"{world}/{name}", SEED)
         assert found is not None
@@ -40,7 +40,7 @@ def test_of_any_street_it_is_that_of_the_kind_that_is_shown(name: str):
 
 
 @pytest.mark.parametrize("name", ["signs/motorway", "video:a.mp4"])
-def test_other_streams_are_not_known(name: str):
+def test_other_streams_are_unknown(name: str):
     assert scene_properties(name, SEED) is None
 
 

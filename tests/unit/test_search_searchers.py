@@ -106,7 +106,7 @@ def test_trials_of_another_search_are_refused():
         search_of("random", seed=1).replay(search.history.values())
 
 
-def test_a_trial_that_is_missing_in_the_middle_is_asked_for_alone():
+def test_a_missing_trial_in_the_middle_is_repeated_only():
     whole = search_of("tpe")
     drive(whole)
     search = search_of("tpe")

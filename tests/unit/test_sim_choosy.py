@@ -96,7 +96,7 @@ class TestStoredNetworks:
         assert scheduler.asked[-1].demands[0].observed == 0.8
         assert len(session.of("store_expert")) == 1
 
-    def test_one_that_keeps_its_own_may_decline(self):
+    def test_a_scheduler_without_a_stored_network_may_decline(self):
         session, loop = ran(
             self.recalling(None), recall_expert=lambda node, last, fall: RecallResult(0.8, None, SCORING)
         )

@@ -85,7 +85,7 @@ class TestOffers:
         assert not session.of("train") and {note.facts for note in session.of("switch")} == {0}
 
 
-def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_that_is_priced():
+def test_scaling_uses_the_estimates_and_the_trained_network_is_charged():
     """The path with another operator is better on the source, the plain path in the domain."""
     costs = [replace(COST, layers=(LayerCost(name, "Conv2d", macs, 10, 8, 8, 40),)) for name, macs in COUNTED.items()]
     profile = tuple(

@@ -141,7 +141,7 @@ class TestShares:
         assert {row["inference_share"] for row in learning} == {0.0 if streaming is Instead else 0.5}
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn"])
-    def test_rows_cover_the_time_for_which_an_application_is_there(self, name):
+    def test_rows_cover_the_time_between_arrival_and_departure(self, name):
         given = {"events": visits(), "session": switching(), "scheduling": Member("scheduling", name)}
         _, loop = run(ScriptedStreaming(), apps=("a", "b"), **given)
         present_s = {"uniform": (14 + 3, 27), "nestdnn": (20, 20)}[name]  # nestdnn receives both at the next window

@@ -156,7 +156,7 @@ def chosen_by(
     return loop
 
 
-def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
+def test_scaling_is_called_at_every_reading_and_switches_between_windows():
     loop, scaling = many(STEP)
     assert [budget.now_s for budget in scaling.asked] == [k / 2 for k in range(60)]
     assert [budget.load[-1].time_s for budget in scaling.asked] == [k / 2 for k in range(60)]
@@ -181,7 +181,7 @@ def test_the_goals_of_an_application_reach_scaling():
     assert {(budget.accuracy, budget.latency_s, budget.energy_j) for budget in scaling.asked} == {(0.5, 0.05, 0.2)}
 
 
-def test_a_bound_is_given_the_load_until_the_next_reading():
+def test_a_bound_receives_the_load_until_the_next_reading():
     _, scaling = many(STEP, foresees=True)
     coming = [(budget.now_s, budget.coming.cpu, budget.load[-1].cpu) for budget in scaling.asked[23:27]]
     assert coming == [(11.5, 0.0, 0.0), (12.0, 0.25, 0.0), (12.5, 0.5, 0.25), (13.0, 0.5, 0.5)]
@@ -275,7 +275,7 @@ def experiment(load: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_tables_without_load_are_as_if_there_were_none(tmp_path: Path):
+def test_tables_without_load_equal_those_of_an_empty_load(tmp_path: Path):
     runs = {}
     for name, load in (("idle", "idle"), ("free", {"file": str(tmp_path / "zero.csv")}), ("user", "user")):
         (tmp_path / "zero.csv").write_text("time_s,cpu\n0,0\n3,0\n")

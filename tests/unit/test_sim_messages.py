@@ -38,7 +38,7 @@ from driftlab.platform.world.link import MessageDamage
 
 
 class TestSwitching:
-    def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
+    def test_an_application_receives_only_changes_of_its_network_also_after_waiting(self):
         chosen = iter([0, 0, None, 0, 1, 1])
         allocations = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
         scheduling = FixedMember(
@@ -80,7 +80,7 @@ class TestLeaving:
         assert [note.now_s for note in session.of("run_stream")] == [10, 30, 40]
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
-    def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
+    def test_a_scheduler_called_per_window_divides_the_device_at_the_next_one(self):
         scheduling = FixedMember(
             SimpleNamespace(allocate=uniform.Uniform().allocate, wants=EACH_WINDOW, asks=EACH_WINDOW)
         )
@@ -188,7 +188,7 @@ class TestRefusals:
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
         return run(ScriptedStreaming(uploads(*send_s)), session=session)
 
-    def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
+    def test_a_refusal_has_a_reason_and_costs_a_request_and_all_weights(self):
         session, loop = self.ran(Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True))
         sent = [(row["direction"], row["kind"], row["bytes"], row["refused"]) for row in rows(loop, "transfers")]
         assert sent == [
@@ -265,12 +265,12 @@ class TestDamagedMessages:
         monkeypatch.setattr("driftlab.platform.sim.app.rng_for", rng_for)
         return run(**given)
 
-    def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):
+    def test_torn_samples_are_not_served_and_have_a_row(self, monkeypatch):
         session, loop = self.ran(monkeypatch, up=(1,), streaming=ScriptedStreaming(uploads(2.0, 12.0)))
         assert [row["refused"] for row in rows(loop, "transfers") if row["direction"] == "up"] == ["torn", None]
         assert len(session.of("label")) == len(rows(loop, "updates")) == 1
 
-    def test_a_plan_that_is_torn_is_not_heard_of(self, monkeypatch):
+    def test_a_torn_plan_does_not_reach_the_member(self, monkeypatch):
         streaming = ScriptedStreaming(uploads(2.0, 12.0, 20.0), phase=None)
         _, loop = self.ran(monkeypatch, down=(1,), streaming=streaming)
         assert streaming.seen == [(0, 0), (2.0, 0), (12.0, 0), (20.0, 2)]

@@ -91,7 +91,7 @@ class TestOneUpload:
         assert update["phi"] == pytest.approx(0.2)
         assert (update["accepted"], update["reason"]) == (True, None)
 
-    def test_calls_come_in_the_order_of_virtual_time(self, ran):
+    def test_calls_are_in_the_order_of_virtual_time(self, ran):
         notes = [(note.now_s, note.verb) for note in ran[0].notes if note.verb not in ("capture", "finish")]
         assert notes == sorted(notes, key=lambda note: note[0])
         learning = ["receive", "sample_with_truth", "label", "store", "drop_samples_before", "train"]
@@ -113,7 +113,7 @@ class TestOneUpload:
         assert store.args == (receive, label, None)
         assert [note.args[0] for note in ran[0].of("run_stream")] == ran[0].of("capture")
 
-    def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
+    def test_the_trainer_is_placed_when_the_first_samples_arrive(self, ran):
         placed = {node.kind: now_s for now_s, node, _ in ran[0].placed}
         assert placed == {"teacher": 0, "device": 0, "application": 0, "learner": pytest.approx(6.5)}
 
@@ -149,7 +149,7 @@ class TestPlans:
         assert len(session.of("upload")) == sent
         assert len([row for row in rows(loop, "transfers") if row["direction"] == "up"]) == sent
 
-    def test_next_s_says_when_to_plan_again(self):
+    def test_next_s_is_the_time_of_the_next_plan(self):
         streaming = ScriptedStreaming((*uploads(4.0, next_s=7.0), *uploads(9.0)))
         session, _ = run(streaming)
         assert [now_s for now_s, _ in streaming.seen] == [0, 7.0, 9.0]
@@ -190,7 +190,7 @@ class TestTraining:
             assert row["arrive_s"] == row["queued_s"]
         assert [row["arrive_s"] for row in rows(loop, "updates")] == [0, 0, 10, 10]
 
-    def test_where_a_score_ends_training_its_length_is_known_only_afterwards(self):
+    def test_training_that_ends_at_a_score_has_a_length_only_afterwards(self):
         session = FakeSession(train=lambda node, plan: trained(iterations=7, passes=Passes((5,) * 8, (5,) * 7)))
         _, loop = run(ScriptedStreaming(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session)
         (update,) = rows(loop, "updates")
@@ -204,7 +204,7 @@ class TestTraining:
         wanted_s = (8 + 7 * 2) * inference_s(COST, hardware.find("server-v100"), batch=5)
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
 
-    def test_where_no_step_s_is_given_time_follows_from_the_mini_batch(self):
+    def test_without_step_s_the_time_follows_from_the_mini_batch(self):
         distill = Member("adaptation", "distill", (("batch", 3),))
         _, loop = run(ScriptedStreaming(uploads(5.0)), adaptation=distill, step_s=None)
         (update,) = rows(loop, "updates")
@@ -235,7 +235,7 @@ class TestTraining:
         )
         assert "samples" not in down
 
-    def test_samples_are_filed_under_the_time_of_their_receipt_where_that_is_asked_for(self):
+    def test_samples_are_stored_under_the_time_of_their_receipt_if_configured(self):
         session, _ = run(ScriptedStreaming(uploads(5.0, stamp="receipt")))
         assert [note.args[2] for note in session.of("store")] == pytest.approx([6.5])
 

@@ -69,7 +69,7 @@ class TestTrials:
         session, loop = run(factory.OnDevice(uploads(5.0)), session=session, **given)
         return session, loop, scheduler
 
-    def test_it_is_asked_for_every_reason_in_order(self):
+    def test_the_scheduler_is_called_for_every_reason_in_order(self):
         a = AppGoals("segmentation", FPS)
         events = Event(0.0, "start", a), Event(12.0, "stop", a), Event(25.0, "start", a)
         _, _, scheduler = self.ran(0, events=events)
@@ -189,7 +189,7 @@ class TestBetweenWindows:
             sum(note.facts.frames for note in session.of("run_stream")) == 30 * FPS
         )  # no frame twice, and none left out
 
-    def test_no_scheduler_is_asked_when_the_session_is_over(self):
+    def test_no_scheduler_is_called_after_the_session(self):
         _, loop, scheduler = self.ran(29.0, steps=2000)
         assert min(window.window_s for window in scheduler.asked) > 0
         assert 29.0 < max(window.start_s for window in scheduler.asked) < 29.5
@@ -400,7 +400,7 @@ class TestFaultyMembers:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("place", ["device", "server"])
-    def test_in_a_phase_the_update_s_row_says_why_and_the_device_goes_on(self, how, place):
+    def test_a_faulty_phase_has_an_update_row_with_the_reason_and_the_device_continues(self, how, place):
         streaming = {"device": factory.ON_DEVICE, "server": factory.ON_SERVER}[place]
         loop = run_real(streaming, FixedMember(Faulty(how), "shot"), member_limit_s=0.5)
         first, second = [(row["reason"], row["accepted"]) for row in rows(loop, "updates")][:2]

@@ -25,7 +25,7 @@ from driftlab.platform.core.registry import Member
 
 
 class TestWatching:
-    def test_a_window_is_watched_when_it_is_over_and_asked_for_one_window_late(self):
+    def test_a_window_is_processed_at_its_end_and_read_one_window_later(self):
         session, _ = run(ScriptedStreaming(), duration_s=30.0)
         assert [note.now_s for note in session.of("run_stream")] == [10, 20, 30]
         assert [note.asked_s for note in session.of("run_stream")] == [[20], [30], [30]]
@@ -48,7 +48,7 @@ class TestWatching:
         assert [note.args for note in asked] == [(captured,) for captured in session.of("capture")]
         assert [note.args[1] for note in session.of("run_stream")] == asked
 
-    def test_rows_of_the_nodes_come_in_the_order_of_windows(self):
+    def test_rows_of_the_nodes_are_in_the_order_of_windows(self):
         _, loop = run(ScriptedStreaming(), devices=2)
         frames = [(row["device"], row["frame"]) for row in rows(loop, "frames")]
         assert len(frames) == 6

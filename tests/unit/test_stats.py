@@ -37,7 +37,7 @@ def test_an_interval_is_cut_at_the_possible_values():
     assert Estimate(0.1, None, None, 1).within(0.0) == (0.1, None, None, 1)
 
 
-def test_a_slope_needs_two_places():
+def test_a_slope_requires_two_points():
     assert stats.slope([0, 1, 2], [1, 3, 5]) == pytest.approx(2.0)
     assert math.isnan(stats.slope([1, 1], [0, 2]))
 
@@ -68,7 +68,7 @@ def test_an_estimate_chosen_afterwards_has_a_wider_interval():
     assert wider.low < found.low and wider.high > found.high and found.widened(1) == pytest.approx(found)
 
 
-def test_pairs_have_a_place_and_a_seed_in_common():
+def test_pairs_have_equal_settings_and_seeds():
     rows = pd.DataFrame(
         {"system": [*"aaabbb"], "seed": [0, 1, 2, 0, 1, 3], "score": [0.8, 0.9, 0.1, 0.5, None, 0.0]}
     ).assign(workload="w")

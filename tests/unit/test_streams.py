@@ -47,7 +47,7 @@ def test_how_fast_the_worlds_change():
 
 
 @pytest.mark.slow
-def test_any_street_is_one_of_the_streets_and_over_seeds_all_of_them():
+def test_the_stream_any_is_one_of_the_streets_and_over_seeds_all_of_them():
     size = {"height": 24, "width": 32, "fps": 1, "duration_s": 2}
     seen = set()
     for seed in range(40):
@@ -100,7 +100,7 @@ def test_a_scene_that_returns_is_similar_and_another_is_not():
 
 
 @pytest.mark.slow
-def test_colour_alone_does_not_give_the_class_away():
+def test_colour_does_not_determine_the_class():
     """The nearest class colour, learnt on many scenes, is hardly better than chance on others."""
     seen = [mean_colours(street("drift", seed=seed, duration_s=2).at([0.0, 1.0])) for seed in range(40)]
     colours = np.array([[means.get(kind, [np.nan] * 3) for kind in range(PERSON)] for means in seen])
@@ -130,7 +130,7 @@ def test_travel_is_the_integral_of_the_speed():
     assert travel.distance_m(0.0) == 0.0
 
 
-def test_rounds_of_visits_move_on_and_come_back():
+def test_rounds_of_visits_advance_and_return():
     script = Script(starts_s=(0.0, 2.0, 3.0), scenes=(0, 1, 0), round_s=5.0, fresh=1)
     assert [script.scene_at(float(second)) for second in range(11)] == [0, 0, 1, 0, 0, 1, 1, 2, 1, 1, 2]
     assert script.changes_s(11.0) == (2.0, 3.0, 5.0, 7.0, 8.0, 10.0)
@@ -179,7 +179,7 @@ def test_capitals_in_a_row_stand_for_a_name_in_the_request(name, row, family):
 
 
 @pytest.mark.parametrize("name", ["video", "folder", "domains", "cameras", "set:nothing", "set:x:/data", "", ":"])
-def test_a_name_that_no_row_stands_for_is_refused(name):
+def test_a_name_without_a_row_is_refused(name):
     with pytest.raises(RequestError, match=f"Unknown workload '{name}'"):
         find_workload(name)
 

@@ -97,13 +97,13 @@ class TestWhoNeverRuns:
     def sentences_of(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:
         return list(sharing.show(view(["a"], shares, *(runs or [run_row("a")]))).warnings)
 
-    def test_it_is_said_with_the_reason(self):
+    def test_it_is_reported_with_the_reason(self):
         sentences = self.sentences_of(
             [share("x", **WAITS, note=self.SAID), share("y"), share("x", 1.0, **WAITS, note=self.SAID)]
         )
         assert sentences == ["On w, x never runs under a: its smallest network needs 9 bytes, 5 are free."]
 
-    def test_it_is_said_on_how_many_devices(self):
+    def test_the_number_of_devices_is_reported(self):
         shares = [share("x", device=device) for device in "de"] + [share("x", device="f", **WAITS)]
         (sentences,) = self.sentences_of(shares, *(run_row("a", seed) for seed in (0, 1)))
         assert numbers_in(sentences) == [2, 6]

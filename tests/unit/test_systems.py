@@ -35,7 +35,7 @@ def test_no_two_rows_are_the_same():
     assert len(set(rows)) == len(rows)
 
 
-def test_each_bound_is_there_once():
+def test_each_bound_occurs_once():
     bounds = [system.bound for system in SYSTEMS.values() if system.bound]
     assert sorted(bounds) == ["best_static", "no_adaptation", "oracle"]
 
@@ -57,7 +57,7 @@ def test_an_invalid_combination_is_refused_with_a_valid_one(streaming, adaptatio
 
 @pytest.mark.parametrize("streaming", ["one_time", "on_device"])
 @pytest.mark.parametrize("adaptation", ["distill", "shot", "tent"])
-def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(streaming, adaptation):
+def test_a_learner_runs_at_either_end_with_or_without_labels(streaming, adaptation):
     system = System("mine", "", Member("streaming", streaming), Member("adaptation", adaptation))
     assert system.faults() == []
     assert system.uses_teacher == (adaptation == "distill")
@@ -77,7 +77,7 @@ def test_where_a_server_learns_or_labels():
     assert there == alone | {"ams+joint", "ams+nested", "ams+adascale"}
 
 
-def test_a_system_is_named_after_one_method_and_a_row_of_its_own_goes_before():
+def test_a_system_is_named_after_one_method_unless_it_has_a_row():
     named = [
         method.system or name
         for methods in METHODS.values()

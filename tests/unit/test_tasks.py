@@ -154,7 +154,7 @@ def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_a
     assert (DETECTION.count_unlisted(mixed, CLASSES), DETECTION.count_unlisted(plain, CLASSES)) == (1, 0)
 
 
-def test_a_class_is_held_until_another_one_is_known():
+def test_warping_keeps_a_class_and_fills_an_unknown_one():
     assert CLASSIFICATION.warp(np.int64(3), flow.identity(4, 4), np.int64(5)) == 3
     assert CLASSIFICATION.warp(np.int64(NO_CLASS), flow.identity(4, 4), np.int64(5)) == 5
 

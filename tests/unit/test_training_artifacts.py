@@ -75,7 +75,7 @@ def test_every_field_of_a_recipe_changes_its_key():
     assert RECIPE.key() == Recipe("half").key()
 
 
-def test_weights_to_begin_from_are_known_by_their_digest_wherever_they_lie():
+def test_initial_weights_are_identified_by_their_digest_in_any_folder():
     def key(start, digest="x"):
         return dataclasses.replace(RECIPE, start=start, start_digest=digest).key()
 

@@ -48,7 +48,7 @@ def test_without_weight_only_the_discriminator_and_batch_norms_move():
 
 
 @pytest.mark.slow
-def test_the_generator_comes_nearer_to_where_source_features_lie():
+def test_the_generator_approaches_the_source_features():
     real = torch.randn(256, 3, generator=torch.Generator().manual_seed(0)).abs() + torch.tensor([0.0, 2.0, 4.0])
     gaps = []
     for steps in (0, 100, 300):

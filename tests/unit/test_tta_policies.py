@@ -84,7 +84,7 @@ class TestAsr:
         assert after["first.1.weight"] != source["first.1.weight"]
         assert after["deep.2.1.weight"] == source["deep.2.1.weight"]
 
-    def test_without_a_collapse_the_threshold_follows_and_the_source_is_paid(self):
+    def test_without_a_collapse_the_threshold_follows_and_the_source_passes_are_charged(self):
         done = run(Asr(member="tent", start=0.3), 2)[1]
         assert done[0].passes.forward == (8, 8)
         first = np.log(4 * 0.3)
@@ -98,7 +98,7 @@ class TestSnap:
         near(mix_statistics(stored, seen, 64, 4.0), [[0], [1]], 1e-6)
         near(mix_statistics(stored, seen, 64, 1.0), [[0.375], [1.421826]], 1e-6)
 
-    def test_it_learns_from_the_memory_of_sure_frames(self):
+    def test_it_trains_on_the_memory_of_confident_frames(self):
         after, done = run(Snap(member="tent", every_batches=2, capacity=10, confidence=0.0), 4)
         assert [one.iterations for one in done] == [0, 1, 0, 1]
         assert done[0].passes == Passes((8,), kept_bytes=done[0].passes.kept_bytes)

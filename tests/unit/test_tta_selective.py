@@ -105,7 +105,7 @@ class TestCoTta:
         assert done.state.held["other"].tobytes() == start
         assert state_of(model)["head.weight"] != state.source["head.weight"].tobytes()  # the teacher keeps half a step
 
-    def test_views_are_paid_where_they_are_used(self):
+    def test_views_are_charged_where_they_are_used(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
         for confidence, forward in ((1.0, (6,) * 6), (0.0, (6,) * 3)):
             member = CoTta(confidence_threshold=confidence, augmentations=3)
@@ -184,7 +184,7 @@ class TestBufr:
 
 
 class TestAce:
-    def test_a_painted_frame_has_the_style_that_was_asked_for(self):
+    def test_a_restyled_frame_has_the_given_style(self):
         images = np.random.default_rng(0).integers(90, 160, (3, 6, 5, 3), dtype=np.uint8)
         wanted = styles(images)[::-1] * [[[1.0]], [[0.5]], [[1.2]]]
         near(styles(paint(images, wanted)), wanted, 1e-4)

@@ -71,7 +71,7 @@ class TestShot:
         assert done.passes.forward == expected
         assert done.passes.backward == (6,) * 8
 
-    def test_a_network_of_a_head_alone(self):
+    def test_a_network_with_a_head_only(self):
         model, member = nn.Sequential(nn.Flatten(), nn.Linear(16 * 24 * 3, 4)), Shot()
         done = member.adapt(model, member.prepare(model), frames(4), STREAM)
         assert "the head" in done.skipped

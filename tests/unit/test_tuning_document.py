@@ -213,6 +213,6 @@ def test_trials_whose_settings_read_the_end_are_not_stopped_early():
 
 
 @pytest.mark.parametrize("name", ["tnet", "streaming/local", "scheduling/uniform", "no_custom", "none.yaml"])
-def test_a_space_that_is_not_there_is_refused(name):
+def test_a_missing_space_is_refused(name):
     with pytest.raises(RequestError):
         load(name)

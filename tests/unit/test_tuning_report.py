@@ -35,7 +35,7 @@ def best(folder):
 
 
 @pytest.mark.slow
-def test_the_report_shows_every_figure_and_opens_alone(folder):
+def test_the_report_shows_every_figure_and_loads_no_other_file(folder):
     page = write_report(folder).read_text(encoding="utf-8")
     for figure in SEARCH_FIGURES:
         assert f"<h2>{figure.title}</h2>" in page
@@ -88,7 +88,7 @@ def trials_of(function, space, count=60, seed=0):
 SPACE = Space({"a": Range(0.0, 1.0), "b": Range(1e-4, 1.0, log=True), "c": OneOf(("x", "y", "z"))})
 
 
-def test_a_setting_that_decides_alone_explains_nearly_all():
+def test_a_single_deciding_setting_explains_nearly_all():
     found = importance(trials_of(lambda s, rng: (s["a"] - 0.5) ** 2 + 0.001 * rng.normal(), SPACE), SPACE, "v")
     assert next(iter(found)) == "a"
     assert found["a"] > 0.95
@@ -122,7 +122,7 @@ EXPERIMENT = {
 
 
 @pytest.mark.slow
-def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_path):
+def test_a_run_uses_the_settings_of_a_search_for_its_system_only(best, tmp_path):
     part = read_tuned(best)
     tuned = parse(EXPERIMENT, tuned=[part])
     rate = part["settings"][factory.RATE]
@@ -133,7 +133,7 @@ def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(best, tmp_path):
+def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(best, tmp_path):
     spec = parse(EXPERIMENT, tuned=[read_tuned(best)]).model_dump(mode="json")
     ran = open_run(run(spec, out=tmp_path / "run").directory)
     rows = ran.frame("runs").set_index("system")["tuned"]
@@ -165,7 +165,7 @@ def test_baselines_with_equal_tuning_cause_no_warning(best):
     assert unequal_budgets(Ran()) == []
 
 
-def test_the_settings_of_an_experiment_are_those_that_it_says_were_found():
+def test_the_settings_of_an_experiment_equal_those_in_its_source():
     experiment = load("elasticdnn-domains")
     systems = {part.name: part.adaptation for part in experiment.systems}
     assert len(experiment.tuned) == len(systems) - 2  # no search for members without training

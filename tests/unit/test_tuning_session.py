@@ -46,7 +46,7 @@ def test_every_trial_has_a_row_and_the_best_runs_on_held_out_seeds(tmp_path):
 
 
 @pytest.mark.slow
-def test_settings_and_measures_stand_in_rows_of_their_own(tmp_path):
+def test_settings_and_measures_have_separate_rows(tmp_path):
     session = run_whole(tmp_path / "run")
     run = open_run(session.directory)
     settings = run.frame("settings")
@@ -61,7 +61,7 @@ def test_settings_and_measures_stand_in_rows_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trial_that_fails_is_a_row_with_its_reason_and_the_search_goes_on(tmp_path):
+def test_a_failed_trial_has_a_row_with_its_reason_and_the_search_continues(tmp_path):
     session = run_whole(tmp_path / "run", failing=(0, 3))
     trials = open_run(session.directory).frame("trials")
     failed = trials[trials["status"] == "failed"]

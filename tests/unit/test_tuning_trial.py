@@ -121,7 +121,7 @@ def test_measures_of_a_trial_at_a_window_equal_those_of_a_shorter_run(backend):
         assert cell["metrics"]["energy_j"] == pytest.approx(rest * ended["metrics"]["energy_j"], rel=0.1)
 
 
-def test_a_trial_that_is_stopped_lets_go_of_its_nodes(backend):
+def test_a_stopped_trial_releases_its_nodes(backend):
     document = factory.document(**ON_STREETS)
     running = outcomes(document.experiment, Assignment("search", 0, {}, SEEDS), backend, every_window=True)
     next(running)

@@ -34,12 +34,12 @@ def steady(work: float, count: int = 781) -> np.ndarray:
         (195.2, 160, 161, 157),
     ],
 )
-def test_as_many_jobs_are_served_as_the_recursion_says(work, served, drained, unqueued):
+def test_the_number_of_served_jobs_follows_the_recursion(work, served, drained, unqueued):
     found = [served_jobs(steady(work), 39.9, **how) for how in ({}, {"drain": True}, {"queue": False})]
     assert [len(rows) for rows in found] == [served, drained, unqueued]
 
 
-def test_a_job_that_comes_as_the_machine_gets_free_is_newer_than_one_that_waits():
+def test_a_job_that_arrives_as_the_processor_becomes_free_replaces_a_waiting_one():
     assert list(served_jobs(steady(2, 10), 1.0)) == [0, 2, 4, 6, 8]
     assert list(served_jobs(steady(2, 10), 1.0, tie="waiting", drain=True)) == [0, 1, 3, 5, 7, 9]
 
