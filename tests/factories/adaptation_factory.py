@@ -20,7 +20,7 @@ from driftlab.platform.networks.training.training_loop import DataSplits, Labell
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
 
 
-class Dropping(nn.Module):
+class DropoutNet(nn.Module):
     """A network as in torchvision: blocks, average, dropout before the head, and one unused part."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Dropping(nn.Module):
 def dropping() -> nn.Module:
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(0)
-        return Dropping()
+        return DropoutNet()
 
 
 def without_norms() -> nn.Module:

@@ -13,7 +13,7 @@ from driftlab.platform.lab.seal import run
 IMPORTED = ["torch", "pyarrow.parquet", "cv2", "driftlab.platform.sim.inline", "driftlab.platform.lab.seal"]
 
 
-class Aloud(Progress):
+class ReportingProgress(Progress):
     def __init__(self, wire: Connection) -> None:
         self.wire = wire
 
@@ -46,4 +46,4 @@ def start(document: dict[str, Any], out: str) -> tuple[BaseProcess, Connection]:
 
 
 def _drive(document: dict[str, Any], out: str, wire: Connection) -> None:
-    run(document, out=out, progress=Aloud(wire))
+    run(document, out=out, progress=ReportingProgress(wire))

@@ -139,17 +139,17 @@ def uploaded(frames: int, newest_s: float, size: int = UP_BYTES) -> Uploaded:
 
 
 @dataclass(frozen=True)
-class Decoded(Received):
+class ReceivedSamples(Received):
     """A receiver's reply, and the `store` that this session continues with."""
 
     newest_s: float = 0.0
 
 
-def received(sent: Uploaded, damage: MessageDamage | None) -> Decoded:
-    return Decoded(sent.frames, "torn" if damage else "", sent.newest_s)
+def received(sent: Uploaded, damage: MessageDamage | None) -> ReceivedSamples:
+    return ReceivedSamples(sent.frames, "torn" if damage else "", sent.newest_s)
 
 
-def stored(sent: Decoded, **changes: Any) -> Stored:
+def stored(sent: ReceivedSamples, **changes: Any) -> Stored:
     return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unlisted_labels=2), **changes)
 
 

@@ -15,7 +15,7 @@ from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 STREAM = Phase(on_stream=True)
 
 
-class Nt(nn.Module):
+class SineNet(nn.Module):
     """Four sine inputs, batch norm, ReLU, average and linear head; a frame's red channel names its input."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ def four(seed: int = 0) -> Batch:
     return Batch(images, None, np.random.default_rng(seed), CLASSIFICATION)
 
 
-def outputs(model: Nt) -> torch.Tensor:
+def outputs(model: SineNet) -> torch.Tensor:
     with torch.no_grad():
         return model(to_input(four().images))
 

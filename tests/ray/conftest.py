@@ -17,7 +17,7 @@ os.environ["RAY_AUTH_MODE"] = "disabled"  # these clusters live for a minute
 STORE_BYTES = 200 * 2**20
 
 
-class OneRay:
+class SharedBackend:
     """Opens a shared backend at the first test that uses it, and closes it at a test with another one."""
 
     def __init__(self):
@@ -27,7 +27,7 @@ class OneRay:
         from driftlab.actors.backend import RayBackend
         from driftlab.actors.cluster import ClusterConfig
 
-        class Lasting(RayBackend):
+        class LastingBackend(RayBackend):
             """Stays open between runs."""
 
             def close(self):
@@ -37,7 +37,7 @@ class OneRay:
             self.end()
             own = {} if classes is None else {"classes": classes}
             self.shared, self.asked = (
-                Lasting(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
+                LastingBackend(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
                 (classes, config),
             )
         return self.shared
@@ -52,7 +52,7 @@ class OneRay:
 
 @pytest.fixture(scope="session")
 def one_ray():
-    ray_here = OneRay()
+    ray_here = SharedBackend()
     yield ray_here
     ray_here.end()
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from tta_factory import Nt, four, frames, near
+from tta_factory import SineNet, four, frames, near
 
 from driftlab.platform.adaptation import filters
 from driftlab.platform.adaptation.base import Phase
@@ -48,7 +48,7 @@ def chosen_of(model: nn.Module, given, how="topfrac", share=0.2) -> dict[str, np
 class TestScores:
     def test_they_are_the_gradients_of_scale_and_shift(self):
         """The fixture's input goes straight into the batch norm, which here stands behind no layer."""
-        model = Nt()
+        model = SineNet()
         wiring = filters.Wiring({"layer": "norm"}, "head")
         scores = filters.score_filters(model, wiring, layout_of(model), lambda: entropies(outputs_of(model)).mean())
         near(scores["layer"], (0.786623, 0.326237, 0.290178))
@@ -63,7 +63,7 @@ class TestScores:
         near(scores["0"], model[0].weight.grad.abs().sum(dim=(1, 2, 3)))
 
 
-def outputs_of(model: Nt) -> torch.Tensor:
+def outputs_of(model: SineNet) -> torch.Tensor:
     return model(to_input(four().images))
 
 

@@ -45,7 +45,7 @@ DISTILL = Member("adaptation", "distill", (("iterations", 2), ("batch", 1)))
 FROZEN = Member("adaptation", "frozen")
 
 
-class Meddling(InlineSession):
+class ChangedReplies(InlineSession):
     """Inline nodes whose replies a test can change."""
 
     def __init__(self, **hands: Any) -> None:
@@ -59,7 +59,7 @@ class Meddling(InlineSession):
 
 def run(
     streaming: Member = AMS, adaptation: Member = DISTILL, link: LinkProfile = LINK, **hands: Any
-) -> tuple[Runner, Meddling]:
+) -> tuple[Runner, ChangedReplies]:
     model = build("half", CLASSES, seed=0)
     student = BuiltNetwork(
         "half",
@@ -73,7 +73,7 @@ def run(
     server = TrainingSite(hardware.find("server-v100"), 0.01, 0.01)
     needs = AppNetworks(student, None, TeacherSpec(), 0.01, CLASSES)
     setting = WorkloadSetup("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
-    session = Meddling(**hands)
+    session = ChangedReplies(**hands)
     loop = Runner(cell, setting, session)
     loop.run()
     check_shares(loop)

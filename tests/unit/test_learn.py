@@ -48,7 +48,7 @@ def test_a_new_name_of_a_state_would_not_change_its_digest(state):
 
 
 @dataclass(frozen=True)
-class Steered(NormAffine):
+class ScriptedSteps(NormAffine):
     """A member that makes the steps of a test's script."""
 
     losses: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Steered(NormAffine):
 
 def adapted(*losses: str, phase: Phase = STREAM) -> tuple[Any, Any, dict[str, bytes], dict[str, bytes]]:
     model = build("tiny_classifier", 4, seed=0).eval()
-    member = Steered(variant="run", losses=losses, batch=5)
+    member = ScriptedSteps(variant="run", losses=losses, batch=5)
     state, before = member.prepare(model), state_of(model)
     return state, member.adapt(model, state, frames(6), phase), before, state_of(model)
 
@@ -95,11 +95,11 @@ def test_a_phase_is_undone_as_a_whole():
 
 
 def test_a_member_without_a_training_step_is_refused():
-    class Lacking(LearningAdaptation, StreamAdaptation):
+    class WithoutSteps(LearningAdaptation, StreamAdaptation):
         pass
 
     with pytest.raises(TypeError, match="train_step"):
-        Lacking()
+        WithoutSteps()
 
 
 @pytest.mark.parametrize("name", ["tent", "cotta", "shot", "note", "bufr"])

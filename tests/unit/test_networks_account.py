@@ -106,7 +106,7 @@ def test_parameters_without_counted_operations_are_logged(caplog, example):
     assert "LayerNorm" not in messages
 
 
-class Attending(nn.Module):
+class EinsumAttention(nn.Module):
     """Attention with four heads over the places of a frame, also implemented with einsum."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Attending(nn.Module):
 
 
 def test_attention_counts_its_projections_and_its_products_wherever_they_are_written():
-    cost = count_cost(Attending(), 3, 4)
+    cost = count_cost(EinsumAttention(), 3, 4)
     places, width = 12, 8
     attention = places * width * 4 * width + 2 * places * places * width
     assert [(layer.name, layer.macs) for layer in cost.layers] == [

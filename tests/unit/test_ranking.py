@@ -92,7 +92,7 @@ def test_a_class_without_samples_changes_no_score(absent):
     assert torch.allclose(residual(maps, labels, 9), by_hand(maps, labels), rtol=1e-10)
 
 
-class Planted(nn.Module):
+class PlantedFilters(nn.Module):
     """A network with four filters that separate the classes and four larger ones that respond to noise."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_planted_filters_come_last_by_response_and_first_by_weight():
-    model, (images, labels) = Planted().eval(), pictures(200)
+    model, (images, labels) = PlantedFilters().eval(), pictures(200)
     found = groups(model, torch.zeros(1, 3, 6, 6))
 
     def scores(method):
@@ -213,7 +213,7 @@ def test_weights_are_summed_by_hand():
 
 
 def test_unusable_rankings_are_refused():
-    model = Planted()
+    model = PlantedFilters()
     found = groups(model, torch.zeros(1, 3, 6, 6))
     images, labels = pictures(8)
     with pytest.raises(RequestError, match="ranking l1 or random"):

@@ -142,7 +142,7 @@ def test_same_rows_same_bytes(tmp_path):
 def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkeypatch):
     from driftlab.platform.results.tables import recorder as module
 
-    class Killed(BaseException):
+    class ProcessKilled(BaseException):
         pass
 
     for survive in range(len(schema.TABLES)):
@@ -153,15 +153,15 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         def stop(table, sink, written=written, survive=survive, whole=module.pq.write_table, **options):
             if len(written) == survive:
                 sink.write(b"half")
-                raise Killed
+                raise ProcessKilled
             written.append(table)
             whole(table, sink, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(module.pq, "write_table", stop)
-            with pytest.raises(Killed):
+            with pytest.raises(ProcessKilled):
                 Recorder(str(folder)).write("one_time/w/two-phones/seed-0", {"runs": [runs_row("failed")]})
-            with pytest.raises(Killed):
+            with pytest.raises(ProcessKilled):
                 written.clear()
                 Recorder(str(folder)).write("new", {"runs": [runs_row()]})
         assert len(open_run(folder).table("runs")) == 0

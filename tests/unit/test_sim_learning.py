@@ -107,7 +107,7 @@ class TestPlacesAndLabels:
         assert whole["score"] is not None
 
 
-class Instead(OnDevice):
+class ExclusiveMember(OnDevice):
     """A member that trains on the device and pauses inference meanwhile."""
 
     training_runs = "exclusive"
@@ -130,7 +130,7 @@ def switching() -> FakeSession:
 
 
 class TestShares:
-    @pytest.mark.parametrize("streaming", [OnDevice, Instead])
+    @pytest.mark.parametrize("streaming", [OnDevice, ExclusiveMember])
     def test_rows_cover_the_session_although_phases_divide_windows(self, streaming):
         _, loop = run(streaming(uploads(5.0, 12.0, 17.0)), session=on_device(), **TEACHER)
         shares = rows(loop, "shares")
@@ -138,7 +138,7 @@ class TestShares:
         assert seconds(loop, "segmentation") == pytest.approx(30.0, abs=1e-9)
         learning = [row for row in shares if row["training_share"]]
         assert sum(row["window_s"] for row in learning) > 0
-        assert {row["inference_share"] for row in learning} == {0.0 if streaming is Instead else 0.5}
+        assert {row["inference_share"] for row in learning} == {0.0 if streaming is ExclusiveMember else 0.5}
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn"])
     def test_rows_cover_the_time_between_arrival_and_departure(self, name):

@@ -119,7 +119,7 @@ def test_learning_on_the_device_takes_longer_by_the_same_law():
 
 
 @dataclass(frozen=True)
-class Watchful:
+class BudgetRecorder:
     """A scaling member that records its budgets, and chooses the network that the last reading allows."""
 
     asked: list[Budget] = field(default_factory=list)
@@ -136,9 +136,9 @@ class Watchful:
 
 def many(
     load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False, **setting: Any
-) -> tuple[Runner, Watchful]:
+) -> tuple[Runner, BudgetRecorder]:
     """Run four measured networks under a load; nothing is computed."""
-    scaling = Watchful(foresees=foresees)
+    scaling = BudgetRecorder(foresees=foresees)
     return chosen_by(scaling, load, scheduling, **setting), scaling
 
 
@@ -214,7 +214,7 @@ def test_without_a_load_scaling_is_called_per_window_without_readings():
 
 
 @dataclass
-class Remembering(Scheduling):
+class WindowRecorder(Scheduling):
     """Remembers its windows."""
 
     reasons: frozenset[Any]
@@ -231,7 +231,7 @@ class Remembering(Scheduling):
 def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones():
     seen = {}
     for name, reasons in (("wants", ALWAYS), ("does not", Wants().reasons)):
-        scheduler = Remembering(reasons)
+        scheduler = WindowRecorder(reasons)
         many(STEP, FixedMember(scheduler, "uniform", "scheduling"))
         seen[name] = scheduler.asked
     assert [window.start_s for window in seen["does not"]] == [0.0, 10.0, 20.0]
@@ -240,7 +240,7 @@ def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones
     for window in (*seen["wants"], *seen["does not"]):
         assert [one.time_s for one in window.load] == [k / 2 for k in range(int(2 * window.start_s) + 1)]
     future = Load("poison", (STEP.steps[0], LoadStep(12.25, 1.0, 1.0, 0.5)))
-    scheduler = Remembering(ALWAYS)
+    scheduler = WindowRecorder(ALWAYS)
     many(future, FixedMember(scheduler, "uniform", "scheduling"))
     same = [one for one in scheduler.asked if one.start_s <= 12]
     assert same == seen["wants"][: len(same)]

@@ -150,12 +150,12 @@ class TestLateServers:
     def test_samples_stored_together_reach_the_member_in_one_call(self):
         stored_samples = []
 
-        class Curious(ScriptedStreaming):
+        class StoredRecorder(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
                 stored_samples.append((stored.frames, stored.unlisted_labels, stored.buffered, stored.phis))
                 return DownlinkPlan(state, PHASE)
 
-        run(Curious(uploads(5.0, 6.0, 7.0)))
+        run(StoredRecorder(uploads(5.0, 6.0, 7.0)))
         assert stored_samples == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
 
     def test_uploads_that_arrive_during_a_round_wait_for_the_next(self):

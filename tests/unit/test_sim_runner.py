@@ -168,12 +168,12 @@ class TestPlans:
 
     @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (-1.0, 3.0)])
     def test_a_plan_that_would_never_end_is_refused(self, plan):
-        class Stuck(ScriptedStreaming):
+        class RepeatedPlan(ScriptedStreaming):
             def plan_uplink(self, state, session, now_s, seen):
                 return Sampling((0.0,), *plan)
 
         with pytest.raises(RunError, match=r"planned at 0 s .* would never end \(device=device-0\)"):
-            run(Stuck())
+            run(RepeatedPlan())
 
     def test_a_member_without_uploads_places_no_server(self):
         session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
@@ -219,12 +219,12 @@ class TestTraining:
         assert not session.of("apply")
 
     def test_rows_have_the_plans_in_force_and_the_packing_time(self):
-        class Planned(ScriptedStreaming):
+        class GivenRate(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
                 return DownlinkPlan(state, PHASE, rate_fps=0.7, interval_s=12.0)
 
         session = FakeSession(train=lambda node, plan: trained(clamped=3))
-        _, loop = run(Planned(uploads(5.0, rate_fps=0.5)), session=session)
+        _, loop = run(GivenRate(uploads(5.0, rate_fps=0.5)), session=session)
         (update,), (up, down) = rows(loop, "updates"), rows(loop, "transfers")
         assert (update["rate_fps"], update["interval_s"], update["clamped"]) == (0.7, 12.0, 3)
         assert (up["samples"], up["rate_fps"], up["gross_bytes"], up["host_pack_seconds"]) == (
@@ -267,11 +267,11 @@ class TestTraining:
 
     @pytest.mark.parametrize(("oldest_s", "trains"), [(4.5, True), (4.6, False)])
     def test_only_samples_within_the_horizon_are_trained_on(self, oldest_s, trains):
-        class Forgetful(ScriptedStreaming):
+        class ShortHorizon(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
                 return DownlinkPlan(state, PHASE, oldest_s=oldest_s)
 
-        assert bool(run(Forgetful(uploads(5.0)))[0].of("train")) == trains
+        assert bool(run(ShortHorizon(uploads(5.0)))[0].of("train")) == trains
 
 
 def test_two_runs_are_the_same_and_another_seed_loses_other_packets():

@@ -16,7 +16,7 @@ GAINS = {"device-0": 0.1, "device-1": 0.3}
 
 
 @dataclass
-class Greedy(Scheduling):
+class LargestGainFirst(Scheduling):
     """Serves the round that is expected to gain most."""
 
     wants = Wants(observed=True, server=True)
@@ -49,7 +49,7 @@ def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
 
 class TestSharedServer:
     def test_the_round_that_gained_more_is_served_first(self):
-        scheduler = Greedy()
+        scheduler = LargestGainFirst()
         session, updates = served(scheduler)
         assert [row["device"] for row in updates] == ["device-0", "device-1", "device-1", "device-0"]
         both = [asked for asked in scheduler.asked if len(asked.demands) == 2][-1]
@@ -60,7 +60,7 @@ class TestSharedServer:
         assert len(session.of("run_trials")) == 8
 
     def test_measuring_the_gain_of_a_round_is_charged(self):
-        (plain, *_), (paid, *_) = served(None)[1], served(Greedy())[1]
+        (plain, *_), (paid, *_) = served(None)[1], served(LargestGainFirst())[1]
         assert paid["isolated_s"] > plain["isolated_s"]
 
     def test_without_such_a_member_rounds_are_served_in_order_of_arrival_and_not_measured(self):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from adaptation_factory import NETWORKS, labels_of, prepared
-from tta_factory import STREAM, Nt, four, frames, near, state_of
+from tta_factory import STREAM, SineNet, four, frames, near, state_of
 
 from driftlab.platform.adaptation.ace import Ace, paint, styles
 from driftlab.platform.adaptation.base import Phase
@@ -35,7 +35,7 @@ class TestEata:
     MEMBER = Eata(optimiser="sgd", redundancy_margin=0.05, **HAND)
 
     def test_one_step_and_no_second_one_in_the_same_batch(self):
-        model, member = Nt(), self.MEMBER
+        model, member = SineNet(), self.MEMBER
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(model.norm.weight.detach(), [1.071319, 1.031629, 0.983810])
         near(model.norm.bias.detach(), [0.071415, 0.029657, -0.023049])
@@ -61,7 +61,7 @@ class TestEata:
 
 class TestSar:
     def test_one_step(self):
-        model, member = Nt(), Sar(frozen_norm_share=0.0, **HAND)
+        model, member = SineNet(), Sar(frozen_norm_share=0.0, **HAND)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(model.norm.weight.detach(), [1.053983, 1.021998, 0.981503])
         near(model.norm.bias.detach(), [0.054950, 0.017922, -0.023606])
@@ -69,14 +69,14 @@ class TestSar:
         assert done.passes.forward == done.passes.backward == (4, 4)
 
     def test_frames_without_confidence_train_no_step(self):
-        model, member = Nt(), Sar(entropy_margin=1e-9)
+        model, member = SineNet(), Sar(entropy_margin=1e-9)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.accepted == 0
         assert "average" not in done.state.held
         assert done.passes == replace(done.passes, forward=(4,), backward=())
 
     def test_a_collapse_returns_to_the_source(self):
-        model, member = Nt(), Sar(reset_threshold=2.0, **HAND)
+        model, member = SineNet(), Sar(reset_threshold=2.0, **HAND)
         before = state_of(model)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.iterations == 1
@@ -89,7 +89,7 @@ class TestSar:
 
 class TestCoTta:
     def test_without_views_and_restoration_the_first_gradient_is_zero(self):
-        model, member = Nt(), CoTta(restore_prob=0.0, views="none")
+        model, member = SineNet(), CoTta(restore_prob=0.0, views="none")
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.losses, [0.721258])
         assert all(np.abs(value).max() < 1e-14 for value in done.state.moments[0].values())
@@ -116,7 +116,7 @@ class TestCoTta:
 
 class TestHeads:
     def test_neo_centres_the_features(self):
-        model, member = Nt(), Neo()
+        model, member = SineNet(), Neo()
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.state.held["mean"], [0.412996, 0.301604, 0.050269])
         near(model.seen[-1][0], [1.360839, -0.856003, -2.285839])
@@ -154,7 +154,7 @@ def test_lame_makes_neighbours_agree(affinity, labels, last):
 
 class TestBufr:
     def test_without_a_summary_no_step_is_trained(self):
-        model, member = Nt(), Bufr()
+        model, member = SineNet(), Bufr()
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert "no summary" in done.skipped
         assert done.passes == Passes()

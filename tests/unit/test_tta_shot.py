@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from tta_factory import STREAM, Nt, frames, near, outputs, state_of
+from tta_factory import STREAM, SineNet, frames, near, outputs, state_of
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.batches import mini_batches, split_groups
@@ -20,7 +20,7 @@ from driftlab.platform.networks.predict import to_input
 
 class TestShot:
     def test_information_of_the_batch(self):
-        model = Nt()
+        model = SineNet()
         with normalise_by_batch(model, keeps=False):
             logits = outputs(model)
         near(information(logits), -0.327641)

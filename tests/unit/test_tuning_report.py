@@ -155,14 +155,14 @@ def test_baselines_with_equal_tuning_cause_no_warning(best):
     part = read_tuned(best)
     both = [part, {**part, "system": "onda", "settings": {}}]
 
-    class Ran:
+    class TunedRun:
         spec = {"tuned": both, "systems": [{"name": "small", "base": "no_custom", "adaptation": {"name": "frozen"}}]}  # noqa: RUF012
 
         @staticmethod
         def frame(name):
             return pd.DataFrame({"system": ["tent", "onda", "small"], "bound": [None, None, None]})
 
-    assert unequal_budgets(Ran()) == []
+    assert unequal_budgets(TunedRun()) == []
 
 
 def test_the_settings_of_an_experiment_equal_those_in_its_source():

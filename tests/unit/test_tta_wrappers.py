@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from adaptation_factory import NETWORKS
-from tta_factory import STREAM, Nt, frames, near, outputs, state_of
+from tta_factory import STREAM, SineNet, frames, near, outputs, state_of
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.asr import Asr
@@ -67,7 +67,7 @@ class TestAsr:
         assert shares == pytest.approx([0.5, 0.3, 0.1, 0])
 
     def test_the_spread_of_a_batch(self):
-        model = Nt()
+        model = SineNet()
         with normalise_by_batch(model, keeps=False):
             near(entropies(outputs(model).mean(dim=0)[None]), [1.098161], 1e-6)
 
