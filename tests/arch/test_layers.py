@@ -204,8 +204,8 @@ def test_every_room_has_its_row(root: Path):
 
 def readme_imports(text: str) -> set[str]:
     """The rooms and folders that a README says may be imported, apart from those that are free for all."""
-    said = re.search(r"^May import: (.+?)\.[ \n]", text, re.MULTILINE | re.DOTALL)
-    names = set(re.findall(r"`([\w.]+)/?`", said[1])) if said else {"no such line"}
+    line = re.search(r"^May import: (.+?)\.[ \n]", text, re.MULTILINE | re.DOTALL)
+    names = set(re.findall(r"`([\w.]+)/?`", line[1])) if line else {"no such line"}
     return names - {"platform"} | set(ROOMS) if "platform" in names else names
 
 

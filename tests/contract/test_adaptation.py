@@ -271,10 +271,13 @@ class TestEveryAdaptation:
 
     def test_predicted_passes_equal_the_passes_made(self, member, model, batch, call):
         for phase in (SHORT, call, Phase(0)):
-            said = member.passes_of(phase, 7)
+            predicted_passes = member.passes_of(phase, 7)
             done = member.adapt(model, prepared(member, model), batch(frames=7), phase)
-            if said is not None and (not done.skipped or done.passes.forward):
-                assert (said.forward, said.backward) == (done.passes.forward, done.passes.backward)
+            if predicted_passes is not None and (not done.skipped or done.passes.forward):
+                assert (predicted_passes.forward, predicted_passes.backward) == (
+                    done.passes.forward,
+                    done.passes.backward,
+                )
 
     def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
         if not member.stream_batch:

@@ -82,12 +82,12 @@ class TestEveryMember:
             assert list(one.faults(one.default)) == []
             for wrong in outside(one):
                 given = (wrong,) if typing.get_origin(one.hint) is tuple else wrong
-                said = parameter_faults(cls, {key: given})
-                assert any(f"'{key}'" in fault and str(wrong) in fault for fault in said), (key, wrong)
+                reported = parameter_faults(cls, {key: given})
+                assert any(f"'{key}'" in fault and str(wrong) in fault for fault in reported), (key, wrong)
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     def test_every_number_must_be_finite(self, family, name, value):
-        assert all(said and str(value) in said[0] for said in faults(family, name, float, value).values())
+        assert all(reported and str(value) in reported[0] for reported in faults(family, name, float, value).values())
 
     def test_defaults_fit_together(self, family, name):
         assert Member(family, name).make() == member_class(family, name)()
@@ -111,4 +111,4 @@ for module in sys.argv[1:]:
 @pytest.mark.parametrize("value", ["nonsense", "jpeg:999", "h264:none"])
 @pytest.mark.parametrize("name", FAMILIES["streaming"])
 def test_no_codec_is_made_up(name, value):
-    assert all(said and value in said[0] for said in faults("streaming", name, str, value).values())
+    assert all(reported and value in reported[0] for reported in faults("streaming", name, str, value).values())

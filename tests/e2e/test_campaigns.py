@@ -61,18 +61,18 @@ def test_a_separate_process_refuses_as_this_one_does(tmp_path):
 def test_a_disturbed_run_ends_with_the_tables_of_an_undisturbed_one(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "networks"))
     monkeypatch.setattr(campaigns, "FAULTS_PER_RUN", 5)
-    dice, said = random.Random(0), []
+    dice, disturbances = random.Random(0), []
     spec = grids.small("ams-table1", dice)
     span_s = undisturbed(spec, tmp_path)
-    assert disturbed(spec, tmp_path, dice, span_s, said.append) == []
-    assert len(said) == 5
+    assert disturbed(spec, tmp_path, dice, span_s, disturbances.append) == []
+    assert len(disturbances) == 5
 
 
 LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resume /tmp/run"
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         (f"cell 1/4 done: a\n{LOST}\n", LOST.removeprefix("Error: ")),
         ("To go on: driftlab run --resume /tmp/run\nError: Ray did not start.\n", "Ray did not start."),
@@ -82,8 +82,8 @@ LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resu
         ("FAILED cell\n", None),
     ],
 )
-def test_a_failing_run_prints_one_message_with_the_resume_command(said, reason):
-    assert on_ray.clean_failure(said) == reason
+def test_a_failing_run_prints_one_message_with_the_resume_command(message, reason):
+    assert on_ray.clean_failure(message) == reason
 
 
 def test_logs_outlive_the_session_that_wrote_them(tmp_path):

@@ -75,7 +75,7 @@ def refused(outcome: Outcome, *said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), ("Name an experiment, such as `driftlab run quick`", "--resume DIR")),
         (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: ", ", quick, ")),
@@ -129,8 +129,8 @@ def refused(outcome: Outcome, *said: str) -> None:
         ),
     ],
 )
-def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, said):
-    refused(ask("run", *words), *said)
+def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, message):
+    refused(ask("run", *words), *message)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -231,7 +231,7 @@ class TestRunFolder:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ("run", "quick", "--address", "127.0.0.1:1"),
@@ -242,7 +242,7 @@ class TestRunFolder:
         (("rnu",), ("Did you mean 'run'?",)),
     ],
 )
-def test_the_real_command_prints_the_same(tmp_path, words, said):
+def test_the_real_command_prints_the_same(tmp_path, words, message):
     """Within seconds, without a traceback, and with every process ended that it started."""
     command = [sys.executable, "-m", "driftlab", *words]
     environment = {**os.environ, "COLUMNS": "200"}
@@ -260,7 +260,7 @@ def test_the_real_command_prints_the_same(tmp_path, words, said):
         except subprocess.TimeoutExpired:
             asked.kill()
             pytest.fail(f"not refused within {REFUSED_S} s")
-    refused(Outcome(asked.returncode, output, error), *said)
+    refused(Outcome(asked.returncode, output, error), *message)
     left = [process for process in psutil.process_iter() if in_session(process, asked.pid)]
     assert left == [] and list(tmp_path.iterdir()) == []
 
@@ -270,15 +270,15 @@ def test_a_terminated_run_ends_and_names_the_resume_command(tmp_path, mine):
     command = [sys.executable, "-m", "driftlab", "run", str(mine), *INLINE, "--out", "run"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as asked:
         assert asked.stderr is not None
-        said = [next(asked.stderr)]
-        while "ready" not in said[-1]:
-            said.append(next(asked.stderr))
+        lines = [next(asked.stderr)]
+        while "ready" not in lines[-1]:
+            lines.append(next(asked.stderr))
         asked.terminate()
-        said += asked.communicate(timeout=LIMIT_S)[1].splitlines()
+        lines += asked.communicate(timeout=LIMIT_S)[1].splitlines()
     assert asked.returncode == 128 + 15
-    assert any(line.startswith("Stopping: ") for line in said)
-    assert any(line.endswith(f"--resume {tmp_path / 'run'}") for line in said)
-    assert said[-1] == "Interrupted."
+    assert any(line.startswith("Stopping: ") for line in lines)
+    assert any(line.endswith(f"--resume {tmp_path / 'run'}") for line in lines)
+    assert lines[-1] == "Interrupted."
 
 
 def in_session(process: psutil.Process, session: int) -> bool:

@@ -249,8 +249,8 @@ class TestFailure:
         failed = dict(outcome.failed)
         assert CELLS[1] in failed
         assert CELLS[0] not in failed
-        said = f"cannot apply: {type(error).__name__}{f': {error}' if str(error) else ''}"
-        assert all(reason.endswith(said) for reason in failed.values())
+        message = f"cannot apply: {type(error).__name__}{f': {error}' if str(error) else ''}"
+        assert all(reason.endswith(message) for reason in failed.values())
 
     def test_an_interrupt_is_none_and_stops_the_run(self, tmp_path, monkeypatch):
         def interrupted(self: Any, *args: Any) -> None:

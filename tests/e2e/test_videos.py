@@ -62,10 +62,10 @@ def name_too_few(labels: Path) -> str:
 @pytest.mark.parametrize("spoil", [spoil_map, name_too_few])
 def test_a_damaged_file_is_refused_before_anything_starts(video: Path, tmp_path: Path, spoil: Callable[[Path], str]):
     write_label_maps(video)
-    said = spoil(video.with_name(f"{video.name}.labels"))
+    message = spoil(video.with_name(f"{video.name}.labels"))
     with pytest.raises(RequestError) as caught:
         run(document(video), out=tmp_path / "run")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -107,11 +107,11 @@ def test_custom_classes_require_oracle_teacher_and_fixed_scaling(video: Path):
         return str(caught.value)
 
     write_label_maps(video)
-    said = refusal(teacher={"kind": "network"})
-    assert "has classes of its own (sea, beach, boat), and teacher.kind=network predicts road, " in said
-    assert "set teacher.kind=oracle" in said
-    said = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
-    assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said
+    message = refusal(teacher={"kind": "network"})
+    assert "has classes of its own (sea, beach, boat), and teacher.kind=network predicts road, " in message
+    assert "set teacher.kind=oracle" in message
+    message = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
+    assert "scaling=nested builds its networks on pictures of road, " in message and "take scaling=fixed" in message
     for file in video.with_name(f"{video.name}.labels").glob("gt_*.png"):
         file.unlink()
     assert "no label maps to learn them from; put label maps beside the file, or remove its classes.txt" in refusal()

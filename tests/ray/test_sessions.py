@@ -71,13 +71,13 @@ def test_an_error_of_a_node_has_node_and_verb_and_is_not_repeated(session):
 
 @pytest.mark.parametrize("how", ["sys.exit", "GeneratorExit", "recursion", "overflow", "value"])
 def test_any_exception_of_a_node_gives_the_same_error_on_both_backends(session, inline, how):
-    said = []
+    messages = []
     for one in (inline, session):
         one.place(DEVICE, "d")
         with pytest.raises(RunError, match="device d cannot leave: ") as caught:
             one.result(one.call(DEVICE, "leave", how))
-        said.append(str(caught.value))
-    assert said[0] == said[1]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
     session.place(LEARNER, "t")
     assert session.result(session.call(LEARNER, "work", 1)).facts  # the process still runs
 

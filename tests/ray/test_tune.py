@@ -146,10 +146,10 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
     else:
         name = "raylet" if victim == "raylet" else "ray::"
         os.kill(child_of(driver, name).pid, signal.SIGKILL)
-    said = driver.communicate(timeout=LIMIT_S)[1]
-    assert driver.returncode == {"driver": -9, "raylet": 1, "trial": 0}[victim], said
+    printed = driver.communicate(timeout=LIMIT_S)[1]
+    assert driver.returncode == {"driver": -9, "raylet": 1, "trial": 0}[victim], printed
     if victim == "raylet":
-        assert f"driftlab tune --resume {folder}" in said
+        assert f"driftlab tune --resume {folder}" in printed
     with continue_search(folder) as session:
         finish_here(session)
     assert trials_without_host(open_run(folder)).equals(trials_without_host(alone))

@@ -51,7 +51,7 @@ def recorded(package: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "reason"),
     [
         ("platform/core/a.py", "x = 2", "other code since"),
         ("platform/sim/new.py", "", "other code since"),
@@ -64,12 +64,12 @@ def recorded(package: Path) -> dict[str, Any]:
         ("platform/core/README.md", "text", ""),
     ],
 )
-def test_a_line_is_stale_once_its_code_its_measures_or_its_experiment_changed(package, name, text, said):
+def test_a_line_is_stale_once_its_code_its_measures_or_its_experiment_changed(package, name, text, reason):
     line = recorded(package)
     assert stale(line, every_claim()["ONCE-1"], Digests(package)) == ""
     (package / name).parent.mkdir(parents=True, exist_ok=True)
     (package / name).write_text(text)
-    assert stale(line, every_claim()["ONCE-1"], Digests(package)) == said
+    assert stale(line, every_claim()["ONCE-1"], Digests(package)) == reason
 
 
 def test_a_line_is_stale_if_the_claim_changed_or_digests_are_missing():

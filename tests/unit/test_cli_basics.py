@@ -60,7 +60,7 @@ def test_help_lists_every_command():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("lst",), "Did you mean 'list'?"),
         (("list", "--jsn"), "--json"),
@@ -74,10 +74,10 @@ def test_help_lists_every_command():
         (("claims", "nowhere"), "nowhere"),
     ],
 )
-def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str, ...], said: str):
+def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str, ...], message: str):
     done = driftlab(*words)
     assert done.returncode == front.WRONG_REQUEST
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("Error") == 1
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -282,7 +282,7 @@ def test_a_stream_is_written_as_a_video_with_label_maps(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("loads/user", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; loads/user has none"),
         ("shifts/fog", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; shifts/fog has none"),
@@ -297,11 +297,11 @@ def test_a_stream_is_written_as_a_video_with_label_maps(tmp_path: Path):
         ("workloads/city/running", ("--image", "a.png", "--set", "rain"), "is not KEY=VALUE, such as --set pace=1."),
     ],
 )
-def test_an_invalid_request_to_draw_writes_no_file(tmp_path, monkeypatch, name, words, said):
+def test_an_invalid_request_to_draw_writes_no_file(tmp_path, monkeypatch, name, words, message):
     monkeypatch.chdir(tmp_path)
     refused = call("show", name, *words)
     assert isinstance(refused.exception, RequestError)
-    assert said in str(refused.exception)
+    assert message in str(refused.exception)
     assert "Drawn to" not in refused.output
     assert not list(tmp_path.iterdir())
 

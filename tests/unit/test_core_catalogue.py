@@ -71,7 +71,7 @@ def test_a_value_below_its_range_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("member", "said"),
+    ("member", "message"),
     [
         (
             Member("streaming", "ams", (("min_fps", 2), ("scale", 0))),
@@ -99,10 +99,10 @@ def test_a_value_below_its_range_is_refused():
     ],
     ids=str,
 )
-def test_members_name_every_parameter_that_is_out_of_range(member, said):
+def test_members_name_every_parameter_that_is_out_of_range(member, message):
     with pytest.raises(RequestError) as caught:
         member.make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_parameters_are_names_types_and_defaults():
@@ -129,17 +129,17 @@ def test_a_member_is_a_value():
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "said"),
+    ("family", "name", "message"),
     [
         ("steaming", "local", "Unknown family 'steaming'. Did you mean 'streaming'?"),
         ("streaming", "locl", "Unknown streaming member 'locl'. Did you mean 'local'?"),
         ("scaling", "", "Known: adadeep, "),
     ],
 )
-def test_unknown_names(family, name, said):
+def test_unknown_names(family, name, message):
     with pytest.raises(RequestError) as caught:
         member_class(family, name)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_wrong_parameter_names_its_member():

@@ -191,7 +191,7 @@ class TestStream:
         assert not np.array_equal(plain, crowded)
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"shifts": ["inversoin"]}, "inversion"),
             ({"shifts": []}, "shifts"),
@@ -203,8 +203,8 @@ class TestStream:
             ({"domain_s": 0.0}, "domain_s"),
         ],
     )
-    def test_errors_name_the_fault(self, changes, said):
-        with pytest.raises(RequestError, match=said):
+    def test_errors_name_the_fault(self, changes, message):
+        with pytest.raises(RequestError, match=message):
             opened(**changes)
 
     def test_domains_of_domains_are_refused(self):

@@ -104,9 +104,9 @@ class TestRequests:
         monkeypatch.setitem(sys.modules, package, None)
         out = tmp_path / "out"
         assert main("export", str(folder), "--to", target, "--out", str(out), monkeypatch=monkeypatch) == 2
-        said = capsys.readouterr().err
-        assert f"pip install {package}" in said
-        assert said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert f"pip install {package}" in message
+        assert message.count("\n") == 1
         assert not out.exists()
 
     def test_an_unknown_format_is_refused(self, folder, monkeypatch):

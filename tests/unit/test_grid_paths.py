@@ -61,8 +61,8 @@ def test_two_runs_in_one_second_have_separate_folders(tmp_path, monkeypatch):
 class TestOutputFolders:
     def test_a_folder_with_files_is_not_touched(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
-        said = refusal(make, tmp_path)
-        assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in said
+        message = refusal(make, tmp_path)
+        assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in message
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_a_run_prints_the_resume_command(self, tmp_path):
@@ -76,9 +76,9 @@ class TestOutputFolders:
     @pytest.mark.parametrize("place", ["file/run", "/proc/run", "/dev/null/run"])
     def test_an_output_folder_that_cannot_be_written(self, tmp_path, place):
         (tmp_path / "file").touch()
-        said = refusal(make, tmp_path / place)
-        assert said.startswith(f"Cannot write to output folder '{tmp_path / place}': ")
-        assert said.endswith("Choose another --out.")
+        message = refusal(make, tmp_path / place)
+        assert message.startswith(f"Cannot write to output folder '{tmp_path / place}': ")
+        assert message.endswith("Choose another --out.")
 
 
 class TestLock:

@@ -113,19 +113,19 @@ def refusal(changed: dict[str, Any]) -> str:
 
 
 def test_a_student_is_refused_on_a_stream_without_truth_for_its_task():
-    said = refusal(document("classification", student={"network": "tiny"}))
-    assert "'signs/motorway' has truth for classification, and student.network=tiny is for segmentation" in said
-    assert "take one of tiny_classifier, wide_classifier" in said
-    said = refusal(document("detection", student={"network": "tiny_classifier"}))
-    assert "'streets/running' has truth for segmentation and detection" in said
+    message = refusal(document("classification", student={"network": "tiny"}))
+    assert "'signs/motorway' has truth for classification, and student.network=tiny is for segmentation" in message
+    assert "take one of tiny_classifier, wide_classifier" in message
+    message = refusal(document("detection", student={"network": "tiny_classifier"}))
+    assert "'streets/running' has truth for segmentation and detection" in message
 
 
 def test_a_teacher_of_another_task_and_noise_at_missing_borders_are_refused():
-    said = refusal(document("detection", teacher={"kind": "network", "network": "teacher"}))
-    assert "teacher.network: 'teacher' is for segmentation, student.network=tiny_detector is for detection" in said
-    assert "take one of tiny_mobile_detector, tiny_detector, wide_detector" in said
-    said = refusal(document("classification", teacher={"border_noise": 0.2}))
-    assert "teacher.border_noise is 0.2; answers in classification have no borders" in said
+    message = refusal(document("detection", teacher={"kind": "network", "network": "teacher"}))
+    assert "teacher.network: 'teacher' is for segmentation, student.network=tiny_detector is for detection" in message
+    assert "take one of tiny_mobile_detector, tiny_detector, wide_detector" in message
+    message = refusal(document("classification", teacher={"border_noise": 0.2}))
+    assert "teacher.border_noise is 0.2; answers in classification have no borders" in message
 
 
 @pytest.mark.slow

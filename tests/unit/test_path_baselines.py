@@ -252,16 +252,16 @@ class TestAdaDeep:
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "said"),
+    ("name", "params", "message"),
     [
         ("early_exit", {"ratios": []}, "'ratios'"),
         ("early_exit", {"ratios": [1.0, 1.0]}, "'ratios'"),
         ("adascale", {"latency_weight": 0, "energy_weight": 0.0}, "'energy_weight'"),
     ],
 )
-def test_parameters_that_make_no_choice_are_refused_before_a_run(name: str, params: dict[str, Any], said: str):
+def test_parameters_that_make_no_choice_are_refused_before_a_run(name: str, params: dict[str, Any], message: str):
     (fault,) = parameter_faults(member_class("scaling", name), params)
-    assert said in fault
+    assert message in fault
 
 
 def test_weights_are_put_back_where_a_step_of_a_search_fails():

@@ -42,7 +42,7 @@ class TestBuiltIn:
 
 class TestShape:
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"sedes": [1]}, "sedes is not known here. Did you mean 'seeds'? Known: name, "),
             ({"window_s": -3}, "window_s is -3: input should be greater than 0"),
@@ -75,9 +75,9 @@ class TestShape:
             ({1: 2}, "1 is 1: keys should be strings"),
         ],
     )
-    def test_one_fault_is_one_line_with_its_place(self, changes, said):
+    def test_one_fault_is_one_line_with_its_place(self, changes, message):
         (fault,) = faults({**document(), **changes})
-        assert fault.startswith(said)
+        assert fault.startswith(message)
 
     def test_all_faults_of_the_shape_at_once(self):
         found = faults({"name": 3, "systems": [], "workloads": [{"fps": -1}], "seed": 1})
@@ -136,7 +136,7 @@ class TestRowsThatVary:
         assert chosen.systems[0].streaming["interval_s"] == 20
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"name": "a", "vary": {}}, ["vary is empty: give at least one"]),
             (
@@ -181,10 +181,10 @@ class TestRowsThatVary:
             ({"name": "ams-{fraction}-{interval_s}-{"}, ["name would be 'ams-0.1-10-{', allowed are"] + ["n"] * 3),
         ],
     )
-    def test_wrong_ones(self, changes, said):
+    def test_wrong_ones(self, changes, message):
         found = faults(document(systems=["oracle", {**self.ROW, **changes}]))
-        assert len(found) == len(said), found
-        for fault, start in zip(found, said, strict=True):
+        assert len(found) == len(message), found
+        for fault, start in zip(found, message, strict=True):
             assert fault.startswith(f"systems.1.{start}")
 
     def test_values_that_their_member_refuses_are_refused_row_by_row(self):
@@ -224,7 +224,7 @@ class TestMeaning:
         assert found[-1] == "compute.torch_device is 'gpu'; allowed: cpu, cuda, cuda:N"
 
     @pytest.mark.parametrize(
-        ("system", "said"),
+        ("system", "message"),
         [
             ({"name": "z", "streaming": "one_time"}, "and adaptation 'frozen' learns nothing; choose an adaptation"),
             ({"name": "z", "adaptation": "distill"}, "'local' feeds no learner; choose a streaming member"),
@@ -235,13 +235,13 @@ class TestMeaning:
             ({"name": "one_time", "streaming": {"name": "one_time", "rate_fps": -1}}, "must be above 0"),
         ],
     )
-    def test_a_system_that_makes_no_sense(self, system, said):
+    def test_a_system_that_makes_no_sense(self, system, message):
         (fault,) = faults(document(systems=[system]))
         assert re.match(r"systems\.0(: |\.streaming is )", fault)
-        assert said in fault
+        assert message in fault
 
     @pytest.mark.parametrize(
-        ("workload", "said"),
+        ("workload", "message"),
         [
             ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
             ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
@@ -250,10 +250,10 @@ class TestMeaning:
             ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
         ],
     )
-    def test_a_workload_that_cannot_be_opened(self, workload, said):
+    def test_a_workload_that_cannot_be_opened(self, workload, message):
         (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], **workload}]))
         assert fault.startswith("workloads.0: ")
-        assert said in fault
+        assert message in fault
 
     def test_a_load_that_repeats_too_often_for_the_session(self, tmp_path):
         file = tmp_path / "load.csv"
@@ -330,7 +330,7 @@ class TestFiles:
         assert (b.pretrain_seed, b.network) == (0, "half")
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [
             (b"name: [", "is not readable as YAML"),
             (b"\xff\xfe\x00name", "is not readable as YAML"),
@@ -340,23 +340,23 @@ class TestFiles:
             (b"name: a\nsystems: [no_custom]\nname: b\n", "mine.yaml: line 3: 'name' stands in line 1 already"),
         ],
     )
-    def test_a_file_that_is_none(self, tmp_path, content, said):
+    def test_a_file_that_is_none(self, tmp_path, content, message):
         path = tmp_path / "mine.yaml"
         path.write_bytes(content)
         with pytest.raises(RequestError) as caught:
             load(str(path))
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert str(path) in str(caught.value)
 
     @pytest.mark.parametrize(
-        ("request_", "said"),
+        ("request_", "message"),
         [
             ("quik", "Unknown experiment 'quik'. Did you mean 'quick'?"),
             ("nowhere/mine.yaml", "There is no experiment file 'nowhere/mine.yaml'. Built-in experiments: "),
             ("/tmp", "must end in .yaml or .yml; a run goes on with --resume"),
         ],
     )
-    def test_a_missing_request_is_refused(self, request_, said):
+    def test_a_missing_request_is_refused(self, request_, message):
         with pytest.raises(RequestError) as caught:
             load(request_)
-        assert said in str(caught.value)
+        assert message in str(caught.value)

@@ -96,7 +96,7 @@ def test_an_override_may_choose_another_board(boards):
 
 
 @pytest.mark.parametrize(
-    ("variants", "said"),
+    ("variants", "message"),
     [
         ({"only": {"board": "nano"}}, ["file is missing"]),
         ({"file": "a.csv", "renam": {}}, ["renam is not known here. Did you mean 'rename'? Known: file, rename, only"]),
@@ -106,10 +106,10 @@ def test_an_override_may_choose_another_board(boards):
         ({"file": 3, "onyl": {}}, ["file is 3: input should be a valid string", "onyl is not known here."]),
     ],
 )
-def test_mistyped_keys_are_refused_with_their_place(variants, said):
+def test_mistyped_keys_are_refused_with_their_place(variants, message):
     found = faults(sharing({"name": "a", "variants": variants}))
-    assert len(found) == len(said)
-    for fault, part in zip(found, said, strict=True):
+    assert len(found) == len(message)
+    for fault, part in zip(found, message, strict=True):
         assert fault.startswith(f"workloads.0.apps.0.variants.{part}")
 
 

@@ -76,7 +76,7 @@ def test_workloads_vary_by_their_alias_and_may_give_labels():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"fleets": [{"set": "slow-fone"}]}, "Did you mean 'slow-phone'?"),
         ({"fleets": [{"set": ["a"]}]}, "fleets.0: "),
@@ -92,8 +92,8 @@ def test_workloads_vary_by_their_alias_and_may_give_labels():
         ({"fleets": [{"name": "a-{x}-{y}", "vary": {"x": [*range(400)], "y": [*range(400)]}}]}, "more than 100,000"),
     ],
 )
-def test_a_wrong_set_is_refused_with_the_reason(changes, said):
-    assert said in refused(**changes)
+def test_a_wrong_set_is_refused_with_the_reason(changes, message):
+    assert message in refused(**changes)
 
 
 @pytest.mark.parametrize("name", read.names())

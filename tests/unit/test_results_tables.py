@@ -245,10 +245,10 @@ def test_an_old_name_of_a_table_or_column_is_refused_with_the_new_one(run):
 
 
 @pytest.mark.parametrize(
-    ("place", "said"), [("nowhere", "not there"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
+    ("place", "message"), [("nowhere", "not there"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
 )
-def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, said):
-    with pytest.raises(DataError, match=said):
+def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, message):
+    with pytest.raises(DataError, match=message):
         open_run(tmp_path / place)
 
 

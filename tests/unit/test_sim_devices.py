@@ -220,7 +220,7 @@ class TestCells:
         assert len({device.events for cell in cells for device in cell.devices}) == 4
 
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "message"),
         [
             ({"apps": [{"name": "a"}, {"name": "a"}]}, "apps names a twice"),
             ({"apps": [{"name": "a", "network": "tyni"}]}, "Unknown network 'tyni'"),
@@ -230,8 +230,8 @@ class TestCells:
             ({"churn": {"lest": 1}}, "lest"),
         ],
     )
-    def test_a_wrong_document_is_refused_with_the_reason(self, change, said):
-        with pytest.raises(RequestError, match=said):
+    def test_a_wrong_document_is_refused_with_the_reason(self, change, message):
+        with pytest.raises(RequestError, match=message):
             parse(several(**change))
 
     def test_networks_that_are_only_known_by_measurements_cannot_run_live(self, tmp_path):
@@ -310,8 +310,10 @@ class TestRuns:
         (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))
         words = ["run", str(tmp_path / "asked.yaml"), "--backend", "inline", "--out", str(tmp_path / "run")]
         done = CliRunner().invoke(build_app(), words)
-        said = r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
-        printed = re.search(said, done.stdout)
+        message = (
+            r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
+        )
+        printed = re.search(message, done.stdout)
         assert printed
         assert printed[0] in (tmp_path / "run" / "report.html").read_text()
         tables = open_run(tmp_path / "run")

@@ -114,7 +114,7 @@ class TestSnap:
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"member": "tnet"}, "tnet"),
         ({"member": "distill"}, "without labels"),
@@ -125,8 +125,8 @@ class TestSnap:
     ],
 )
 @pytest.mark.parametrize("name", ["rdumb", "asr", "snap", "sparse"])
-def test_members_that_cannot_be_wrapped_are_refused(name, params, said):
-    with pytest.raises(RequestError, match=said):
+def test_members_that_cannot_be_wrapped_are_refused(name, params, message):
+    with pytest.raises(RequestError, match=message):
         Member("adaptation", name, tuple(params.items())).make()
 
 

@@ -113,7 +113,7 @@ def test_a_contradictory_domain_is_refused_with_its_place(domain):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("systems.0.adaptation.learning_rat", "learning_rate"),
         ("systems.1.adaptation.learning_rate", "position"),
@@ -122,8 +122,8 @@ def test_a_contradictory_domain_is_refused_with_its_place(domain):
         ("systems.0.name", "no setting"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(path, said):
-    assert said in refused(space={path: [0.1, 0.2]})
+def test_a_path_that_leads_nowhere_is_refused(path, message):
+    assert message in refused(space={path: [0.1, 0.2]})
 
 
 def test_ends_that_a_member_does_not_take_are_refused():
@@ -132,7 +132,7 @@ def test_ends_that_a_member_does_not_take_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"objectives": {"scroe": "max"}}, "score"),
         ({"objectives": {}}, "objectives"),
@@ -156,13 +156,13 @@ def test_ends_that_a_member_does_not_take_are_refused():
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_wrong_document_is_refused_with_the_reason(changes, said):
-    assert said in refused(**changes)
+def test_a_wrong_document_is_refused_with_the_reason(changes, message):
+    assert message in refused(**changes)
 
 
 def test_every_fault_is_named_at_once():
-    said = refused(space={RATE: {"from": 2, "to": 1}, BATCH: [-1]}, objectives={"x": "max"}, seeds=[1])
-    assert said.count("\n  - ") == 4
+    message = refused(space={RATE: {"from": 2, "to": 1}, BATCH: [-1]}, objectives={"x": "max"}, seeds=[1])
+    assert message.count("\n  - ") == 4
 
 
 def test_a_seed_of_the_experiment_itself_is_refused():

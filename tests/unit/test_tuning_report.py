@@ -56,8 +56,8 @@ def test_words_agree_with_the_held_out_seeds(folder):
     assert "1 failed" in text
     for row in (score, energy):
         known = {"better": "better than", "worse": "worse than"}
-        said = known.get(row.answer, "not significantly different from")
-        assert f"{row.metric} is {said}" in text
+        message = known.get(row.answer, "not significantly different from")
+        assert f"{row.metric} is {message}" in text
 
 
 @pytest.mark.slow

@@ -187,17 +187,17 @@ def test_a_title_may_have_any_encoding(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bound", "most", "said"),
+    ("bound", "most", "message"),
     [
         ("MAX_VIDEO_BYTES", 1000, "bytes, allowed are 1,000"),
         ("MAX_FRAME_PX", WIDTH * HEIGHT - 1, "80 x 48 pixels, allowed are 3,839"),
         ("MAX_LENGTH_S", 5.0, "5.9 s apart, allowed are 5"),
     ],
 )
-def test_a_large_video_is_refused_before_it_is_decoded(video_file, monkeypatch, bound, most, said):
+def test_a_large_video_is_refused_before_it_is_decoded(video_file, monkeypatch, bound, most, message):
     monkeypatch.setattr(video, bound, most)
     monkeypatch.setattr(video.VideoStream, "_decode_to", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         show(video_file)
 
 

@@ -144,7 +144,7 @@ class TestMeasured:
             measured.read(self.write(tmp_path, text))
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "message"),
         [
             ({"only": {"device": "b"}}, ["only.device: Unknown value 'b'. Known: a, c."]),
             ({"only": {"device": "a", "batch": 64}}, ["no rows with {'device': 'a', 'batch': 64}"]),
@@ -172,13 +172,13 @@ class TestMeasured:
             ),
         ],
     )
-    def test_missing_columns_and_values_are_refused_together(self, tmp_path, given, said):
+    def test_missing_columns_and_values_are_refused_together(self, tmp_path, given, message):
         rows = "".join(f"{'ac'[k // 18]},{32 + k // 18 * 32},0.5,{k}.5\n" for k in range(21))
         path = self.write(tmp_path, f"device,batch,top1,latency\n{rows}")
-        usual = {} if said[0].startswith("only.devise") else {"top1": "accuracy", "latency": "latency_s"}
+        usual = {} if message[0].startswith("only.devise") else {"top1": "accuracy", "latency": "latency_s"}
         with pytest.raises(DataError) as error:
             measured.read(path, **{"rename": usual, **given})
-        assert [part for part in said if part not in str(error.value)] == []
+        assert [part for part in message if part not in str(error.value)] == []
         assert str(error.value).startswith(f"{path}")
         assert str(error.value).endswith(".")
 
