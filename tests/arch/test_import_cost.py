@@ -1,4 +1,4 @@
-"""Importing driftlab and asking for help must stay cheap: nothing heavy is loaded."""
+"""Importing driftlab and printing its help stay cheap: they load no heavy package."""
 
 from __future__ import annotations
 

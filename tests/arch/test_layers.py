@@ -226,7 +226,7 @@ def test_files_named_in_a_readme_exist(root: Path, folder: str):
 
 @pytest.mark.slow
 def test_modules_import_each_other_in_no_circle(trees):
-    """Imports inside functions count, those for types alone do not."""
+    """Imports inside functions count, those for types only do not."""
     graph = {
         module: {
             name

@@ -345,7 +345,7 @@ class TestEveryAdaptation:
             assert pickle.dumps(done.state) == pickle.dumps(state)
 
     def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
-        """A single frame, a domain of three, and frames of one class alone."""
+        """A single frame, a domain of three frames, and frames of one class."""
         state = prepared(member, model)
         one, few, many = batch(frames=1), batch(frames=3), batch(frames=6)
         same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))

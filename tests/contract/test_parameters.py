@@ -95,7 +95,7 @@ class TestEveryMember:
 
 
 def test_the_driver_reads_members_without_torch():
-    """One process imports one module after another, and names the first that brings torch along."""
+    """One process imports the modules in sequence and prints the first that imports torch."""
     modules = [FAMILIES[family][name].partition(":")[0] for family, name in MEMBERS]
     code = """
 import importlib, sys

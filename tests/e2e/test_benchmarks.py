@@ -1,4 +1,4 @@
-"""Every benchmark runs at its smallest size; `make bench` runs all of them, whatever fails."""
+"""Every benchmark runs at its smallest size; `make bench` runs all, also after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom on a run, draw something, and read nothing but tables."""
+"""Notebooks run from top to bottom on a run, draw figures, and read tables only."""
 
 from __future__ import annotations
 

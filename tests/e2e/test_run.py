@@ -1,4 +1,4 @@
-"""Whole runs in this process: complete tables, the same ones again, and nothing lost on the way."""
+"""Whole runs in this process: complete tables, equal ones in a repetition, and resumed runs."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TestTables:
         assert updates[updates["cell"] == agreeing]["iterations"].nunique() > 2
 
 
-class TestAgain:
+class TestRepeatedRun:
     def test_the_same_request_gives_the_same_tables(self, reference, tmp_path):
         assert differences(reference, run(DOCUMENT, out=tmp_path / "twin").directory) == []
 

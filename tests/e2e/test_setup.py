@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """Return a function that makes a target with stand-ins, and returns their calls and its output."""
+    """Return a function that makes a target with fake commands and returns their calls and its output."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     binaries = tmp_path / ".venv" / "bin"
     binaries.mkdir(parents=True)

@@ -194,7 +194,7 @@ class ScriptedStreaming(Streaming):
 
 
 class Labels(ScriptedStreaming):
-    """Wants labels and nothing else."""
+    """A streaming member that requests labels only."""
 
     returns = "labels"
     feeds_learner = False
@@ -243,7 +243,7 @@ def begin(
     link: LinkProfile = WIRE,
     **setting: Any,
 ) -> tuple[FakeSession, Runner]:
-    """Make a cell whose devices all have these applications; nothing has run yet."""
+    """Make a cell whose devices all have these applications, before its first event."""
     streams = [StreamSpec("streets/running", number, 32, 48, fps, duration_s) for number in range(devices)]
     specs = tuple(
         Device(

@@ -22,7 +22,7 @@ SHELLS = ("sh", "bash", "console")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; one that carries a file's name is that file."""
+    """A fenced block; one with a file's name is that file."""
 
     language: str
     name: str

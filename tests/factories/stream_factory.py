@@ -81,7 +81,7 @@ def cost() -> ModelCost:
 
 
 def machine(macs_per_s: float) -> hardware.Hardware:
-    """Describe a machine whose time is that of its arithmetic alone; a frame takes 4 million."""
+    """Describe hardware whose time is that of its arithmetic only; a frame takes 4 million operations."""
     found = hardware.find("server-h200")
     return replace(found, macs_per_s=macs_per_s, bytes_per_s=1e30, overhead_s=0.0, energy=ENERGY)
 

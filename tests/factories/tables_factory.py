@@ -1,4 +1,4 @@
-"""Tables that a test writes by hand, with every column and nothing on disk."""
+"""Tables that a test writes by hand, with every column and without files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftlab.platform.results.tables.schema import TABLES
 
 
 class Made(Tables):
-    """The tables of a run that never was."""
+    """The tables of a made-up run."""
 
     def __init__(self, spec: dict[str, Any] | None = None, **tables: list[dict[str, Any]]) -> None:
         ran = [row["system"] for rows in tables.values() for row in rows if "system" in row]

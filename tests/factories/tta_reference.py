@@ -179,7 +179,7 @@ class Instance(nn.Module):
 
 
 def replaced(model, make):
-    """Copy a network with other batch norms, and make these alone learn."""
+    """Copy a network with other batch norms, and make only these trainable."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.BatchNorm2d):

@@ -122,7 +122,7 @@ class Recorder:
         return {**os.environ, **given, **fixed}
 
     def check_import(self) -> None:
-        """Refuse to go on where Python would import driftlab from elsewhere."""
+        """Raise an error if Python would import driftlab from another folder."""
         code = "import driftlab; print(driftlab.__file__)"
         found = subprocess.run(
             [sys.executable, "-c", code],

@@ -28,10 +28,10 @@ class SharedBackend:
         from driftlab.actors.cluster import ClusterConfig
 
         class LastingBackend(RayBackend):
-            """Stays open between runs."""
+            """A backend that stays open between runs."""
 
             def close(self):
-                """Do nothing: the fixture closes it."""
+                """Keep the backend open: the fixture closes it."""
 
         if self.asked != (classes, config):
             self.end()

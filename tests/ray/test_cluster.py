@@ -123,7 +123,7 @@ ray.shutdown()
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [{}, {"RAY_AUTH_TOKEN": "0" * 64}], ids=["no token", "wrong token"])
 def test_a_protected_cluster_refuses_a_run_without_its_token(no_ray, tmp_path, token):
-    """`auto` finds the cluster, and Ray by itself would try to join twenty times."""
+    """`auto` finds the cluster; without it Ray would try to connect twenty times."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     plain |= {"HOME": str(tmp_path), **token}
     folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # with a short path

@@ -139,7 +139,7 @@ def eventually(condition, within_s):
 
 @contextlib.contextmanager
 def hung(folder):
-    """A process that looks like one of Ray's and does not notice the end of the others.
+    """A process with a name of Ray's that does not notice the end of the others.
 
     Stopping a real actor is no such process: its group loses its last parent with the raylet, and then the kernel
     hangs up on stopped members.

@@ -1,4 +1,4 @@
-"""Searches on Ray: the same trials as in one process, whatever is killed; early stopping; loggers."""
+"""Searches on Ray: equal trials to one process, also after kills; early stopping; loggers."""
 
 from __future__ import annotations
 

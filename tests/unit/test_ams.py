@@ -223,7 +223,7 @@ def six() -> Runner:
 
 
 class TestServerTime:
-    """Labelling takes 0.2 s a frame, a phase 2 steps of 0.25 s; nothing takes time on the link."""
+    """Labelling takes 0.2 s per frame, a phase 2 steps of 0.25 s; the link takes no time."""
 
     def busy_s(self, loop: Runner) -> list[tuple[float, float]]:
         return sorted((row["label_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
@@ -274,7 +274,7 @@ class TestEnds:
 
 
 class TestJustInTimeThresholds:
-    """Real training on frames of a street: a threshold of 0 is always reached, one above 1 never.
+    """Real training on frames of a stream: a threshold of 0 is always reached, one above 1 never.
 
     A frame lasts 0.2 s, less than the shortest gap, so that nothing but the rule itself sets the gaps.
     """

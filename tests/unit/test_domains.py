@@ -212,7 +212,7 @@ class TestStream:
             opened("domains:domains:set:digits")
 
 
-class TestTurns:
+class TestRotations:
     def test_a_box_turns_with_its_label_map(self):
         labels = np.zeros((60, 80), np.uint8)
         labels[20:40, 30:50] = 1

@@ -1,4 +1,4 @@
-"""ElasticDNN's filters: their scores, the choice of those to train, and training them alone."""
+"""ElasticDNN's filters: their scores, the selection of filters, and their training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def chosen_of(model: nn.Module, given, how="topfrac", share=0.2) -> dict[str, np
 
 class TestScores:
     def test_they_are_the_gradients_of_scale_and_shift(self):
-        """The fixture's input goes straight into the batch norm, which here stands behind no layer."""
+        """The fixture's input goes directly into the batch norm, which has no layer before it here."""
         model = SineNet()
         wiring = filters.Wiring({"layer": "norm"}, "head")
         scores = filters.score_filters(model, wiring, layout_of(model), lambda: entropies(outputs_of(model)).mean())

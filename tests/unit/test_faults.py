@@ -1,4 +1,4 @@
-"""Garbage in messages and labels is refused by the real nodes, noted in a row, and the run goes on."""
+"""Garbage in messages and labels is refused by the real nodes and noted; the run continues."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def torn(coded):
     return run(coded, link=replace(LINK, damage_prob=0.4))
 
 
-class TestADamagedLink:
+class TestDamagedLink:
     """Of all messages in both directions 40 % arrive cut off or with bits turned."""
 
     @pytest.mark.slow
@@ -228,7 +228,7 @@ class TestLabels:
 
     @pytest.mark.slow
     def test_labels_outside_the_class_list_are_not_carried_along(self):
-        """The device's own prediction stands where the server's labels mean nothing."""
+        """The device's prediction is used where the server's labels are invalid."""
         shown = {}
         for stray in (CLASSES + 3, IGNORE):
             loop = self.relabelled(

@@ -181,7 +181,7 @@ def test_random_switches_consume_the_energy_of_the_claim():
 
 
 def test_nested_and_independent_networks_switch_in_the_same_order():
-    """Of the switches between two points so many are between each two networks: whole numbers that add up."""
+    """Return the numbers of switches between each two networks, between two points: whole and complete."""
     drawn_j = random_switches(factory.made())
     moved = 1000 * np.diff(np.array([drawn_j["nested"], drawn_j["independent"]]))
     count = np.full(moved.shape[1], switching.THIN)

@@ -1,4 +1,4 @@
-"""The folder of a run: made whole, alone in it, and refused where it is something else."""
+"""The folder of a run: created completely, locked, and refused if it has other contents."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def watch(node: AppNode, seen: Frames, labels: Any = None, share: float = 1.0) -
 
 
 def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
-    """Make an update that stands alone, and the weights that it brings."""
+    """Make a full update, and the weights in it."""
     model = build("half", CLASSES, seed=seed)
     after = vector.read(model)
     change = delta.Change(after, after, None, version, None)
@@ -132,7 +132,7 @@ class TestVersions:
         assert application().apply(foreign.data, 1.0).facts.reason.startswith("foreign")
 
 
-class TestBusy:
+class TestSkippedFrames:
     def slow(self, latency_s: float) -> hardware.Hardware:
         """Describe a machine that needs so long for one frame."""
         layers = len(count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH).layers)

@@ -57,7 +57,7 @@ def seen_by(adaptation: Any = FROZEN, **params: Any) -> dict[str, list[Any]]:
     return run_app(node, stream(12.0), np.arange(0, 13, 4.0))
 
 
-class TestPaying:
+class TestCosts:
     @pytest.mark.parametrize("name", ["frozen", "tent"])
     def test_each_predicted_frame_is_charged_one_more_pass(self, name):
         adaptation = (

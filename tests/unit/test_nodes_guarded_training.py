@@ -21,7 +21,7 @@ from driftlab.platform.sim.nodes.guarded_training import adapt_guarded
 
 
 def endless() -> None:
-    """Go on whatever happens, as code does that expects every mistake."""
+    """Continue after any exception, as code that catches all of them."""
     while True:
         try:
             sum(range(100))

@@ -12,7 +12,7 @@ HEIGHT, WIDTH, FPS = 48, 64, 2.0
 
 
 def world() -> tuple[np.ndarray, np.ndarray]:
-    """Draw a wide texture and its labels; a camera looks at a part of it."""
+    """Draw a wide texture and its labels; a camera shows a part of it."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(30, 226, (12, 60, 3)).astype(np.float32)
     y, x = np.linspace(0, 11, HEIGHT), np.linspace(0, 59, 4 * WIDTH)

@@ -73,7 +73,7 @@ class TestPhases:
         assert plan.state == Learned(2)
 
 
-class TestNoticing:
+class TestStreamStatistics:
     def test_entropy_and_distance_by_hand(self):
         """A share of the entropy of four equal classes; until training starts, against the first frames."""
         import torch
@@ -151,7 +151,7 @@ class TestLearner:
         assert node.finish().facts == before
 
 
-class TestTryOut:
+class TestTrials:
     def test_trials_train_on_every_other_sample_and_keep_the_state(self, monkeypatch):
         given, adapt = [], Distill.adapt
         monkeypatch.setattr(

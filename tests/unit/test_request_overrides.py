@@ -1,4 +1,4 @@
-"""Overrides: any depth, nothing that is not there, types kept."""
+"""Overrides: any depth, no missing keys, types kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs stay readable within a major version, other versions are refused, and nothing imports a member."""
+"""Runs stay readable within a major version without importing a member; others are refused."""
 
 from __future__ import annotations
 

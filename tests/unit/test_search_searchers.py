@@ -37,7 +37,7 @@ def measure(settings):
 
 
 def drive(search, workers=1, seed=0, most=10_000):
-    """Run a search with so many trials under way, which end in a random order."""
+    """Run a search with this many parallel trials, which end in a random order."""
     rng, running, ended = random.Random(seed), [], 0
     while ended < most:
         while len(running) < workers and (asked := search.ask()) is not None:

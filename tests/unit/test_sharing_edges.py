@@ -1,4 +1,4 @@
-"""Sharing at its edges: one application alone, networks of the same size, costs below zero."""
+"""Edge cases of sharing: a single application, networks of the same size, costs below zero."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def twice(member: Scheduling, given: SchedulerInput) -> Iterator[Allocation]:
     yield member.allocate(replace(given, state=first.state))
 
 
-class TestAlone:
-    """The machine is one application's; memory ends at each of its networks, to the byte."""
+class TestSingleApplication:
+    """One application has the processor; memory is limited to each of its networks, to the byte."""
 
     def wanted(self, name: str, demand: Demand, memory_bytes: int) -> tuple[int | None, ...]:
         fits = [i for i, one in enumerate(demand.variants) if one.memory_bytes <= memory_bytes]
@@ -79,7 +79,7 @@ class TestAlone:
         assert (factory.shares(runs), factory.variants(runs), factory.notes(runs)) == ((1.0,), (0,), ("",))
 
 
-class TestOfTheSameSize:
+class TestNetworksOfTheSameSize:
     """Every network has a twin: as large and as fast, and less accurate."""
 
     def twins(self, demand: Demand, place: int) -> Demand:
@@ -107,8 +107,8 @@ class TestOfTheSameSize:
             assert paged_bytes(two, before, after, nested=False) == (40, 40)
 
 
-class TestBelowZero:
-    """Every network is above its goal and in time on a single unit: nothing costs anything."""
+class TestNegativeCosts:
+    """Every network is above its goal and in time on a single unit: all costs are negative."""
 
     def above(self, seed: int, share: float, apps: int = 3) -> SchedulerInput:
         usual = factory.demands(seed, apps)

@@ -1,4 +1,4 @@
-"""Schedulers that name the ways to be tried out, and learners that go on with a stored network."""
+"""Schedulers that choose the trials, and learners that continue with a stored network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCORING, WORK = Passes((5,)), Passes((4,) * 20, (4,) * 20)
 
 @dataclass
 class ConfigChooser(Scheduling):
-    """Asks for trials of some ways, then learns in one of them."""
+    """A scheduler that requests trials of some configurations and trains with one."""
 
     tries: tuple[int, ...] = ()
     config: int | None = 0

@@ -59,7 +59,7 @@ def ran(request):
 
 
 class TestPlacesAndLabels:
-    """A learner stands at the server or on the device, and learns from a teacher's labels or from none."""
+    """A learner at the server or on the device, with a teacher's labels or without labels."""
 
     @pytest.mark.slow
     def test_every_phase_has_a_row_with_its_costs(self, ran):

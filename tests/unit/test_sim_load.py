@@ -137,7 +137,7 @@ class BudgetRecorder:
 def many(
     load: Load | None, scheduling: Any = Member("scheduling", "uniform"), *, foresees: bool = False, **setting: Any
 ) -> tuple[Runner, BudgetRecorder]:
-    """Run four measured networks under a load; nothing is computed."""
+    """Run four measured networks under a load, without computing them."""
     scaling = BudgetRecorder(foresees=foresees)
     return chosen_by(scaling, load, scheduling, **setting), scaling
 
@@ -192,7 +192,7 @@ def test_a_bound_receives_the_load_until_the_next_reading():
 
 
 def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():
-    """Programs that hold memory and no CPU slow nothing; only the index takes them for a load."""
+    """Programs that use memory and no CPU cause no slowdown; only the index counts them as load."""
     app = AppGoals("segmentation", 2.0, latency_goal_s=0.35)
     held = Load("held", (LoadStep(0.0, 0.0, 0.0), LoadStep(12.25, 0.0, 0.8)))
     chosen = {}
@@ -215,7 +215,7 @@ def test_without_a_load_scaling_is_called_per_window_without_readings():
 
 @dataclass
 class WindowRecorder(Scheduling):
-    """Remembers its windows."""
+    """A scheduler that records its windows."""
 
     reasons: frozenset[Any]
 

@@ -54,7 +54,7 @@ class TestAnyNumber:
         assert all(row["reason"] for row in rows(loop, "updates") if row["train_start_s"] is None)
 
     def test_an_application_leaves_while_it_learns(self, name):
-        """Its phase stands still; the other one ends."""
+        """Its phase makes no progress; the other one ends."""
         stays, leaves = several(2)
         events = (
             *(Event(0.0, "start", AppGoals(each, FPS)) for each in (stays, leaves)),

@@ -57,7 +57,7 @@ def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
     return Event(0.0, "start", app), Event(gone_s, "stop", app), Event(back_s, "start", app)
 
 
-class TestLeaving:
+class TestDepartures:
     """Windows begin at 0, 10, 20 and 30 s; an application that is away from 10 to 25 s misses two."""
 
     def test_an_update_in_transfer_is_not_applied(self):
@@ -233,7 +233,7 @@ class TestRefusals:
         assert len(session.of("resend")) == 1
 
     def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
-        """The state counts 11 per reply; the full transfer carries the server's state of its time."""
+        """The state counts 11 per reply; the full transfer has the server's state at its time."""
         given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
         streaming = ScriptedStreaming(uploads(2.0, 7.5, 12.0))

@@ -24,7 +24,7 @@ DOCUMENT = {
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Run AMS once with its device in a child process, and once in this process alone."""
+    """Run AMS once with its device in a child process, and once in this process only."""
     folder, opened = tmp_path_factory.mktemp("runs"), []
 
     def opening() -> RemoteBackend:

@@ -17,7 +17,7 @@ GAINS = {"device-0": 0.1, "device-1": 0.3}
 
 @dataclass
 class LargestGainFirst(Scheduling):
-    """Serves the round that is expected to gain most."""
+    """A scheduler that serves the round with the largest expected gain."""
 
     wants = Wants(observed=True, server=True)
     asked: list[SchedulerInput] = field(default_factory=list)

@@ -46,7 +46,7 @@ class Planner(Scheduling):
 
     @property
     def offers(self) -> list[tuple[float, list[str]]]:
-        """List when which applications offered ways."""
+        """List the times of offers with the applications that made them."""
         found = [
             (asked.start_s, [one.app for one in asked.demands if one.learning and one.learning.state == "offered"])
             for asked in self.asked
@@ -105,7 +105,7 @@ def test_an_application_that_leaves_releases_the_other():
 
 
 class TestEngines:
-    """Training takes 2 s of storage and 2 s of processor for each of two applications, and nothing else."""
+    """Training takes 2 s of storage and 2 s of processor for each of two applications."""
 
     FED = replace(factory.PHONE, macs_per_s=1e18, bytes_per_s=1e18, overhead_s=0.0, load_s=0.05, prepare_s=0.05)
 

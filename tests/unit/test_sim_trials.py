@@ -52,7 +52,7 @@ class Chooser(Scheduling):
 
 
 class TestTrials:
-    """Two lengths are tried out; each trial takes its steps and a look at the other half of the samples."""
+    """Two lengths have trials; each takes its steps and one scoring of the other half of the samples."""
 
     DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
     SCORING = Passes((5,))
@@ -227,7 +227,7 @@ class TestWindows:
 
 
 class TestLengthOfWindows:
-    """How long a window is decides when frames are handed over, and nothing else."""
+    """The length of windows only changes when frames are processed."""
 
     SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # one batch takes several frame periods
 

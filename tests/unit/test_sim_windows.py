@@ -24,7 +24,7 @@ from driftlab.platform.core.records import Captured, Finished
 from driftlab.platform.core.registry import Member
 
 
-class TestWatching:
+class TestFrames:
     def test_a_window_is_processed_at_its_end_and_read_one_window_later(self):
         session, _ = run(ScriptedStreaming(), duration_s=30.0)
         assert [note.now_s for note in session.of("run_stream")] == [10, 20, 30]
@@ -82,7 +82,7 @@ class TestSums:
         assert whole["score"] is whole["score_frame"] is whole["score_global"] is None
 
 
-class TestPlacing:
+class TestPlacesOfNodes:
     def specs(self, adaptation: Member) -> dict[str, Any]:
         session, _ = run(ScriptedStreaming(uploads(5.0)), adaptation=adaptation)
         return {node.kind: args for _, node, args in session.placed}

@@ -91,7 +91,7 @@ class TestSharing:
         assert (row.system, row.failed, set(row.texts)) == ("b", 1, {"–", "0"})
 
 
-class TestWhoNeverRuns:
+class TestWaitingApplications:
     SAID = "waits: its smallest network needs 9 bytes, 5 are free"
 
     def sentences_of(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:

@@ -111,7 +111,7 @@ class TestHead:
 
 class TestDrawing:
     def test_more_than_there_is_ends(self):
-        """A sampler that drops incomplete batches would look for one for ever."""
+        """A sampler that drops incomplete batches would never return one."""
         rows = list(mini_batches(frames(3), Phase(iterations=2), 100, 9))
         assert [sorted(each) for each in rows] == [[0, 1, 2]] * 2
 

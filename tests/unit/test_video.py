@@ -71,7 +71,7 @@ def test_every_seek_finds_its_frame(tmp_path, name, codec):
     ],
 )
 def test_an_avi_file_without_presentation_times_has_the_right_frames(tmp_path, codec, options):
-    """AVI stores the order of decoding alone, and H.264 stores B-frames after those that are shown later."""
+    """AVI stores the decoding order only, and H.264 stores B-frames after frames that are shown later."""
     stream = show(write_video(tmp_path / "a.avi", codec, {**options, "threads": "1"}))
     assert stream.duration_s == pytest.approx(COUNT / RATE)
     order = np.random.default_rng(0).permutation(COUNT)
