@@ -198,7 +198,7 @@ def test_rows_name_only_rows_above_their_own():
         above.add(room)
 
 
-def test_every_room_has_its_row(root: Path):
+def test_every_package_has_a_row(root: Path):
     assert sorted(ROOMS) == sorted(path.name for path in (root / "platform").iterdir() if any(path.glob("*.py")))
 
 

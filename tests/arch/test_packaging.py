@@ -124,7 +124,7 @@ def test_expected_files_include_data_and_templates(root: Path):
     assert any("/templates/" in name for name in names)
 
 
-def test_the_wheel_carries_its_licence(wheel: Path):
+def test_the_wheel_contains_its_licence(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         licence = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
         assert b"Apache License" in archive.read(licence[0])

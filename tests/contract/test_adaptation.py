@@ -279,7 +279,7 @@ class TestEveryAdaptation:
                     done.passes.backward,
                 )
 
-    def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
+    def test_on_the_stream_it_trains_once_on_every_frame(self, member, model, batch):
         if not member.stream_batch:
             pytest.skip("learns in phases alone")
         done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)

@@ -44,7 +44,7 @@ def test_every_experiment_is_sound_in_both_sizes(name, size):
 
 
 @pytest.mark.slow
-def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
+def test_training_all_weights_at_the_highest_rate_never_lowers_the_score(tmp_path):
     """On each stream, and clearly on average, though the student was pre-trained on such streams."""
     everything = {
         "name": "ams",

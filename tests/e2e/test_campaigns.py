@@ -26,7 +26,7 @@ def test_drawn_requests_end_with_the_promised_code_and_message(tmp_path):
     assert {outcome.code for _, _, outcome in outcomes} >= {0, 2}
 
 
-def test_a_request_is_the_same_whichever_others_are_drawn(tmp_path):
+def test_a_request_does_not_depend_on_the_other_drawn_ones(tmp_path):
     def drawn(number):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()

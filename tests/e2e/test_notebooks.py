@@ -60,7 +60,7 @@ def kernel():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_draws(path, tmp_path, kernel):
+def test_a_notebook_runs_and_draws_figures(path, tmp_path, kernel):
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     v4 = pytest.importorskip("nbformat").v4

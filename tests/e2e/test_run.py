@@ -182,7 +182,7 @@ class TestResume:
         assert (outcome.done, outcome.kept, outcome.failed) == (len(spoilt), len(CELLS) - len(spoilt), ())
         assert differences(reference, again) == []
 
-    def test_so_are_those_of_a_shared_device(self, shared, tmp_path):
+    def test_cells_of_a_shared_device_equal_the_stored_ones(self, shared, tmp_path):
         again = Path(shutil.copytree(shared, tmp_path / "again"))
         for table, cell in zip(("shares", "variants"), SHARERS, strict=False):
             spoil(table_file(again / "tables", table, cell), "deleted")

@@ -84,14 +84,14 @@ def test_a_damaged_image_of_a_set_is_refused_before_the_run_starts(tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
-def test_without_label_maps_a_network_teaches(video: Path, tmp_path: Path):
+def test_without_label_maps_a_network_labels_the_frames(video: Path, tmp_path: Path):
     made = run(document(video, teacher={"kind": "network", "pretrain_steps": 2}), out=tmp_path / "run").directory
     runs = open_run(made).frame("runs").set_index("system")
     assert runs["score"].between(0, 1).all()
     assert (runs.loc["ams", "updates"], runs.loc["ams", "teacher"]) == (pytest.approx(3, abs=1), "teacher")
 
 
-def test_a_network_teaches_only_the_tasks_that_it_was_trained_for(video: Path):
+def test_a_network_labels_only_for_tasks_that_it_was_trained_for(video: Path):
     teacher = {"kind": "network", "network": "wide_classifier"}
     with pytest.raises(RequestError) as caught:
         parse(document(video, teacher=teacher, student={"network": "tiny_classifier"}))

@@ -107,7 +107,7 @@ class Breaking(Tent):
 """
 
 
-def test_trials_that_fall_behind_are_stopped(tmp_path, no_ray):
+def test_trials_with_low_scores_are_stopped_early(tmp_path, no_ray):
     experiment = {
         **factory.SPACE["experiment"],
         "workloads": [{**factory.SPACE["experiment"]["workloads"][0], "duration_s": 12}],

@@ -59,7 +59,7 @@ def test_updates_are_taken_before_and_after_every_switch(ran):
     assert {int(at // PERIOD_S) for at in taken["arrive_s"]} == {0, 1, 2, 3}
 
 
-def test_the_first_update_after_a_switch_brings_every_weight(ran):
+def test_the_first_update_after_a_switch_has_every_weight(ran):
     taken = ran.frame("updates").dropna(subset=["arrive_s"]).query("values > 0")
     taken = taken.assign(period=taken["arrive_s"] // PERIOD_S)
     accepted = taken[taken["accepted"] == True]  # noqa: E712

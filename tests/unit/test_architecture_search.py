@@ -165,7 +165,7 @@ def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monk
     assert changed >= {"stem", "1.base", "2.base", "exit.2"} and "exit.1" not in changed
 
 
-def test_a_controller_moves_towards_rewards_and_draws_by_its_probabilities():
+def test_a_controller_follows_rewards_and_samples_its_probabilities():
     one, same = (Controller((3, 2), seed, 0.05) for seed in (4, 4))
     for _ in range(10):
         one.learn((0, 1), 1.0)

@@ -194,7 +194,7 @@ def test_other_sets_open_without_torchvision(monkeypatch, broken):
 
 
 @pytest.mark.slow
-def test_digits_are_those_of_scikit_learn():
+def test_digits_equal_those_of_scikit_learn():
     pytest.importorskip("sklearn")
     found = open_set("digits")
     assert [len(part.classes) for part in (found.train, found.val, found.test)] == [1077, 360, 360]

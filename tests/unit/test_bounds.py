@@ -157,7 +157,7 @@ def test_a_message_that_outlasts_millions_of_outages_is_timed_at_once():
 
 
 @pytest.mark.parametrize("row", ["0.5,1,1e308", "0.5,1,1e13", "0.5,1e308,1"])
-def test_measured_numbers_beyond_all_machines_are_refused(tmp_path, row):
+def test_measured_numbers_beyond_all_hardware_are_refused(tmp_path, row):
     file = tmp_path / "m.csv"
     file.write_text(f"accuracy,latency_s,memory_mb\n{row}\n")
     with pytest.raises(DataError, match="row 1"):

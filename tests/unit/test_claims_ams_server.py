@@ -52,7 +52,7 @@ class TestServer:
         assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not testable here")
 
     @pytest.mark.slow
-    def test_devices_that_make_room_are_compared_with_the_paper_s_where_they_never_wait(self):
+    def test_devices_that_yield_capacity_are_compared_with_the_paper_if_none_waits(self):
         tables = self.fleets({"ams": 5, "ams-patient": 11})
         found = measured(ask("SHARE-1", tables))
         assert (found.value, word("SHARE-1", tables)) == (pytest.approx(11), "reproduced")
@@ -75,7 +75,7 @@ class TestServer:
         tables.change("devices", score=lambda row: row["score"] - 0.001 * ("steady/dance/n-3" in row["cell"]))
         assert (measured(ask("AMS-14", tables)).value, word("AMS-14", tables)) == (0, "not reproduced")
 
-    def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
+    def test_fleets_without_an_overloaded_size_give_no_maximum(self):
         found = ask("SHARE-1", self.fleets({"ams": 5, "ams-patient": 9}, most=7))
         assert "7 devices were served, and no more were tried" in found.reason
         assert word("SHARE-1", self.fleets({"ams": 5, "ams-patient": 5}, most=7)) == "not reproduced"

@@ -96,13 +96,13 @@ class TestTime:
         assert jobs.work_s.tolist() == pytest.approx([0.6] * 20)
         assert jobs.accuracy.tolist() == pytest.approx([0.8] * 10 + [0.7] * 10)
 
-    def test_a_phase_is_learned_after_the_job_in_which_it_begins(self):
+    def test_a_phase_is_trained_after_the_job_in_which_it_begins(self):
         frames = pd.DataFrame({"time_s": np.arange(11) / 2})
         phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "isolated_s": [3.0, 0.5, 7.0]})
         sizes, learn_s = timing.job_lessons(frames, None, phases, usual=2)
         assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
 
-    def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
+    def test_fleets_are_ordered_by_their_load_under_plain_inference(self):
         found = timing.paces(STREAMS)
         assert [(pace.fleet, pace.utilisation) for pace in found] == [("calm", 0.1), ("full", 1.0)]
         assert found[0].missed == 0 and found[1].missed > 0.6
@@ -131,7 +131,7 @@ class TestFigures:
         assert texts(shown.grids[0])["elasticdnn"][1:] == ["74.8 %", "5", "0.5", "2", "10", "2"]
 
     @pytest.mark.slow
-    def test_time_is_drawn_where_members_learn_on_the_stream(self):
+    def test_time_is_drawn_where_members_train_online(self):
         shown = show(utility, STREAMS)
         found = lines(panel_of(shown, "discrete utility"))
         assert set(shown.legend) == {"no_custom", "adabn", "tent", "sar"}  # not the systems that stop training

@@ -87,7 +87,7 @@ def test_the_current_code_has_a_separate_digest():
     assert now.spec("no-such-experiment", None) is None
 
 
-def test_lines_are_added_behind_others_and_the_last_one_counts(tmp_path):
+def test_lines_are_appended_and_the_last_one_counts(tmp_path):
     file = factory.ledger(tmp_path)
     other = {**LINE, "value": 0.2}
     assert append(file, [LINE, {**LINE, "size": None}]) == 2
@@ -168,7 +168,7 @@ def test_values_of_seeds_are_kept_where_they_were_averaged():
 
 
 @pytest.mark.slow
-def test_a_line_holds_digests_and_machine_of_its_run(tmp_path, monkeypatch):
+def test_a_line_holds_digests_and_host_of_its_run(tmp_path, monkeypatch):
     file = factory.ledger(tmp_path)
     folder = results_factory.make_run(tmp_path / "run", snapshots=False)
     info = json.loads((folder / "run.json").read_text())

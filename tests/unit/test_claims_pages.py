@@ -52,7 +52,7 @@ def test_claims_stand_in_the_order_of_papers():
 
 
 @needs_ledger
-def test_every_line_is_of_a_claim_and_names_no_machine():
+def test_every_line_is_of_a_claim_and_names_no_host():
     for found in read_ledger(LEDGER):
         assert found["claim"] in every_claim()
         assert found["value"] is not None

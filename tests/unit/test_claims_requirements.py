@@ -37,7 +37,7 @@ def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: fl
         ({"stream_s": 10, "updates": {"ams": 5}}, taught(5), taught(1), [5, 1]),
     ],
 )
-def test_a_run_that_offers_less_gets_a_note_with_the_missing_part(assumes, enough, too_little, says):
+def test_a_run_without_a_requirement_has_a_note_with_the_missing_part(assumes, enough, too_little, says):
     assert missing(enough, assumes) == ""
     assert numbers_in(missing(too_little, assumes)) == says
 

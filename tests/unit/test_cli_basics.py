@@ -94,11 +94,11 @@ def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str
         (("serve", "--folder", "a"), "--state-dir"),
     ],
 )
-def test_a_renamed_option_gets_its_new_name(words: tuple[str, ...], now: str):
+def test_the_error_for_a_renamed_option_has_its_new_name(words: tuple[str, ...], now: str):
     assert str(call(*words).exception).endswith(f". It is now '{now}'.")
 
 
-def test_an_unknown_option_without_a_new_name_gets_the_usual_message():
+def test_the_error_for_an_unknown_option_is_the_usual_one():
     assert "--json" in call("list", "--jsn").output
     assert isinstance(call("list", "--rate", "3").exception, SystemExit)
 

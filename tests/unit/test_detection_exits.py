@@ -108,7 +108,7 @@ def test_a_map_has_the_confidence_of_its_possible_centres():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DETECTORS)
-def test_exits_learn_boxes_and_are_restored(problem: DataSplits, name: str):
+def test_exits_are_trained_on_boxes_and_restored(problem: DataSplits, name: str):
     member = Branches(exits=2, stage_epochs=8, operator_epochs=1, path_epochs=1, learning_rate=0.05, batch=16)
     family = member.build(build(name, CLASSES, seed=0).eval(), problem)
     exits = [family.test_accuracies[family.branched.space.encode((2,) * count)] for count in (1, 2)]

@@ -291,7 +291,7 @@ def test_a_phase_stops_at_its_score():
     assert member.adapt(model, state, given, Phase(iterations=4, stop_score=0.0)).iterations == 0
 
 
-def test_a_phase_with_a_score_learns_from_every_frame_that_it_is_judged_by():
+def test_a_phase_with_a_score_trains_on_every_frame_of_the_score():
     model, member, given = build("half", 4, seed=0).eval(), Distill(fraction=1.0, batch=1), batch(frames=5)
     expected = float(given.task.loss(model(to_input(given.images)), given.labels).detach())
     score = np.nan_to_num(

@@ -220,13 +220,13 @@ class TestCua:
         assert len(again.images) == kept
         assert len(member.reset(model, state).images) == 5
 
-    def test_without_source_samples_it_says_so(self):
+    def test_without_source_samples_it_skips_with_a_reason(self):
         model, member = classifier(), ElasticCua(iterations=2)
         assert member.adapt(model, member.prepare(model), frames(4), Phase()).skipped
 
 
 @pytest.mark.slow
-def test_labels_of_a_teacher_are_learned():
+def test_training_fits_the_labels_of_a_teacher():
     model, member = classifier(), ElasticTeacher(iterations=40, learning_rate=0.05, share=1.0, select="all")
     given = replace(frames(24), labels=(np.arange(24) % 4).astype(np.uint8))
     done = member.adapt(model, member.prepare(model), given, Phase())

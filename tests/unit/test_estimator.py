@@ -58,7 +58,7 @@ def test_components_have_one_sign_and_missing_ones_are_zero():
 
 
 @pytest.mark.slow
-def test_it_learns_that_distant_domains_are_harder():
+def test_training_gives_distant_domains_lower_estimates():
     source, projection = summarise(SOURCE), estimator.fit_projection(SOURCE)
     inputs, wanted, domains = [], [], []
     for number in range(20):

@@ -141,7 +141,7 @@ class Client:
         self.ended[run] = status
 
 
-def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(folder, tmp_path, monkeypatch):
+def test_mlflow_receives_a_run_per_cell_with_numbers_and_the_score_over_time(folder, tmp_path, monkeypatch):
     entities = SimpleNamespace(Metric=lambda *numbers: numbers, Param=lambda key, value: (key, value))
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, entities=entities))
     export(folder, "mlflow", tmp_path)
@@ -181,7 +181,7 @@ class Events:
         self.own.append(scalar)
 
 
-def test_tensorboard_gets_a_folder_per_cell_whose_clock_is_virtual(folder, tmp_path, monkeypatch):
+def test_tensorboard_receives_a_folder_per_cell_in_virtual_time(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Events))
     monkeypatch.setattr(Events, "written", {}, raising=False)
     export(folder, "tensorboard", tmp_path)

@@ -121,7 +121,7 @@ class TestDamagedLink:
     def test_the_device_continues_inference(self, torn):
         assert all_frames_were_watched(torn[0])
 
-    def test_torn_samples_are_not_learned_from(self, torn):
+    def test_torn_samples_are_not_trained_on(self, torn):
         sent = [row for row in rows(torn[0], "transfers") if row["kind"] == "samples"]
         assert sum(row["uploads"] for row in rows(torn[0], "updates")) == sum(not row["refused"] for row in sent)
 

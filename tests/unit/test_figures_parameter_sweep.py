@@ -51,7 +51,7 @@ def test_differences_from_the_first_system_are_drawn_in_points():
     assert drawn[0][1] == pytest.approx([-11.0, -21.0, -31.0])
 
 
-def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
+def test_claims_measure_the_difference_of_the_highest_and_lowest_value():
     made = swept_run(PARAMS)
     relation = "scores.scores_by_setting"
     found = ask_of(made, "difference", relation, "ams", "tracking", setting="variety")

@@ -105,7 +105,7 @@ class TestGates:
         assert not sites
         assert "inner" in others
 
-    def test_blocks_and_depthwise_layers_are_gated_behind_their_last_batch_norm(self):
+    def test_blocks_and_depthwise_layers_are_gated_after_their_last_batch_norm(self):
         gated, _ = gated_network("inverted", 0.5)
         found = {site.group: (site.conv, site.norm, site.size) for site in gated.sites}
         assert found == {"expand.0": ("expand.0", "depth.1", 16), "narrow.0": ("narrow.0", "blocks.1", 4)}

@@ -64,7 +64,7 @@ def test_phases_are_those_that_the_streaming_member_plans():
     assert passes(System("once", "", every, Member("adaptation", "distill"))) == [(20.0, pytest.approx(7 * 4))]
 
 
-def test_on_the_stream_every_batch_is_learned_from():
+def test_on_the_stream_every_batch_is_trained_on():
     adaptation = Member("adaptation", "onda", (("stream_batch", 40),))
     found = passes(System("onda", "", adaptation=adaptation))
     assert found == [(at_s, pytest.approx(40 * forecasts.FORWARD_SHARE)) for at_s in (0.0, 20.0, 40.0)]

@@ -145,7 +145,7 @@ class TestTwoRunsIntoOneFolder:
         assert moments == [[".lock"], [".lock", "spec.yaml"], *[[".lock", "spec.yaml", "tables"]] * 2]
         assert yaml.safe_load((out / "spec.yaml").read_text()) == {"name": "first"}
 
-    def test_one_that_is_refused_makes_room_for_the_next(self, tmp_path):
+    def test_a_refused_run_leaves_the_folder_to_the_next(self, tmp_path):
         out = tmp_path / "a" / "run"
         with pytest.raises(RequestError, match="no cluster"), paths.begin_run(out, {"name": "first"}):
             raise RequestError("no cluster")

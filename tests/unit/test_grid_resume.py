@@ -105,7 +105,7 @@ def test_cells_may_be_added_and_none_taken_away(run):
         planned(run)
 
 
-def test_a_system_that_is_added_by_name_is_written_out_so_that_readers_find_it(run):
+def test_a_system_added_by_name_is_written_with_its_parts(run):
     systems = yaml.safe_load((run / "spec.yaml").read_text())["systems"]
     edit(run, systems=[*systems, "oracle"])
     with pytest.raises(DataError, match=r"systems\.2 is 'oracle': give a system"):
@@ -149,7 +149,7 @@ def test_a_cell_whose_files_are_not_as_written_runs_again_with_a_reason(run, kin
 
 
 @pytest.mark.parametrize("kind", ["other rows", "rewritten"])
-def test_files_that_were_exchanged_are_warned_of(run, kind):
+def test_exchanged_files_cause_a_warning(run, kind):
     damage_by(kind, run)
     (warning,) = warnings_of(open_run(run))
     assert CELLS[0] in warning

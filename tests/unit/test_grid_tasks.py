@@ -130,7 +130,7 @@ def test_a_teacher_of_another_task_and_noise_at_missing_borders_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "network"), [("classification", "wide_classifier"), ("detection", "wide_detector")])
-def test_a_network_of_the_task_may_teach(tmp_path, task, network):
+def test_a_network_of_the_task_may_be_the_teacher(tmp_path, task, network):
     teacher = {"kind": "network", "network": network, "pretrain_steps": 2}
     given = document(task, systems=DOCUMENT["systems"][2:], teacher=teacher)
     outcome = run(given, ["workloads.0.duration_s=8"], out=tmp_path / "run")

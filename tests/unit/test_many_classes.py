@@ -47,7 +47,7 @@ def test_a_labelled_set_keeps_all_its_classes():
 
 
 @pytest.mark.parametrize("kind", [255, 299])
-def test_one_step_teaches_a_class_beyond_a_byte_which_is_predicted_and_scored(kind):
+def test_a_class_beyond_a_byte_is_trained_predicted_and_scored(kind):
     whole = signs()
     frames = only(whole.train, kind)
     data = DataSplits(CLASSIFICATION, CLASSES, frames, frames, frames)

@@ -120,7 +120,7 @@ class EinsumAttention(nn.Module):
         return torch.einsum("npc,nqc->npq", x, x)
 
 
-def test_attention_counts_its_projections_and_its_products_wherever_they_are_written():
+def test_attention_counts_projections_and_products_in_any_form():
     cost = count_cost(EinsumAttention(), 3, 4)
     places, width = 12, 8
     attention = places * width * 4 * width + 2 * places * places * width

@@ -150,7 +150,7 @@ class TestSkippedFrames:
             free_s = time_s + latency_s if wanted[-1] else free_s
         assert found == wanted
 
-    def test_half_the_machine_takes_twice_as_long(self):
+    def test_half_the_processor_takes_twice_as_long(self):
         node = application(self.slow(0.2))
         reply = watch(node, frames(0, 2), share=0.5)
         assert column(reply, "processed") == [True, False] * 4

@@ -80,7 +80,7 @@ def test_payloads_damaged_by_the_link_are_refused_and_counted(codec, kind):
         assert torn.facts.refused.startswith("torn")
 
 
-def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the_student_s_size():
+def test_a_larger_upload_has_more_pixels_and_is_scaled_to_the_student_s_size():
     times_s = (0.4, 2.0, 7.6)
     samplings = [Sampling(times_s, 8.0, codec="png", scale=scale) for scale in (1, 2)]
     small, large = (CameraNode(SPEC).upload(sampling) for sampling in samplings)
@@ -101,7 +101,7 @@ def test_a_larger_upload_may_be_torn_as_well():
     assert torn.facts.refused.startswith("torn")
 
 
-def test_a_checkpoint_leaves_the_open_stream_behind():
+def test_a_checkpoint_does_not_contain_the_open_stream():
     device = CameraNode(SPEC)
     before = device.capture(0.0, 2.0)
     kept = pickle.dumps(device)

@@ -137,7 +137,7 @@ class TestTrain:
         assert facts.skipped
 
     @pytest.mark.slow
-    def test_it_learns(self):
+    def test_training_lowers_the_loss(self):
         node = learner(fraction=1.0, learning_rate=1e-2)
         seen = frames(0.0)
         labels = np.zeros_like(seen.labels)

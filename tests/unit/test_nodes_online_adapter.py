@@ -181,7 +181,7 @@ def uncut(name: str, which: int) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("name", ONLINE_MEMBERS)
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(places=st.sets(st.integers(1, 399), max_size=12), which=st.integers(0, len(SCHEDULES) - 1))
-def test_it_does_not_matter_how_calls_are_cut(name, places, which):
+def test_results_do_not_depend_on_the_cuts_of_calls(name, places, which):
     cuts = (0.0, *(place / 20 for place in sorted(places)), 20.0)
     wanted, found = uncut(name, which), cut(name, which, cuts)
     assert len(wanted["frames.frame"]) == 40
@@ -209,7 +209,7 @@ def test_later_frames_do_not_change_earlier_results(name, known):
 
 
 @pytest.mark.parametrize("name", [name for name in ONLINE_MEMBERS if name not in ("tracking", "frozen", "steps")])
-def test_labels_in_frames_reach_no_member_that_learns_without(name):
+def test_labels_in_frames_reach_no_label_free_member(name):
     seen = stream(10.0)
     spoilt = replace(seen, labels=np.full_like(seen.labels, 3))
     honest, other = (run_app(made(name), frames, (0.0, 10.0)) for frames in (seen, spoilt))

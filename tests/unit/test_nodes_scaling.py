@@ -75,7 +75,7 @@ def test_a_builder_returns_the_cost_of_each_network_and_plain_arrays():
 
 
 @pytest.mark.slow
-def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_their_widths_have_as_many():
+def test_nested_networks_share_kernels_only_and_independent_ones_have_equally_many():
     def kernels(member: Member) -> tuple[int, ...]:
         return tuple(one.cost.kernel_bytes for one in Builder().build(FamilyRecipe(NETWORK, member)).facts.profile)
 

@@ -69,7 +69,7 @@ def in_step(device: AppNode, server: LearnerNode) -> bool:
 
 
 class TestUpdates:
-    def test_one_that_moves_buffers_only_carries_no_weight(self):
+    def test_an_update_of_buffers_has_no_weight(self):
         server, device = learner(), application()
         before = newest(device)
         data = trained(server, 0.0)
@@ -83,7 +83,7 @@ class TestUpdates:
         assert all(now != then for now, then in zip(newest(device)[1:], before[1:], strict=True))
 
     @pytest.mark.parametrize("wire", [Wire(), Wire("int4", "rice", feedback=True)])
-    def test_after_a_lost_one_the_next_is_refused_and_a_resync_brings_both_into_step(self, wire):
+    def test_after_a_lost_update_the_next_is_refused_and_a_resync_synchronises_both(self, wire):
         server, device = learner(), application()
         plan = replace(TRAIN, wire=wire)
         assert device.apply(trained(server, 0.0, plan), 1.0).facts.accepted
@@ -136,7 +136,7 @@ class TestSwitches:
         return device, server
 
     @pytest.mark.slow
-    def test_buffers_that_were_learned_stay_when_another_network_runs_in_between(self, batch_norm):
+    def test_trained_buffers_survive_a_switch_to_another_network(self, batch_norm):
         device, server = self.nodes(batch_norm)
         built = newest(device)
         assert device.apply(trained(server, 0.0), 3.0).facts.accepted

@@ -66,7 +66,7 @@ class TestPhases:
     STORED = Stored(4, 9, 13.5, None, (), domain=2)
 
     @pytest.mark.parametrize(("horizon_s", "oldest_s"), [(None, 9.5), (30.0, -16.5)])
-    def test_it_learns_from_the_period_or_the_horizon(self, horizon_s, oldest_s):
+    def test_it_trains_on_the_period_or_the_horizon(self, horizon_s, oldest_s):
         member = OnDevice(period_s=4.0, horizon_s=horizon_s, iterations=7)
         plan = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
         assert (plan.phase, plan.oldest_s) == (Phase(7), oldest_s)
@@ -125,7 +125,7 @@ class TestLearner:
             assert torn.facts.refused.startswith("torn")
             assert torn.payload is None
 
-    def test_samples_without_labels_are_kept_and_learned_from(self):
+    def test_samples_without_labels_are_stored_and_trained_on(self):
         node, seen = learner(), stream(4.0)
         stored = node.store(seen, None).facts
         assert (stored.frames, stored.usable_s, stored.phis, stored.unlisted_labels) == (8, 3.5, (), 0)

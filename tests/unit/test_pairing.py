@@ -116,7 +116,7 @@ def test_lower_costs_are_better_unless_specified_otherwise(column: str):
         ({"by": "app"}, "no applications"),
     ],
 )
-def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict[str, str], named: str):
+def test_a_wrong_name_is_refused_with_the_valid_names(tmp_path: Path, asked: dict[str, str], named: str):
     run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False))
     with pytest.raises(RequestError, match=named) as caught:
         run.compare(**{"ours": "one_time", "theirs": "no_custom", **asked})

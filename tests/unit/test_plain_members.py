@@ -65,7 +65,7 @@ def test_its_arguments_are_parameters(tmp_path: Path):
         member(tmp_path, rat=1.0)
 
 
-def test_it_learns_and_its_passes_are_counted(tmp_path: Path):
+def test_it_trains_and_its_passes_are_counted(tmp_path: Path):
     model, done = calls(member(tmp_path))
     assert done[0].passes.forward == done[0].passes.backward == (6,)
     assert done[0].passes.trained[0] == "first.0" and done[0].passes.trained[-1] == "head"

@@ -181,7 +181,7 @@ class TestRowsThatVary:
             ({"name": "ams-{fraction}-{interval_s}-{"}, ["name would be 'ams-0.1-10-{', allowed are"] + ["n"] * 3),
         ],
     )
-    def test_wrong_ones(self, changes, message):
+    def test_wrong_documents_are_refused_with_every_fault(self, changes, message):
         found = faults(document(systems=["oracle", {**self.ROW, **changes}]))
         assert len(found) == len(message), found
         for fault, start in zip(found, message, strict=True):
@@ -235,7 +235,7 @@ class TestMeaning:
             ({"name": "one_time", "streaming": {"name": "one_time", "rate_fps": -1}}, "must be above 0"),
         ],
     )
-    def test_a_system_that_makes_no_sense(self, system, message):
+    def test_an_invalid_system_is_refused(self, system, message):
         (fault,) = faults(document(systems=[system]))
         assert re.match(r"systems\.0(: |\.streaming is )", fault)
         assert message in fault
@@ -250,7 +250,7 @@ class TestMeaning:
             ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
         ],
     )
-    def test_a_workload_that_cannot_be_opened(self, workload, message):
+    def test_a_workload_that_cannot_be_opened_is_refused(self, workload, message):
         (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], **workload}]))
         assert fault.startswith("workloads.0: ")
         assert message in fault
@@ -263,7 +263,7 @@ class TestMeaning:
         assert fault.startswith("fleets.0.devices.0.load: ")
         assert "allowed are 1,000,000" in fault
 
-    def test_machines_and_links_may_be_described(self):
+    def test_hardware_and_links_may_be_described(self):
         device = {"hardware": {"name": "mine", "macs_per_s": -1}, "link": {"name": "wire", "up_kbps": "fast"}}
         first, second = faults(document(fleets=[{"devices": [device]}]))
         assert first.startswith("fleets.0.devices.0.hardware: Bad hardware 'mine': 'macs_per_s' is -1")
@@ -340,7 +340,7 @@ class TestFiles:
             (b"name: a\nsystems: [no_custom]\nname: b\n", "mine.yaml: line 3: 'name' stands in line 1 already"),
         ],
     )
-    def test_a_file_that_is_none(self, tmp_path, content, message):
+    def test_a_file_without_an_experiment_is_refused(self, tmp_path, content, message):
         path = tmp_path / "mine.yaml"
         path.write_bytes(content)
         with pytest.raises(RequestError) as caught:

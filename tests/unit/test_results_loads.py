@@ -51,14 +51,14 @@ def tables() -> Made:
     )  # fmt: skip
 
 
-def test_a_frame_is_missed_that_is_skipped_or_later_than_its_goal_or_the_next_frame(tables: Made):
+def test_a_skipped_frame_or_one_later_than_its_goal_or_the_next_is_missed(tables: Made):
     shares = misses(tables).groupby("cell")["missed"].sum()
     assert shares.tolist() == [2, 4, 2, 2]
     tables.drop("loads", lambda row: row["cell"].startswith("x"))
     assert set(misses(tables)["cell"]) == {"y/w/one/seed-0", "y/w/one/seed-1"}
 
 
-def test_each_load_is_judged_once_whichever_systems_met_it(tables: Made):
+def test_each_load_is_judged_once_for_all_systems(tables: Made):
     assert {key: len(ones) for key, ones in loads_by_fleet(tables).items()} == {("one", 0): 1, ("one", 1): 1}
     rows = skills(tables)
     assert set(rows["fleet"]) == {"one"} and set(rows["seed"]) == {0, 1}

@@ -122,7 +122,7 @@ def test_numbers_are_means_over_seeds_of_the_tables(folder):
 
 
 @pytest.mark.slow
-def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder):
+def test_the_page_shows_words_bounds_failures_and_the_command(page, folder):
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
     assert "Score: mIoU over the last 10 s" in text
@@ -205,7 +205,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     )
 
 
-def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
+def test_a_folder_without_a_run_has_no_report(tmp_path):
     with pytest.raises(DataError):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -81,7 +81,7 @@ def test_a_column_that_is_never_null_is_missed(run):
 
 
 @pytest.mark.slow
-def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_is_missed(run):
+def test_a_table_unknown_to_the_writer_is_empty_and_a_deleted_one_is_an_error(run):
     shutil.rmtree(run / "tables/updates")
     with pytest.raises(DataError, match="is missing though its cell is complete"):
         open_run(run).table("updates")

@@ -64,7 +64,7 @@ def search_of(name, trials=30, seed=0):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_proposals_do_not_depend_on_how_many_run_at_once(name):
+def test_proposals_do_not_depend_on_the_number_of_parallel_trials(name):
     one, three = search_of(name), search_of(name)
     drive(one)
     drive(three, workers=3, seed=5)
@@ -173,7 +173,7 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
     assert np.median(found) <= 250
 
 
-def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
+def test_evolution_selects_the_least_crowded_trials_of_a_front():
     problem = SearchProblem(Space({"x": Range(0.0, 1.0)}), (Objective("v"), Objective("w")))
     results = []
     sampler = EvolutionSampler(problem, results, population=4, step=1e-4)
@@ -186,7 +186,7 @@ def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
     assert nearest == set(roomy)
 
 
-def test_reinforce_learns_which_options_are_good():
+def test_reinforce_finds_the_good_options():
     """Six settings with six options each and additive values: after 32 trials it beats random draws."""
     space = Space({name: OneOf(tuple("uvwxyz")) for name in "abcdef"})
     late = {}
@@ -228,7 +228,7 @@ def test_a_constraint_that_is_none_is_refused(text):
         constraint_of(text)
 
 
-def test_a_constraint_measures_by_how_much_it_is_missed():
+def test_a_constraint_returns_its_violation():
     assert constraint_of("w<=4").violation({"w": 5}) == 0.25
     assert constraint_of(" w >= 4 ").violation({"w": 1}) == 0.75
     assert constraint_of("w >= 0").violation({"w": -2}) == 2.0

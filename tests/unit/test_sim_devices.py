@@ -141,7 +141,7 @@ class TestGrants:
         assert budgets == [(1 / 30, None, 0.75, None), (1 / 30, None, 0.75, "choice 1")]
 
     @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
-    def test_too_few_grants_or_too_much_of_a_machine_is_refused(self, count, share):
+    def test_too_few_grants_or_too_large_shares_are_refused(self, count, share):
         with pytest.raises(RunError, match=r"grants to 2 applications \(device=d|add up to 1.2 of 1"):
             window(host(ScriptedScheduler([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
 
@@ -246,7 +246,7 @@ class TestCells:
 
 class TestRuns:
     @pytest.mark.slow
-    def test_each_application_sends_learns_and_is_scored_by_itself(self, tmp_path):
+    def test_each_application_sends_trains_and_is_scored_separately(self, tmp_path):
         outcome = run(several(), out=tmp_path / "run", open_backend=InlineBackend)
         assert not outcome.failed
         tables = open_run(outcome.directory)

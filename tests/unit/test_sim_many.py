@@ -41,7 +41,7 @@ class TestAnyNumber:
         _, loop = ran(name, several(2), events=())
         assert rows(loop, "shares") == []
 
-    def test_equal_applications_learn_alike(self, name):
+    def test_equal_applications_train_equally(self, name):
         session, loop = ran(name, several(2))
         assert {row["app"] for row in rows(loop, "updates")} == set(several(2))
         assert len(session.of("train")) == 2
@@ -53,7 +53,7 @@ class TestAnyNumber:
         assert len(session.of("train")) == (0 if by_estimates else 2)
         assert all(row["reason"] for row in rows(loop, "updates") if row["train_start_s"] is None)
 
-    def test_an_application_leaves_while_it_learns(self, name):
+    def test_an_application_departs_during_training(self, name):
         """Its phase makes no progress; the other one ends."""
         stays, leaves = several(2)
         events = (
@@ -83,7 +83,7 @@ def test_trainings_alternate_in_micro_windows():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["recl", "afs", "joint"])
-def test_a_hundred_and_one_applications_learn(name):
+def test_a_hundred_and_one_applications_train(name):
     _, loop = ran(name, several(101), duration_s=12.0)
     assert {row["app"] for row in rows(loop, "shares")} == set(several(101))
     learned = len(rows(loop, "updates"))

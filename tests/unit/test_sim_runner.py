@@ -133,7 +133,7 @@ class TestQueues:
         _, loop = run(ScriptedStreaming(uploads(5.0, 6.0)), gpus=2)
         assert [row["label_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 9.5])
 
-    def test_a_link_carries_one_message_after_another(self):
+    def test_a_link_transfers_messages_in_sequence(self):
         _, loop = run(ScriptedStreaming(uploads(5.0, 5.2, 9.0)))
         up = [row for row in rows(loop, "transfers") if row["direction"] == "up"]
         assert [row["queued_s"] for row in up] == pytest.approx([5.0, 5.2, 9.0])
@@ -239,7 +239,7 @@ class TestTraining:
         session, _ = run(ScriptedStreaming(uploads(5.0, stamp="receipt")))
         assert [note.args[2] for note in session.of("store")] == pytest.approx([6.5])
 
-    def test_an_upload_that_is_only_stored_brings_a_plan_back(self):
+    def test_a_stored_upload_without_training_returns_a_plan(self):
         session, loop = run(ScriptedStreaming(uploads(5.0), phase=None))
         (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
         assert not session.of("train")

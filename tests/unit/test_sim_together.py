@@ -160,7 +160,7 @@ class TestEngines:
         assert found[0] == found[1]
         assert set(found[0]) == {"a", "b"}
 
-    def test_stages_of_a_group_overlap_on_the_machine(self):
+    def test_stages_of_a_group_overlap_on_the_processor(self):
         """In the best order one loads while the other decodes: 6 s; sequential stages take 8 s.
 
         A fifth of the processor is kept for the inference of two applications.

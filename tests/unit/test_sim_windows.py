@@ -98,7 +98,7 @@ class TestPlacesOfNodes:
         assert self.specs(Member("adaptation", "frozen"))["application"][0].student.adaptation.name == "frozen"
 
     @pytest.mark.parametrize("training_runs", ["exclusive", "concurrent"])
-    def test_a_member_that_learns_on_the_stream_is_placed_on_the_device(self, training_runs: str):
+    def test_an_online_member_is_placed_on_the_device(self, training_runs: str):
         tent = Member("adaptation", "tent", (("stream_batch", 4), ("training_runs", training_runs)))
         session, loop = run(Labels(uploads(5.0)), session=tracking(), adaptation=tent)
         placed = {node.kind: args for _, node, args in session.placed}

@@ -38,7 +38,7 @@ def test_boxes_are_the_visible_extents_of_persons_and_cars(name):
             assert np.array_equal(labels == kind, (covered & bit > 0) & (labels == kind))
 
 
-def test_how_fast_the_worlds_change():
+def test_streams_are_ordered_by_their_number_of_changes():
     changes = {name: len(street(name, duration_s=60).changes_s()) for name in PRESETS}
     assert changes["interview"] == changes["drift"] == 0
     assert changes["dance"] <= changes["street_comedian"] <= changes["walking_paris"] < changes["walking_ny"]

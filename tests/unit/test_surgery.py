@@ -63,7 +63,7 @@ def test_edits_change_no_tensor_of_the_original():
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_depthwise_layer_goes_with_its_producer_and_a_block_goes_as_one_or_evenly():
+def test_a_depthwise_layer_is_pruned_with_its_producer_and_a_block_whole_or_evenly():
     layers = {"a": conv(3, 6), "deep": conv(6, 6, groups=6), "b": conv(6, 8), "wide": conv(8, 12, groups=4)}
     net = Net(lambda net, x: net.head(net.wide(net.b(net.deep(net.a(x))))), **layers, head=conv(12, 2))
     found = groups(net, IMAGE)
@@ -277,7 +277,7 @@ def test_code_that_reads_the_number_of_channels_fixes_them(then: str, reason: st
         assert groups(net, IMAGE).fixed["a"] == "layer 'b' depends on their number"
 
 
-def test_layers_behind_a_number_in_the_code_can_still_be_cut():
+def test_layers_after_a_number_in_the_code_can_be_pruned():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.last(net.full(net.b(net.a(x)).view(-1, 4 * 8 * 8)).relu())
 

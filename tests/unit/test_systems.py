@@ -13,7 +13,7 @@ from driftlab.platform.core.systems import System
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 class TestEveryRow:
-    def test_it_makes_sense(self, name):
+    def test_every_row_is_a_valid_combination(self, name):
         system = SYSTEMS[name]
         assert system.faults() == []
         for member in system.members:
@@ -71,7 +71,7 @@ def test_systems_that_use_a_teacher():
     assert not rows & {"no_custom", "tent", "elasticdnn+cua", "nestdnn"}
 
 
-def test_where_a_server_learns_or_labels():
+def test_systems_that_train_or_label_at_a_server():
     there = {name for name, system in SYSTEMS.items() if system.needs_server}
     alone = {"ams", "just_in_time", "one_time", "remote_tracking", "best_static", "oracle", "elasticdnn+ams"}
     assert there == alone | {"ams+joint", "ams+nested", "ams+adascale"}

@@ -101,7 +101,7 @@ class TestEveryTask:
         assert not equal(pictures[:1], pictures[1:2])
 
     @pytest.mark.slow
-    def test_a_network_learns_from_it(self, task):
+    def test_a_network_fits_the_labels_of_the_task(self, task):
         """Steps on the same frames halve the loss."""
         name = {"segmentation": "tiny", "classification": "tiny_classifier", "detection": "tiny_detector"}[task.name]
         assert task_of(name) is task
@@ -143,7 +143,7 @@ def test_labels_outside_the_list_count_neither_in_the_loss_nor_in_the_score(task
     assert task.loss(output[3:], truth[3:]) is None
 
 
-def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_as_change():
+def test_unlisted_boxes_count_in_no_loss_score_or_change():
     seen = np.array([[1, 4, 4, 20, 20], [0, 30, 8, 44, 24]], np.float32)
     strange = np.array([[CLASSES, 8, 8, 30, 30]], np.float32)
     mixed, plain = boxes.stack([np.vstack([strange, seen])]), boxes.stack([seen])

@@ -28,7 +28,7 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_others():
 
 
 @pytest.mark.slow
-def test_half_as_many_bits_teach_nearly_the_same_and_are_kept_apart():
+def test_half_precision_trains_nearly_the_same_and_has_a_separate_cache():
     recipe = replace(SHORT, steps=30)
     halved = replace(recipe, precision="bfloat16")
     whole, half = pretrain.pretrain(recipe), pretrain.pretrain(halved)
@@ -103,7 +103,7 @@ def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
 
 
 @pytest.mark.slow
-def test_training_teaches_something():
+def test_training_raises_the_score():
     recipe = Recipe("tiny", height=32, width=48, steps=60, batch=8)
     stream = pretrain.open_stream("streets/driving_la", seed=0, height=32, width=48, fps=1.0, duration_s=60.0)
     frames = stream.at(np.arange(20.0))

@@ -43,7 +43,7 @@ class TestMemories:
         assert [item.age / 4 for item in bank.by_class()] == [1.75, 0.75, 0.5, 0.25]
         near(timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
 
-    def test_a_class_that_never_came_finds_room(self):
+    def test_an_item_of_a_new_class_is_accepted(self):
         bank = CategoryBalancedBank(4, classes=100)
         for number in range(8):
             bank.add(Item(np.array(number), 7, 0.1))

@@ -190,7 +190,7 @@ class TestAce:
         near(styles(paint(images, wanted)), wanted, 1e-4)
         near(paint(images, styles(images)), images, 1e-4)
 
-    def test_it_learns_both_and_remembers_a_style_per_phase(self):
+    def test_it_trains_on_both_and_stores_a_style_per_phase(self):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Ace(iterations=3, batch=5)
         state = prepared(member, model)
         for number in range(1, 3):

@@ -49,7 +49,7 @@ class TestRDumb:
 
 
 class TestSparseUpdates:
-    def test_it_learns_from_every_second_batch_until_the_budget_is_used(self):
+    def test_it_trains_on_every_second_batch_until_the_budget_is_used(self):
         after, done = run(SparseUpdates(member="tent", every_batches=2, budget=2), 6)
         assert [one.iterations for one in done] == [1, 0, 1, 0, 0, 0]
         assert after[0] == after[1] != after[2] == after[5]
@@ -62,7 +62,7 @@ class TestSparseUpdates:
 
 
 class TestAsr:
-    def test_how_much_stays(self):
+    def test_the_retained_share_falls_with_depth(self):
         shares = [Asr().share(depth) for depth in (0, 0.01, 0.02, 0.025)]
         assert shares == pytest.approx([0.5, 0.3, 0.1, 0])
 
@@ -130,7 +130,7 @@ def test_members_that_cannot_be_wrapped_are_refused(name, params, message):
         Member("adaptation", name, tuple(params.items())).make()
 
 
-def test_a_policy_learns_on_the_stream_as_its_member_does():
+def test_a_policy_trains_online_as_its_member_does():
     member = Member(
         "adaptation", "asr", (("member", "rotta"), ("member_params", ("stream_batch=7", "training_runs=concurrent")))
     ).make()

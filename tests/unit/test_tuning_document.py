@@ -71,7 +71,7 @@ def test_overrides_reach_domains_whose_paths_hold_dots():
     assert RATE in refused(f"space.{RATE}=0.01")
 
 
-def test_a_size_is_laid_over():
+def test_a_size_overrides_the_document():
     document = factory.document("size=small", sizes={"small": {"trials": 3, "experiment": {"window_s": 3}}})
     assert (document.trials, document.size, document.experiment["window_s"]) == (3, "small", 3)
 

@@ -193,7 +193,7 @@ class TestMeasured:
         assert chosen(b=None) == [0.3]
         assert chosen(f=False, e=7) == [0.2, 0.3]
 
-    def test_page_lists_every_column_with_units_and_optional_ones(self, tmp_path):
+    def test_the_page_lists_every_column_with_units_and_options(self, tmp_path):
         section = PAGE.read_text(encoding="utf-8").partition("## Networks of your own")[2].partition("\n## ")[0]
         rows = dict(re.findall(r"^\| (`.+`) \| (.+) \|$", section, re.MULTILINE))
         listed = [re.findall(r"`(\w+)`", columns) for columns in rows]
