@@ -1,4 +1,4 @@
-"""What every test relies on: one thread, a cache of its own, and no Ray where none belongs."""
+"""Settings for every test: one thread, a separate cache, and no Ray outside the tests of Ray."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# Ray would give its processes 15, which is 3 % of a core beside busy tests.
+# Ray would start its processes with 15, which is 3 % of a core while other tests run.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
-os.environ.pop("RAY_ADDRESS", None)  # tests start what they need and join nothing
+os.environ.pop("RAY_ADDRESS", None)  # tests start the clusters that they use and connect to no other
 
 TESTS = Path(__file__).resolve().parent
 WITHOUT_RAY = ("unit", "contract")
 FAST = ("arch", "unit")
 SHARED = ("backend", "packed")  # backends that several tests use, one after another
 FIRST = ("ray", "serve", "e2e", "arch", "contract", "unit")  # folders by the time of their longest group
-LATE_S = 0.5  # of processor time: more than what the mark says, since no two measurements agree
+LATE_S = 0.5  # of processor time: more than the limit of the mark, since two measurements never agree
 WITHOUT_RAY_NICE = 5  # tests of Ray take longest and run on one worker, so the others make way
 _CACHE, _MADE_WAY = pytest.StashKey[str](), pytest.StashKey[bool]()
 
@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let a parallel worker make way for the tests of Ray once it has none of its own."""
+    """Lower the priority of a parallel worker that has no tests of Ray left, below the worker with these."""
     if (
         hasattr(item.config, "workerinput")
         and not item.get_closest_marker("ray")
@@ -108,7 +108,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def torchvision() -> ModuleType:
-    """torchvision, with operators in place of those that its library lacks; a test that needs it is skipped without."""
+    """Return torchvision, with its missing operators replaced; skip the test if it is not installed."""
     from driftlab._torchvision import import_torchvision
 
     try:

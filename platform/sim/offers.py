@@ -203,11 +203,12 @@ class TrainingChoice:
             name = f"{self.profile[phase.variant].name}, {name}"
         passes = self.adaptation.passes_of(phase, self.frames) or Passes()
         cost = self.site.training_cost(self.app.cost_of(phase.variant), passes)
+        fraction = shortened(phase, self.scheduling.trial_fraction)[1]
         return TrainingConfig(
             name,
             cost,
             size=size,
-            trial_fraction=shortened(phase, self.scheduling.trial_fraction)[1],
+            trial_fraction=fraction,
             variant=phase.variant,
         )
 

@@ -1,4 +1,4 @@
-"""Importing driftlab and asking for help must stay cheap: nothing heavy is loaded."""
+"""Importing driftlab and printing its help stay cheap: they load no heavy package."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("code", ["import driftlab", HELP], ids=["import", "help"])
-def test_nothing_heavy_is_loaded(code: str):
+def test_commands_load_no_heavy_package(code: str):
     assert loaded_by(code) & HEAVY == set()
 
 
@@ -58,7 +58,7 @@ def test_nothing_heavy_is_loaded(code: str):
         *(f"run {name} --dry-run" for name in ("nestdnn-fig10", "demo", "tta-streams")),
     ],
 )
-def test_reading_loads_nothing_that_computes(words: str):
+def test_reading_commands_load_no_computing_package(words: str):
     code = f"import runpy, sys; sys.argv[1:] = {words.split()}; runpy.run_module('driftlab', run_name='__main__')"
     assert loaded_by(code) & (HEAVY - {"numpy", "pyarrow", "cv2"}) == set()
 
@@ -76,7 +76,7 @@ def test_a_heavy_import_would_be_seen():
 
 
 @pytest.mark.slow
-def test_the_public_names_are_there():
+def test_the_public_names_exist():
     code = "import driftlab, sys; assert all(getattr(driftlab, name) for name in driftlab.__all__)"
     assert "pyarrow" in loaded_by(code)
 

@@ -1,4 +1,4 @@
-"""The direction of imports: the table of the twelve rooms of the platform and of the folders around them."""
+"""The direction of imports: the table of the platform's packages and the folders around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOTS = ("datasets", "platform", "actors", "serve_apps", "tune_spaces")
 FREE = "errors _torchvision datasets platform"  # `platform` is the bare folder: each room in it has its own row
 METHODS = f"{FREE} core world networks scaling adaptation streaming scheduling"
 PLATFORM = f"{METHODS} sim results lab tune field"
-MAY_IMPORT: Mapping[str, str] = {  # what each room or folder may import: rows above its own; `base` is one module
+MAY_IMPORT: Mapping[str, str] = {  # allowed imports: the rows above the row; `base` is one module
     "errors": "",
     "_torchvision": "",
     "datasets": "errors _torchvision",
@@ -49,7 +49,7 @@ RESULTS = (
     ("claims", "figures"),
     ("report",),
 )  # each imports from lines above its own; neighbours stay apart
-SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to draw what older runs did not record
+SEEN_BY_RESULTS = {  # of the data sets: names and colours; a stream only to draw scenes that older runs did not record
     "driftlab.datasets.catalogue": {"label_of", "VIDEO_PREFIX"},
     "driftlab.datasets.frames": {"IGNORE"},
     "driftlab.datasets.sheet": {"PALETTE"},
@@ -100,7 +100,7 @@ def allowed(module: str, name: str) -> bool:
 
 
 def against_the_table(trees: Trees) -> list[str]:
-    """List the imports of a module that the table forbids; strings may not name modules above the platform either."""
+    """List the imports of a module that the table forbids, in strings as well as in statements."""
     faults = []
     for module, tree in trees.items():
         strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
@@ -130,7 +130,7 @@ def ray_outside_its_homes(trees: Trees) -> list[str]:
 
 
 def against_the_order_of_results(trees: Trees) -> list[str]:
-    """What a part of the results imports from one that stands beside it or below it in the list."""
+    """List the imports of a part of the results from parts on its level or below it."""
     lines = {f"driftlab.platform.results.{name}": line for line, names in enumerate(RESULTS) for name in names}
     faults = []
     for module, tree in trees.items():
@@ -143,7 +143,7 @@ def against_the_order_of_results(trees: Trees) -> list[str]:
 
 
 def results_that_draw(trees: Trees) -> list[str]:
-    """What results import of the data sets beside names and colours."""
+    """List the imports of the results from the data sets, except names and colours."""
     plain = {f"{module}.{name}" for module, names in SEEN_BY_RESULTS.items() for name in names}
     return [
         f"{module} imports {name}"
@@ -167,7 +167,7 @@ def torch_at_import(trees: Trees) -> list[str]:
 
 
 def notebook_imports(text: str) -> list[str]:
-    """What a notebook imports of driftlab beyond its public name and the results."""
+    """List the imports of a notebook from driftlab, except its public names and the results."""
     allowed = re.compile(r"driftlab(\.open_run|\.platform\.results(\..+)?)?")
     return [name for name in imports(ast.parse(text)) if name.startswith("driftlab") and not allowed.fullmatch(name)]
 
@@ -198,14 +198,14 @@ def test_rows_name_only_rows_above_their_own():
         above.add(room)
 
 
-def test_every_room_has_its_row(root: Path):
+def test_every_package_has_a_row(root: Path):
     assert sorted(ROOMS) == sorted(path.name for path in (root / "platform").iterdir() if any(path.glob("*.py")))
 
 
 def readme_imports(text: str) -> set[str]:
     """The rooms and folders that a README says may be imported, apart from those that are free for all."""
-    said = re.search(r"^May import: (.+?)\.[ \n]", text, re.MULTILINE | re.DOTALL)
-    names = set(re.findall(r"`([\w.]+)/?`", said[1])) if said else {"no such line"}
+    line = re.search(r"^May import: (.+?)\.[ \n]", text, re.MULTILINE | re.DOTALL)
+    names = set(re.findall(r"`([\w.]+)/?`", line[1])) if line else {"no such line"}
     return names - {"platform"} | set(ROOMS) if "platform" in names else names
 
 
@@ -216,7 +216,7 @@ def test_each_readme_gives_the_row_of_the_table(root: Path, room: str):
 
 
 @pytest.mark.parametrize("folder", [*ROOTS, *(f"platform/{room}" for room in ROOMS), "driftlab", "tests", "benchmarks"])
-def test_files_that_a_readme_names_are_there(root: Path, folder: str):
+def test_files_named_in_a_readme_exist(root: Path, folder: str):
     text = (root / folder / "README.md").read_text()
     names = re.findall(r"`([\w/.]+(?:\.(?:py|yaml|md)|/))`", text)
     assert [
@@ -226,7 +226,7 @@ def test_files_that_a_readme_names_are_there(root: Path, folder: str):
 
 @pytest.mark.slow
 def test_modules_import_each_other_in_no_circle(trees):
-    """Imports inside functions count, those for types alone do not."""
+    """Imports inside functions count, those for types only do not."""
     graph = {
         module: {
             name
@@ -267,7 +267,7 @@ def test_notebooks_read_only_tables(root: Path):
 
 
 @pytest.mark.parametrize("folder", ROOTS)
-def test_root_folders_hide_nothing(root: Path, folder: str):
+def test_root_folders_shadow_no_package(root: Path, folder: str):
     names = {path.stem for path in (root / folder).glob("*.py")}
     assert "__init__" not in names, f"{folder}/__init__.py would shadow a package called {folder}"
     assert names & sys.stdlib_module_names == set()

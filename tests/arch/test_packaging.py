@@ -18,12 +18,12 @@ from packaging.requirements import Requirement
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sources")]
 
 FOLDERS = ("driftlab", "datasets", "platform", "actors", "serve_apps", "tune_spaces")
-BESIDE = ("pyproject.toml", "README.md", "LICENSE")
+ROOT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 IGNORED = ("__pycache__",)
 
 
 def expected(root: Path) -> set[str]:
-    """Every file that belongs into the wheel, by its name there; the links in driftlab/ are met as folders."""
+    """List the files that belong in the wheel, by their names there; the links in driftlab/ are folders."""
     found = set()
     for folder, subfolders, files in os.walk(root / "driftlab", followlinks=True):
         subfolders[:] = [name for name in subfolders if name not in IGNORED]
@@ -37,7 +37,7 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("source")
     for name in FOLDERS:
         shutil.copytree(root / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED))
-    for name in BESIDE:
+    for name in ROOT_FILES:
         shutil.copy(root / name, copy / name)
     out = tmp_path_factory.mktemp("wheel")
     command = [
@@ -66,7 +66,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def undeclared(tree: ast.Module, declared: set[str], homes: Mapping[str, list[str]]) -> set[str]:
-    """What a module imports from elsewhere without the package asking for it."""
+    """List the packages that a module imports without a declared dependency."""
     type_only = {
         inner
         for node in ast.walk(tree)
@@ -82,13 +82,13 @@ def undeclared(tree: ast.Module, declared: set[str], homes: Mapping[str, list[st
 
 @pytest.fixture(scope="module")
 def declared(unpacked: Path) -> set[str]:
-    """What driftlab asks for, development aside."""
+    """List the declared dependencies of driftlab, without those for development."""
     found = next(iter(metadata.distributions(name="driftlab", path=[str(unpacked)])))
     asked = [Requirement(line) for line in found.requires or ()]
     return {one.name.lower() for one in asked if one.marker is None or "dev" not in str(one.marker)}
 
 
-def test_what_is_imported_is_declared(sources, declared: set[str]):
+def test_imported_packages_are_declared(sources, declared: set[str]):
     homes = metadata.packages_distributions()
     found = {str(source.path): undeclared(source.tree, declared, homes) for source in sources}
     assert {path: names for path, names in found.items() if names} == {}
@@ -117,14 +117,14 @@ def test_the_wheel_holds_as_many_files_as_git_lists(root: Path, wheel: Path):
     assert len(held) == len(set(listed) - links)
 
 
-def test_what_must_not_be_missing_is_expected(root: Path):
+def test_expected_files_include_data_and_templates(root: Path):
     names = expected(root)
     assert {"driftlab/py.typed", "driftlab/errors.py", "driftlab/platform/core/records.py"} <= names
     assert any(name.endswith(".yaml") for name in names)
     assert any("/templates/" in name for name in names)
 
 
-def test_the_wheel_carries_its_licence(wheel: Path):
+def test_the_wheel_contains_its_licence(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         licence = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
         assert b"Apache License" in archive.read(licence[0])

@@ -1,4 +1,4 @@
-"""The purposes of random numbers: their words are part of every result, so a changed one must be noticed."""
+"""The purposes of random numbers: each changed purpose changes results, so a test compares them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEEDING = "driftlab.platform.core.seeding"
 
 
 def leading_words(tree: ast.AST) -> Iterator[str]:
-    """Yield the literal words with which the purpose of each call begins; none where it begins with a variable."""
+    """Yield the literal first words of the purpose of each call; none if a variable comes first."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("rng_for", "seed_for"):
             words = (word.value if isinstance(word, ast.Constant) else None for word in node.args[1:])

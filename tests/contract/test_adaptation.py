@@ -1,4 +1,4 @@
-"""What every member of the adaptation family promises."""
+"""The contract of every member of the adaptation family."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import HARDWARE
 
 NORMLESS = "without_norms"
-NEED_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
+REQUIRE_NORMS = ("adabn", "onda", "tent", "eata", "sar", "rotta", "note", "rdumb", "asr")
 SHORT, STREAM = Phase(iterations=2), Phase(on_stream=True)
 BRIEF: dict[str, dict[str, Any]] = {"iada": {"source_steps": 10}}  # 400 by default, for every network that is prepared
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -68,7 +68,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("name", sorted(FAMILIES["adaptation"]))
 class TestEveryMember:
-    def test_it_says_what_the_loop_must_know(self, name):
+    def test_the_class_declares_its_labels_and_source_summary(self, name):
         cls = member_class("adaptation", name)
         assert cls.labels in ("none", "teacher")
         assert isinstance(cls.has_source_summary, bool)
@@ -87,7 +87,7 @@ def batch_of(task: Task, seed: int = 0, frames: int = 4, *, labelled: bool) -> B
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Sample the networks of every variant among those whose task is its own; batch norms are a member's business."""
+    """Draw networks of each variant of the member's task; the member decides on batch norms."""
     if metafunc.cls is not TestEveryAdaptation:
         return
     cases = []
@@ -136,7 +136,7 @@ class TestEveryAdaptation:
         assert [done.losses for done in first] == [done.losses for done in second]
         assert [done.passes for done in first] == [done.passes for done in second]
 
-    def test_it_goes_on_from_a_checkpoint(self, member, model, batch, call):
+    def test_it_continues_from_a_checkpoint(self, member, model, batch, call):
         state = self.phases(member, model, batch)[-1].state
         twin, state_of_twin = pickle.loads(pickle.dumps((model, state)))
         first = member.adapt(model, state, batch(5), call)
@@ -146,7 +146,7 @@ class TestEveryAdaptation:
         assert content(first.state) == content(second.state)
 
     def test_the_state_passed_in_stays_as_it_was(self, member, model, batch, call):
-        """A call that is repeated after a fault must find what the first one found."""
+        """A call that is repeated after a fault must start from the same state as the first call."""
         state = self.phases(member, model, batch)[-1].state
         kept = pickle.dumps(state)
         member.adapt(model, state, batch(5), call)
@@ -177,7 +177,7 @@ class TestEveryAdaptation:
             assert parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
 
     @on_columns(2)
-    def test_what_it_turns_it_turns_back(self, member, model, batch, call):
+    def test_calls_restore_the_settings_of_the_network(self, member, model, batch, call):
         before = settings_of(model)
         state = prepared(member, model)
         assert settings_of(model) == before
@@ -191,7 +191,7 @@ class TestEveryAdaptation:
         assert settings_of(model) == before
 
     @on_columns(2)
-    def test_changed_says_what_changed(self, member, model, batch):
+    def test_the_changed_mask_covers_all_changed_weights(self, member, model, batch):
         state = prepared(member, model)
         still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
         for number in range(4):
@@ -217,7 +217,7 @@ class TestEveryAdaptation:
         assert torch.equal(before[0], torch.random.get_rng_state())
         assert before[1] == np.random.get_state()[1].tobytes()
 
-    def test_reset_returns_to_what_was_prepared(self, member, model, batch):
+    def test_reset_returns_to_the_prepared_state(self, member, model, batch):
         fresh = pickle.dumps(prepared(member, model))
         source = state_of(model)
         first = self.phases(member, model, batch)
@@ -245,10 +245,10 @@ class TestEveryAdaptation:
         for done in calls:
             assert (done.passes is not None) or done.skipped
             if done.passes is not None:
-                need = task_cost(cost, HARDWARE["jetson-nx"], done.passes)
-                assert bool(need.seconds) == bool(done.passes.forward)
+                cost_of_phase = task_cost(cost, HARDWARE["jetson-nx"], done.passes)
+                assert bool(cost_of_phase.seconds) == bool(done.passes.forward)
                 assert len(done.passes.backward) <= len(done.passes.forward)
-                assert need.memory_bytes >= done.passes.kept_bytes
+                assert cost_of_phase.memory_bytes >= done.passes.kept_bytes
             if done.iterations:
                 assert done.passes is not None
                 assert done.passes.forward
@@ -269,14 +269,17 @@ class TestEveryAdaptation:
         assert spent == sorted(spent)
         assert spent[0] == 0
 
-    def test_what_it_says_before_is_what_it_does(self, member, model, batch, call):
+    def test_predicted_passes_equal_the_passes_made(self, member, model, batch, call):
         for phase in (SHORT, call, Phase(0)):
-            said = member.passes_of(phase, 7)
+            predicted_passes = member.passes_of(phase, 7)
             done = member.adapt(model, prepared(member, model), batch(frames=7), phase)
-            if said is not None and (not done.skipped or done.passes.forward):
-                assert (said.forward, said.backward) == (done.passes.forward, done.passes.backward)
+            if predicted_passes is not None and (not done.skipped or done.passes.forward):
+                assert (predicted_passes.forward, predicted_passes.backward) == (
+                    done.passes.forward,
+                    done.passes.backward,
+                )
 
-    def test_on_the_stream_it_learns_once_from_everything(self, member, model, batch):
+    def test_on_the_stream_it_trains_once_on_every_frame(self, member, model, batch):
         if not member.stream_batch:
             pytest.skip("learns in phases alone")
         done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)
@@ -284,14 +287,14 @@ class TestEveryAdaptation:
         if not done.skipped:
             assert 7 in done.passes.forward
 
-    def test_answers_before_the_update_are_its_answers(self, member, model, batch):
+    def test_predictions_in_adapt_equal_those_of_predict(self, member, model, batch):
         state = prepared(member, model)
         expected = member.predict(copy.deepcopy(model), state, batch())
         done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
         if done.predictions is not None:
             assert pickle.dumps(done.predictions) == pickle.dumps(expected.predictions)
 
-    def test_an_answer_knows_nothing_of_frames_to_come(self, member, model, batch):
+    def test_predictions_do_not_depend_on_later_frames(self, member, model, batch):
         if member.predict_on == "batch":
             pytest.skip("its answers wait for the batch")
         state = self.phases(member, model, batch)[-1].state
@@ -302,18 +305,18 @@ class TestEveryAdaptation:
             np.asarray(a).tolist() for a in part.predictions
         ]
 
-    def test_answering_changes_nothing(self, member, model, batch):
+    def test_predicting_changes_no_weight(self, member, model, batch):
         state = self.phases(member, model, batch)[-1].state
         before = state_of(model)
         for frames in (0, 1, 5):
             given = batch(frames=frames)
-            answered = member.predict(model, state, given)
-            assert len(answered.predictions) == frames
-            assert answered.passes is None or sum(answered.passes.forward) == frames
+            predicted = member.predict(model, state, given)
+            assert len(predicted.predictions) == frames
+            assert predicted.passes is None or sum(predicted.passes.forward) == frames
         assert state_of(model) == before
 
     @on_columns(2)
-    def test_a_batch_that_teaches_nothing_changes_nothing(self, member, model, batch, call):
+    def test_a_batch_without_labels_or_frames_changes_no_weight(self, member, model, batch, call):
         state = prepared(member, model)
         given = [batch(frames=0), batch(labelled=False)] if member.labels == "teacher" else [batch(frames=0)]
         if member.labels == "teacher" and batch().task is not DETECTION:
@@ -328,7 +331,7 @@ class TestEveryAdaptation:
             assert done.iterations == 0
             assert done.skipped or member.__class__.__name__ == "Frozen"
 
-    def test_frames_that_are_no_numbers_change_nothing(self, member, model, batch, call):
+    def test_frames_with_nan_change_no_weight(self, member, model, batch, call):
         state = prepared(member, model)
         good = batch()
         images = good.images.astype(np.float32)
@@ -342,7 +345,7 @@ class TestEveryAdaptation:
             assert pickle.dumps(done.state) == pickle.dumps(state)
 
     def test_one_frame_and_one_scene_do_no_harm(self, member, model, batch, call):
-        """A single frame, a domain of three, and frames of one class alone."""
+        """A single frame, a domain of three frames, and frames of one class."""
         state = prepared(member, model)
         one, few, many = batch(frames=1), batch(frames=3), batch(frames=6)
         same = replace(many, images=np.broadcast_to(many.images[:1], many.images.shape))
@@ -370,12 +373,12 @@ class TestEveryAdaptation:
             assert "finite" not in done.skipped
             state = done.state
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
-        answers = member.predict(model, state, given).predictions
-        assert given.task is DETECTION or not (np.asarray(answers) == CLASSES - 1).any()
+        predicted_labels = member.predict(model, state, given).predictions
+        assert given.task is DETECTION or not (np.asarray(predicted_labels) == CLASSES - 1).any()
 
 
-@pytest.mark.parametrize("name", NEED_NORMS)
-def test_without_batch_norms_those_who_need_them_do_nothing(name):
+@pytest.mark.parametrize("name", REQUIRE_NORMS)
+def test_members_for_batch_norms_skip_a_network_without_them(name):
     task, built = NETWORKS[NORMLESS]
     member, model = Member("adaptation", name).make(), built().eval()
     given, before = batch_of(task, labelled=False), state_of(model)

@@ -14,7 +14,7 @@ from driftlab.platform.results.claims.base import Claim, every_claim, relation
 from driftlab.platform.results.claims.statistics import STATISTICS
 
 SAID = recorded_factory.said()  # by set of tables
-NEED_DAYS = {"N-9", "N-10"}  # too many windows for a file; test_claims_nestdnn_sharing.py asks for fewer
+DAY_LONG_CLAIMS = {"N-9", "N-10"}  # too many windows for a file; test_claims_nestdnn_sharing.py has tables with fewer
 EXACT = ("exact", "sign", "ge", "le", "info")
 
 
@@ -51,13 +51,13 @@ def test_every_relation_is_recorded_with_a_number():
     judged = {name for name, claim in every_claim().items() if not claim.not_testable}
     recorded = {name for claims in SAID.values() for name in claims}
     assert recorded <= judged
-    assert relations_of(judged) - relations_of(recorded) == relations_of(NEED_DAYS), (
+    assert relations_of(judged) - relations_of(recorded) == relations_of(DAY_LONG_CLAIMS), (
         "recorded_factory.add records tables"
     )
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_claims_say_of_recorded_tables_what_they_said(name: str):
+def test_verdicts_on_recorded_tables_are_unchanged(name: str):
     """Another order of sums may show in the last digits; a number that differs by more is another number."""
     now = recorded_factory.verdicts_of(recorded_factory.tables_of(name), SAID[name])
     for claim, then in SAID[name].items():

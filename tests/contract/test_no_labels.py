@@ -1,4 +1,4 @@
-"""No label reaches a member that learns without: labels that raise, and truth that is scrambled, change nothing."""
+"""No labels reach a label-free member: labels that raise and scrambled truth change no result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 from adaptation_factory import NETWORKS, state_of
-from stream_factory import CLASSES, FIXED, FPS, HEIGHT, WIDTH, member, real, stream, watched, weights
+from stream_factory import (
+    CLASSES,
+    FIXED,
+    FPS,
+    HEIGHT,
+    WIDTH,
+    member,
+    real_app,
+    run_app,
+    stream,
+    weights,
+)
 
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
@@ -28,7 +39,7 @@ SCORES = ("frames.score_window", "frames.score_frame", "frames.pixel_accuracy", 
 
 
 class PoisonedBatch(Batch):
-    """A batch whose labels nobody may read."""
+    """A batch that raises if its labels are read."""
 
     def __getattribute__(self, name: str) -> Any:
         assert name != "labels", "a member that learns without labels has read them"
@@ -36,7 +47,7 @@ class PoisonedBatch(Batch):
 
 
 class PoisonedFrames(Frames):
-    """Frames whose truth nobody may read."""
+    """Frames that raise if their ground truth is read."""
 
     def __getattribute__(self, name: str) -> Any:
         assert name not in ("labels", "boxes", "classes"), "a learner without labels has read the truth"
@@ -56,7 +67,7 @@ def pack_of(name: str) -> Weights:
 
 
 def in_fours(name: str) -> Member:
-    """Let a member learn from four frames at a time; a policy that wraps one tells it so."""
+    """Make a member train on four frames at a time; if a policy wraps one, set it there."""
     made = member(name).make()
     if not made.stream_batch:
         return member(name)
@@ -94,11 +105,11 @@ class TestLabelFree:
         made.reset(model, state)
         assert state_of(model)
 
-    def test_scrambled_truth_changes_nothing_but_scores(self, name):
+    def test_scrambled_truth_changes_scores_only(self, name):
         seen, found = stream(12.0), []
         for frames in (seen, scrambled(seen)):
-            node = real(in_fours(name), network=NETWORK, pack=pack_of(name), detects_domains=True)
-            found.append(watched(node, frames, np.arange(0, 13, 4.0)))
+            node = real_app(in_fours(name), network=NETWORK, pack=pack_of(name), detects_domains=True)
+            found.append(run_app(node, frames, np.arange(0, 13, 4.0)))
         kept = [{key: value for key, value in one.items() if key not in SCORES} for one in found]
         assert kept[0] == kept[1] and len(kept[0]["frames.processed"]) == 12 * FPS
 

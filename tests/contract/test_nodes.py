@@ -1,4 +1,4 @@
-"""What every class of nodes promises: the same calls give the same answers, before and after a checkpoint."""
+"""The contract of every class of nodes: equal calls return equal replies, also from a checkpoint."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def weights(network: str = "half") -> Mapping[str, Any]:
 
 @cache
 def updates() -> tuple[bytes, ...]:
-    """Make what a learner sends in two phases."""
+    """Make the updates that a learner sends in two phases."""
     learner, found = LearnerNode(STUDENT, weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
@@ -90,7 +90,7 @@ def updates() -> tuple[bytes, ...]:
 
 @cache
 def updates_of_buffers() -> tuple[bytes, ...]:
-    """Make what a learner sends that moves buffers only: two updates, and a third that stands alone."""
+    """Make updates that change buffers only: two in a chain, and a third that depends on neither."""
     learner, found = LearnerNode(replace(STUDENT, adaptation=SERVER), weights()), []
     for number in range(2):
         seen = frames(2 * number, 2 * number + 2)
@@ -118,7 +118,7 @@ def watched(start_s: float, truth: Any = None) -> Step:
 
 
 def followed(start_s: float) -> Step:
-    """Half of the machine answers, half learns beside it."""
+    """Make an application that infers on half of the processor and trains on the other half."""
     return "run_stream", (frames(start_s, start_s + 2), None, start_s + 2, ((start_s, 0.5),), ((start_s, 0.5),))
 
 
@@ -280,7 +280,7 @@ def called(node: Any, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]
 
 
 def plain(value: Any) -> Any:
-    """Turn an answer into something that can be compared; what the host needed is left out."""
+    """Convert a reply into values that can be compared, without the time of the host."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if is_dataclass(value) and not isinstance(value, type):
@@ -323,16 +323,16 @@ class TestEveryNode:
         assert len(all_scripts) == 12
         return all_scripts[number]
 
-    def test_its_answers_are_replies(self, script):
+    def test_every_verb_returns_a_reply(self, script):
         node = script.node()
         for verb, args in script.calls:
             assert isinstance(getattr(node, verb)(*args), Reply)
 
-    def test_the_same_calls_give_the_same_answers(self, script):
+    def test_the_same_calls_return_the_same_replies(self, script):
         assert called(script.node(), script.calls) == called(script.node(), script.calls)
 
     @pytest.mark.parametrize("carry", [lambda node: pickle.loads(pickle.dumps(node)), copy.deepcopy])
-    def test_it_goes_on_from_a_checkpoint_at_any_point(self, script, carry: Callable[[Any], Any]):
+    def test_it_continues_from_a_checkpoint_at_any_point(self, script, carry: Callable[[Any], Any]):
         whole = called(script.node(), script.calls)
         node, answers = carry(script.node()), []
         for call in script.calls:
@@ -340,13 +340,13 @@ class TestEveryNode:
             node = carry(node)
         assert answers == whole
 
-    def test_a_checkpoint_is_not_changed_by_what_comes_after(self, script):
-        """A call that is repeated after a fault must find what the first one found."""
+    def test_a_checkpoint_is_independent_of_later_calls(self, script):
+        """A call that is repeated after a fault must start from the same state as the first call."""
         node = script.node()
         for verb, args in script.calls:
             kept = pickle.dumps(node)
-            answer = plain(getattr(node, verb)(*args))
-            assert plain(getattr(pickle.loads(kept), verb)(*args)) == answer
+            reply = plain(getattr(node, verb)(*args))
+            assert plain(getattr(pickle.loads(kept), verb)(*args)) == reply
 
     def test_its_arguments_stay_as_they_were(self, script):
         before = plain(script.made_from), plain(script.calls)

@@ -1,4 +1,4 @@
-"""The contract of every member of every family: parameters are data that explain themselves, nonsense is refused."""
+"""The contract of every member of every family: documented parameters with checked values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outside(one: Parameter) -> list[float]:
 
 
 def faults(family: str, name: str, kind: type[Any], value: Any) -> dict[str, list[str]]:
-    """Give a value to each parameter that takes its kind, alone or in a list; say what is wrong with it."""
+    """List the parameters that do not accept a value of their kind, single or in a list."""
     cls, found = member_class(family, name), {}
     for key, (hint, _) in parameters(cls).items():
         if kind in (hint, *typing.get_args(hint)):
@@ -62,13 +62,13 @@ class TestEveryMember:
         made = Member(family, name).make()
         assert not hasattr(made, "faults") or made.faults() == []
 
-    def test_it_says_in_one_line_what_it_does(self, family, name):
+    def test_its_docstring_starts_with_one_line(self, family, name):
         first, *rest = (member_class(family, name).__doc__ or "").splitlines()
         assert 10 < len(first) <= 120
         assert first.endswith(".")
         assert not rest or rest[0] == ""
 
-    def test_every_parameter_says_what_it_means_and_where_it_lies(self, family, name):
+    def test_every_parameter_has_a_meaning_a_range_and_a_unit(self, family, name):
         for key, one in parameters_of(member_class(family, name)).items():
             assert len(one.meaning.split()) >= 2, key
             assert one.meaning == one.meaning.strip().rstrip("."), key
@@ -76,18 +76,18 @@ class TestEveryMember:
             assert not kinds & {int, float} or bool(one.range), key
             assert one.unit or not key.endswith(("_s", "_fps")), key
 
-    def test_a_default_lies_in_its_range_and_what_lies_outside_is_refused(self, family, name):
+    def test_a_default_is_in_its_range_and_values_outside_are_refused(self, family, name):
         cls = member_class(family, name)
         for key, one in parameters_of(cls).items():
             assert list(one.faults(one.default)) == []
             for wrong in outside(one):
                 given = (wrong,) if typing.get_origin(one.hint) is tuple else wrong
-                said = parameter_faults(cls, {key: given})
-                assert any(f"'{key}'" in fault and str(wrong) in fault for fault in said), (key, wrong)
+                reported = parameter_faults(cls, {key: given})
+                assert any(f"'{key}'" in fault and str(wrong) in fault for fault in reported), (key, wrong)
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     def test_every_number_must_be_finite(self, family, name, value):
-        assert all(said and str(value) in said[0] for said in faults(family, name, float, value).values())
+        assert all(reported and str(value) in reported[0] for reported in faults(family, name, float, value).values())
 
     def test_defaults_fit_together(self, family, name):
         assert Member(family, name).make() == member_class(family, name)()
@@ -95,7 +95,7 @@ class TestEveryMember:
 
 
 def test_the_driver_reads_members_without_torch():
-    """One process imports one module after another, and names the first that brings torch along."""
+    """One process imports the modules in sequence and prints the first that imports torch."""
     modules = [FAMILIES[family][name].partition(":")[0] for family, name in MEMBERS]
     code = """
 import importlib, sys
@@ -111,4 +111,4 @@ for module in sys.argv[1:]:
 @pytest.mark.parametrize("value", ["nonsense", "jpeg:999", "h264:none"])
 @pytest.mark.parametrize("name", FAMILIES["streaming"])
 def test_no_codec_is_made_up(name, value):
-    assert all(said and value in said[0] for said in faults("streaming", name, str, value).values())
+    assert all(reported and value in reported[0] for reported in faults("streaming", name, str, value).values())

@@ -1,4 +1,4 @@
-"""A short run is, to the bit, the beginning of a long one, unless a member's plans read the session's end."""
+"""A short run equals the start of a long one bit by bit, unless a plan reads the session's end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_stream(family, name):
 
 
 def quick(family, name):
-    """Let a member of the stream learn from four frames at a time; a policy that wraps one tells it so."""
+    """Make an online member train on four frames at a time; if a policy wraps one, set it there."""
     if not on_stream(family, name):
         return QUICK.get(name, {})
     of_policy = hasattr(member_class(family, name)(), "member_params")
@@ -87,7 +87,7 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, tmp_path):
     short, long = (rows_before(one, "frames", "time_s", SHORT_S) for one in runs)
     assert len(short) == SHORT_S * documents[0]["workloads"][0]["fps"]
     late = "batch" in repr(documents[0]["systems"]) or on_stream(family, name)
-    cut = SHORT_S - (1.0 if late else 0.0)  # a batch that is still open at the end is answered in the longer run
+    cut = SHORT_S - (1.0 if late else 0.0)  # a batch that is still open at the end is predicted in the longer run
     short, long = (rows[rows["time_s"] < cut] for rows in (short, long))
     assert short.equals(long)
     short, long = (rows_before(one, "transfers", "arrive_s", SHORT_S) for one in runs)
@@ -95,14 +95,14 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(family, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FAMILIES["streaming"])
-def test_a_plan_is_the_same_in_a_longer_session_unless_the_member_says_otherwise(name):
+def test_a_plan_is_the_same_in_a_longer_session_unless_the_member_declares_otherwise(name):
     member = Member("streaming", name, tuple(QUICK.get(name, {}).items())).make()
     short, long = (StreamFacts(fps=2.0, duration_s=length) for length in (SHORT_S, LONG_S))
     plans = [member.plan_uplink(member.start(facts), facts, 0.0, _seen()) for facts in (short, long)]
     assert member.reads_end(short) or plans[0] == plans[1]
 
 
-def test_members_that_read_the_end_say_so():
+def test_members_that_read_the_end_declare_it():
     facts = StreamFacts(fps=2.0, duration_s=30.0)
     ends = {name for name in FAMILIES["streaming"] if Member("streaming", name).make().reads_end(facts)}
     assert ends == {"foresight", "one_time"}

@@ -28,7 +28,7 @@ SIZE = (16, 24)
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), dtype=np.uint8)
 
 
-def lessons(count: int, seed: int) -> LabelledFrames:
+def labelled_frames(count: int, seed: int) -> LabelledFrames:
     """Return frames with patches of four colours, a class each."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, (count, 4, 6)).repeat(4, axis=1).repeat(4, axis=2)
@@ -37,7 +37,7 @@ def lessons(count: int, seed: int) -> LabelledFrames:
     return LabelledFrames(images.clip(0, 255).astype(np.uint8), labels.astype(np.uint8))
 
 
-DATA = DataSplits(SEGMENTATION, CLASSES, lessons(64, 0), lessons(12, 1), lessons(12, 2))
+DATA = DataSplits(SEGMENTATION, CLASSES, labelled_frames(64, 0), labelled_frames(12, 1), labelled_frames(12, 2))
 
 
 BUILDERS = sorted(name for name in FAMILIES["scaling"] if builder_of(Member("scaling", name)).name == name)
@@ -103,8 +103,8 @@ class TestEveryScaling:
             whole = count_cost(variant, *SIZE)
             assert known.cost.macs <= whole.macs if name == "early_exit" else known.cost == whole
             assert known.memory_bytes >= known.cost.weight_bytes
-            for told, lessons in ((known.accuracy, DATA.val), (known.test_accuracy, DATA.test)):
-                assert told is None or told == pytest.approx(grade(variant, DATA, lessons), abs=1e-6)
+            for told, labelled_frames in ((known.accuracy, DATA.val), (known.test_accuracy, DATA.test)):
+                assert told is None or told == pytest.approx(grade(variant, DATA, labelled_frames), abs=1e-6)
             assert (known.accuracy is None) == (known.test_accuracy is None)
         assert len({one.name for one in profile}) == len(profile)
         if any(one.parts for one in profile):

@@ -1,4 +1,4 @@
-"""Every member of every family can be searched: by a space of its own file, or by the ranges of its parameters."""
+"""Every member of every family has a search space: from its file, or from its parameters' ranges."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_shipped_space_is_read_with_all_its_ends(name):
 
 
 @pytest.mark.parametrize("name", catalogue.files())
-def test_a_space_with_a_file_has_a_small_size_and_reasons_of_its_own(name):
+def test_a_space_with_a_file_has_a_small_size_and_separate_reasons(name):
     small, full = catalogue.load(name, ["size=small"]), catalogue.load(name)
     assert small.trials <= 12 < full.trials
     assert small.space.keys() == full.space.keys()
@@ -55,7 +55,7 @@ def test_a_space_with_a_file_has_a_small_size_and_reasons_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", catalogue.files())
-def test_the_defaults_lie_in_the_space_or_beside_it_for_a_reason(name):
+def test_the_defaults_lie_in_the_space_with_two_known_exceptions(name):
     document = catalogue.load(name)
     outside = {
         path: value

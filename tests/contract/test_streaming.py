@@ -97,7 +97,7 @@ class TestEveryStreaming:
             assert isinstance(flag, bool)
         assert not member.needs_labels or member.learner_site == "server"  # a device has no teacher for them
 
-    def test_it_says_in_one_line_what_it_does(self, name):
+    def test_its_docstrings_have_one_line(self, name):
         cls = member_class("streaming", name)
         assert one_line(cls.__doc__)
         assert one_line(importlib.import_module(cls.__module__).__doc__)

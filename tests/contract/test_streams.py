@@ -1,4 +1,4 @@
-"""What every workload promises, whatever it shows."""
+"""The contract of every workload, for all kinds of scenes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_shapes_types_and_names(opener):
         assert set(frames.classes) <= set(range(len(stream.classes)))
 
 
-def test_a_frame_is_the_same_alone_in_a_batch_and_in_any_order(opener):
+def test_a_frame_is_the_same_singly_in_a_batch_and_in_any_order(opener):
     times_s = np.array([6.0, 0.25, 3.5, 3.75, 0.25, 7.5, 1.0])
     batch = opener().at(times_s)
     assert same(opener().at(times_s), batch)

@@ -1,4 +1,4 @@
-"""AMS from the experiment to its claims: it helps on every street, and the same tables come out every time."""
+"""AMS from experiment to claims: it improves every city stream, and a rerun gives equal tables."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_every_experiment_is_sound_in_both_sizes(name, size):
 
 
 @pytest.mark.slow
-def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
-    """On each street, and clearly in the mean, though the generic student knows streets already."""
+def test_training_all_weights_at_the_highest_rate_never_lowers_the_score(tmp_path):
+    """On each stream, and clearly on average, though the student was pre-trained on such streams."""
     everything = {
         "name": "ams",
         "streaming": {"name": "ams", "control": "fixed", "codec": "jpeg", "interval_s": 5},
@@ -68,7 +68,7 @@ def test_training_everything_at_the_highest_rate_never_hurts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_answers_claims_and_repeats_itself(tmp_path):
+def test_a_run_yields_verdicts_and_repeats_itself(tmp_path):
     asked = experiment(("interview",))
     first, second = (Path(run(asked, out=tmp_path / name).directory) for name in ("a", "b"))
     assert differences(first, second) == []

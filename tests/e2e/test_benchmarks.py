@@ -1,4 +1,4 @@
-"""Every benchmark runs at its smallest size; `make bench` runs all of them, whatever fails."""
+"""Every benchmark runs at its smallest size; `make bench` runs all, also after a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(file.stem for file in FOLDER.glob("[a-z]*.py"))
-APART = {"devices", "messages", "startup", "workers"}  # each starts Ray in a process of its own
+APART = {"devices", "messages", "startup", "workers"}  # each starts Ray in a separate process
 
 
 def numbers(value):
@@ -51,7 +51,7 @@ def test_it_runs_in_one_process(name, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", sorted(APART))
-def test_it_runs_in_a_process_of_its_own(name):
+def test_it_runs_in_a_separate_process(name):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(FOLDER)])}
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -79,7 +79,7 @@ def make(folder, *targets):
 
 
 @pytest.mark.parametrize(("faulty", "code"), [(("b",), 1), ((), 0), (("a", "c"), 1)])
-def test_make_bench_goes_on_after_a_failure_and_ends_with_one(checkout, faulty, code):
+def test_make_bench_continues_after_a_failure_and_fails_at_the_end(checkout, faulty, code):
     (checkout / "benchmarks").mkdir()
     (checkout / "benchmarks/_shared.py").write_text("raise SystemExit('this is no benchmark')")
     for name in "abc":
@@ -91,7 +91,7 @@ def test_make_bench_goes_on_after_a_failure_and_ends_with_one(checkout, faulty, 
     assert bool(done.returncode) == bool(code)
 
 
-def test_make_help_names_every_target_that_is_asked_for(checkout):
+def test_make_help_names_every_public_target(checkout):
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split()
     assert {"test", "test-fast", "bench"} <= set(targets)
@@ -103,7 +103,7 @@ def test_make_help_names_every_target_that_is_asked_for(checkout):
         assert set(named) <= set(targets)
 
 
-def test_benchmarks_that_pages_and_comments_name_are_there():
+def test_benchmarks_named_on_pages_and_in_comments_exist():
     files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "platform").rglob("*.py"), *FOLDER.glob("*.py")]
     named = {name for file in files for name in re.findall(r"python benchmarks/(\w+)\.py", file.read_text())}
     assert len(named) >= 4

@@ -1,4 +1,4 @@
-"""Slices of the campaigns in `benchmarks/`: drawn requests, disturbed runs, and what many runs leave behind."""
+"""Parts of the campaigns in `benchmarks/`: random requests, disturbed runs, leaks of many runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from benchmarks.fuzz.grammar import World, request
 pytestmark = pytest.mark.slow
 
 
-def test_drawn_requests_are_answered_as_promised(tmp_path):
-    answers = list(campaign(0, range(20), tmp_path, every=0))
-    broken = [(number, answer.words, *answer.faults()) for number, _, answer in answers if any(answer.faults())]
+def test_drawn_requests_end_with_the_promised_code_and_message(tmp_path):
+    outcomes = list(campaign(0, range(20), tmp_path, every=0))
+    broken = [(number, outcome.words, *outcome.faults()) for number, _, outcome in outcomes if any(outcome.faults())]
     assert broken == []
-    assert {answer.code for _, _, answer in answers} >= {0, 2}
+    assert {outcome.code for _, _, outcome in outcomes} >= {0, 2}
 
 
-def test_a_request_is_the_same_whichever_others_are_drawn(tmp_path):
+def test_a_request_does_not_depend_on_the_other_drawn_ones(tmp_path):
     def drawn(number):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
@@ -42,7 +42,7 @@ def test_a_request_is_the_same_whichever_others_are_drawn(tmp_path):
 
 
 def _needs_no_files(number):
-    """Tell requests that copy no film and no run."""
+    """Return whether a request copies no video and no run."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
@@ -53,7 +53,7 @@ def _needs_no_files(number):
     return True
 
 
-def test_a_real_process_answers_as_the_one_here(tmp_path):
+def test_a_separate_process_refuses_as_this_one_does(tmp_path):
     answer = run_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
     assert (answer.code, list(answer.faults())) == (2, [])
 
@@ -61,18 +61,18 @@ def test_a_real_process_answers_as_the_one_here(tmp_path):
 def test_a_disturbed_run_ends_with_the_tables_of_an_undisturbed_one(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "networks"))
     monkeypatch.setattr(campaigns, "FAULTS_PER_RUN", 5)
-    dice, said = random.Random(0), []
+    dice, disturbances = random.Random(0), []
     spec = grids.small("ams-table1", dice)
     span_s = undisturbed(spec, tmp_path)
-    assert disturbed(spec, tmp_path, dice, span_s, said.append) == []
-    assert len(said) == 5
+    assert disturbed(spec, tmp_path, dice, span_s, disturbances.append) == []
+    assert len(disturbances) == 5
 
 
 LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resume /tmp/run"
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         (f"cell 1/4 done: a\n{LOST}\n", LOST.removeprefix("Error: ")),
         ("To go on: driftlab run --resume /tmp/run\nError: Ray did not start.\n", "Ray did not start."),
@@ -82,8 +82,8 @@ LOST = "Error: Ray's scheduler (raylet) has ended. To go on: driftlab run --resu
         ("FAILED cell\n", None),
     ],
 )
-def test_a_run_fails_cleanly_with_one_message_that_says_resume_command(said, reason):
-    assert on_ray.clean_failure(said) == reason
+def test_a_run_fails_cleanly_with_one_message_that_says_resume_command(message, reason):
+    assert on_ray.clean_failure(message) == reason
 
 
 def test_logs_outlive_the_session_that_wrote_them(tmp_path):
@@ -100,12 +100,12 @@ def test_logs_outlive_the_session_that_wrote_them(tmp_path):
     assert {file.name: file.read_text() for file in kept.iterdir()} == {"raylet.out": "first last"}
 
 
-def test_time_without_a_processor_is_not_held_against_an_answer():
+def test_waiting_for_a_processor_does_not_count_as_response_time():
     assert list(CommandResult(("list",), 0, "", "", took_s=30.0, waited_s=25.0).faults()) == []
     assert len(list(CommandResult(("list",), 0, "", "", took_s=30.0, waited_s=5.0).faults())) == 1
 
 
-def test_many_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):
+def test_many_runs_in_one_process_leak_no_resources(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "networks"))
     found = leaks.measured(6, tmp_path)
     assert len(set(found["descriptors"][2:])) == 1

@@ -77,7 +77,7 @@ def outcomes(done: subprocess.CompletedProcess[str]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_run_goes_on_when_every_worker_dies(run, workers: int):
+def test_a_run_continues_when_every_worker_dies(run, workers: int):
     files = {"test_a.py": TWO_CRASHES, "test_b.py": GROUPED, "test_c.py": ALONE, "test_d.py": DIES_ALONE}
     done = run(files, "-n", str(workers))
     assert outcomes(done) == {

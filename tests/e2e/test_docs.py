@@ -39,13 +39,13 @@ def test_every_page_can_be_reached_from_the_first():
     assert set(PAGES) - seen == set()
 
 
-def test_files_that_pages_name_are_there():
+def test_files_named_on_pages_exist():
     text = "".join(prose(page) for page in PAGES)
     named = set(re.findall(r"`((?:platform|actors|datasets|docs|tests)/[\w./]+)`", text))
     assert {name for name in named if not (ROOT / name).exists()} - {"platform/streaming/every_minute.py"} == set()
 
 
-def test_the_picture_is_whole():
+def test_the_diagram_has_all_its_words():
     picture = ElementTree.parse(DOCS / "how-a-run-works.svg").getroot()
     words = "".join(picture.itertext())
     for word in ("Driver", "Device", "Application", "Teacher", "Learner", "Recorder", "uplink", "downlink", "Report"):
@@ -70,7 +70,7 @@ def test_the_table_of_families_names_all_that_a_member_must_have(family: str):
     assert needed <= set(re.findall(r"`(\w+)`", row))
 
 
-def test_each_family_has_an_example_that_runs_and_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_family_has_an_example_that_runs_as_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_files(OWN, tmp_path)
     monkeypatch.chdir(tmp_path)
     (command,) = (command for command in commands(OWN) if "families.yaml" in command and "inline" in command)
@@ -105,7 +105,7 @@ def test_a_plain_class_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """The files, the command and the Python of the page; then the Python of the first page, on the same tables."""
+    """Run the page's files, command and Python, then the Python of the first page on the same tables."""
     monkeypatch.chdir(tmp_path)
     write_files(OWN, tmp_path)
     tiny = [command for command in commands(OWN) if "--backend inline" in command and "every_minute" in command]

@@ -1,4 +1,4 @@
-"""Figures that were measured stand on pages in generated blocks alone, where they cannot grow old unnoticed.
+"""Measured figures are in generated blocks of pages only, so that they cannot become outdated.
 
 Outside them a decimal number, a share in percent, points and factors are faults unless they are a setting or a formula,
 in backticks; the paper's, as in (paper: 2.6 points) or the paper's 2.6; or a version.
@@ -14,7 +14,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.name != "tables.md"]  # which is generated as a whole
 APART = (
-    r"<!-- ([a-z][\w ]*?)(?: [A-Z][\w -]*)? -->.*?<!-- end of \1 -->",  # what a program wrote
+    r"<!-- ([a-z][\w ]*?)(?: [A-Z][\w -]*)? -->.*?<!-- end of \1 -->",  # blocks written by a program
     r"^```.*?^```$",
     r"`[^`]*`",
     r"\((?:the )?paper: [^)]*\)",
@@ -50,5 +50,5 @@ def test_a_page_holds_no_figure_that_was_typed(page: Path):
         ("2.4 points better (paper: 2.6)", ["1: 2.4"]),
     ],
 )
-def test_figures_are_told_from_settings(text: str, found: list[str]):
+def test_figures_are_distinguished_from_settings(text: str, found: list[str]):
     assert typed_figures(text) == found

@@ -20,7 +20,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory):
     return outcome.directory
 
 
-def test_both_applications_are_asked_about_together_and_learn(reference):
+def test_both_applications_are_offered_together_and_train(reference):
     tables = driftlab.open_run(reference)
     rounds, shares = tables.frame("updates"), tables.frame("shares")
     assert set(rounds["app"]) == {"front", "side"}

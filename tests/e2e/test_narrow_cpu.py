@@ -1,4 +1,4 @@
-"""A CPU without AVX-512 runs everything too: networks and cells under oneDNN's AVX2 kernels, with a check of memory."""
+"""A CPU without AVX-512 runs networks and cells with oneDNN's AVX2 kernels, under a memory checker."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def fails(*words: str) -> str:
 
 
 @pytest.mark.parametrize("names", LANES, ids=lambda names: f"{names[0]}+{len(names) - 1}")
-def test_every_network_predicts_and_learns(names: list[str]):
+def test_every_network_predicts_and_trains(names: list[str]):
     assert not fails("networks", *names)
 
 
 @pytest.mark.parametrize("what", ["operators", "rows"])
-def test_parts_with_few_channels_learn(what: str):
+def test_parts_with_few_channels_train(what: str):
     assert not fails(what)
 
 

@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom on a run, draw something, and read nothing but tables."""
+"""Notebooks run from top to bottom on a run, draw figures, and read tables only."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ READS |= {"driftlab.platform.results.figures.base", "driftlab.platform.results.f
 READS |= {"driftlab.platform.results.relations.searches"}
 READS |= {"matplotlib.pyplot", "io", "os"}
 PICTURES = {
-    "open_a_run": 6,  # accuracy, scores beside traffic, and snapshots, of two workloads
+    "open_a_run": 6,  # accuracy, scores against traffic, and snapshots, of two workloads
     "ams": 4,  # gains, and rates of two workloads and of all streams
-    "tune": 5,  # the front, progress, settings, and what matters for two objectives
+    "tune": 5,  # the front, progress, settings, and the importance of parameters for two objectives
     "many_apps": 4,  # who learns when under four schedulers
     "nestdnn": 11,  # a pruned layer, two applications' networks, accuracy and energy, three timelines, switches
     "adascale": 3,  # accuracy against missed deadlines under two loads, networks by latency
-    "domains": 9,  # domain by domain, accuracy against time and against energy, what was forgotten; time in five ways
+    "domains": 9,  # each domain, accuracy against time and against energy, forgetting; five figures of time
 }
 
 
 def make_run(notebook, folder):
-    """Make a run that has what the notebook is about."""
+    """Make a run with the tables that the notebook reads."""
     if notebook == "tune":
         return tuning_factory.make_search(folder)
     if notebook == "domains":
@@ -47,7 +47,7 @@ def make_run(notebook, folder):
 
 @pytest.fixture(scope="module")
 def kernel():
-    """A kernel for all notebooks: to start it and to import what they draw with takes longer than most of them."""
+    """Start one kernel for all notebooks, because start and imports take longer than most notebooks."""
     pytest.importorskip("ipykernel")
     manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
     environment = {name: value for name, value in os.environ.items() if name != "DRIFTLAB_RUN"}
@@ -60,7 +60,7 @@ def kernel():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_draws(path, tmp_path, kernel):
+def test_a_notebook_runs_and_draws_figures(path, tmp_path, kernel):
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     v4 = pytest.importorskip("nbformat").v4

@@ -1,4 +1,4 @@
-"""Portable runs: the stored bytes on this machine too, whatever its libraries would choose by themselves."""
+"""Portable runs: this host computes the recorded bytes, with any default of its libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHOICES = {  # settings of the environment before the flag
 @pytest.mark.slow
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 @pytest.mark.parametrize("choice", sorted(CHOICES))
-def test_ten_cells_are_the_stored_ones(choice: str, tmp_path: Path):
+def test_ten_cells_equal_the_stored_ones(choice: str, tmp_path: Path):
     stored = json.loads(factory.STORED.read_text(encoding="utf-8"))
     if stored["versions"] != factory.versions():
         pytest.skip(f"the digests were stored with {stored['versions']}, here are {factory.versions()}")

@@ -1,4 +1,4 @@
-"""Wrong requests: exit code 2, one message that says what was given, what is allowed and what to do; nothing else."""
+"""Wrong requests: exit code 2 and one message with the value, the allowed values and the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED_S = 10  # the promise for a wrong request; measured: 0.6 to 5.8 s while 
 
 
 @dataclass(frozen=True)
-class Answer:
+class Outcome:
     code: int
     output: str
     error: str
@@ -32,17 +32,17 @@ class Answer:
 
 @pytest.fixture
 def ask(tmp_path, monkeypatch, capsys):
-    """Call the command in this process, in an empty folder of its own; nothing may be left there."""
+    """Call the command in this process, in an empty temporary folder that must stay empty."""
     monkeypatch.chdir(tmp_path)
 
-    def asked(*words: str) -> Answer:
+    def asked(*words: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["driftlab", *words])
         before = set(psutil.Process().children(recursive=True))
         with pytest.raises(SystemExit) as ended:
             app.main()
         assert set(psutil.Process().children(recursive=True)) <= before, "something was left running"
         output, error = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), output, error)
+        return Outcome(int(ended.value.code or 0), output, error)
 
     return asked
 
@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, finished: Path) -> Path:
-    """A finished run of its own that may be spoilt."""
+    """Copy a finished run, so that a test may damage it."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
@@ -65,17 +65,17 @@ def mine(tmp_path: Path) -> Path:
     return path
 
 
-def refused(answer: Answer, *said: str) -> None:
-    assert (answer.code, answer.output) == (2, "")
-    assert answer.error.startswith(("Error: ", "Usage: "))
-    assert answer.error.count("Error: ") == 1
-    assert "Traceback" not in answer.error
+def refused(outcome: Outcome, *said: str) -> None:
+    assert (outcome.code, outcome.output) == (2, "")
+    assert outcome.error.startswith(("Error: ", "Usage: "))
+    assert outcome.error.count("Error: ") == 1
+    assert "Traceback" not in outcome.error
     for words in said:
-        assert words in answer.error
+        assert words in outcome.error
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), ("Name an experiment, such as `driftlab run quick`", "--resume DIR")),
         (("quik",), ("Unknown experiment 'quik'. Did you mean 'quick'? Known: ", ", quick, ")),
@@ -129,21 +129,21 @@ def refused(answer: Answer, *said: str) -> None:
         ),
     ],
 )
-def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, said):
-    refused(ask("run", *words), *said)
+def test_a_wrong_run_is_refused_before_anything_is_made(ask, tmp_path, words, message):
+    refused(ask("run", *words), *message)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_all_faults_at_once(ask):
     changes = ("seeds=[]", "window_s=0", "clock=moon", "server.gpu=1")
-    answer = ask("run", "quick", *(word for change in changes for word in ("--set", change)))
-    refused(answer, "quick: 4 faults", "seeds is empty", "window_s is 0", "clock is 'moon'", "server.gpu is not known")
+    outcome = ask("run", "quick", *(word for change in changes for word in ("--set", change)))
+    refused(outcome, "quick: 4 faults", "seeds is empty", "window_s is 0", "clock is 'moon'", "server.gpu is not known")
 
 
-def test_a_gpu_that_is_not_there(ask, tmp_path, monkeypatch, mine):
+def test_a_missing_gpu(ask, tmp_path, monkeypatch, mine):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 0)
-    answer = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
-    refused(answer, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
+    outcome = ask("run", str(mine), *INLINE, "--set", "compute.torch_device=cuda:3")
+    refused(outcome, "'cuda:3' and this machine has 0 GPUs; use cpu, or --address of a cluster that has one")
     assert list(tmp_path.iterdir()) == [mine]
 
 
@@ -161,13 +161,13 @@ class TestOutputFolder:
         assert contents(folder) == before
 
     @pytest.mark.parametrize("place", ["file", "file/run", "/proc/run"])
-    def test_where_nothing_can_be_written(self, ask, tmp_path, mine, place):
+    def test_an_output_folder_that_cannot_be_written(self, ask, tmp_path, mine, place):
         (tmp_path / "file").write_text("kept")
         refused(ask("run", str(mine), *INLINE, "--out", place), place, "another --out")
         assert (tmp_path / "file").read_text() == "kept"
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_a_folder_of_someone_else(self, ask, tmp_path, mine):
+    def test_an_output_folder_of_another_user(self, ask, tmp_path, mine):
         (tmp_path / "locked").mkdir(mode=0o500)
         refused(ask("run", str(mine), *INLINE, "--out", "locked/run"), "Cannot write to output folder", "another --out")
 
@@ -201,37 +201,37 @@ class TestRunFolder:
         )
         assert contents(folder) == before
 
-    def test_a_full_disk_is_no_traceback_and_the_way_back_is_named(self, ask, folder):
+    def test_a_full_disk_causes_an_error_that_names_the_resume_command(self, ask, folder):
         (folder / "log.jsonl").unlink()
         (folder / "log.jsonl").symlink_to("/dev/full")
         table_file(folder / "tables", "runs", "no_custom/running/one/seed-0").unlink()
-        answer = ask("run", *INLINE, "--resume", str(folder))
-        assert answer.code == 1
-        assert f"--resume {folder}" in answer.error
-        assert "No space left on device; free space or change permissions" in answer.error.replace("\n", "")
+        outcome = ask("run", *INLINE, "--resume", str(folder))
+        assert outcome.code == 1
+        assert f"--resume {folder}" in outcome.error
+        assert "No space left on device; free space or change permissions" in outcome.error.replace("\n", "")
 
     def test_a_second_driftlab_in_it(self, ask, folder):
         with paths.locked(folder):
-            answer = ask("run", *INLINE, "--resume", str(folder))
-        refused(answer, f"Another driftlab is working in '{folder}'; wait for it or stop it")
+            outcome = ask("run", *INLINE, "--resume", str(folder))
+        refused(outcome, f"Another driftlab is working in '{folder}'; wait for it or stop it")
 
     @pytest.mark.parametrize("command", ["report", "diff"])
     @pytest.mark.parametrize("harm", ["spec.yaml", "table"])
-    def test_reading_a_damaged_one_names_the_file_and_the_cure(self, ask, folder, finished, command, harm):
+    def test_reading_a_damaged_run_names_the_file_and_the_fix(self, ask, folder, finished, command, harm):
         cell = "no_custom/running/one/seed-0"
         file = folder / "spec.yaml" if harm == "spec.yaml" else table_file(folder / "tables", "frames", cell)
         file.write_bytes(b"name: [")
         words = (str(folder), str(finished)) if command == "diff" else (str(folder),)
         refused(ask(command, *words), str(file))
 
-    def test_the_cure_helps(self, ask, folder, finished):
+    def test_the_named_fix_repairs_the_run(self, ask, folder, finished):
         table_file(folder / "tables", "frames", "no_custom/running/one/seed-0").write_bytes(b"PAR1")
         assert ask("run", *INLINE, "--resume", str(folder)).code == 0
-        assert ask("diff", str(folder), str(finished)) == Answer(0, "No difference.\n", "")
+        assert ask("diff", str(folder), str(finished)) == Outcome(0, "No difference.\n", "")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ("run", "quick", "--address", "127.0.0.1:1"),
@@ -242,7 +242,7 @@ class TestRunFolder:
         (("rnu",), ("Did you mean 'run'?",)),
     ],
 )
-def test_the_real_command_says_the_same(tmp_path, words, said):
+def test_the_real_command_prints_the_same(tmp_path, words, message):
     """Within seconds, without a traceback, and with every process ended that it started."""
     command = [sys.executable, "-m", "driftlab", *words]
     environment = {**os.environ, "COLUMNS": "200"}
@@ -260,7 +260,7 @@ def test_the_real_command_says_the_same(tmp_path, words, said):
         except subprocess.TimeoutExpired:
             asked.kill()
             pytest.fail(f"not refused within {REFUSED_S} s")
-    refused(Answer(asked.returncode, output, error), *said)
+    refused(Outcome(asked.returncode, output, error), *message)
     left = [process for process in psutil.process_iter() if in_session(process, asked.pid)]
     assert left == [] and list(tmp_path.iterdir()) == []
 
@@ -270,15 +270,15 @@ def test_who_is_asked_to_end_ends_and_says_resume_command(tmp_path, mine):
     command = [sys.executable, "-m", "driftlab", "run", str(mine), *INLINE, "--out", "run"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as asked:
         assert asked.stderr is not None
-        said = [next(asked.stderr)]
-        while "ready" not in said[-1]:
-            said.append(next(asked.stderr))
+        lines = [next(asked.stderr)]
+        while "ready" not in lines[-1]:
+            lines.append(next(asked.stderr))
         asked.terminate()
-        said += asked.communicate(timeout=LIMIT_S)[1].splitlines()
+        lines += asked.communicate(timeout=LIMIT_S)[1].splitlines()
     assert asked.returncode == 128 + 15
-    assert any(line.startswith("Stopping: ") for line in said)
-    assert any(line.endswith(f"--resume {tmp_path / 'run'}") for line in said)
-    assert said[-1] == "Interrupted."
+    assert any(line.startswith("Stopping: ") for line in lines)
+    assert any(line.endswith(f"--resume {tmp_path / 'run'}") for line in lines)
+    assert lines[-1] == "Interrupted."
 
 
 def in_session(process: psutil.Process, session: int) -> bool:

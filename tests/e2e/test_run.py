@@ -1,4 +1,4 @@
-"""Whole runs in this process: complete tables, the same ones again, and nothing lost on the way."""
+"""Whole runs in this process: complete tables, equal ones in a repetition, and resumed runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def again(tmp_path: Path, reference: Path) -> Path:
-    """A run of its own that may be spoilt."""
+    """Copy a run, so that a test may damage it."""
     return Path(shutil.copytree(reference, tmp_path / "again"))
 
 
@@ -82,7 +82,7 @@ def test_seconds_that_last_a_second_change_no_table(tmp_path):
 
 
 class TestTables:
-    def test_every_table_is_there_for_every_cell(self, reference):
+    def test_every_cell_has_every_table(self, reference):
         tables = driftlab.open_run(reference)
         for table in TABLES:
             quiet, nowhere = {CELLS[0]}, set(CELLS)  # the first cell sends nothing; no device learns, or is under load
@@ -90,7 +90,7 @@ class TestTables:
             assert set(tables.table(table)["cell"].to_pylist()) == set(CELLS) - without, table
         assert set(tables.frame("runs")["status"]) == {"done"}
 
-    def test_every_frame_is_there_once_and_in_order(self, reference):
+    def test_every_frame_occurs_once_and_in_order(self, reference):
         frames = driftlab.open_run(reference).frame("frames")
         for _, device in frames.groupby(["cell", "device"]):
             assert device["frame"].tolist() == list(range(16))
@@ -118,12 +118,12 @@ class TestTables:
                 arrived = mine[mine["arrive_s"] <= frame.time_s]["version"]
                 assert frame.version == (arrived.max() if len(arrived) else 0)
 
-    def test_every_device_sees_the_same_whatever_runs_on_it(self, reference):
+    def test_each_device_has_the_same_stream_in_every_cell(self, reference):
         devices = driftlab.open_run(reference).frame("devices")
         assert devices.groupby("device")["stream_seed"].nunique().tolist() == [1, 1]
         assert devices["stream_seed"].nunique() == 2
 
-    def test_the_log_tells_what_happened(self, reference):
+    def test_the_log_lists_the_events_in_order(self, reference):
         events = [json.loads(line) for line in (reference / "log.jsonl").read_text().splitlines()]
         assert [event["event"] for event in events] == ["begins", "built"] + ["finished"] * len(CELLS)
         assert [event["cell"] for event in events[2:]] == CELLS
@@ -141,7 +141,7 @@ class TestTables:
         assert updates[updates["cell"] == agreeing]["iterations"].nunique() > 2
 
 
-class TestAgain:
+class TestRepeatedRun:
     def test_the_same_request_gives_the_same_tables(self, reference, tmp_path):
         assert differences(reference, run(DOCUMENT, out=tmp_path / "twin").directory) == []
 
@@ -182,7 +182,7 @@ class TestResume:
         assert (outcome.done, outcome.kept, outcome.failed) == (len(spoilt), len(CELLS) - len(spoilt), ())
         assert differences(reference, again) == []
 
-    def test_so_are_those_of_a_shared_device(self, shared, tmp_path):
+    def test_cells_of_a_shared_device_equal_the_stored_ones(self, shared, tmp_path):
         again = Path(shutil.copytree(shared, tmp_path / "again"))
         for table, cell in zip(("shares", "variants"), SHARERS, strict=False):
             spoil(table_file(again / "tables", table, cell), "deleted")
@@ -190,7 +190,7 @@ class TestResume:
         assert (outcome.done, outcome.kept, outcome.failed) == (2, len(SHARERS) - 2, ())
         assert differences(shared, again) == []
 
-    def test_what_a_kill_leaves_behind_does_no_harm(self, reference, again):
+    def test_leftovers_of_a_killed_run_do_not_disturb_its_resume(self, reference, again):
         (again / "tables" / "frames" / ".half.parquet.tmp").write_bytes(b"half a file")
         for file in list((again / "tables" / "runs").iterdir())[1:]:
             file.unlink()
@@ -225,7 +225,7 @@ class BrokenBackend(InlineBackend):
 
 
 class TestFailure:
-    def test_a_cell_that_fails_leaves_its_reason_and_the_others_alone(self, reference, tmp_path):
+    def test_a_failed_cell_records_its_reason_and_the_others_continue(self, reference, tmp_path):
         outcome = run(DOCUMENT, out=tmp_path / "failed", open_backend=BrokenBackend)
         assert outcome.failed == ((CELLS[1], "RuntimeError: out of luck"),)
         assert outcome.done == len(CELLS) - 1
@@ -240,7 +240,7 @@ class TestFailure:
         assert differences(reference, outcome.directory) == []
 
     @pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), RecursionError("too deep")])
-    def test_whatever_a_node_raises_is_its_cells_own(self, reference, tmp_path, monkeypatch, error):
+    def test_an_error_of_a_node_fails_its_cell_only(self, reference, tmp_path, monkeypatch, error):
         def raises(self: Any, *args: Any) -> None:
             raise error
 
@@ -249,8 +249,8 @@ class TestFailure:
         failed = dict(outcome.failed)
         assert CELLS[1] in failed
         assert CELLS[0] not in failed
-        said = f"cannot apply: {type(error).__name__}{f': {error}' if str(error) else ''}"
-        assert all(reason.endswith(said) for reason in failed.values())
+        message = f"cannot apply: {type(error).__name__}{f': {error}' if str(error) else ''}"
+        assert all(reason.endswith(message) for reason in failed.values())
 
     def test_an_interrupt_is_none_and_stops_the_run(self, tmp_path, monkeypatch):
         def interrupted(self: Any, *args: Any) -> None:
@@ -275,7 +275,7 @@ class TestFailure:
         assert cell == CELLS[0]
         assert "recorder recorder cannot write: OverflowError: Python int too large to convert to C long" in reason
 
-    def test_the_command_says_so_and_ends_with_1(self, tmp_path, monkeypatch, capsys):
+    def test_the_command_reports_it_and_exits_with_1(self, tmp_path, monkeypatch, capsys):
         import yaml
 
         from driftlab.cli import app
@@ -303,7 +303,7 @@ class TestFailure:
         assert "no_custom" in output
         assert f"report  {tmp_path / 'out' / 'report.html'}" in output
 
-    def test_what_cannot_be_written_is_a_failed_cell_and_not_the_end(self, tmp_path, monkeypatch):
+    def test_a_failed_write_fails_its_cell_and_the_run_continues(self, tmp_path, monkeypatch):
         from driftlab.platform.results.tables import recorder
 
         write = recorder.write_table
@@ -329,7 +329,7 @@ class TestKill:
     SHARED_EVENTS = 3 + len(SHARERS) * (1 + 6)  # two networks; one device and six windows
 
     @pytest.mark.parametrize(("whole", "number"), [("reference", 0), ("reference", 3), ("shared", 7)])
-    def test_a_run_goes_on_where_it_was_killed(self, request, tmp_path, whole, number):
+    def test_a_run_resumes_where_it_was_killed(self, request, tmp_path, whole, number):
         reference = request.getfixturevalue(whole)
         document, events = {"reference": (DOCUMENT, self.EVENTS), "shared": (SHARING, self.SHARED_EVENTS)}[whole]
         moment = random.Random(number)

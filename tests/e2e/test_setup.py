@@ -1,4 +1,4 @@
-"""Each target of the Makefile installs what it needs, once."""
+"""Each target of the Makefile installs its dependencies, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """Return a function that makes a target with stand-ins, and returns their calls and its output."""
+    """Return a function that makes a target with fake commands and returns their calls and its output."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     binaries = tmp_path / ".venv" / "bin"
     binaries.mkdir(parents=True)
@@ -35,7 +35,7 @@ def make(tmp_path: Path):
     return make
 
 
-def test_the_demo_installs_the_package_alone_and_once(make):
+def test_the_demo_installs_the_package_only_and_once(make):
     called, printed = make("demo")
     assert [line.split(" install ")[1].split()[-1] for line in called if " install " in line] == ["torchvision", "."]
     assert called[-1] == "driftlab demo"

@@ -20,8 +20,8 @@ from driftlab.platform.networks.training.training_loop import DataSplits, Labell
 CLASSES, HEIGHT, WIDTH = 4, 16, 24
 
 
-class Dropping(nn.Module):
-    """A network as torchvision writes them: blocks, an average, dropout before the head, one part not in use."""
+class DropoutNet(nn.Module):
+    """A network as in torchvision: blocks, average, dropout before the head, and one unused part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Dropping(nn.Module):
 def dropping() -> nn.Module:
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(0)
-        return Dropping()
+        return DropoutNet()
 
 
 def without_norms() -> nn.Module:
@@ -75,7 +75,7 @@ def state_of(model: nn.Module) -> dict[str, bytes]:
 
 
 def content(value: Any) -> Any:
-    """Take a state apart into what can be compared."""
+    """Split a state into values that can be compared."""
     if is_dataclass(value):
         return [(field.name, content(getattr(value, field.name))) for field in fields(value)]
     if isinstance(value, np.ndarray):
@@ -107,5 +107,5 @@ def pack_of(member: Any, model: nn.Module) -> Any:
     with torch.no_grad():
         outputs = model(to_input(images[:1]))
     task = CLASSIFICATION if outputs.dim() == 2 else SEGMENTATION if outputs.shape[1] == CLASSES else DETECTION
-    lessons = LabelledFrames(images, labels_of(task, 12, rng))
-    return member.summarise_source(model, DataSplits(task, CLASSES, lessons, lessons, lessons))
+    labelled = LabelledFrames(images, labels_of(task, 12, rng))
+    return member.summarise_source(model, DataSplits(task, CLASSES, labelled, labelled, labelled))

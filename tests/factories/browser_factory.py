@@ -59,7 +59,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(folder):
-    """Start Chromium with a profile of its own."""
+    """Start Chromium with a temporary profile."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={folder}"]
     process = subprocess.Popen(
         ["chromium", *options, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Runs of made-up scores, and what claims say about them."""
+"""Runs with made-up scores, and the verdicts of claims on them."""
 
 from __future__ import annotations
 

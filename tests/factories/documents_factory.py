@@ -70,7 +70,7 @@ SHARING: dict[str, Any] = {  # both run and are taught
     "bounds": False,
     "student": {"network": "half", "pretrain_steps": 2},
 }
-LEARNING: dict[str, Any] = {  # two applications try ways out, and learn what a scheduler of both decides
+LEARNING: dict[str, Any] = {  # two applications run trials of training configurations, and a scheduler of both decides
     "name": "learning",
     "systems": [
         {

@@ -1,4 +1,4 @@
-"""Made-up runs through domains, in phases and on the stream: every number of them can be worked out on paper."""
+"""Made-up runs through domains, in phases and online; every number can be computed by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAID: dict[str, tuple[float, float, float, int, float, float]] = {
 
 
 def system_of(name: str) -> dict[str, Any]:
-    """Say what a system is made of, as a spec does."""
+    """Return the parts of a system, as a spec has them."""
     kind = name.removesuffix("-small")
     slots: dict[str, Any] = {"name": name, "base": "no_custom"}
     if kind != "no_custom":
@@ -106,14 +106,14 @@ JOBS, OF = 20, 2  # and frames of a job
 
 
 def learner_of(name: str) -> dict[str, Any]:
-    """Say what a system that learns on the stream is made of."""
+    """Return the parts of a system that trains online, as a spec has them."""
     if name == "sar-of-4":
         return {"name": name, "base": "no_custom", "adaptation": {"name": "sparse", "member": "sar", "budget": 4}}
     return {"name": name, "base": "no_custom", "adaptation": name if name != "no_custom" else "frozen"}
 
 
 def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]]]:
-    """Make a cell of two domains that return; a slow fleet answers as many jobs as it has time for."""
+    """Make a cell of two recurring domains; a slow fleet completes as many jobs as fit in the time."""
     accuracy, learn = ON_STREAM[name]
     accuracy += 0.001 * seed * (1 + list(ON_STREAM).index(name))
     plain_s = 0.05 if fleet == "calm" else 0.5  # of a frame, of which there are two a second
@@ -123,18 +123,18 @@ def on_stream(name: str, seed: int, fleet: str) -> dict[str, list[dict[str, Any]
     run = run_row(name, seed, "again", fleet, bound=bound, student="tiny_classifier", duration_s=20.0)
     run |= {"frames": JOBS * OF, "inference_j": JOBS * OF * 0.01, "score": right, "score_frame": right}
     place = {"cell": run["cell"], "device": "d", "app": "a"}
-    frames, lessons = [], []
+    frames, batch_rows = [], []
     for number in range(JOBS * OF):
         job = number // OF
         row = {**place, "frame": number, "time_s": number / 2, "scene": (job // 5) % 2}
         row |= {"processed": job % every == 0, "latency_ms": 1000 * plain_s}
         frames.append({**row, "score_frame": accuracy - 0.02 * (job >= 10) * learn, "score_window": accuracy})
     if learn:
-        lesson = {**place, "frames": OF, "isolated_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
-        lesson |= {"accepted": 0.25}
-        lessons = [{**lesson, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
+        batch_row = {**place, "frames": OF, "isolated_s": learn * OF * plain_s, "energy_j": 0.1, "iterations": 1}
+        batch_row |= {"accepted": 0.25}
+        batch_rows = [{**batch_row, "start_s": float(job), "end_s": job + 0.5} for job in range(JOBS)]
     devices = [{"cell": run["cell"], "device": "d", "peak_memory_bytes": 1000}]
-    return {"runs": [run], "frames": frames, "adaptations": lessons, "devices": devices}
+    return {"runs": [run], "frames": frames, "adaptations": batch_rows, "devices": devices}
 
 
 SPEC: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A driver in a process of its own that says what happens and goes on when it is told to; it can be killed."""
+"""A driver in a separate process that reports each step and waits for a command; it can be killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftlab.platform.lab.seal import run
 IMPORTED = ["torch", "pyarrow.parquet", "cv2", "driftlab.platform.sim.inline", "driftlab.platform.lab.seal"]
 
 
-class Aloud(Progress):
+class ReportingProgress(Progress):
     def __init__(self, wire: Connection) -> None:
         self.wire = wire
 
@@ -35,7 +35,7 @@ class Aloud(Progress):
 
 
 def start(document: dict[str, Any], out: str) -> tuple[BaseProcess, Connection]:
-    """Start one; all of them are forked from one process that has imported what they need."""
+    """Start a driver; all are forked from one process that has already done the imports."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     ours, theirs = context.Pipe()
@@ -46,4 +46,4 @@ def start(document: dict[str, Any], out: str) -> tuple[BaseProcess, Connection]:
 
 
 def _drive(document: dict[str, Any], out: str, wire: Connection) -> None:
-    run(document, out=out, progress=Aloud(wire))
+    run(document, out=out, progress=ReportingProgress(wire))

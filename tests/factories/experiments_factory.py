@@ -1,4 +1,4 @@
-"""The built-in experiments, each size read once in a process: reading all of them takes longer than most tests."""
+"""The built-in experiments, each size read once per process, because reading all takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands on the panels and in the tables of a figure."""
+"""The marks on the panels of a figure and the cells of its tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def panel_of(shown: FigureContent, title: str) -> Any:
 
 
 def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
-    """What stands on an axis by colour, without rules."""
+    """Return the lines of an axis by colour, without rules."""
     return {
         line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
         for line in axis.get_lines()

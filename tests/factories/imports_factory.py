@@ -1,4 +1,4 @@
-"""Imports in a process of their own: which of some packages they load."""
+"""Imports in a separate process: the packages of a list that they load."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 from loop_factory import (
     COST,
     FakeSession,
-    Scripted,
+    ScriptedStreaming,
     rows,
     stored,
 )
@@ -35,7 +35,7 @@ FROM_TEACHER = Member("adaptation", "distill", (("iterations", 2), ("batch", 2))
 # Sharing --------------------------------------------------------------------------------------------------------------
 
 
-class OnDevice(Scripted):
+class OnDevice(ScriptedStreaming):
     """Learns on the device."""
 
     learner_site = "device"

@@ -25,7 +25,7 @@ TODAY = cast(Digests, _Same())
 def line(name: str, value: float, **more: Any) -> Line:
     """Make a line of two seeds, as a run of full size measured it with the code of today."""
     claim = every_claim()[name]
-    said = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    claim_fields = {"words": claim.sentence, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
     found = Measured(value, value - 0.01, value + 0.01, 2)
     measured = {"value": value, "low": found.low, "high": found.high, "n": 2, "note": "", "per_seed": [value, value]}
     run = {"experiment": claim.experiment, "size": "full", "seeds": [0, 1], "commit": "0123456789abcdef"}
@@ -37,7 +37,7 @@ def line(name: str, value: float, **more: Any) -> Line:
         "machine": {},
         "seconds": 1.0,
     }
-    return {**known, **said, **measured, **run, **digests, **more}
+    return {**known, **claim_fields, **measured, **run, **digests, **more}
 
 
 def ledger(folder: Path) -> Path:

@@ -71,7 +71,7 @@ class Note:
 
 
 class FakeSession:
-    """Takes notes, and answers with what a script says."""
+    """A session that records its calls and returns scripted replies."""
 
     def __init__(self, **script: Callable[..., Any]) -> None:
         self.script = {**SCRIPT, **script}
@@ -108,11 +108,11 @@ def frames_between(start_s: float, stop_s: float) -> int:
     return int(np.ceil(stop_s * FPS) - np.ceil(start_s * FPS))
 
 
-def watched(node, capturing, truth, until_s, *courses) -> InferenceReport:
-    return shown(capturing.facts.frames)
+def processed(node, capturing, truth, until_s, *schedules) -> InferenceReport:
+    return report_of(capturing.facts.frames)
 
 
-def shown(n: int) -> InferenceReport:
+def report_of(n: int) -> InferenceReport:
     return InferenceReport(n, n, 0.01 * n, {"inference": 0.1 * n}, n, 0.5 * n, 0.25 * n, np.eye(2, dtype=np.int64) * n)
 
 
@@ -126,11 +126,11 @@ SCRIPT: dict[str, Callable[..., Any]] = {
     "drop_samples_before": lambda node, oldest_s: 40,
     "recall_expert": lambda node, last, fall: RecallResult(None, None, Passes()),
     "store_expert": lambda node: 1,
-    "train": lambda node, answer: trained(),
+    "train": lambda node, plan: trained(),
     "apply": lambda node, update, arrive_s, damage: Applied(1, accepted=True),
     "resend": lambda node: trained(iterations=0, bytes=RESENT_BYTES),
-    "run_stream": watched,
-    "finish": lambda node: Finished(f"weights of {node.name}", shown(0)),
+    "run_stream": processed,
+    "finish": lambda node: Finished(f"weights of {node.name}", report_of(0)),
 }
 
 
@@ -139,17 +139,17 @@ def uploaded(frames: int, newest_s: float, size: int = UP_BYTES) -> Uploaded:
 
 
 @dataclass(frozen=True)
-class Decoded(Received):
-    """What a receiver tells, with what this session's `store` goes on with."""
+class ReceivedSamples(Received):
+    """A receiver's reply, and the `store` that this session continues with."""
 
     newest_s: float = 0.0
 
 
-def received(sent: Uploaded, damage: MessageDamage | None) -> Decoded:
-    return Decoded(sent.frames, "torn" if damage else "", sent.newest_s)
+def received(sent: Uploaded, damage: MessageDamage | None) -> ReceivedSamples:
+    return ReceivedSamples(sent.frames, "torn" if damage else "", sent.newest_s)
 
 
-def stored(sent: Decoded, **changes: Any) -> Stored:
+def stored(sent: ReceivedSamples, **changes: Any) -> Stored:
     return replace(Stored(sent.frames, 40, sent.newest_s, sent.newest_s, (0.1, 0.3), unlisted_labels=2), **changes)
 
 
@@ -169,8 +169,8 @@ def trained(**changes: Any) -> Trained:
 
 
 @dataclass(frozen=True)
-class Scripted(Streaming):
-    """Sends what it is told to; its state counts what the server has answered."""
+class ScriptedStreaming(Streaming):
+    """A streaming member that sends scripted plans; its state counts the server's replies."""
 
     plans: tuple[Sampling, ...] = ()
     phase: Phase | None = PHASE
@@ -193,8 +193,8 @@ class Scripted(Streaming):
         return state + 10
 
 
-class Labels(Scripted):
-    """Wants labels and nothing else."""
+class Labels(ScriptedStreaming):
+    """A streaming member that requests labels only."""
 
     label_tracking = "chained"
     feeds_learner = False
@@ -208,8 +208,8 @@ def tracking() -> FakeSession:
 
 
 @dataclass(frozen=True)
-class Given:
-    """Stands where a Member stands, and makes what it was given."""
+class FixedMember:
+    """A replacement for Member whose `make` returns a given object."""
 
     member: Any
     name: str = "one_time"
@@ -243,7 +243,7 @@ def begin(
     link: LinkProfile = WIRE,
     **setting: Any,
 ) -> tuple[FakeSession, Runner]:
-    """Make a cell whose devices all have these applications; nothing has run yet."""
+    """Make a cell whose devices all have these applications, before its first event."""
     streams = [StreamSpec("streets/running", number, 32, 48, fps, duration_s) for number in range(devices)]
     specs = tuple(
         Device(
@@ -258,7 +258,7 @@ def begin(
     system = System(
         "scripted",
         "",
-        Given(streaming),
+        FixedMember(streaming),
         adaptation,
         setting.pop("scaling", Member("scaling", "fixed")),
         scheduling,

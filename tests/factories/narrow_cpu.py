@@ -1,4 +1,4 @@
-"""Run networks as a CPU without AVX-512 does; a separate program, because oneDNN reads its settings once.
+"""Run networks with AVX2 only, in a separate program, because oneDNN reads its settings once.
 
     python narrow_cpu.py networks NAME ...    one prediction and one training step of each, in its task
     python narrow_cpu.py operators            the same for every operator that halves the resolution of few channels

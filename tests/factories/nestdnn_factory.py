@@ -1,4 +1,4 @@
-"""Runs of networks and shares whose numbers can be worked out on paper, and what claims say about them."""
+"""Runs of networks and shares with numbers computed by hand, and the verdicts of claims on them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def digest(model: nn.Module) -> str:
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in numbers(model).values())).hexdigest()
 
 
-class Witness:
+class RecordingBuilder:
     """Builds a family and records every descendant as soon as it is finished."""
 
     def __init__(self, name: str, member: Nested = MEMBER) -> None:

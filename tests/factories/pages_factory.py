@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from film_factory import put_beside, write_film
 from typer.testing import CliRunner
+from video_factory import write_label_maps, write_video
 
 from driftlab.cli.app import build_app
 
@@ -22,7 +22,7 @@ SHELLS = ("sh", "bash", "console")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; one that carries a file's name is that file."""
+    """A fenced block; one with a file's name is that file."""
 
     language: str
     name: str
@@ -97,7 +97,7 @@ def write_files(page: Path, folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     for film in {film for text in texts.values() for film in re.findall(r'name: "video:([\w.]+)"', text)}:
-        put_beside(write_film(folder / film))
+        write_label_maps(write_video(folder / film))
 
 
 def invoke(words: list[str]) -> str:

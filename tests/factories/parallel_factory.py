@@ -1,4 +1,4 @@
-"""Distribute tests over worker processes that may die, where pytest-xdist 3.8 fails (its issues 714, 1323 and 1327)."""
+"""Distribute tests over processes that may die, where pytest-xdist 3.8 fails (#714, #1323, #1327)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of networks that follow a load, beside every fixed exit: tables written by hand, and a run folder of them."""
+"""Runs of networks under a load, with every fixed exit as a baseline: hand-written tables as a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEN: dict[str, dict[str, tuple[float, float, float]]] = {
     "exit-2": {"user": (0.78, 0.1, 80.0), "random": (0.74, 0.3, 90.0)},
     "exit-3": {"user": (0.85, 0.5, 120.0), "random": (0.60, 0.6, 140.0)},
 }
-# What a load adds to accuracy, missed frames and latency; other loads than those above start from the load user.
+# The effect of a load on accuracy, missed frames and latency; other loads start from the load user.
 Effect = tuple[float, float, float]
 SAME: Effect = (0.0, 0.0, 0.0)
 LOADS: Mapping[str, Effect] = {"user": SAME, "random": SAME}

@@ -35,7 +35,7 @@ class FixedPolicy:
         processor.share_out("window")
 
 
-def told(**shares: Share) -> tuple[simpy.Environment, Processor, FixedPolicy]:
+def make_processor(**shares: Share) -> tuple[simpy.Environment, Processor, FixedPolicy]:
     clock, policy = simpy.Environment(), FixedPolicy(**shares)
     return clock, Processor(clock, policy), policy
 

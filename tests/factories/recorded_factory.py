@@ -1,4 +1,4 @@
-"""Small tables in `fixtures/claims`, in named sets, and what claims said of them."""
+"""Small tables in `fixtures/claims`, in named sets, and the recorded verdicts of claims on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Said = dict[str, Any]  # word, note, numbers (value, low, high, n), and values b
 
 
 def said() -> dict[str, dict[str, Said]]:
-    """Read what claims said, by set of tables and claim."""
+    """Read the recorded verdicts, by set of tables and claim."""
     found: dict[str, dict[str, Said]] = json.loads((RECORDED / "claims.json").read_text(encoding="utf-8"))
     return found
 
@@ -61,7 +61,7 @@ def verdicts_of(tables: Tables, names: Iterable[str] = ()) -> dict[str, Said]:
 
 
 def add(name: str, tables: Tables) -> None:
-    """Record a further set of tables, as for a claim of a new relation, with what claims say of it."""
+    """Record another set of tables, as for a claim of a new relation, with the verdicts on it."""
     for table, schema in TABLES.items():
         frame, file = tables.frame(table), RECORDED / f"{table}.parquet"
         if frame.empty:

@@ -1,4 +1,4 @@
-"""A back end in two processes: devices and applications in a child behind a socket, everything else here."""
+"""A back end in two processes: devices and applications in a child, all other nodes here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ AWAY = ("device", "application")
 
 
 @dataclass(frozen=True)
-class Kept:
+class RemotePayload:
     """Stands for the payload of a job of the child, which keeps it."""
 
     number: int
 
 
 def serve(address: Any) -> None:
-    """Do in the child what the parent asks for, until it hangs up."""
+    """Run the parent's calls in the child until the parent closes the connection."""
     session, payloads = InlineSession(), {}
     with Client(address, authkey=KEY) as line:
         while True:
@@ -36,7 +36,7 @@ def serve(address: Any) -> None:
             if verb == "#fetch":
                 line.send(payloads[number])
                 continue
-            args = [payloads[arg.number] if isinstance(arg, Kept) else arg for arg in args]
+            args = [payloads[arg.number] if isinstance(arg, RemotePayload) else arg for arg in args]
             if verb == "#place":
                 session.place(node, *args)
                 line.send(None)
@@ -47,7 +47,7 @@ def serve(address: Any) -> None:
 
 
 @dataclass(eq=False)
-class AwayJob:
+class RemoteJob:
     """A job that the child has done."""
 
     node: NodeId
@@ -79,22 +79,22 @@ class RemoteSession(InlineSession):
             return super().call(node, verb, *map(self._homeward, args))
         self.number += 1
         reply = self.ask(verb, node, self.number, [self._outward(arg) for arg in args])
-        return AwayJob(node, verb, reply, self.number)
+        return RemoteJob(node, verb, reply, self.number)
 
     def result(self, job: Job) -> Reply:
-        return job.reply if isinstance(job, AwayJob) else super().result(job)
+        return job.reply if isinstance(job, RemoteJob) else super().result(job)
 
     def _outward(self, arg: Any) -> Any:
-        """Give the child what it needs: its own payloads by number, those made here as they are."""
-        if isinstance(arg, AwayJob):
-            return Kept(arg.number)
+        """Convert a call's values for the child: its payloads become numbers, the others stay."""
+        if isinstance(arg, RemoteJob):
+            return RemotePayload(arg.number)
         if isinstance(arg, InlineJob):
             self._count(arg.verb, arg.reply.payload)
             return arg.reply.payload
         return arg
 
     def _homeward(self, arg: Any) -> Any:
-        if not isinstance(arg, AwayJob):
+        if not isinstance(arg, RemoteJob):
             return arg
         payload = self.ask("#fetch", None, arg.number)
         self._count(arg.verb, payload)

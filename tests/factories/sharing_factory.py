@@ -1,4 +1,4 @@
-"""A made-up run in which two applications share a device: every number of it can be worked out on paper."""
+"""A made-up run in which two applications share a device; all numbers can be computed by hand."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def made(*, only: tuple[str, ...] = (), seeds: tuple[int, ...] = (0, 1)) -> Made
 
 
 def make_run(folder: Path, *, learns: bool = False) -> Path:
-    """Write all of it as a run folder, and networks of which one layer is pruned; half of a share may learn."""
+    """Write a run folder with networks of which one layer is pruned; half of a share may train."""
     folder.mkdir(parents=True)
     spec = {"name": "sharing", "systems": [*SYSTEMS, *PRUNED]}
     (folder / "spec.yaml").write_text(yaml.safe_dump(stored(spec), sort_keys=False))
@@ -70,7 +70,7 @@ def make_run(folder: Path, *, learns: bool = False) -> Path:
 
 
 def learning(row: dict[str, Any]) -> dict[str, Any]:
-    """Let half of a share learn; a decision takes 2 ms."""
+    """Make half of each share train; a decision takes 2 ms."""
     return {
         "inference_share": row["inference_share"] / 2,
         "training_share": row["inference_share"] / 2,

@@ -1,4 +1,4 @@
-"""What the system does at a signal, which Python does not tell."""
+"""The system's handling of signals, which Python does not show."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from driftlab.platform.lab.sets import expand_system
 
 
 def stored(spec: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """Complete a spec; `others` ran beside its systems. A name that is in no table has the null members."""
+    """Complete a spec whose run also had systems `others`; an unknown name has the null members."""
     parts = [{"name": part} if isinstance(part, str) else part for part in spec.get("systems", ())]
     listed = {part["name"] for part in parts}
     rows = [_row({"name": name}) for name in dict.fromkeys(others) if name not in listed]

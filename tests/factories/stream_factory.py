@@ -1,4 +1,4 @@
-"""An application that learns on the stream: on a machine that can be computed by hand, by members that are counted."""
+"""An application that trains online: a processor computed by hand, and members that count passes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WHOLE: ShareSchedule = ((0.0, 1.0),)
 
 @dataclass(frozen=True)
 class Steps(Adaptation):
-    """Move the first weight by 1 with each step, over the whole batch, and keep 1000 bytes beside it."""
+    """Increase the first weight by 1 per step over the whole batch, and keep 1000 bytes of state."""
 
     stream_batch: int = 4
     training_runs: str = "exclusive"
@@ -81,13 +81,13 @@ def cost() -> ModelCost:
 
 
 def machine(macs_per_s: float) -> hardware.Hardware:
-    """Describe a machine whose time is that of its arithmetic alone; a frame takes 4 million."""
+    """Describe hardware whose time is that of its arithmetic only; a frame takes 4 million operations."""
     found = hardware.find("server-h200")
     return replace(found, macs_per_s=macs_per_s, bytes_per_s=1e30, overhead_s=0.0, energy=ENERGY)
 
 
 def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: str = "half", **spec: Any) -> AppNode:
-    """Make an application on a machine on which a lesson of one step takes 0.65 s, unless told otherwise."""
+    """Make an application whose processor trains a batch of one step in 0.65 s by default."""
     student = StudentSpec(network, CLASSES, HEIGHT, WIDTH, adaptation, spec.pop("scaling", FIXED), 0)
     made_from = spec.pop("weights", None) or weights(network)
     pack = spec.pop("pack", EMPTY_PACK)
@@ -95,10 +95,10 @@ def application(adaptation: Member, macs_per_s: float = 24e6 / 0.65, network: st
     return AppNode(node_spec, made_from, pack)
 
 
-def real(adaptation: Member, answer_s: float = 0.3, network: str = "half", **spec: Any) -> AppNode:
-    """Make an application whose network is counted as it is, on a machine that needs so long for one frame."""
+def real_app(adaptation: Member, frame_s: float = 0.3, network: str = "half", **spec: Any) -> AppNode:
+    """Make an application with real costs of its network, and a processor with this time per frame."""
     counted = count_cost(build(network, CLASSES, seed=1), HEIGHT, WIDTH)
-    return application(adaptation, counted.macs / answer_s, network, cost=counted, **spec)
+    return application(adaptation, counted.macs / frame_s, network, cost=counted, **spec)
 
 
 @cache
@@ -120,20 +120,20 @@ def between(frames: Frames, start_s: float, stop_s: float) -> Frames:
     return frames[(frames.times_s >= start_s) & (frames.times_s < stop_s)]
 
 
-def piece(course: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule:
-    """Cut a course as a machine tells it."""
-    before = [share for time_s, share in course if time_s <= start_s][-1:] or [0.0]
-    return (start_s, before[0]), *((time_s, share) for time_s, share in course if start_s < time_s < stop_s)
+def cut_schedule(schedule: ShareSchedule, start_s: float, stop_s: float) -> ShareSchedule:
+    """Cut a share schedule, as a processor does for a call."""
+    before = [share for time_s, share in schedule if time_s <= start_s][-1:] or [0.0]
+    return (start_s, before[0]), *((time_s, share) for time_s, share in schedule if start_s < time_s < stop_s)
 
 
-def watched(
-    node: AppNode, frames: Frames, cuts: Sequence[float], answer: ShareSchedule = WHOLE, beside: ShareSchedule = ()
+def run_app(
+    node: AppNode, frames: Frames, cuts: Sequence[float], inference: ShareSchedule = WHOLE, training: ShareSchedule = ()
 ) -> dict[str, list[Any]]:
-    """Let an application see a stream from cut to cut; return the columns of its rows, and what it ended with."""
+    """Run an application on a stream cut by cut; return its columns and the last reply."""
     replies = []
     for start_s, stop_s in itertools.pairwise(cuts):
-        courses = [piece(course, start_s, stop_s) for course in (answer, beside) if course]
-        replies.append(node.run_stream(between(frames, start_s, stop_s), None, stop_s, *courses))
+        schedules = [cut_schedule(schedule, start_s, stop_s) for schedule in (inference, training) if schedule]
+        replies.append(node.run_stream(between(frames, start_s, stop_s), None, stop_s, *schedules))
     ended = node.finish()
     found = columns([*(reply.rows for reply in replies), ended.rows])
     found["facts"] = [*(reply.facts for reply in replies), ended.facts.last]
@@ -168,7 +168,7 @@ def missed(found: dict[str, list[Any]]) -> list[int]:
 
 FROZEN = Member("adaptation", "frozen")
 NETWORKS = {"shot": "tiny_classifier"}  # it names whole frames
-FOLLOWING = {
+ONLINE_MEMBERS = {
     f"{name} {on} {runs}": member(name, stream_batch=3, predict_on=on, training_runs=runs, **params)
     for name, params in (("tent", {}), ("adabn", {}), ("onda", {}), ("shot", {}))
     for on in ("frame", "batch")
@@ -184,12 +184,12 @@ FOLLOWING = {
 def made(name: str) -> AppNode:
     params: dict[str, Any] = {"domain_oracle": True, "tracks": name == "tracking"}
     if name == "steps":
-        return application(FOLLOWING[name], **params)
-    return real(FOLLOWING[name], network=NETWORKS.get(FOLLOWING[name].name, "half"), **params)
+        return application(ONLINE_MEMBERS[name], **params)
+    return real_app(ONLINE_MEMBERS[name], network=NETWORKS.get(ONLINE_MEMBERS[name].name, "half"), **params)
 
 
-ANSWER_S, LESSON_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
-ANSWER_J, LESSON_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
+INFERENCE_S, TRAINING_S = 0.65 / 6, 0.65  # 4 and 24 million multiply-accumulates
+INFERENCE_J, TRAINING_J = 4.748e-3, 30.064e-3  # 1 nJ for each of them, 1 uJ for each byte
 HALF = ((0.0, 0.5),)
 
 

@@ -1,4 +1,4 @@
-"""Tables that a test writes by hand, with every column and nothing on disk."""
+"""Tables that a test writes by hand, with every column and without files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driftlab.platform.results.tables.schema import TABLES
 
 
 class Made(Tables):
-    """The tables of a run that never was."""
+    """The tables of a made-up run."""
 
     def __init__(self, spec: dict[str, Any] | None = None, **tables: list[dict[str, Any]]) -> None:
         ran = [row["system"] for rows in tables.values() for row in rows if "system" in row]
@@ -45,13 +45,13 @@ def run_row(system: str, seed: int = 0, workload: str = "w", fleet: str = "one",
 
 
 def share_row(app: str = "a", time_s: float = 0.0, **more: Any) -> dict[str, Any]:
-    """Give an application half of a device for a second: an answer takes 100 ms, and all of them 1 J."""
+    """Return an application's half of a device for 1 s: 100 ms per prediction, 1 J for all of them."""
     usual = {"device": "d", "app": app, "time_s": time_s, "window_s": 1.0, "inference_share": 0.5, "priority": 1.0}
     usual |= {"variant": 0, "accuracy": 0.5, "latency_ms": 100.0, "fps": 30.0, "energy_j": 1.0}
     return {**usual, "paged_in_bytes": 0, "paged_out_bytes": 0, "paging_j": 0.0, **more}
 
 
-# What an application that gets nothing has in place of its share.
+# The row of an application without a share, in place of its shares.
 WAITS: dict[str, Any] = {
     "inference_share": 0.0,
     "variant": None,

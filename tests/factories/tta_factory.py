@@ -15,8 +15,8 @@ from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 STREAM = Phase(on_stream=True)
 
 
-class Nt(nn.Module):
-    """Four inputs that sines give, batch norm, ReLU, an average and a linear head; a frame's red names its input."""
+class SineNet(nn.Module):
+    """Four sine inputs, batch norm, ReLU, average and linear head; a frame's red channel names its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def four(seed: int = 0) -> Batch:
     return Batch(images, None, np.random.default_rng(seed), CLASSIFICATION)
 
 
-def outputs(model: Nt) -> torch.Tensor:
+def outputs(model: SineNet) -> torch.Tensor:
     with torch.no_grad():
         return model(to_input(four().images))
 

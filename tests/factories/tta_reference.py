@@ -1,4 +1,4 @@
-"""The published methods once more, as plain loops of PyTorch on whole networks: what the members are compared with.
+"""The published methods as plain PyTorch loops on whole networks, to compare the members with.
 
 Nothing here is shared with the members. A method takes a network and batches of inputs, and returns its outputs.
 """
@@ -21,7 +21,7 @@ def entropy(z):
 
 
 def by_batch(model):
-    """Make batch norms forget what they stored and normalise by the batch."""
+    """Make batch norms normalise by the batch and drop their stored statistics."""
     model = copy.deepcopy(model).train()
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -76,7 +76,7 @@ def eata(model, batches, fisher, *, share=0.8, unlike=0.9, beta=50.0):
 
 
 def fisher_of(model, x, size):
-    """Squared gradients of the scales and shifts on the network's own answers, averaged over equal batches."""
+    """Average the squared gradients of scales and shifts on the predicted labels, over equal batches."""
     model = by_batch(model)
     values = only_norms(model)
     total = [torch.zeros_like(value) for value in values]
@@ -114,7 +114,7 @@ def sar(model, batches, spared, *, share=0.8, radius=0.05, rate=1e-2):
 
 
 def cotta(model, batches, seeds, view, *, memory=0.9, restore=0.1, rate=1e-3):
-    """With outputs of the plain teacher, one view as target, and weights that return by the same random numbers."""
+    """Run CoTTA with outputs of the plain teacher, one view as target and the same random restoration."""
     student, teacher, source = by_batch(model), by_batch(model), by_batch(model)
     optimiser = torch.optim.Adam(student.parameters(), lr=rate)
     for x, seed in zip(batches, seeds, strict=True):
@@ -179,7 +179,7 @@ class Instance(nn.Module):
 
 
 def replaced(model, make):
-    """Copy a network with other batch norms, and make these alone learn."""
+    """Copy a network with other batch norms, and make only these trainable."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.BatchNorm2d):

@@ -64,7 +64,7 @@ def made_up(assignment: Assignment, *, failing: tuple[int, ...] = ()) -> TrialOu
 
 
 def play(session: Any, most: int | None = None, **how: Any) -> list[Assignment]:
-    """Run what is left of a session, or so many trials of it, one after another."""
+    """Run the remaining trials of a session, or at most this number, sequentially."""
     played: list[Assignment] = []
     while (most is None or len(played) < most) and (assignment := session.next()) is not None:
         session.ended(assignment, made_up(assignment, **how))

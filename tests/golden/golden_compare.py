@@ -1,4 +1,4 @@
-"""Compare two recordings of driftlab: tables bit by bit, documents key by key, texts, pictures and cache keys."""
+"""Compare two recordings of driftlab: tables bit by bit, documents by key, texts, images, cache keys."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Renames:
         return self.columns.get(f"{table}.{name}", self.columns.get(name, name))
 
     def value(self, text: str, place: str = "") -> str:
-        """Return a text with new names, as a whole, between slashes, or of the parameters in `nested(batch=16)`."""
+        """Rename a text: the whole, parts between slashes, or parameters as in `nested(batch=16)`."""
         if (new := self.values.get(f"{place}.{text}", self.values.get(text))) is not None:
             return new
         if call := MEMBER.fullmatch(text):
@@ -77,7 +77,7 @@ class Renames:
         return "/".join(self.values.get(part, part) for part in text.split("/"))
 
     def member(self, name: str, given: str) -> str:
-        """Return the text of a member, `name(a=1, b=2)`, whose parameters have new names and are sorted by these."""
+        """Rename the parameters in a member's text, `name(a=1, b=2)`, and sort them by the new names."""
         parts = re.split(r", (?=\w+=)", given)  # of a wrapped member's parameters, each stands in quotes: no `, name=`
         wrapped = next((part.partition("=")[2] for part in parts if part.startswith("member=")), WRAPPED)
         new = [self.param(name, self._inside(wrapped, part)) for part in parts]
@@ -251,7 +251,7 @@ def picture_differences(old: Path, new: Path) -> Iterator[str]:
 
 
 def run_differences(old: Path, new: Path, renames: Renames) -> Iterator[str]:
-    """Compare the tables of two runs; a column that differs in many cells is named once, with its first cell."""
+    """Compare the tables of two runs; report a changed column once, with its first different cell."""
     left = {renames.table(name): (name, folder) for name, folder in table_folders(old).items()}
     right = table_folders(new)
     yield from missing("table", left, right)
@@ -330,7 +330,7 @@ def renamed_field(column: pa.Field, table: str, renames: Renames) -> pa.Field:
 
 
 def undescribed(table: pa.Table) -> pa.Table:
-    """Return a table without the descriptions of its columns, which a new version of the schema may change."""
+    """Return a table without its columns' descriptions, which a new schema version may change."""
     fields = [pa.field(column.name, column.type) for column in table.schema]
     notes = {key: note for key, note in (table.schema.metadata or {}).items() if key in (SEAL, VERSION, TABLE)}
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, notes or None))
@@ -417,7 +417,7 @@ def bits(array: pa.Array) -> pa.Array:
 
 
 def cache_differences(old: Path, new: Path, renames: Renames) -> Iterator[str]:
-    """Compare the keys of built networks, their recipes and digests; a key that changed is named with its recipe."""
+    """Compare the keys, recipes and digests of built networks; report a changed key with its recipe."""
     left, right = (recipes_of(folder) for folder in (old, new))
     left = {renames.file(name): renames.document(recipe) for name, recipe in left.items()}
     by_digest = {recipe["digest"]: name for name, recipe in right.items() if name not in left}

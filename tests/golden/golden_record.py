@@ -68,7 +68,7 @@ class Recorder:
     plan: Mapping[str, Any]
 
     def drive(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command of driftlab in the recording's folder, where all paths that it is given are relative."""
+        """Run a driftlab command in the recording's folder, to which all its paths are relative."""
         return subprocess.Popen(
             [sys.executable, "-m", "driftlab", *arguments],
             cwd=self.out,
@@ -122,7 +122,7 @@ class Recorder:
         return {**os.environ, **given, **fixed}
 
     def check_import(self) -> None:
-        """Refuse to go on where Python would import driftlab from elsewhere."""
+        """Raise an error if Python would import driftlab from another folder."""
         code = "import driftlab; print(driftlab.__file__)"
         found = subprocess.run(
             [sys.executable, "-c", code],
@@ -185,7 +185,7 @@ class Recorder:
             yield ["show", f"{kind}/{name}", "--json", *picture], f"texts/show-{file}.json"
 
     def ask_all(self) -> None:
-        """Keep what is read of every experiment in every size, and how faulty requests and stored runs are refused."""
+        """Record every experiment in every size as read, and the errors of faulty requests and runs."""
         own = requests_of(self.tree)
         folder = self.out / own.FOLDER
         folder.mkdir()
@@ -198,7 +198,7 @@ class Recorder:
         self.call_batch([(one.words, f"texts/{own.FOLDER}/{one.name}.txt") for one in requests], refused=True)
 
     def judge(self) -> None:
-        """Write every report again, the claims of runs, the figures of two runs side by side, and a run as CSV."""
+        """Write every report again, and a run's claims, figures of two runs, and a CSV export."""
         runs = sorted((self.out / "runs").iterdir())
         names = [path.name for path in runs if not path.name.startswith("tune-")]
         for run in runs:
@@ -209,8 +209,8 @@ class Recorder:
             commands.append((["claims", f"runs/{name}", "--json"], f"texts/claims-{name}.json"))
             commands.append((["claims", f"runs/{name}"], f"texts/claims-{name}.txt"))
         if (one := self.plan["exported"]) in names:
-            beside = ["diff", f"runs/{one}", f"runs/{one}", "--tolerance", "0.1"]
-            commands.append((beside, "texts/beside.txt"))
+            compared = ["diff", f"runs/{one}", f"runs/{one}", "--tolerance", "0.1"]
+            commands.append((compared, "texts/beside.txt"))
             commands.append((["export", f"runs/{one}", "--to", "csv", "--out", "csv"], "texts/export.txt"))
         self.call_batch(commands)
 
@@ -233,7 +233,7 @@ class Recorder:
 
 
 def requests_of(tree: Path) -> ModuleType:
-    """Load the requests of a tree, which use its own names; those beside this file for a tree that has none."""
+    """Load the requests of a tree with its names; use those of this folder if the tree has none."""
     file = tree / OWN_REQUESTS
     spec = importlib.util.spec_from_file_location(
         "requests_of_tree", file if file.is_file() else HERE / OWN_REQUESTS.name
@@ -276,7 +276,7 @@ def record(tree: Path, out: Path, definitions: Path | None = None, only: Sequenc
 
 
 def narrowed(plan: dict[str, Any], only: Sequence[str]) -> dict[str, Any]:
-    """Reduce a plan to some runs and searches, for work on a part; an empty choice leaves the plan as it is."""
+    """Reduce a plan to some runs and searches; an empty selection leaves the plan as it is."""
     if not only:
         return plan
     known = [SHOWN, REQUESTS, *plan["runs"], *plan["searchers"]]

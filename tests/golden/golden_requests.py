@@ -1,4 +1,4 @@
-"""Requests of every kind, sound and faulty, for the golden net: what driftlab reads of them, or how it refuses them."""
+"""Requests of every kind, valid and faulty, for the golden net: the parsed result or the error."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def faulty() -> Iterator[tuple[str, Any]]:
 
 
 def stored(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Spoil what a run has stored: its spec, and where it ran."""
+    """Damage the stored files of a run: its spec, and its record of the host."""
     for name, change in faults_in(spec, deepest=4):
         if "defaults" not in name:
             yield f"stored-{name}", _changed(spec, change), INFO
@@ -310,7 +310,7 @@ def stored(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def faults_in(document: Any, deepest: int = 9) -> Iterator[tuple[str, Callable[[Any], None]]]:
-    """List changes that make one place of a document faulty, each with its name; rules take turns."""
+    """List changes that make one place of a document faulty, each with a name; rules alternate."""
     for number, place in enumerate(places(document)):
         if len(place) > deepest:
             continue

@@ -17,8 +17,8 @@ os.environ["RAY_AUTH_MODE"] = "disabled"  # these clusters live for a minute
 STORE_BYTES = 200 * 2**20
 
 
-class OneRay:
-    """Opens a shared backend at the first test that uses it, and closes it at a test that uses another one."""
+class SharedBackend:
+    """Opens a shared backend at the first test that uses it, and closes it at a test with another one."""
 
     def __init__(self):
         self.shared, self.asked = None, None
@@ -27,17 +27,17 @@ class OneRay:
         from driftlab.actors.backend import RayBackend
         from driftlab.actors.cluster import ClusterConfig
 
-        class Lasting(RayBackend):
-            """Stays open between runs."""
+        class LastingBackend(RayBackend):
+            """A backend that stays open between runs."""
 
             def close(self):
-                """Do nothing: the fixture closes it."""
+                """Keep the backend open: the fixture closes it."""
 
         if self.asked != (classes, config):
             self.end()
             own = {} if classes is None else {"classes": classes}
             self.shared, self.asked = (
-                Lasting(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
+                LastingBackend(ClusterConfig(store_bytes=STORE_BYTES, **config), **own),
                 (classes, config),
             )
         return self.shared
@@ -52,7 +52,7 @@ class OneRay:
 
 @pytest.fixture(scope="session")
 def one_ray():
-    ray_here = OneRay()
+    ray_here = SharedBackend()
     yield ray_here
     ray_here.end()
 
@@ -102,7 +102,7 @@ def inline(monkeypatch):
 
 
 @pytest.fixture
-def answers(inline):
+def inline_replies(inline):
     """The replies to a program in one process."""
     import ray_fakes
 

@@ -105,7 +105,7 @@ def _digest(*parts):
 
 
 def program(session, seed, calls, *, nodes=6, checkpoint_every=0, until=lambda: True):
-    """Run a random program of calls that use each other's payloads; return all replies in order of the calls.
+    """Run random calls that use each other's payloads; return the replies in order of the calls.
 
     After these calls it continues until the condition holds: a prefix of a longer program, not another one.
     """

@@ -59,7 +59,7 @@ def two_machines(no_ray, death):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("death", [FAST_DEATH], ids=["one dies"], indirect=True)
-def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_machines, answers, inline, capfd):
+def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_machines, inline_replies, inline, capfd):
     """Actors are on both computers, so some payloads that are still needed are lost."""
     backend = RayBackend(ClusterConfig(address=two_machines.address, workers=2), ray_fakes.CLASSES)
     built = build(backend.open("artefacts"))
@@ -72,7 +72,7 @@ def test_a_cluster_that_loses_a_computer_gives_the_replies_of_one_process(two_ma
             time.sleep(0.1)
         return True
 
-    assert ray_fakes.program(backend.open("cell"), 3, 150, until=lose_a_machine) == answers(3, 150)
+    assert ray_fakes.program(backend.open("cell"), 3, 150, until=lose_a_machine) == inline_replies(3, 150)
     assert use(backend.open("later"), built) == use(inline, build(inline))
     backend.close()
 
@@ -123,7 +123,7 @@ ray.shutdown()
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [{}, {"RAY_AUTH_TOKEN": "0" * 64}], ids=["no token", "wrong token"])
 def test_a_protected_cluster_refuses_a_run_without_its_token(no_ray, tmp_path, token):
-    """`auto` finds the cluster, and Ray by itself would try to join twenty times."""
+    """`auto` finds the cluster; without it Ray would try to connect twenty times."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     plain |= {"HOME": str(tmp_path), **token}
     folder = tempfile.TemporaryDirectory(prefix="rt", dir="/tmp", ignore_cleanup_errors=True)  # with a short path
@@ -148,7 +148,7 @@ def test_a_protected_cluster_refuses_a_run_without_its_token(no_ray, tmp_path, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 100, "ünï x"], ids=["long", "beyond ASCII"])
-def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypatch, answers, name):
+def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypatch, inline_replies, name):
     place = tmp_path / name
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -158,7 +158,7 @@ def test_ray_accepts_any_name_of_the_temporary_folder(no_ray, tmp_path, monkeypa
     try:
         assert folder.parent.parent == Path("/tmp")
         assert str(folder) in os.readlink(folder / "session_latest")
-        assert ray_fakes.program(backend.open("cell"), 3, 150) == answers(3, 150)
+        assert ray_fakes.program(backend.open("cell"), 3, 150) == inline_replies(3, 150)
     finally:
         backend.close()
     assert not folder.exists()

@@ -1,4 +1,4 @@
-"""A network that is cut for each domain: the same tables in one process, on Ray, and after an interruption."""
+"""A network pruned for each domain: equal tables in one process, on Ray, and after an interruption."""
 
 from __future__ import annotations
 

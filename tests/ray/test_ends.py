@@ -1,4 +1,4 @@
-"""The end of a run on Ray whose driver or Ray is killed or interrupted: no process stays, and the run can resume."""
+"""The end of a Ray run that is killed or interrupted: no process remains, and the run can resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Held(Ams):
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory):
-    """A file; while it exists, half of the cells cannot end, so that the driver is still running when it is killed."""
+    """Create a file; while it exists, half of the cells wait, so that the driver still runs when killed."""
     return tmp_path_factory.mktemp("held") / "held"
 
 
@@ -139,7 +139,7 @@ def eventually(condition, within_s):
 
 @contextlib.contextmanager
 def hung(folder):
-    """A process that looks like one of Ray's and does not notice the end of the others.
+    """A process with a name of Ray's that does not notice the end of the others.
 
     Stopping a real actor is no such process: its group loses its last parent with the raylet, and then the kernel
     hangs up on stopped members.
@@ -161,9 +161,9 @@ def test_the_processes_of_a_killed_driver_end_and_the_next_run_deletes_its_folde
         assert at_work.wait(LIMIT_S) == -signal.SIGKILL
         killed_s = time.monotonic()
         assert eventually(lambda: not processes_of(folder), GONE_S)
-    said = at_work.stderr.read()  # ends when the watchdog, which has it open too, has ended
+    printed = at_work.stderr.read()  # ends when the watchdog, which has it open too, has ended
     assert time.monotonic() - killed_s < GONE_S
-    assert f"To go on: driftlab run --resume {tmp_path / 'run'}" in said.splitlines()[-1]
+    assert f"To go on: driftlab run --resume {tmp_path / 'run'}" in printed.splitlines()[-1]
     held.unlink()
     assert (folder / MARKER).is_file()
     outcome = resume(tmp_path / "run", open_backend=lambda: RayBackend(ClusterConfig(workers=1)))
@@ -176,20 +176,20 @@ def test_the_processes_of_a_killed_driver_end_and_the_next_run_deletes_its_folde
 
 @pytest.mark.parametrize(("send", "number"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)])
 def test_a_stopped_run_ends_its_processes_and_prints_how_to_resume(at_work, alone, held, tmp_path, send, number):
-    """Ctrl-C is sent to the driver and its child processes, the signal of a job manager to the driver only."""
+    """Ctrl-C reaches the driver and its children, the signal of a job manager the driver only."""
     folder = folder_of(at_work)
     assert processes_of(folder)
     sent_s = time.monotonic()
     send(at_work.pid, number)
-    said = at_work.stderr.readline()
-    while said and not said.startswith("Stopping: "):
-        said = at_work.stderr.readline()
-    assert said, "it never said that it was about to stop"
+    printed = at_work.stderr.readline()
+    while printed and not printed.startswith("Stopping: "):
+        printed = at_work.stderr.readline()
+    assert printed, "it never said that it was about to stop"
     assert time.monotonic() - sent_s < SAID_S
     held.unlink()
-    said = at_work.communicate(timeout=LIMIT_S)[1]
+    printed = at_work.communicate(timeout=LIMIT_S)[1]
     assert at_work.returncode == 128 + number
-    assert said.endswith(f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n")
+    assert printed.endswith(f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n")
     assert processes_of(folder) == []
     assert not folder.exists()
     outcome = resume(tmp_path / "run")
@@ -206,9 +206,9 @@ def test_a_run_that_is_stopped_while_ray_starts_ends_its_processes(started, tmp_
     started.send_signal(number)
     assert started.stderr.readline().startswith("Stopping: ")
     assert time.monotonic() - sent_s < SAID_S
-    said = started.communicate(timeout=LIMIT_S)[1]
+    printed = started.communicate(timeout=LIMIT_S)[1]
     assert time.monotonic() - sent_s < STOPPED_S
-    assert (started.returncode, said) == (
+    assert (started.returncode, printed) == (
         128 + number,
         f"To go on: driftlab run --resume {tmp_path / 'run'}\nInterrupted.\n",
     )
@@ -221,11 +221,11 @@ def test_a_run_that_loses_ray_prints_one_error_and_ends(at_work, tmp_path, head)
     folder = folder_of(at_work)
     heads_of(at_work)[head].kill()
     killed_s = time.monotonic()
-    said = at_work.communicate(timeout=LIMIT_S)[1]
+    printed = at_work.communicate(timeout=LIMIT_S)[1]
     assert time.monotonic() - killed_s < LOST_S
     assert at_work.returncode == 1
-    lines = [line for line in said.splitlines() if not line.startswith("cell ") and "% done" not in line]
-    assert len(lines) == 1, said
+    lines = [line for line in printed.splitlines() if not line.startswith("cell ") and "% done" not in line]
+    assert len(lines) == 1, printed
     (line,) = lines
     assert line.startswith("Error: Ray's ")
     assert f"({head}) has ended" in line
@@ -239,10 +239,10 @@ def test_a_run_whose_ray_ends_during_its_start_prints_one_error(started, head):
     time.sleep(0.3)
     heads_of(started)[head].kill()
     killed_s = time.monotonic()
-    said = started.communicate(timeout=LIMIT_S)[1]
+    printed = started.communicate(timeout=LIMIT_S)[1]
     assert time.monotonic() - killed_s < LOST_S
     assert started.returncode == 1
-    (line,) = said.splitlines()
+    (line,) = printed.splitlines()
     assert line.startswith("Error: Ray did not start on this machine: ")
     assert "--resume" in line
 
@@ -258,10 +258,10 @@ def test_a_start_of_ray_times_out(no_ray, tmp_path):
         assert eventually(lambda: "gcs_server" in heads_of(driver), LIMIT_S)
         folder = Path(heads_of(driver)["gcs_server"].environ()[watchdog.MARK])
         seen_s = time.monotonic()
-        said = driver.communicate(timeout=LIMIT_S)[1].splitlines()
+        printed = driver.communicate(timeout=LIMIT_S)[1].splitlines()
     assert time.monotonic() - seen_s < LOST_S
     assert driver.returncode == 1
-    assert said[0] == f"To go on: driftlab run --resume {tmp_path / 'run'}"
-    assert said[1].startswith("Error: Ray did not start on this machine: no reply within 0.5 s. Try again")
-    assert len(said) == 2
+    assert printed[0] == f"To go on: driftlab run --resume {tmp_path / 'run'}"
+    assert printed[1].startswith("Error: Ray did not start on this machine: no reply within 0.5 s. Try again")
+    assert len(printed) == 2
     assert processes_of(folder) == []

@@ -19,11 +19,11 @@ DEVICE, LEARNER = NodeId("device", "d"), NodeId("learner", "t")
 KILLS = 10
 
 
-def test_ten_kills_do_not_change_replies(session, answers):
+def test_ten_kills_do_not_change_replies(session, inline_replies):
     with faults.kill_repeatedly(KILLS, 0.3, seed=2) as killed:
         replies = ray_fakes.program(session, 2, 300, checkpoint_every=30, until=lambda: len(killed) == KILLS)
     assert len(killed) == KILLS
-    assert replies == answers(2, len(replies))
+    assert replies == inline_replies(2, len(replies))
 
 
 def kill(session, node):
@@ -82,7 +82,7 @@ def test_a_node_that_cannot_be_pickled_is_repeated_from_the_start(backend, sessi
     assert session._cut.index == 0
 
 
-def test_a_call_that_always_kills_its_process_fails_on_a_separate_actor(backend, session, answers, tmp_path):
+def test_a_call_that_always_kills_its_process_fails_on_a_separate_actor(backend, session, inline_replies, tmp_path):
     """Other sessions share its actors at first, recover a few times, and end without an error."""
     trace = tmp_path / "trace"
     session.place(DEVICE, "d")
@@ -100,7 +100,7 @@ def test_a_call_that_always_kills_its_process_fails_on_a_separate_actor(backend,
     ):
         session.result(session.call(DEVICE, "die", trace))
     thread.join(120)
-    assert replies == [answers(5, 200)]
+    assert replies == [inline_replies(5, 200)]
     killed = trace.read_text().split()
     assert len(killed) == sessions.MAX_RECOVERIES + 1
     assert len(set(killed[: sessions.MAX_SHARED_RECOVERIES + 1])) == 1

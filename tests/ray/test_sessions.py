@@ -24,11 +24,11 @@ def test_all_tests_that_start_ray_run_on_one_worker(request):
     assert request.node.nodeid.endswith("@ray")
 
 
-def test_a_random_program_gives_the_replies_of_one_process(session, answers):
-    assert ray_fakes.program(session, 1, 300) == answers(1, 300)
+def test_a_random_program_gives_the_replies_of_one_process(session, inline_replies):
+    assert ray_fakes.program(session, 1, 300) == inline_replies(1, 300)
 
 
-def test_parallel_sessions_have_separate_nodes(backend, answers):
+def test_parallel_sessions_have_separate_nodes(backend, inline_replies):
     def run(seed):
         session = backend.open("twin")
         replies = ray_fakes.program(session, seed, 100)
@@ -36,7 +36,7 @@ def test_parallel_sessions_have_separate_nodes(backend, answers):
         return replies
 
     with ThreadPoolExecutor(backend.concurrency) as pool:
-        assert list(pool.map(run, range(4))) == [answers(seed, 100) for seed in range(4)]
+        assert list(pool.map(run, range(4))) == [inline_replies(seed, 100) for seed in range(4)]
 
 
 def test_replies_have_facts_and_rows_without_payload(session):
@@ -71,13 +71,13 @@ def test_an_error_of_a_node_has_node_and_verb_and_is_not_repeated(session):
 
 @pytest.mark.parametrize("how", ["sys.exit", "GeneratorExit", "recursion", "overflow", "value"])
 def test_any_exception_of_a_node_gives_the_same_error_on_both_backends(session, inline, how):
-    said = []
+    messages = []
     for one in (inline, session):
         one.place(DEVICE, "d")
         with pytest.raises(RunError, match="device d cannot leave: ") as caught:
             one.result(one.call(DEVICE, "leave", how))
-        said.append(str(caught.value))
-    assert said[0] == said[1]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
     session.place(LEARNER, "t")
     assert session.result(session.call(LEARNER, "work", 1)).facts  # the process still runs
 
@@ -124,7 +124,7 @@ def test_payloads_are_released_with_their_jobs(session):
 
 
 def test_every_socket_is_on_the_loopback_interface(backend, session):
-    """Other computers cannot connect to Ray's control store, schedulers, actors, agents, exporters or driver."""
+    """Other computers cannot connect to Ray's control store, schedulers, actors, exporters or driver."""
     session.place(DEVICE, "d")
     session.result(session.call(DEVICE, "work", 1))
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]

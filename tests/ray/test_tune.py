@@ -1,4 +1,4 @@
-"""Searches on Ray: the same trials as in one process, whatever is killed; early stopping; loggers."""
+"""Searches on Ray: equal trials to one process, also after kills; early stopping; loggers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def searched(folder, document, workers, callbacks=()):
     return open_run(session.directory)
 
 
-def told(run):
-    """What the rows of trials say apart from the host."""
+def trials_without_host(run):
+    """Return the trials' rows without the columns about the host."""
     trials = run.frame("trials")
     return trials[[name for name in trials if not name.startswith("host_")]]
 
@@ -46,7 +46,7 @@ def document():
 
 
 def finish_here(session):
-    """Run what is left of a session in this process, one trial after another."""
+    """Run the remaining trials of a session in this process, sequentially."""
     backend = WarmBackend()
     while (assignment := session.next()) is not None:
         (outcome,) = outcomes(session.document.experiment, assignment, backend, every_window=False)
@@ -65,7 +65,7 @@ def alone(document, tmp_path_factory):
 def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, document, tmp_path, no_ray):
     folder = tmp_path / "run"
     both = searched(folder, document, 2, loggers_of(["tensorboard"], folder))
-    assert told(both).equals(told(alone))
+    assert trials_without_host(both).equals(trials_without_host(alone))
     assert both.frame("measures").equals(alone.frame("measures"))
     workers = both.frame("trials")["host_worker"]
     assert 1 <= workers.nunique() <= 2  # reused: a process for each worker, not for each trial
@@ -73,7 +73,7 @@ def test_two_workers_run_the_same_trials_as_one_process_and_log_them(alone, docu
     assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "raylet"]
 
 
-def test_a_trial_that_breaks_is_a_row_and_the_others_go_on(tmp_path, no_ray):
+def test_a_broken_trial_has_a_row_and_the_others_continue(tmp_path, no_ray):
     member = tmp_path / "breaking.py"
     member.write_text(BREAKING)
     tent = {"name": "breaks", "base": "tent", "adaptation": {"name": f"{member}:Breaking", "stream_batch": 5}}
@@ -107,7 +107,7 @@ class Breaking(Tent):
 """
 
 
-def test_trials_that_fall_behind_are_stopped(tmp_path, no_ray):
+def test_trials_with_low_scores_are_stopped_early(tmp_path, no_ray):
     experiment = {
         **factory.SPACE["experiment"],
         "workloads": [{**factory.SPACE["experiment"]["workloads"][0], "duration_s": 12}],
@@ -146,13 +146,13 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
     else:
         name = "raylet" if victim == "raylet" else "ray::"
         os.kill(child_of(driver, name).pid, signal.SIGKILL)
-    said = driver.communicate(timeout=LIMIT_S)[1]
-    assert driver.returncode == {"driver": -9, "raylet": 1, "trial": 0}[victim], said
+    printed = driver.communicate(timeout=LIMIT_S)[1]
+    assert driver.returncode == {"driver": -9, "raylet": 1, "trial": 0}[victim], printed
     if victim == "raylet":
-        assert f"driftlab tune --resume {folder}" in said
+        assert f"driftlab tune --resume {folder}" in printed
     with continue_search(folder) as session:
         finish_here(session)
-    assert told(open_run(folder)).equals(told(alone))
+    assert trials_without_host(open_run(folder)).equals(trials_without_host(alone))
 
 
 def child_of(driver, name):

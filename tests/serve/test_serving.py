@@ -55,8 +55,8 @@ def served(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = tmp_path_factory.mktemp("served")
-    with (folder / "said.log").open("w") as said:
-        process = driftlab("serve", "--port", port, "--state-dir", folder / "kept", stdout=subprocess.PIPE, stderr=said)
+    with (folder / "said.log").open("w") as log:
+        process = driftlab("serve", "--port", port, "--state-dir", folder / "kept", stdout=subprocess.PIPE, stderr=log)
     line = next(line for line in process.stdout if line.startswith("server"))
     assert str(port) in line
     yield process, f"http://127.0.0.1:{port}", folder / "said.log"
@@ -71,7 +71,7 @@ def score_at_the_end(folder):
 
 
 def test_the_walk_through_works_as_written(served, tmp_path):
-    """Run every command of the page; only folder, token, length and the size of network and frames are changed."""
+    """Run every command of the page with another folder, token, length, network size and frame size."""
     here = {"http://127.0.0.1:8700": served[1], "TOKEN": TOKEN, "120": "20"}
     here |= {name: str(tmp_path / Path(name).name) for name in ("runs/field", "runs/lab")}
     here["runs/field/lab.yaml"] = str(tmp_path / "field/lab.yaml")
@@ -120,8 +120,8 @@ def test_a_session_survives_killed_processes(served, tmp_path):
         before = after
     device.kill()
     device.wait()
-    with (tmp_path / "said.log").open("w") as said:
-        device = driftlab("device", "--resume", out, stderr=said)
+    with (tmp_path / "said.log").open("w") as log:
+        device = driftlab("device", "--resume", out, stderr=log)
     waited(lambda: later_than(before, ours()))
     versions = waited(lambda: versions_of(tmp_path / "said.log", before["version"]))
     device.kill()
@@ -207,10 +207,10 @@ def test_a_demo_device_starts_and_stops(served):
 
 def test_a_stopped_server_prints_two_lines(served):
     """This must be the last test: the server has ended afterwards."""
-    server, _, said = served
+    server, _, log = served
     below = psutil.Process(server.pid).children(recursive=True)
     server.terminate()
     assert server.wait(START_S) == 128 + signal.SIGTERM
-    assert said.read_text().endswith("Stopping: ending all processes; finished results are kept.\nInterrupted.\n")
-    assert "SIGTERM" not in said.read_text()
+    assert log.read_text().endswith("Stopping: ending all processes; finished results are kept.\nInterrupted.\n")
+    assert "SIGTERM" not in log.read_text()
     assert not psutil.wait_procs(below, timeout=10)[1]

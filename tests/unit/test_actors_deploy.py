@@ -1,4 +1,4 @@
-"""The deployment files for clusters are valid for Ray and Kubernetes, and their commands are driftlab's."""
+"""The clusters' deployment files are valid for Ray and Kubernetes, and run driftlab's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of Ray's sessions: private, and deleted only if they are driftlab's and their run has ended."""
+"""The folders of Ray's sessions: private, and deleted only if driftlab made them and its run ended."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_the_next_run_deletes_the_moved_folder_of_a_killed_run(place, short, mon
     folder.remove()
 
 
-def test_a_marker_is_locked_before_it_gets_its_name(monkeypatch):
+def test_a_marker_is_locked_before_its_renaming(monkeypatch):
     """Otherwise another run could delete the folder between the two steps."""
     named = []
     rename = folders.Path.rename

@@ -1,4 +1,4 @@
-"""A local Ray: signals during its start, and messages about ended processes with the last error in their log."""
+"""A local Ray: signals during its start, and errors of ended processes with the end of their log."""
 
 from __future__ import annotations
 

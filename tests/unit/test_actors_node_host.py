@@ -1,4 +1,4 @@
-"""A node host: it runs calls in order, refuses calls after a lost one, and returns the errors of nodes."""
+"""A node host runs calls in order, refuses calls after a lost one, and returns the nodes' errors."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_a_call_that_takes_too_long_times_out_and_its_thread_is_abandoned(gate):
     assert any(other.name == "ray, abandoned" for other in threading.enumerate())
 
 
-def test_a_waiting_caller_gets_the_error_of_the_check(gate):
+def test_a_waiting_caller_receives_the_error_of_the_check(gate):
     def check():
         raise RuntimeError("Ray has ended")
 

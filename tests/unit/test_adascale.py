@@ -1,4 +1,4 @@
-"""AdaScale: the search against brute force over all paths, the trigger on stepping and oscillating loads."""
+"""AdaScale: its search against brute force over all paths, its trigger on two kinds of load."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run(
     estimates: Sequence[Sequence[Variant]] = (),
     **settings: Any,
 ) -> list[int]:
-    """Select at two readings per second; `estimates` holds the networks with their accuracies at each reading."""
+    """Select at two readings per second; `estimates` has the networks with accuracies at each reading."""
     member = AdaScale(accuracy_loss=1.0, **settings)
     state, chosen, readings = None, [], []
     for step, cpu in enumerate(loads):

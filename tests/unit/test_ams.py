@@ -1,4 +1,4 @@
-"""AMS and its rivals as a whole: two copies that stay the same bits, a server whose time adds up, steps that end."""
+"""AMS and its baselines: equal bits on server and device, the server's time, and ends of phases."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def frames(start: int, stop: int) -> Frames:
 
 
 class TestTwoCopies:
-    """What the server trains and what the device runs are the same bits once an update has been applied."""
+    """After an update, the weights that the server trains and those that the device runs are equal bits."""
 
     @pytest.fixture
     def server(self) -> LearnerNode:
@@ -87,10 +87,10 @@ class TestTwoCopies:
         )
         return AppNode(spec, state_of(model))
 
-    def phase(self, server: LearnerNode, number: int, **answer: Any) -> bytes:
+    def phase(self, server: LearnerNode, number: int, **plan: Any) -> bytes:
         seen = frames(10 * number, 10 * number + 2)
         server.store(seen, seen.labels)
-        return server.train(DownlinkPlan(None, Phase(), **answer)).payload
+        return server.train(DownlinkPlan(None, Phase(), **plan)).payload
 
     def digests(self, server: LearnerNode, device: AppNode, number: int) -> set[str]:
         """Hash the server's weights, the device's patched copy, and those it runs once a frame has been shown."""
@@ -111,7 +111,7 @@ class TestTwoCopies:
         assert len(seen) == 4
 
     @pytest.mark.parametrize("wire", WIRES, ids=str)
-    def test_a_lost_update_is_noticed_and_one_that_stands_alone_mends_it(self, server, device, wire):
+    def test_a_lost_update_is_detected_and_a_full_transfer_repairs_it(self, server, device, wire):
         device.apply(self.phase(server, 0, wire=wire), 1.0)
         before = device.finish().facts.digest
         self.phase(server, 1, wire=wire)  # lost on the way
@@ -192,10 +192,10 @@ def ams(**params: Any) -> Member:
 
 
 class TestResync:
-    """An update that arrives torn makes those that build on it useless; the device asks for every weight."""
+    """A torn update makes later updates unusable; the device requests a full transfer of the weights."""
 
     @pytest.mark.slow
-    def test_a_refusal_leads_to_one_update_that_stands_alone(self):
+    def test_a_refusal_leads_to_one_full_update(self):
         loop, session = run(ams(interval_s=5.0, value_format="int4"), distill(fraction=0.1), torn=(2,))
         updates = rows(loop, "updates")
         size = vector.layout_of(build("half", CLASSES, seed=0)).size
@@ -208,7 +208,7 @@ class TestResync:
         assert np.array_equal(nodes["learner"]._vector, nodes["application"]._versions[-1].state.vector)
 
     @pytest.mark.slow
-    def test_the_device_goes_on_seeing_with_what_it_has(self):
+    def test_the_device_predicts_with_its_last_intact_weights(self):
         loop, _ = run(ams(interval_s=5.0), distill(), torn=(1, 2, 3), duration_s=30.0)
         versions = np.concatenate([chunk["version"] for chunk in loop.ledger.rows["frames"]])
         assert rows(loop, "runs")[0]["frames"] == 60
@@ -218,12 +218,12 @@ class TestResync:
 
 @pytest.fixture(scope="module")
 def six() -> Runner:
-    """Six devices ask for one and a half times what one GPU can do."""
+    """Make six devices that request 1.5 times the capacity of one GPU."""
     return run(ams(), distill(), devices=6)[0]
 
 
 class TestServerTime:
-    """Labelling takes 0.2 s a frame, a phase 2 steps of 0.25 s; nothing takes time on the link."""
+    """Labelling takes 0.2 s per frame, a phase 2 steps of 0.25 s; the link takes no time."""
 
     def busy_s(self, loop: Runner) -> list[tuple[float, float]]:
         return sorted((row["label_start_s"], row["train_end_s"]) for row in rows(loop, "updates"))
@@ -237,8 +237,8 @@ class TestServerTime:
         assert [row["arrive_s"] for row in updates] == pytest.approx([at + service_s for at in (10, 20, 30, 40)])
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of what one GPU can do
-    def test_its_time_adds_up_and_nothing_is_dropped(self, devices, six):
+    @pytest.mark.parametrize("devices", [3, 6])  # 0.75 and 1.5 of the capacity of one GPU
+    def test_its_busy_time_adds_up_and_no_sample_is_dropped(self, devices, six):
         loop = six if devices == 6 else run(ams(), distill(), devices=devices)[0]
         busy = self.busy_s(loop)
         assert all(start >= stop - 1e-9 for (_, stop), (start, _) in itertools.pairwise(busy))
@@ -261,11 +261,11 @@ class TestServerTime:
 
 class TestEnds:
     @pytest.mark.slow
-    def test_an_interval_longer_than_what_is_left_sends_nothing_more(self):
+    def test_an_interval_longer_than_the_rest_of_the_stream_ends_uploads(self):
         loop, _ = run(ams(interval_s=30.0), distill())
         assert [row["label_start_s"] for row in rows(loop, "updates")] == [30.0]
 
-    def test_a_horizon_that_forgets_everything_trains_on_nothing(self):
+    def test_a_horizon_that_drops_every_sample_trains_no_step(self):
         """The samples of a busy server may be older than the horizon when their turn comes."""
         loop, _ = run(ams(horizon_s=1.0), distill(), duration_s=15.0)
         (update,) = rows(loop, "updates")
@@ -274,7 +274,7 @@ class TestEnds:
 
 
 class TestJustInTimeThresholds:
-    """Real training on frames of a street: a threshold of 0 is always reached, one above 1 never.
+    """Real training on frames of a stream: a threshold of 0 is always reached, one above 1 never.
 
     A frame lasts 0.2 s, less than the shortest gap, so that nothing but the rule itself sets the gaps.
     """
@@ -287,14 +287,14 @@ class TestJustInTimeThresholds:
         return rows(loop, "updates"), list(np.diff(sent_s))
 
     @pytest.mark.slow
-    def test_a_threshold_of_nothing_never_trains_and_comes_back_ever_later(self):
+    def test_a_threshold_of_zero_never_trains_and_the_gap_doubles(self):
         updates, gaps_s = self.run(0.0)
         assert {row["reason"] for row in updates} == {"good enough"}
         assert {row["iterations"] for row in updates} == {0}
         assert gaps_s == pytest.approx([8 / 30, 16 / 30, 32 / 30, *[64 / 30] * 4])
 
     @pytest.mark.slow
-    def test_a_threshold_that_nothing_reaches_takes_every_step_and_the_shortest_gap(self):
+    def test_an_unreachable_threshold_takes_every_step_and_the_shortest_gap(self):
         updates, gaps_s = self.run(1.01)
         assert {row["iterations"] for row in updates} == {3}
         assert all(row["version"] for row in updates if row["arrive_s"] is not None)  # the last one is late
@@ -306,7 +306,7 @@ class TestJustInTimeThresholds:
 
 
 class TestRates:
-    """The steps of both controllers follow their ranges, so that a faster world is the same world on a faster clock."""
+    """Both controllers' steps scale with their ranges, so a faster world only needs a faster clock."""
 
     def trace(self, faster: float, control: str) -> list[tuple[float, float]]:
         params = {"interval_s": 10 / faster, "min_fps": 0.1 * faster, "max_fps": faster, "control": control}

@@ -1,4 +1,4 @@
-"""Updates streamed into networks inside one another: both ends follow the scheduler's choice of network."""
+"""Updates of nested networks: server and device follow the scheduler's choice of network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftlab.platform.sim.inline import InlineBackend
 pytestmark = pytest.mark.slow  # one run, which all of them read
 
 PERIOD_S = 20  # between two switches
-COURSE = {"name": "nested", "keep_ratios": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
+SCALING = {"name": "nested", "keep_ratios": [0.75, 0.5], "accuracy_loss": 1.0, "prune_epochs": 0, "grow_epochs": 0}
 IN_TURN = f"""
 from dataclasses import dataclass
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling
@@ -32,7 +32,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "in_turn.py").write_text(IN_TURN)
     document = {
         "name": "composed",
-        "systems": [{"name": "ams+nested", "scaling": COURSE, "scheduling": f"{folder / 'in_turn.py'}:InTurn"}],
+        "systems": [{"name": "ams+nested", "scaling": SCALING, "scheduling": f"{folder / 'in_turn.py'}:InTurn"}],
         "bounds": False,
         "snapshots": 0,
         "window_s": 5,
@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(outcome.directory)
 
 
-def test_the_device_runs_what_was_chosen(ran):
+def test_the_device_runs_the_chosen_network(ran):
     shares = ran.frame("shares")
     assert shares["variant"].tolist() == [int(at // PERIOD_S) % 2 for at in shares["time_s"]]
     latencies = ran.frame("frames").groupby("time_s")["latency_ms"].first()
@@ -59,7 +59,7 @@ def test_updates_are_taken_before_and_after_every_switch(ran):
     assert {int(at // PERIOD_S) for at in taken["arrive_s"]} == {0, 1, 2, 3}
 
 
-def test_the_first_update_after_a_switch_brings_every_weight(ran):
+def test_the_first_update_after_a_switch_has_every_weight(ran):
     taken = ran.frame("updates").dropna(subset=["arrive_s"]).query("values > 0")
     taken = taken.assign(period=taken["arrive_s"] // PERIOD_S)
     accepted = taken[taken["accepted"] == True]  # noqa: E712

@@ -1,4 +1,4 @@
-"""Archives on disk: small ones in the layout of the real ones, and errors for missing and damaged ones."""
+"""Archives on disk: small ones in the real layout, and errors for missing and damaged ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def agree(part):
 
 @pytest.fixture
 def cifar(tmp_path, monkeypatch, torchvision_datasets):
-    """CIFAR-10's files with a few pictures in each; torchvision knows the real ones by their hashes."""
+    """Write CIFAR-10's files with a few images each; torchvision identifies the real ones by hash."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
 
@@ -194,7 +194,7 @@ def test_other_sets_open_without_torchvision(monkeypatch, broken):
 
 
 @pytest.mark.slow
-def test_digits_are_those_of_scikit_learn():
+def test_digits_equal_those_of_scikit_learn():
     pytest.importorskip("sklearn")
     found = open_set("digits")
     assert [len(part.classes) for part in (found.train, found.val, found.test)] == [1077, 360, 360]

@@ -50,7 +50,7 @@ def test_a_merged_stage_is_its_first_block_where_that_has_the_shape_of_all():
 
 
 @pytest.mark.slow
-def test_families_of_pruned_blocks_come_back_from_plain_arrays():
+def test_families_of_pruned_blocks_are_restored_from_plain_arrays():
     model, data = build("tiny_staged", factory.CLASSES, seed=0).eval(), factory.problem()
     member = Branches(space="lego", exits=2, stage_epochs=0, operator_epochs=0, path_epochs=0)
     family = member.build(model, data)

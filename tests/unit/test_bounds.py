@@ -1,4 +1,4 @@
-"""What is too large is refused from its counts, with one message and at once; what is merely large is announced."""
+"""Counts above the limits are refused at once with one message; large counts cause a warning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from driftlab.platform.world import link, measured
 from driftlab.platform.world.link import Outages
 
 WORKLOAD = documents.TINY["workloads"][0]
-ANSWER_S = 2.0
+REFUSAL_S = 2.0
 
 
 def wire(**outages):
@@ -67,11 +67,11 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("which", TOO_MUCH)
-def test_what_is_too_large_is_refused_at_once(which):
+def test_a_request_that_is_too_large_is_refused_at_once(which):
     begun_s = time.process_time()
     with pytest.raises(RequestError) as caught:
         parse({**documents.TINY, **TOO_MUCH[which]})
-    assert time.process_time() - begun_s < ANSWER_S
+    assert time.process_time() - begun_s < REFUSAL_S
     assert len(str(caught.value)) < 5000
 
 
@@ -99,11 +99,11 @@ def test_a_file_that_is_too_much_is_one_message(tmp_path, which):
     file = tmp_path / "mine.yaml"
     file.write_text(DOCUMENTS[which])
     begun_s = time.process_time()
-    answer = CliRunner().invoke(front.build_app(), ["run", str(file), "--dry-run"])
-    assert time.process_time() - begun_s < 2 * ANSWER_S
-    assert isinstance(answer.exception, RequestError)
-    assert str(file) in str(answer.exception)
-    assert len(str(answer.exception)) < 1000
+    result = CliRunner().invoke(front.build_app(), ["run", str(file), "--dry-run"])
+    assert time.process_time() - begun_s < 2 * REFUSAL_S
+    assert isinstance(result.exception, RequestError)
+    assert str(file) in str(result.exception)
+    assert len(str(result.exception)) < 1000
 
 
 def test_aliases_within_bounds_are_read():
@@ -114,9 +114,9 @@ def test_aliases_within_bounds_are_read():
 
 @pytest.mark.parametrize("word", ["1" * 5000, "0.." + "9" * 5000, "²"])
 def test_seeds_of_many_digits_are_no_seeds(word):
-    answer = CliRunner().invoke(front.build_app(), ["run", "quick", "--seed", word, "--dry-run"])
-    assert isinstance(answer.exception, RequestError)
-    assert len(str(answer.exception)) < 500
+    result = CliRunner().invoke(front.build_app(), ["run", "quick", "--seed", word, "--dry-run"])
+    assert isinstance(result.exception, RequestError)
+    assert len(str(result.exception)) < 500
 
 
 @pytest.mark.parametrize("override", ["seeds.²=1", f"seeds.{'1' * 5000}=1", f"seeds.0={'1' * 5000}", "seeds.0.a=1"])
@@ -157,7 +157,7 @@ def test_a_message_that_outlasts_millions_of_outages_is_timed_at_once():
 
 
 @pytest.mark.parametrize("row", ["0.5,1,1e308", "0.5,1,1e13", "0.5,1e308,1"])
-def test_measured_numbers_beyond_all_machines_are_refused(tmp_path, row):
+def test_measured_numbers_beyond_all_hardware_are_refused(tmp_path, row):
     file = tmp_path / "m.csv"
     file.write_text(f"accuracy,latency_s,memory_mb\n{row}\n")
     with pytest.raises(DataError, match="row 1"):
@@ -181,7 +181,7 @@ def test_sets_that_fit_no_memory_are_refused():
         open_set("signs/vs", size=512, counts=(10**6, 1, 1))
 
 
-def test_what_is_quoted_is_short():
+def test_a_quoted_value_is_short():
     assert quoted(10**5000) == f"a whole number of {(10**5000).bit_length()} bits"
     assert quoted({"a": [1, 2]}) == "{'a': [1, 2]}"
     for value in ("x" * 10**6, list(range(10**6)), np.zeros(10**6), [[[[[[[[1]]]]]]]] * 99, Member("a", "b" * 999)):

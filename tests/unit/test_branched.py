@@ -58,7 +58,7 @@ def digests(made: branched.Branched) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("preset", "count"), [("tiny", 120), ("small", 340), ("paper480", 480)])
-def test_numbers_of_paths_are_theirs_alone(preset: str, count: int):
+def test_numbers_of_paths_are_unique(preset: str, count: int):
     space = PathSpace(SPACES[preset])
     assert len(space) == count
     assert [space.encode(space.decode(number)) for number in range(count)] == list(range(count))
@@ -80,7 +80,7 @@ def test_numbers_are_in_mixed_radix_with_the_first_stage_first():
 
 
 @pytest.mark.slow
-def test_each_module_is_measured_once_and_paths_are_as_if_measured_alone():
+def test_each_module_is_measured_once_and_paths_equal_single_measurements():
     made, data = family(), factory.problem()
     member = Branches()
     profile = member.profile(made, factory.SIZE)
@@ -120,7 +120,7 @@ def test_training_a_stage_changes_no_earlier_stage():
 
 
 @pytest.mark.slow
-def test_operators_learn_and_leave_stages_and_exits_alone():
+def test_operators_train_without_changes_to_stages_and_exits():
     made, data = modules(), factory.problem()
     before = digests(made)
     with deterministic(0):
@@ -131,7 +131,7 @@ def test_operators_learn_and_leave_stages_and_exits_alone():
 
 
 @pytest.mark.slow
-def test_an_operator_comes_closer_to_its_stage_epoch_by_epoch():
+def test_an_operator_approaches_its_stage_epoch_by_epoch():
     made = modules()
     x = staged.run(made.stem, to_input(factory.problem().train.images))
     goal = staged.run(made.stages[0][-1], x)
@@ -173,7 +173,7 @@ def test_absorb_copies_the_weights_of_a_path():
 
 
 @pytest.mark.slow
-def test_a_stage_that_goes_on_learning_never_loses_at_its_own_exit():
+def test_a_stage_in_further_training_never_loses_at_its_exit():
     """Earlier stages keep every bit; the previous exit is scored with its saved weights."""
     made, data = modules(), factory.problem()
     prefix = staged.Prefix(data, made)

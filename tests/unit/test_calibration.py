@@ -1,4 +1,4 @@
-"""The calibration page: it says what was measured, what was missed and what was not measured."""
+"""The calibration page: the measured, the failed and the unmeasured values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cells(text, preset):
     )
 
 
-def test_the_page_holds_what_was_kept(calibrate):
+def test_the_page_holds_the_stored_rows(calibrate):
     text = calibrate.PAGE.read_text(encoding="utf-8")
     assert calibrate.written(calibrate.kept()) in text
     assert all(row.seeds[0] >= 1000 and len(row.seeds) >= 6 and row.fps >= 4 for row in calibrate.kept())
@@ -65,7 +65,7 @@ def test_a_score_is_within_missed_or_not_measured(calibrate, dance):
     assert "variety 9" in calibrate.written([elsewhere])
 
 
-def test_a_measurement_made_again_takes_the_place_of_the_first(calibrate, dance, tmp_path):
+def test_a_repeated_measurement_replaces_the_first(calibrate, dance, tmp_path):
     path = tmp_path / "kept.json"
     fresh = replace(dance, seeds=[2000, 2001], none=[0.5, 0.6])
     for row in (dance, fresh, replace(dance, none=[0.1, 0.2])):
@@ -74,7 +74,7 @@ def test_a_measurement_made_again_takes_the_place_of_the_first(calibrate, dance,
     assert [(row.seeds, row.none) for row in found] == [([2000, 2001], [0.5, 0.6]), ([1000, 1001], [0.1, 0.2])]
 
 
-def test_writing_the_page_changes_only_what_was_measured(calibrate, dance, tmp_path):
+def test_writing_the_page_changes_the_measured_block_only(calibrate, dance, tmp_path):
     page, path = tmp_path / "page.md", tmp_path / "kept.json"
     page.write_text(f"# Before\n\n{calibrate.BEGIN}\nold\n{calibrate.END}\n\nAfter.\n", encoding="utf-8")
     calibrate.keep(dance, path)

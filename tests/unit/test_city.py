@@ -1,4 +1,4 @@
-"""City streets: what looks as usual, what strays, what conditions do and what they leave alone."""
+"""City streets: usual and unusual looks, and the effects of conditions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from driftlab.datasets.streets.presets import CLASSES, PERSON, ROAD, SKY
 from driftlab.errors import DataError, RequestError
 
 TIMES_S = np.arange(0, 24, 3.0)
-MOVING = {"motion", "passers"}  # conditions that change what stands where
+MOVING = {"motion", "passers"}  # conditions that change the objects in the scene
 PLAIN = {"variety": 1.0, "motion": 1.0, "passers": 0.0}
 
 
@@ -31,7 +31,7 @@ def strongest(name):
     return {name: CONDITIONS[name].high}
 
 
-def test_a_course_stays_drifts_or_switches():
+def test_a_severity_schedule_is_constant_drifts_or_switches():
     assert [SeveritySchedule(0.8).at(time_s) for time_s in (0.0, 1e5)] == [0.8, 0.8]
     drift = SeveritySchedule(0.8, "drift", 10.0)
     assert [drift.at(time_s) for time_s in (0.0, 5.0, 10.0, 15.0, 20.0)] == pytest.approx([0, 0.4, 0.8, 0.4, 0])
@@ -39,7 +39,7 @@ def test_a_course_stays_drifts_or_switches():
     assert [switch.at(time_s) for time_s in (0.0, 9.99, 10.0, 19.99, 20.0)] == [1.0, 1.0, 3.0, 3.0, 1.0]
 
 
-def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
+def test_a_severity_is_a_number_or_a_schedule():
     assert faults_in("fog", 0.5, 0, 1) == []
     assert faults_in("fog", {"severity": 0.5, "schedule": "switch", "period_s": 20}, 0, 1) == []
     assert read({"severity": 0.5, "period_s": 20}, 0.0) == SeveritySchedule(0.5, "stay", 20.0)
@@ -49,8 +49,8 @@ def test_a_severity_is_a_number_or_says_how_it_comes_and_goes():
 
 
 @pytest.mark.slow
-def test_colour_tells_much_of_the_class():
-    """The nearest class colour, learnt on some cities, names most classes of others; of drawn streets it does not."""
+def test_the_nearest_class_colour_often_gives_the_class():
+    """The nearest class colour of other cities names most classes of photographs, few of drawings."""
     kinds = len(CLASSES)
     seen = np.full((24, kinds, 3), np.nan)
     for seed in range(len(seen)):
@@ -82,15 +82,15 @@ def test_roads_stay_grey_and_skies_are_skies(variety):
 def test_colours_stray_with_variety():
     def spread(variety):
         rngs = [np.random.default_rng(seed) for seed in range(60)]
-        looks = [draw_look(draw_city(rng, variety), rng, variety).colours[: Ink.SKY] for rng in rngs]
-        return np.std(looks, axis=0).mean()
+        colours = [draw_look(draw_city(rng, variety), rng, variety).colours[: Ink.SKY] for rng in rngs]
+        return np.std(colours, axis=0).mean()
 
     spreads = [spread(variety) for variety in (0.0, 0.4, 1.0, 2.0)]
     assert spreads == sorted(spreads) and spreads[-1] > 1.5 * spreads[1] > 0
 
 
 @pytest.mark.parametrize("name", ["walking_ny", "street_comedian"])
-def test_everybody_wears_a_coat_of_their_own(name):
+def test_each_person_wears_a_different_coat(name):
     for seed in range(3):
         scene = city(name, seed, passers=2.0)._draw_scene(0)
         people = [figure for figure in scene.figures if figure.thing.kind == PERSON]
@@ -100,7 +100,7 @@ def test_everybody_wears_a_coat_of_their_own(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(CONDITIONS) - MOVING))
-def test_a_condition_changes_the_picture_and_never_the_truth(name):
+def test_a_condition_changes_the_image_and_never_the_truth(name):
     neutral, most = city(**{name: CONDITIONS[name].neutral}).at(TIMES_S), city(**strongest(name)).at(TIMES_S)
     assert np.array_equal(neutral.labels, most.labels)
     assert all(np.array_equal(a, b) for a, b in zip(neutral.boxes, most.boxes, strict=True))
@@ -109,9 +109,9 @@ def test_a_condition_changes_the_picture_and_never_the_truth(name):
 
 @pytest.mark.parametrize("name", sorted(CONDITIONS))
 def test_a_condition_that_switches_is_absent_and_then_whole(name):
-    course = {"severity": CONDITIONS[name].high, "schedule": "switch", "period_s": 10.0}
+    condition = {"severity": CONDITIONS[name].high, "schedule": "switch", "period_s": 10.0}
     switching, without, whole = (
-        city(**{name: value}) for value in (course, CONDITIONS[name].neutral, CONDITIONS[name].high)
+        city(**{name: value}) for value in (condition, CONDITIONS[name].neutral, CONDITIONS[name].high)
     )
     before, after = [1.0, 9.0, 21.0], [11.0, 19.0]
     assert np.array_equal(switching.at(before).images, without.at(before).images)
@@ -154,7 +154,7 @@ def test_passers_hide_and_motion_moves():
 
 
 @pytest.mark.slow
-def test_presets_have_settings_of_their_own_and_any_city_takes_them():
+def test_presets_have_separate_settings_that_any_city_accepts():
     size = {"height": 24, "width": 32, "fps": 1, "duration_s": 3}
     kinds = set()
     for seed in range(12):
@@ -173,7 +173,7 @@ def test_presets_have_settings_of_their_own_and_any_city_takes_them():
     assert defaults == {name: settings["variety"] for name, settings in SETTINGS.items()}
 
 
-def test_no_setting_of_a_preset_reaches_the_lessons():
+def test_pretraining_streams_override_every_setting_of_a_preset():
     assert {name for settings in SETTINGS.values() for name in settings} <= set(PRETRAINING)
 
 
@@ -195,7 +195,7 @@ def test_textures_repeat_and_walls_have_windows():
     assert np.abs(clouds[:, 0] - clouds[:, -1]).mean() < 2 * np.abs(np.diff(clouds, axis=1)).mean()
 
 
-def test_photographs_change_textures_and_need_scikit_image(monkeypatch):
+def test_photographs_change_textures_and_require_scikit_image(monkeypatch):
     pytest.importorskip("skimage")
     drawn, shot = (city(photos=share, noise=0.0).at([2.0]) for share in (0.0, 1.0))
     assert np.array_equal(drawn.labels, shot.labels) and not np.array_equal(drawn.images, shot.images)

@@ -1,4 +1,4 @@
-"""What claims say of networks that follow a load, beside every fixed exit: on tables written by hand."""
+"""Claims about networks under a load, with every fixed exit as a baseline: hand-written tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.results.relations import paths
 from driftlab.platform.results.relations.base import Untestable
 
 
-def test_a_deadline_is_missed_by_a_late_answer_and_by_none():
+def test_a_deadline_is_missed_by_a_late_or_missing_prediction():
     found = paths.deadlines(tables())
     assert found.loc[("exit-3", "depot", "user")]["missed"].tolist() == pytest.approx([0.5] * 3)
     assert found.loc[("adascale", "depot", "random")]["energy_j"].tolist() == pytest.approx([0.1] * 3)
@@ -60,7 +60,7 @@ def test_claims_are_measured_and_judged(claim: str, value: float, says: str):
     assert word(claim, made) == says
 
 
-def test_a_fourth_load_counts_as_much_as_the_others_and_is_told_apart():
+def test_a_fourth_load_has_equal_weight_and_a_separate_number():
     made = tables(
         "adascale",
         "adascale-ar",
@@ -85,7 +85,7 @@ def test_a_fourth_load_counts_as_much_as_the_others_and_is_told_apart():
     assert measured(ask("AS-11b", made)).note.startswith("cold_start +")
 
 
-def test_gains_of_several_tasks_are_averaged_and_told_one_by_one():
+def test_gains_of_several_tasks_are_averaged_and_listed():
     """Boxes count as frames and pixels do: the F1 of a frame is its score."""
     made = tables(loads={"user": SAME}, workloads=["frames", "boxes"])
     made.change("frames", score_frame=lambda row: row["score_frame"] + 0.04 * row["cell"].startswith("exit-2/boxes"))
@@ -115,19 +115,19 @@ def test_a_search_is_timed_by_the_choices_between_windows():
 
 
 @pytest.mark.parametrize("claim", ["AS-3", "AS-5", "AS-6", "AS-13", "AS-15"])
-def test_what_no_table_tells_is_sent_to_no_other_run(claim: str):
+def test_an_untestable_claim_names_no_other_experiment(claim: str):
     (verdict,) = evaluate(tables().run, [claim], tables=tables())
     assert (verdict.result, verdict.note) == ("not testable here", every_claim()[claim].not_testable)
 
 
-def test_latency_is_told_of_frames_that_were_answered():
+def test_latency_is_the_mean_over_processed_frames():
     value = measured(ask("AS-11b", tables())).value
     own = {"user": 60.0, "random": (8 * 70.0 + 200.0) / 9}
     whole = {"user": (5 * 120.0 + 2 * 200.0) / 7, "random": (4 * 140.0 + 3 * 200.0) / 7}
     assert value == pytest.approx(sum(1 - own[load] / whole[load] for load in own) / 2)
 
 
-def test_without_exits_or_deadlines_nothing_is_said():
+def test_without_exits_or_deadlines_claims_are_untestable():
     for claim in ("AS-4", "AS-11", "AS-11b", "AS-12", "AS-12b", "AS-14", "AS-16", "AS-16b"):
         assert isinstance(ask(claim, tables("adascale")), Untestable)
     made = tables()

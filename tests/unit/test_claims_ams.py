@@ -1,4 +1,4 @@
-"""Claims about AMS, on tables whose answer is known: scores, strategies and traffic."""
+"""Claims about AMS, on tables with known verdicts: scores, strategies and traffic."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestSchemes:
         rows[4] |= {"score": None}
         assert isinstance(ask("AMS-3", Made(runs=rows)), Untestable)  # one seed is left
 
-    def test_bandwidth_is_told_beside_the_uplink_and_per_parameter(self):
+    def test_bandwidth_comes_with_the_uplink_and_the_rate_per_parameter(self):
         rows = [run_row("ams", seed, downlink_kbps=2.0 + WOBBLE[seed], uplink_kbps=3.0) for seed in SEEDS]
         found = measured(ask("AMS-7", Made(runs=rows)))
         assert found.value == pytest.approx(2.0)
@@ -171,7 +171,7 @@ class TestTraffic:
         assert measured(ask("AMS-6", self.curve(0.55))).value == pytest.approx(10**1.25 / 4, rel=0.01)
         assert word("AMS-5", self.curve(0.6)) == "reproduced"
 
-    def test_a_score_that_no_threshold_reaches_gives_a_lower_bound_and_says_so(self):
+    def test_a_score_that_no_threshold_reaches_gives_a_noted_lower_bound(self):
         found = measured(ask("AMS-5", self.curve(0.8)))
         assert found.value == pytest.approx(25.0, rel=1e-6)
         assert "in 3 of 3 cells" in found.note
@@ -203,8 +203,8 @@ class TestTraffic:
         assert (size.value, loss.value) == (pytest.approx(0.9 / 4), pytest.approx(0.002))
         assert (word("DELTA-3", self.curve()), word("DELTA-4", self.curve())) == ("reproduced", "reproduced")
 
-    def test_how_far_eight_bits_would_come_follows_from_the_updates(self):
-        """640 values: 1280 bytes in half precision, 660 in eight bits and 340 in four, beside masks of 400 and 300."""
+    def test_the_bytes_of_eight_bits_follow_from_the_updates(self):
+        """640 values take 1280 bytes in half precision, 660 in 8 bits, 340 in 4, plus masks of 400 and 300."""
         tables = self.curve()
         sizes = {"ams": 1680, "ams-int4": 640}
         cells_of = tables.frame("runs").set_index("cell")["system"]
@@ -232,7 +232,7 @@ class TestTraffic:
 
 class TestHouse:
     @pytest.mark.slow
-    def test_empty_tables_answer_nothing_and_say_what_to_run(self):
+    def test_empty_tables_are_untestable_and_the_note_names_the_experiment(self):
         tables = Made()
         for verdict in evaluate(tables.run, tables=tables):
             assert verdict.result == "not testable here", verdict.claim.id
@@ -250,5 +250,5 @@ class TestHouse:
         assert measured(ask("AMS-1b", tables)).value == pytest.approx(0.095)
         assert word("AMS-1b", tables) == "reproduced"
 
-    def test_every_claim_of_the_paper_is_there(self):
+    def test_every_claim_of_the_paper_is_included(self):
         assert {f"AMS-{number}" for number in range(1, 22)} <= set(every_claim())

@@ -1,4 +1,4 @@
-"""Claims about AMS, on tables whose answer is known: when devices sample and upload."""
+"""Claims about AMS, on tables with known verdicts: times of samples and uploads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestRates:
         assert found["rate"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
         assert found["start_s"].tolist() == pytest.approx([0, 10, 20, 30, 40])
 
-    def test_applications_of_a_device_are_streams_of_their_own(self):
+    def test_applications_of_a_device_have_separate_streams(self):
         first = self.stream("ams", "interview", [10.0] * 3, [0.5] * 3, 0)
         second = self.stream("ams", "interview", [20.0] * 3, [0.2] * 3, 0)
         for name in ("transfers", "updates"):
@@ -77,7 +77,7 @@ class TestRates:
         tables.change("transfers", host_pack_seconds=lambda row: row["host_pack_seconds"] * 4)
         assert word("AMS-21", tables) == "not reproduced"
 
-    def test_pictures_are_no_clips(self):
+    def test_jpeg_uploads_give_no_verdict_on_clips(self):
         made = self.stream("ams", "interview", [10.0], [0.1], 0)
         for row in made["transfers"]:
             row["host_pack_seconds"] = 0.1
@@ -101,7 +101,7 @@ class TestRates:
         """Show a still scene under every seed, with these times between uploads."""
         return self.tables(*(self.stream("ams", "interview", gaps_s[seed], [0.1] * 4, seed) for seed in SEEDS))
 
-    def test_only_a_scene_that_stands_still_can_tell(self):
+    def test_a_moving_scene_gives_no_verdict(self):
         moving = self.tables(
             *(self.stream("ams", "running", [10, 10], [1, 1], seed) for seed in SEEDS), workload="running"
         )

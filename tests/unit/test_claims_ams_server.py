@@ -1,4 +1,4 @@
-"""Claims about AMS, on tables whose answer is known: how devices share a server, and horizons."""
+"""Claims about AMS, on tables with known verdicts: a shared server, and horizons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from driftlab.platform.results.relations.base import Untestable
 
 class TestServer:
     def fleets(self, limits: dict[str, int], *, most: int = 11, chance: tuple[int, ...] = (0, 0, 0)) -> Made:
-        """Let a device lose two points in a fleet above the limit, which seeds move by chance; patience costs 0.4."""
+        """Make fleets in which each device loses 2 points above the limit; patience costs 0.4."""
         patience = {"ams-patient": 0.3}
         parts = [
             part(name, "ams", streaming={"adaptive_training": name != "ams-steady", "patience": patience.get(name)})
@@ -52,7 +52,7 @@ class TestServer:
         assert (word("AMS-14", tables), word("SHARE-1", tables)) == ("reproduced", "not testable here")
 
     @pytest.mark.slow
-    def test_devices_that_make_room_are_compared_with_the_paper_s_where_they_never_wait(self):
+    def test_devices_that_yield_capacity_are_compared_with_the_paper_if_none_waits(self):
         tables = self.fleets({"ams": 5, "ams-patient": 11})
         found = measured(ask("SHARE-1", tables))
         assert (found.value, word("SHARE-1", tables)) == (pytest.approx(11), "reproduced")
@@ -75,12 +75,12 @@ class TestServer:
         tables.change("devices", score=lambda row: row["score"] - 0.001 * ("steady/dance/n-3" in row["cell"]))
         assert (measured(ask("AMS-14", tables)).value, word("AMS-14", tables)) == (0, "not reproduced")
 
-    def test_fleets_that_all_were_served_do_not_tell_how_many_could_be(self):
+    def test_fleets_without_an_overloaded_size_give_no_maximum(self):
         found = ask("SHARE-1", self.fleets({"ams": 5, "ams-patient": 9}, most=7))
         assert "7 devices were served, and no larger fleet ran" in found.reason
         assert word("SHARE-1", self.fleets({"ams": 5, "ams-patient": 5}, most=7)) == "not reproduced"
 
-    def test_sharing_says_nothing_where_the_intervals_never_adapted(self):
+    def test_sharing_is_untestable_where_the_intervals_never_adapted(self):
         assert word("AMS-14", self.fleets({"ams": 5, "ams-steady": 5})) == "not testable here"
 
     def test_of_fleets_that_never_wait_the_largest_is_compared_with(self):
@@ -111,7 +111,7 @@ class TestServer:
                 runs += [run_row(name, seed, score=best - lost * (1 + WOBBLE[seed]), student=student) for seed in SEEDS]
         return Made({"systems": parts}, runs=runs)
 
-    def test_what_longer_intervals_cost_is_compared_between_horizons(self):
+    def test_the_cost_of_longer_intervals_is_compared_between_horizons(self):
         assert measured(ask("AMS-15", self.horizons(0.1))).value == pytest.approx(0.08)
         assert word("AMS-15", self.horizons(0.1)) == "reproduced"
         assert word("AMS-15", self.horizons(0.01)) == "not reproduced"

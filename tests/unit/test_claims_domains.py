@@ -1,4 +1,4 @@
-"""Domains before and after adapting, what adapting costs, and what claims and figures make of it."""
+"""Domains before and after adaptation, its cost, and the claims and figures about both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_stretch_is_judged_before_and_after_its_frames_to_adapt_on():
 
 
 @pytest.mark.slow
-def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns():
+def test_forgetting_is_the_loss_from_the_best_score_of_a_recurring_domain():
     found = domains.forgetting(PHASES)
     own = found[(found["system"] == "elasticdnn") & (found["seed"] == 0)]
     assert own["round"].tolist() == [1] and own["lost"].tolist() == pytest.approx([0.67 - 0.705])
@@ -66,7 +66,7 @@ def test_what_is_forgotten_is_lost_from_the_best_so_far_of_a_domain_that_returns
         ("E-26", 4.0),
     ],
 )
-def test_what_the_paper_claims_is_measured(claim, value):
+def test_a_claim_of_the_paper_is_measured(claim, value):
     assert measured(ask(claim, PHASES)).value == pytest.approx(value)
 
 
@@ -90,19 +90,19 @@ def test_verdicts_follow_the_measures():
 
 
 class TestTime:
-    def test_jobs_are_what_was_learned_from(self):
+    def test_jobs_are_the_batches_that_were_trained_on(self):
         jobs = timing.jobs_of(STREAMS)["sar", "again", 0]
         assert len(jobs.accuracy) == 20 and jobs.plain_s == pytest.approx(0.1)
         assert jobs.work_s.tolist() == pytest.approx([0.6] * 20)
         assert jobs.accuracy.tolist() == pytest.approx([0.8] * 10 + [0.7] * 10)
 
-    def test_a_phase_is_learned_after_the_job_in_which_it_begins(self):
+    def test_a_phase_is_trained_after_the_job_in_which_it_begins(self):
         frames = pd.DataFrame({"time_s": np.arange(11) / 2})
         phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "isolated_s": [3.0, 0.5, 7.0]})
         sizes, learn_s = timing.job_training(frames, None, phases, usual=2)
         assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
 
-    def test_fleets_are_ordered_by_how_busy_plain_inference_keeps_them(self):
+    def test_fleets_are_ordered_by_their_load_under_plain_inference(self):
         found = timing.load_levels(STREAMS)
         assert [(pace.fleet, pace.utilisation) for pace in found] == [("calm", 0.1), ("full", 1.0)]
         assert found[0].missed == 0 and found[1].missed > 0.6
@@ -126,15 +126,15 @@ class TestFigures:
     @pytest.mark.slow
     def test_every_domain_has_a_point_before_and_after(self):
         shown = show(figure, PHASES)
-        course = next(panel for panel in shown.panels if panel.title == "digits: domain by domain")
-        assert len(shown.legend) == 5 and len(lines(panel_of(shown, course.title))) == 5
+        panel_of_rounds = next(panel for panel in shown.panels if panel.title == "digits: domain by domain")
+        assert len(shown.legend) == 5 and len(lines(panel_of(shown, panel_of_rounds.title))) == 5
         assert texts(shown.grids[0])["elasticdnn"][1:] == ["74.8 %", "5", "0.5", "2", "10", "2"]
 
     @pytest.mark.slow
-    def test_time_is_drawn_where_members_learn_on_the_stream(self):
+    def test_time_is_drawn_where_members_train_online(self):
         shown = show(utility, STREAMS)
         found = lines(panel_of(shown, "discrete utility"))
-        assert set(shown.legend) == {"no_custom", "adabn", "tent", "sar"}  # not what stops learning
+        assert set(shown.legend) == {"no_custom", "adabn", "tent", "sar"}  # not the systems that stop training
         assert sorted(len(line[0]) for line in found.values()) == [6] * 4
         ((took, worth),) = lines(panel_of(shown, "amortised utility")).values()
         assert np.allclose(took, [0, 5, 5]) and np.allclose(worth, [0.501, 0.355, 0.753])

@@ -51,7 +51,7 @@ def recorded(package: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "reason"),
     [
         ("platform/core/a.py", "x = 2", "other code since"),
         ("platform/sim/new.py", "", "other code since"),
@@ -64,12 +64,12 @@ def recorded(package: Path) -> dict[str, Any]:
         ("platform/core/README.md", "text", ""),
     ],
 )
-def test_a_line_is_stale_once_its_code_its_measures_or_its_experiment_changed(package, name, text, said):
+def test_a_line_is_stale_once_its_code_its_measures_or_its_experiment_changed(package, name, text, reason):
     line = recorded(package)
     assert stale(line, every_claim()["ONCE-1"], Digests(package)) == ""
     (package / name).parent.mkdir(parents=True, exist_ok=True)
     (package / name).write_text(text)
-    assert stale(line, every_claim()["ONCE-1"], Digests(package)) == said
+    assert stale(line, every_claim()["ONCE-1"], Digests(package)) == reason
 
 
 def test_a_line_is_stale_if_the_claim_changed_or_digests_are_missing():
@@ -81,13 +81,13 @@ def test_a_line_is_stale_if_the_claim_changed_or_digests_are_missing():
         assert stale({**LINE, digest: None}, claim, factory.TODAY) == "recorded without digests"
 
 
-def test_the_code_of_today_has_a_digest_of_its_own():
+def test_the_current_code_has_a_separate_digest():
     now = Digests()
     assert len({now.code, now.measure, now.spec("ams-table1", "small"), now.spec("ams-table1", "full")}) == 4
     assert now.spec("no-such-experiment", None) is None
 
 
-def test_lines_are_added_behind_others_and_the_last_one_counts(tmp_path):
+def test_lines_are_appended_and_the_last_one_counts(tmp_path):
     file = factory.ledger(tmp_path)
     other = {**LINE, "value": 0.2}
     assert append(file, [LINE, {**LINE, "size": None}]) == 2
@@ -168,7 +168,7 @@ def test_values_of_seeds_are_kept_where_they_were_averaged():
 
 
 @pytest.mark.slow
-def test_a_line_holds_digests_and_machine_of_its_run(tmp_path, monkeypatch):
+def test_a_line_holds_digests_and_host_of_its_run(tmp_path, monkeypatch):
     file = factory.ledger(tmp_path)
     folder = results_factory.make_run(tmp_path / "run", snapshots=False)
     info = json.loads((folder / "run.json").read_text())
@@ -176,13 +176,13 @@ def test_a_line_holds_digests_and_machine_of_its_run(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "LEDGER", file)
     monkeypatch.setattr(evidence, "check_evidence", lambda folder: None)
     result = CliRunner().invoke(front.build_app(), ["claims", str(folder), "--json", "--record"])
-    told = {claim["id"]: claim for claim in json.loads(result.stdout)["claims"] if claim["ours"] is not None}
+    measured = {claim["id"]: claim for claim in json.loads(result.stdout)["claims"] if claim["ours"] is not None}
     lines = {line["claim"]: line for line in read_ledger(file)}
-    assert lines.keys() == told.keys() != set()
+    assert lines.keys() == measured.keys() != set()
     for name, line in lines.items():
         claim = every_claim()[name]
         assert (line["value"], line["verdict"], line["words"]) == (
-            *(told[name][key] for key in ("ours", "verdict")),
+            *(measured[name][key] for key in ("ours", "verdict")),
             claim.sentence,
         )
         assert (line["experiment"], line["seeds"], line["code_digest"]) == ("demo", [0, 1, 2], "abc")

@@ -6,7 +6,7 @@ import pytest
 from claims_factory import ask, measured, scored, word
 
 
-def test_one_scheduler_is_held_against_every_rival_that_learns_in_every_setting():
+def test_one_scheduler_is_compared_with_every_training_baseline_in_every_setting():
     good = {"joint": {"dance": 0.7, "running": 0.6}, "ekya": {"dance": 0.5, "running": 0.55}, "no_custom": 0.9}
     found = measured(ask("JOINT-5", scored(**good, recl={"dance": 0.6, "running": 0.4})))
     assert found.value == pytest.approx(0.05, abs=1e-3)

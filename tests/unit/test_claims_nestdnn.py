@@ -1,4 +1,4 @@
-"""Claims about NestDNN's networks, on tables whose answer is known."""
+"""Claims about NestDNN's networks, on tables with known verdicts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FAMILIES: dict[str, dict[str, list[float]]] = {
 
 
 def pruned(**accuracies: list[float]) -> Made:
-    """Say what `ranking_layer` leaves of an application's accuracy; the largest network is whole."""
+    """Set the accuracy that `ranking_layer` leaves to an application; the largest network is whole."""
     return built(
         {name.replace("_", "-"): {"a": found, "b": [x - 0.1 for x in found]} for name, found in accuracies.items()}
     )
 
 
-def test_residual_and_norm_are_compared_where_a_layer_was_pruned_and_nothing_trained_again():
+def test_residual_and_norm_are_compared_on_pruned_layers_without_retraining():
     tables = pruned(
         trr_0=[0.3, 0.7, 0.9], l1_0=[0.2, 0.5, 0.1], random_0=[0.1, 0.3, 0.9],
         trr_1=[0.2, 0.6, 0.9], l1_1=[0.3, 0.6, 0.9], random_1=[0.2, 0.6, 0.9],
@@ -56,7 +56,7 @@ def test_memory_is_that_of_the_largest_against_the_sum():
     assert numbers_in(found.note) == [8.2e-05, 0.0002, 2]
 
 
-def test_what_is_loaded_on_the_way_up_is_compared_less_what_is_dropped():
+def test_loads_on_larger_networks_are_compared_less_the_dropped_bytes():
     assert value("N-7", built(FAMILIES)) == pytest.approx(1.0)
     assert word("N-7", built(FAMILIES)) == "reproduced"
     tables = built(
@@ -69,7 +69,7 @@ def test_what_is_loaded_on_the_way_up_is_compared_less_what_is_dropped():
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(0, "reproduced"), (1, "not reproduced")])
-def test_what_each_network_has_for_itself_is_told_and_not_judged_but_no_other_byte(more: int, verdict: str):
+def test_bytes_of_single_networks_are_noted_and_not_judged_unlike_all_others(more: int, verdict: str):
     """Three bytes are each network's own; nested networks hold those of all four all the time."""
     tables = built(
         FAMILIES,
@@ -80,7 +80,7 @@ def test_what_each_network_has_for_itself_is_told_and_not_judged_but_no_other_by
     assert claim("N-5b", tables).note.endswith("of the memory is private to one network")
 
 
-def test_without_a_count_of_what_is_shared_its_claims_cannot_be_told():
+def test_without_a_count_of_shared_bytes_the_claims_are_untestable():
     for name in ("N-7", "N-5b"):
         unknown = CLAIMS[name].measure(built(FAMILIES, ours=lambda _: {"kernel_bytes": None}))
         assert isinstance(unknown, Untestable)
@@ -108,7 +108,7 @@ def test_networks_of_each_seed_count_by_seed():
     assert ours == pytest.approx([row["accuracy"] + 0.1 for row in known if "ours" in row["cell"]])
 
 
-def test_switches_at_random_are_from_every_network_to_every_other_whatever_schedulers_do():
+def test_random_switches_cover_all_pairs_of_networks_under_any_scheduler():
     """With 10 to 40 bytes two nested networks are 50 / 3 bytes apart on average, and two others hold 50."""
     tables = built(FAMILIES, **{name: lambda row: {"memory_bytes": row["memory_bytes"] * (1 + (row["app"] == "b"))}
                                 for name in ("ours", "base")})  # fmt: skip
@@ -122,6 +122,6 @@ def test_switches_at_random_are_from_every_network_to_every_other_whatever_sched
 
 
 @pytest.mark.slow
-def test_without_networks_nothing_can_be_said():
+def test_without_networks_all_claims_are_untestable():
     for name, one in CLAIMS.items():
         assert isinstance(one.measure(Made(SPEC)), Untestable), name

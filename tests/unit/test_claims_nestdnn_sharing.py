@@ -1,4 +1,4 @@
-"""Claims about how NestDNN shares a device, on tables whose answer is known."""
+"""Claims about NestDNN's sharing of a device, on tables with known verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from driftlab.platform.results.relations.base import Untestable
 
 # --- the frontier
 
-LOOKS: dict[str, tuple[float, float, float]] = {  # accuracy, time of a frame in ms, energy of what there is time for
+RESULTS: dict[str, tuple[float, float, float]] = {  # accuracy, time per frame in ms, energy in J
     "base": (0.5, 100.0, 1.0),  # 10 frames
     "good": (0.7, 200.0, 1.0), "ours": (0.65, 80.0, 0.55), "fast": (0.4, 50.0, 1.0),  # 5, 12.5 and 20; 11 are shown
     "max-0.01": (0.8, 200.0, 1.0), "max-0.1": (0.72, 50.0, 0.22), "max-1.0": (0.45, 25.0, 1.0),
@@ -36,10 +36,10 @@ FRONTIER = {
 }
 
 
-def along(looks: dict[str, tuple[float, float, float]], workload: str = "w") -> list[dict[str, Any]]:
+def along(results: dict[str, tuple[float, float, float]], workload: str = "w") -> list[dict[str, Any]]:
     return [
         share(system, seed, time_s, workload, accuracy=accuracy, latency_ms=latency_ms, energy_j=energy_j, fps=11.0)
-        for system, (accuracy, latency_ms, energy_j) in looks.items()
+        for system, (accuracy, latency_ms, energy_j) in results.items()
         for seed in SEEDS
         for time_s in (0.0, 1.0)
     ]
@@ -47,34 +47,34 @@ def along(looks: dict[str, tuple[float, float, float]], workload: str = "w") -> 
 
 @pytest.mark.parametrize(("name", "expected"), FRONTIER.items())
 def test_a_frontier_is_met_at_its_knee_or_where_it_equals_the_status_quo(name: str, expected: float):
-    tables = shared(along(LOOKS))
+    tables = shared(along(RESULTS))
     assert value(name, tables) == pytest.approx(expected)
     assert word(name, tables) == "reproduced"
 
 
 @pytest.mark.parametrize("name", FRONTIER)
-def test_a_frontier_below_the_status_quo_reproduces_nothing(name: str):
+def test_a_frontier_below_the_status_quo_is_not_reproduced(name: str):
     below = {"": (0.6, 200.0, 1.0), "middle": (0.48, 100 / 0.9, 1.0), "end": (0.0, 100 / 1.1, 1.0)}
     order = [["good", "ours", "fast"], ["max-0.01", "max-0.1", "max-1.0"]]
-    looks = {system: look for systems in order for system, look in zip(systems, below.values(), strict=True)}
-    assert word(name, shared(along({"base": LOOKS["base"], **looks}))) == "not reproduced"
+    results = {system: result for systems in order for system, result in zip(systems, below.values(), strict=True)}
+    assert word(name, shared(along({"base": RESULTS["base"], **results}))) == "not reproduced"
 
 
 @pytest.mark.slow
-def test_one_objective_says_nothing_of_the_other():
-    rows = along({name: look for name, look in LOOKS.items() if "max" not in name})
+def test_one_objective_gives_no_verdict_on_the_other():
+    rows = along({name: result for name, result in RESULTS.items() if "max" not in name})
     for name in FRONTIER:
         assert isinstance(CLAIMS[name].measure(shared(rows)), Untestable) == name.startswith(("N-14", "N-15b")), name
 
 
-def test_a_frontier_is_of_the_schedulers_in_use_alone():
+def test_other_schedulers_are_not_on_the_frontier():
     longer = along({f"literal-{alpha}": (0.0, 1.0, 1.0) for alpha in (0.01, 0.1, 0.3, 1.0)})
-    assert value("N-13", shared([*along(LOOKS), *longer])) == pytest.approx(FRONTIER["N-13"])
+    assert value("N-13", shared([*along(RESULTS), *longer])) == pytest.approx(FRONTIER["N-13"])
 
 
 def test_of_several_goals_the_worst_counts():
-    better = {**LOOKS, "ours": (0.68, 80.0, 0.55)}
-    found = claim("N-12", shared([*along(LOOKS), *along(better, "v")]))
+    better = {**RESULTS, "ours": (0.68, 80.0, 0.55)}
+    found = claim("N-12", shared([*along(RESULTS), *along(better, "v")]))
     assert found.value == pytest.approx(FRONTIER["N-12"])
     assert found.note == "the lowest of v 0.187, w 0.167"
 
@@ -83,19 +83,19 @@ def test_of_several_goals_the_worst_counts():
 def test_a_goal_counts_with_all_of_its_traces_or_not_at_all(seeds: tuple[int, ...]):
     """Traces of `v` that are more accurate than the status quo to the end of the frontier never meet it."""
     above = [f"fast/v/one/seed-{seed}" for seed in seeds]
-    never = [row | ({"accuracy": 0.6} if row["cell"] in above else {}) for row in along(LOOKS, "v")]
-    found = claim("N-11", shared([*along(LOOKS), *never]))
+    never = [row | ({"accuracy": 0.6} if row["cell"] in above else {}) for row in along(RESULTS, "v")]
+    found = claim("N-11", shared([*along(RESULTS), *never]))
     assert (found.value, found.n) == (pytest.approx(FRONTIER["N-11"]), 3)
-    told = f"frontiers that end before speedup at equal gain: {len(seeds)} of 3 on v"
-    assert found.note == f"on w {FRONTIER['N-11']:.3g}; {told}"
+    note = f"frontiers that end before speedup at equal gain: {len(seeds)} of 3 on v"
+    assert found.note == f"on w {FRONTIER['N-11']:.3g}; {note}"
     refused = CLAIMS["N-11"].measure(shared(never))
     assert isinstance(refused, Untestable)
-    assert refused.reason == told
+    assert refused.reason == note
 
 
-def test_who_waits_has_no_frames_and_no_accuracy():
+def test_a_waiting_application_has_no_frames_and_no_accuracy():
     later: dict[str, dict[str, Any]] = {"ours": WAITS, "base": {"energy_j": 3.0}}
-    rows = [row | (later.get(row["cell"].partition("/")[0], {}) if row["time_s"] else {}) for row in along(LOOKS)]
+    rows = [row | (later.get(row["cell"].partition("/")[0], {}) if row["time_s"] else {}) for row in along(RESULTS)]
     (found,) = sharing.frontier(shared(rows), "total").query("system == 'ours' and seed == 0").to_dict("records")
     assert found["gain"] == pytest.approx(0.15)
     assert found["speedup"] == pytest.approx(1.25 / 2)
@@ -113,7 +113,7 @@ def test_of_several_crossings_the_lowest_counts(gains: list[float], lowest: floa
 # --- the optimum, and time
 
 
-def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_what_is_in_use():
+def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_running_networks():
     rows = []
     for seed in SEEDS:
         rows += [share("ours", seed, 0.0, latency_ms=150.0), share("best", seed, 0.0, accuracy=0.52, latency_ms=50.0)]
@@ -123,7 +123,7 @@ def test_the_gap_to_the_optimum_counts_accuracy_and_lateness_of_what_is_in_use()
     assert found.note == "ours 3; not counted: literal-0.1 50, lookahead-anew 50"
 
 
-def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal():
+def test_the_highest_cost_of_a_window_is_that_of_the_application_farthest_from_its_goal():
     rows = [
         share("ours", 0, 0.0, app="a", accuracy=0.95, latency_ms=50.0),
         share("ours", 0, 0.0, app="b", accuracy=0.5, latency_ms=50.0),
@@ -138,7 +138,7 @@ def test_the_highest_cost_of_a_window_is_that_of_who_is_farthest_from_its_goal()
     assert found["max"].tolist() == pytest.approx([0.16])
 
 
-def test_costs_go_by_what_schedulers_know_and_gains_by_what_was_reached():
+def test_costs_use_predicted_accuracies_and_gains_use_measured_ones():
     known = {"ours": 0.9, "base": 0.4}
     rows = [share(name, 0, 0.0, latency_ms=50.0) | {"val_accuracy": each} for name, each in known.items()]
     found = sharing.costs(shared(rows), {"ours": 0.1, "base": 0.1})
@@ -213,7 +213,7 @@ def visits(system: str, device: str, counts: list[int]) -> list[dict[str, Any]]:
     return [share(system, 0, float(k), device=device, app=app) for k, n in enumerate(counts) for app in "abcdef"[:n]]
 
 
-def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
+def test_arrivals_and_departures_are_counted_once_per_trace(monkeypatch):
     monkeypatch.setattr(sharing, "ENOUGH", 46)
     counts = [6, 5, 4, 3, 2, 6, 5, 4, 6, 5]
     tables = shared([*visits("ours", "d", counts), *visits("fast", "d", [2, 6]), *visits("ours", "e", [6] * 9)])
@@ -226,7 +226,7 @@ def test_who_comes_and_goes_is_counted_once_for_a_trace(monkeypatch):
 
 
 @pytest.mark.parametrize("number", ["N-9", "N-10"])
-def test_a_short_run_does_not_say_how_often_who_is_there(number):
+def test_a_short_run_gives_no_verdict_on_numbers_of_applications(number):
     refused = CLAIMS[number].measure(shared(visits("ours", "d", [6, 5, 4])))
     assert isinstance(refused, Untestable)
     assert numbers_in(refused.reason)[:2] == [15, 100_000]

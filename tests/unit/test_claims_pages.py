@@ -39,7 +39,7 @@ def test_pages_agree_with_the_ledger():
         )
 
 
-def test_every_claim_stands_on_a_page_and_asks_an_experiment_that_is_there():
+def test_every_claim_is_on_a_page_and_names_an_existing_experiment():
     places = [place for page in DOCS.rglob("*.md") for place in PLACE.findall(page.read_text(encoding="utf-8"))]
     claims = every_claim()
     known = set(claims) | {name.partition("-")[0] for name in claims}
@@ -54,7 +54,7 @@ def test_claims_stand_in_the_order_of_papers():
 
 
 @needs_ledger
-def test_every_line_is_of_a_claim_and_names_no_machine():
+def test_every_line_is_of_a_claim_and_names_no_host():
     for found in read_ledger(LEDGER):
         assert found["claim"] in every_claim()
         assert found["value"] is not None
@@ -71,13 +71,13 @@ def test_lines_of_the_words_of_today_are_judged_as_they_were():
 
 
 @needs_ledger
-def test_every_recorded_run_stands_on_a_page():
+def test_every_recorded_run_is_on_a_page():
     text, sizes = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")), evidence_of(DOCS).sizes
     for _, experiment, size in newest(read_ledger(LEDGER)):
         assert f"`driftlab run {experiment}" + (f" --set size={size}`" if size in sizes else "") in text
 
 
-def test_a_claim_is_told_by_the_experiment_that_was_made_for_it():
+def test_the_experiment_of_a_claim_gives_the_row_on_its_page():
     evidence = held(line("ONCE-1", 0.1, "a"), line("ONCE-1", 0.2), line("ONCE-2", 0.3))
     head, table = fill_tables(PAGE, evidence).split("|---|---|---|---|---|---|---|\n")
     assert head.startswith("before\n<!-- claims ONCE -->\n| claim |")
@@ -115,7 +115,7 @@ def test_stale_lines_are_marked_with_the_reason():
     assert (fresh + "; *stale*: recorded without digests") == old
 
 
-def test_sizes_that_marks_name_have_tables_of_their_own():
+def test_sizes_named_in_marks_have_separate_tables():
     marked = PAGE.replace("ONCE", "ONCE AMS-5 of size city")
     assert sizes_in([PAGE, marked]) == {"city"}
     lines = [line("ONCE-1", 0.1), line("ONCE-1", 0.2, size="city")]

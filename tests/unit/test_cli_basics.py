@@ -60,7 +60,7 @@ def test_help_lists_every_command():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("lst",), "Did you mean 'list'?"),
         (("list", "--jsn"), "--json"),
@@ -74,10 +74,10 @@ def test_help_lists_every_command():
         (("claims", "nowhere"), "nowhere"),
     ],
 )
-def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str, ...], said: str):
+def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str, ...], message: str):
     done = driftlab(*words)
     assert done.returncode == front.WRONG_REQUEST
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("Error") == 1
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -94,11 +94,11 @@ def test_an_invalid_request_gives_one_message_and_exit_code_two(words: tuple[str
         (("serve", "--folder", "a"), "--state-dir"),
     ],
 )
-def test_a_renamed_option_gets_its_new_name(words: tuple[str, ...], now: str):
+def test_the_error_for_a_renamed_option_has_its_new_name(words: tuple[str, ...], now: str):
     assert str(call(*words).exception).endswith(f". It is now '{now}'.")
 
 
-def test_an_unknown_option_without_a_new_name_gets_the_usual_message():
+def test_the_error_for_an_unknown_option_is_the_usual_one():
     assert "--json" in call("list", "--jsn").output
     assert isinstance(call("list", "--rate", "3").exception, SystemExit)
 
@@ -254,22 +254,22 @@ def test_a_video_is_shown_or_refused(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
-    film = tmp_path / "walk.mp4"
-    words = ("show", "workloads/streets/walking_paris", "--video", str(film), "--seconds", "1", "--seed", "3")
+def test_a_stream_is_written_as_a_video_with_label_maps(tmp_path: Path):
+    video = tmp_path / "walk.mp4"
+    words = ("show", "workloads/streets/walking_paris", "--video", str(video), "--seconds", "1", "--seed", "3")
     assert call(*words, "--set", "crowd=2").exit_code == 0
     at = {"seed": 3, "height": 144, "width": 256, "fps": 30.0, "duration_s": 1.0}
     drawn = open_stream("streets/walking_paris", **at, crowd=2.0).at([0.0, 0.5, 0.9])
-    shown = open_stream(f"video:{film}", **at).at([0.0, 0.5, 0.9])
+    shown = open_stream(f"video:{video}", **at).at([0.0, 0.5, 0.9])
     assert np.array_equal(shown.labels, drawn.labels)
     wrong = shown.images.astype(float) - drawn.images
     assert 0 < np.abs(wrong).mean() < 8, "the codec changes little"
-    assert open_stream(f"video:{film}", **at).duration_s == 1.0
+    assert open_stream(f"video:{video}", **at).duration_s == 1.0
 
-    before = film.read_bytes()
+    before = video.read_bytes()
     again = call(*words).exception
     assert isinstance(again, RequestError) and "exists" in str(again)
-    assert film.read_bytes() == before
+    assert video.read_bytes() == before
     for name, place in (
         ("workloads/signs/depot", tmp_path / "signs.mp4"),
         ("loads/user", tmp_path / "load.mp4"),
@@ -282,7 +282,7 @@ def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("loads/user", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; loads/user has none"),
         ("shifts/fog", ("--image", "a.png", "--set", "a=1"), "parameters of workloads; shifts/fog has none"),
@@ -297,11 +297,11 @@ def test_a_street_is_written_as_a_video_with_label_maps(tmp_path: Path):
         ("workloads/city/running", ("--image", "a.png", "--set", "rain"), "is not KEY=VALUE, such as --set pace=1."),
     ],
 )
-def test_an_invalid_request_to_draw_writes_no_file(tmp_path, monkeypatch, name, words, said):
+def test_an_invalid_request_to_draw_writes_no_file(tmp_path, monkeypatch, name, words, message):
     monkeypatch.chdir(tmp_path)
     refused = call("show", name, *words)
     assert isinstance(refused.exception, RequestError)
-    assert said in str(refused.exception)
+    assert message in str(refused.exception)
     assert "Drawn to" not in refused.output
     assert not list(tmp_path.iterdir())
 
@@ -362,7 +362,7 @@ def test_claims_use_the_newest_run_by_default(made: Path, monkeypatch):
 @pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("", 100)])
 def test_claims_fit_the_terminal_and_group_untestable_ones(made: Path, monkeypatch, columns: str, widest: int):
     monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(sys, "__stdout__", None)  # what the tests run in may be a terminal
+    monkeypatch.setattr(sys, "__stdout__", None)  # the tests may run in a terminal
     lines = call("claims", str(made / "runs/a")).stdout.splitlines()
     assert widest - 8 < max(map(len, lines)) <= widest
     assert [name.strip() for name in next(line for line in lines if "why" in line).split("|")] == [

@@ -88,22 +88,22 @@ def test_claims_are_listed_in_order_of_numbers():
 
 def test_a_dry_run_prints_the_grid_with_time_and_disk():
     rows = dict(line.split("  ", 1) for line in call("run", "ams-clients", "--dry-run").splitlines() if "  " in line)
-    said = {name.strip(): text.strip() for name, text in rows.items()}
-    assert list(said) == ["systems", "workloads", "fleets", "seeds", "networks", "frames", "time", "memory", "disk"]
-    assert said["systems"] == "ams, ams-steady, ams-patient  [3]"
-    assert "devices-4 (4 devices)" in said["fleets"]
-    assert said["frames"] == f"{3 * 5 * (9 + 4 + 6 + 9) * 150:,}"
-    assert re.match(r"about \d", said["time"])
-    assert re.match(r"\d[\d,]* MiB; \d[\d,]* MiB are free", said["disk"])
+    grid = {name.strip(): text.strip() for name, text in rows.items()}
+    assert list(grid) == ["systems", "workloads", "fleets", "seeds", "networks", "frames", "time", "memory", "disk"]
+    assert grid["systems"] == "ams, ams-steady, ams-patient  [3]"
+    assert "devices-4 (4 devices)" in grid["fleets"]
+    assert grid["frames"] == f"{3 * 5 * (9 + 4 + 6 + 9) * 150:,}"
+    assert re.match(r"about \d", grid["time"])
+    assert re.match(r"\d[\d,]* MiB; \d[\d,]* MiB are free", grid["disk"])
     assert "60 cells; nothing was run." in call("run", "ams-clients", "--dry-run")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [(0.2, "1 second"), (89, "89 seconds"), (90, "1.5 minutes"), (7200, "2 hours"), (864_000, "10 days")],
 )
-def test_a_duration_is_printed_in_a_suitable_unit(seconds: float, said: str):
-    assert format_duration(seconds) == said
+def test_a_duration_is_printed_in_a_suitable_unit(seconds: float, message: str):
+    assert format_duration(seconds) == message
 
 
 def until_it_computes(process: int, seconds: float = 0.2) -> None:
@@ -125,13 +125,13 @@ def test_ctrl_c_is_acknowledged_while_a_library_computes(terminal: bool):
         until_it_computes(child.pid)
         child.send_signal(signal.SIGINT)
         assert select.select([reading], [], [], 30.0)[0], "nothing was said"
-        said = os.read(reading, 1000)
+        message = os.read(reading, 1000)
         assert child.poll() is None
     finally:
         child.kill()
         child.wait()
-    assert said.startswith(front.CLEAR_LINE) is terminal  # a progress bar on that line makes room
-    assert front.STOPPING.strip() in said
+    assert message.startswith(front.CLEAR_LINE) is terminal  # a progress bar on that line is cleared first
+    assert front.STOPPING.strip() in message
 
 
 def test_the_newest_run_is_found_from_subfolders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -32,9 +32,9 @@ def tune(monkeypatch, *words):
 
 def test_a_dry_run_lists_the_settings(space, monkeypatch, capsys):
     assert tune(monkeypatch, space, "--dry-run", "--trials", 7, "--searcher", "tpe", "--seed", 3) in (0, None)
-    said = capsys.readouterr().out
-    assert factory.RATE in said
-    assert "7 trials by tpe" in said
+    message = capsys.readouterr().out
+    assert factory.RATE in message
+    assert "7 trials by tpe" in message
     assert tune(monkeypatch, space, "--dry-run", "--json", "--trials", 7) in (0, None)
     assert json.loads(capsys.readouterr().out)["trials"] == 7
 

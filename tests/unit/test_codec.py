@@ -157,7 +157,7 @@ def test_bytes_do_not_depend_on_memory_contents(codec):
     assert len(seen) == 1
 
 
-def test_wrong_codecs_are_refused_with_the_allowed_ones():
+def test_wrong_codecs_are_refused_with_the_allowed_names():
     for wrong in ("jpeg:0", "jpeg:x", "h264:0", "h264:-1", "png:3", "h264_fit:nan"):
         with pytest.raises(RequestError, match="Allowed"):
             codec_of(wrong)

@@ -49,7 +49,7 @@ class Sample:
         ("shares", ["half"]),
     ],
 )
-def test_what_does_not_fit(key, value):
+def test_a_value_that_does_not_fit_is_refused(key, value):
     (fault,) = parameter_faults(Sample, {key: value})
     assert f"'{key}' is {value!r}, expected " in fault
 
@@ -66,12 +66,12 @@ def test_all_faults_at_once():
     assert "one of 'fast', 'slow'" in faults[2]
 
 
-def test_a_member_says_what_it_cannot_be():
+def test_a_value_below_its_range_is_refused():
     assert parameter_faults(Sample, {"count": -1}) == ["'count' is -1, must be above 0"]
 
 
 @pytest.mark.parametrize(
-    ("member", "said"),
+    ("member", "message"),
     [
         (
             Member("streaming", "ams", (("min_fps", 2), ("scale", 0))),
@@ -99,10 +99,10 @@ def test_a_member_says_what_it_cannot_be():
     ],
     ids=str,
 )
-def test_members_name_every_parameter_that_is_out_of_range(member, said):
+def test_members_name_every_parameter_that_is_out_of_range(member, message):
     with pytest.raises(RequestError) as caught:
         member.make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_parameters_are_names_types_and_defaults():
@@ -110,14 +110,14 @@ def test_parameters_are_names_types_and_defaults():
     assert list(parameters(Sample)) == ["rate", "count", "flag", "name", "mode", "limit_s", "cap", "shares"]
 
 
-def test_a_member_is_shown_with_what_differs():
+def test_a_member_is_printed_with_its_changed_parameters():
     assert str(Member("streaming", "one_time")) == "one_time"
     assert str(Member("streaming", "one_time", (("sample_s", 30), ("codec", "png")))) == (
         "one_time(codec=png, sample_s=30)"
     )
 
 
-def test_a_member_is_the_same_in_whatever_order_its_parameters_are_written():
+def test_a_member_is_the_same_in_any_order_of_its_parameters():
     params = (("sample_s", 30), ("codec", "png"))
     assert Member("streaming", "one_time", params) == Member("streaming", "one_time", params[::-1])
 
@@ -129,17 +129,17 @@ def test_a_member_is_a_value():
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "said"),
+    ("family", "name", "message"),
     [
         ("steaming", "local", "Unknown family 'steaming'. Did you mean 'streaming'?"),
         ("streaming", "locl", "Unknown streaming member 'locl'. Did you mean 'local'?"),
         ("scaling", "", "Known: adadeep, "),
     ],
 )
-def test_unknown_names(family, name, said):
+def test_unknown_names(family, name, message):
     with pytest.raises(RequestError) as caught:
         member_class(family, name)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_wrong_parameter_names_its_member():

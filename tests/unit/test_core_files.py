@@ -20,7 +20,7 @@ def test_a_file_changes_at_once_or_not_at_all(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_drafts_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path):
+def test_only_drafts_of_killed_writers_are_removed(tmp_path: Path):
     (tmp_path / "tables").mkdir()
     with atomic_write(tmp_path / "tables" / "a.parquet") as draft:
         left = draft.with_name(draft.name.replace(".parquet.", ".parquet.9"))

@@ -18,7 +18,7 @@ def random_labels(shape, classes=6, ignore=0.1):
     return RNG.integers(0, classes, shape).astype(np.uint8), truth
 
 
-def test_a_batch_counts_each_frame_alone():
+def test_a_batch_counts_each_frame_separately():
     prediction, truth = random_labels((4, 9, 7))
     batch = metrics.confusions(prediction, truth, 6)
     for frame in range(4):

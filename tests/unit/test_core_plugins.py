@@ -85,7 +85,7 @@ def test_a_path_is_made_whole_where_the_request_is_read(file: Path, monkeypatch:
     assert member.make().share == 1.0
 
 
-def test_tables_do_not_say_where_the_file_lies(file: Path):
+def test_tables_do_not_contain_the_path_of_the_file(file: Path):
     assert str(Member("scheduling", f"{file}:First", (("share", 0.5),))) == "first.py:First(share=0.5)"
 
 
@@ -101,8 +101,8 @@ def test_a_class_in_a_package_is_a_member():
 
 
 @pytest.mark.slow
-def test_another_process_unpickles_what_the_file_defined(file: Path):
-    """Without a request for the member before: a worker meets such a value as an argument or in a checkpoint."""
+def test_another_process_unpickles_classes_of_the_file(file: Path):
+    """A worker receives such a value as an argument or checkpoint, before any request for the member."""
     cls = member_class("scheduling", f"{file}:First")
     note = sys.modules[cls.__module__].Note("from afar")
     code = (
@@ -132,12 +132,14 @@ def test_a_system_takes_it(file: Path):
         ("class First", "class Furst", ["Unknown class 'First'", "Did you mean 'Furst'?", "Known: Furst, Note"]),
     ],
 )
-def test_what_cannot_be_a_member_is_refused_with_the_reason(tmp_path: Path, before: str, after: str, words: list[str]):
+def test_a_class_that_is_no_member_is_refused_with_the_reason(
+    tmp_path: Path, before: str, after: str, words: list[str]
+):
     message = refused("scheduling", written(tmp_path, GOOD, before=before, after=after))
     assert [word for word in [*words, str(tmp_path / "mine.py")] if word not in message] == []
 
 
-def test_a_base_asks_what_it_must_know(tmp_path: Path):
+def test_a_base_requires_its_declarations(tmp_path: Path):
     text = (
         "from dataclasses import dataclass\n"
         "from driftlab.platform.streaming.local import Local\n"
@@ -149,18 +151,18 @@ def test_a_base_asks_what_it_must_know(tmp_path: Path):
     assert "it must say feeds_learner, True or False" in refused("streaming", written(tmp_path, text))
 
 
-def test_a_file_that_is_not_there_is_told_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_file_is_refused_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     message = refused("scheduling", "mine/none.py:First")
     assert f"there is no file '{tmp_path / 'mine/none.py'}'" in message
     assert "folder where driftlab is started" in message
 
 
-def test_a_file_without_a_class_is_told_what_is_missing(file: Path):
+def test_a_file_without_a_class_is_refused_with_the_missing_part(file: Path):
     assert "name the class in it too" in refused("scheduling", str(file))
 
 
-def test_a_package_that_is_not_there_is_told():
+def test_a_missing_package_is_refused_with_its_name():
     assert "No module named 'no_such_package'" in refused("scheduling", "no_such_package.member:First")
 
 

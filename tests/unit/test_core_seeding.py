@@ -9,7 +9,7 @@ import numpy as np
 from driftlab.platform.core.seeding import rng_for, seed_for
 
 
-def test_a_seed_is_the_same_for_ever():
+def test_seeds_never_change():
     assert seed_for(0, "stream", "streets/running", 3) == 1824294041514746725
     assert seed_for(7) == 4359823973405836615
 

@@ -254,7 +254,7 @@ def test_a_lost_message_leads_to_a_resync_and_equal_copies():
     assert refused == 1
 
 
-def test_self_contained_message_carries_all_weights():
+def test_a_self_contained_message_has_all_weights():
     made = change(100, 10, base=None)
     for values in VALUES:
         sent = delta.encode(made, layout(100), Format(values))

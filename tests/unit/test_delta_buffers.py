@@ -70,7 +70,7 @@ class TestBuffers:
             assert len(data) == plain + SECTION + 4 * len(places) + nbytes
             assert data[4] == 2
 
-    def test_self_contained_message_carries_all_buffers_or_no_section(self):
+    def test_a_self_contained_message_has_all_buffers_or_no_section(self):
         every = delta.encode(moving([], base=None), layout(301), Format())
         silent = delta.encode(replace(moving([], base=None), buffers_after=NO_BUFFERS), layout(301), Format())
         assert len(every.data) == len(silent.data) + SECTION + 4 * 4 + 20 + 8 + 24 + 3

@@ -92,7 +92,7 @@ def test_a_phase_at_fraction_1_is_torch_adam_on_the_model(phases):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_only_what_was_chosen_changes_while_the_moments_follow_everything(strategy):
+def test_only_chosen_weights_change_while_moments_cover_all(strategy):
     model = build("half", 4, seed=0)
     member = Distill(fraction=0.05, strategy=strategy, iterations=3)
     state, size = member.prepare(model), vector.layout_of(model).size
@@ -109,7 +109,7 @@ def test_only_what_was_chosen_changes_while_the_moments_follow_everything(strate
         state = done.state
 
 
-def test_the_update_is_what_full_adam_would_have_done():
+def test_the_update_equals_that_of_full_adam():
     torch.manual_seed(0)
     free, held = torch.zeros(500), torch.zeros(500)
     mask = masks.uniform(500, 25, np.random.default_rng(0))
@@ -125,7 +125,7 @@ def test_the_update_is_what_full_adam_would_have_done():
 
 
 def test_a_constant_gradient_hides_its_size_from_adam_but_not_from_momentum():
-    """Adam moves every coordinate by about the step size then, so only the count and the non-zero ones are certain."""
+    """Adam moves each coordinate by about one step size here: only the count of changes is certain."""
     gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     gradient[:900] *= 0  # dead coordinates
     chosen = {}
@@ -169,7 +169,7 @@ def test_ends_follow_the_order_in_which_layers_run():
     assert masks.budget(1.0, 10) == 10
 
 
-def test_where_epsilon_stands_matters():
+def test_the_place_of_epsilon_matters():
     def weights(mode: str, epsilon: float) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)
         made = walk(Adam(1e-3, epsilon=epsilon, epsilon_mode=mode), 200)
@@ -209,7 +209,7 @@ def test_a_phase_without_a_single_label_is_skipped():
 
 
 def test_a_batch_without_a_label_that_counts_is_no_step():
-    """Half of the frames know nothing; Adam's count of steps goes on with the others alone."""
+    """Half of the frames have no label; Adam's step count increases with the others only."""
     model, given = build("half", 4, seed=0), batch()
     given.labels[::2] = IGNORE
     member = Distill(iterations=40, batch=1)
@@ -231,13 +231,13 @@ class TestRestart:
             state = done.state
         return start, found
 
-    def test_only_what_the_phase_itself_chose_differs_from_the_start(self):
+    def test_only_the_weights_of_the_phase_differ_from_the_start(self):
         start, found = self.phases(restart_each_phase=True)
         for done, after in found:
             assert np.array_equal(after[~done.state.trained], start[~done.state.trained])
         assert np.any(self.phases()[1][1][1][~found[1][0].state.trained] != start[~found[1][0].state.trained])
 
-    def test_what_was_undone_is_sent_along(self):
+    def test_restored_weights_are_sent_with_the_update(self):
         """A device that takes every update has the learner's weights."""
         held, found = self.phases(restart_each_phase=True)
         sizes = []
@@ -247,7 +247,7 @@ class TestRestart:
             sizes.append(int(done.changed.sum()))
         assert sizes[0] < sizes[1] <= 2 * sizes[0]
 
-    def test_a_phase_that_learns_nothing_undoes_nothing(self):
+    def test_a_phase_without_training_restores_no_weight(self):
         model, member = build("half", 4, seed=0), Distill(iterations=3, restart_each_phase=True)
         done = member.adapt(model, member.prepare(model), batch(), Phase())
         before, blind = vector.read(model), batch(1)
@@ -291,7 +291,7 @@ def test_a_phase_stops_at_its_score():
     assert member.adapt(model, state, given, Phase(iterations=4, stop_score=0.0)).iterations == 0
 
 
-def test_a_phase_with_a_score_learns_from_every_frame_that_it_is_judged_by():
+def test_a_phase_with_a_score_trains_on_every_frame_of_the_score():
     model, member, given = build("half", 4, seed=0).eval(), Distill(fraction=1.0, batch=1), batch(frames=5)
     expected = float(given.task.loss(model(to_input(given.images)), given.labels).detach())
     score = np.nan_to_num(

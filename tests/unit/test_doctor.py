@@ -117,7 +117,7 @@ def test_an_unsuitable_temporary_folder_is_noted(monkeypatch, tmp_path: Path):
     assert "too long a path" in finding.text
 
 
-def test_a_missing_place_for_rays_files_is_a_problem(monkeypatch, tmp_path: Path):
+def test_a_missing_folder_for_rays_files_is_a_problem(monkeypatch, tmp_path: Path):
     (long := tmp_path / ("x" * 100)).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     monkeypatch.setattr(folders, "SHORT", ())

@@ -1,4 +1,4 @@
-"""The common corruptions against a second implementation of their published definitions, and the other shifts."""
+"""Common corruptions against a second implementation of their definitions, and the other shifts."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class TestStream:
     def test_a_frame_is_a_function_of_seed_and_number(self, name):
         stream, again = opened(name), pickle.loads(pickle.dumps(opened(name)))
         frames = stream.at([1.0, 20.0, 41.25])
-        shift_cached.cache_clear()  # so that the second stream draws what the first one drew
+        shift_cached.cache_clear()  # so that the second stream draws the same frames again
         one = again.at([20.0])
         assert np.array_equal(frames.images[1], one.images[0]) and frames.scenes[1] == one.scenes[0]
         assert not np.array_equal(opened(name, seed=4).at([20.0]).images, one.images)
@@ -191,7 +191,7 @@ class TestStream:
         assert not np.array_equal(plain, crowded)
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"shifts": ["inversoin"]}, "inversion"),
             ({"shifts": []}, "shifts"),
@@ -203,8 +203,8 @@ class TestStream:
             ({"domain_s": 0.0}, "domain_s"),
         ],
     )
-    def test_errors_name_the_fault(self, changes, said):
-        with pytest.raises(RequestError, match=said):
+    def test_errors_name_the_fault(self, changes, message):
+        with pytest.raises(RequestError, match=message):
             opened(**changes)
 
     def test_domains_of_domains_are_refused(self):
@@ -212,7 +212,7 @@ class TestStream:
             opened("domains:domains:set:digits")
 
 
-class TestTurns:
+class TestRotations:
     def test_a_box_turns_with_its_label_map(self):
         labels = np.zeros((60, 80), np.uint8)
         labels[20:40, 30:50] = 1

@@ -37,7 +37,7 @@ def document(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_devices_know_of_domains_shows_in_energy_and_scores_skip_what_is_adapted_on(tmp_path: Path):
+def test_detection_costs_energy_and_scores_skip_the_frames_of_adaptation(tmp_path: Path):
     found = open_run(run(document(), out=tmp_path / "run").directory)
     runs = {row["workload"]: row for row in found.table("runs").to_pylist()}
     assert runs["detected"]["energy_j"] > 1.1 * runs["hidden"]["energy_j"]

@@ -1,4 +1,4 @@
-"""ElasticDNN's filters: their scores, the choice of those to train, and training them alone."""
+"""ElasticDNN's filters: their scores, the selection of filters, and their training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from tta_factory import Nt, four, frames, near
+from tta_factory import SineNet, four, frames, near
 
 from driftlab.platform.adaptation import filters
 from driftlab.platform.adaptation.base import Phase
@@ -47,8 +47,8 @@ def chosen_of(model: nn.Module, given, how="topfrac", share=0.2) -> dict[str, np
 
 class TestScores:
     def test_they_are_the_gradients_of_scale_and_shift(self):
-        """The fixture's input goes straight into the batch norm, which here stands behind no layer."""
-        model = Nt()
+        """The fixture's input goes directly into the batch norm, which has no layer before it here."""
+        model = SineNet()
         wiring = filters.Wiring({"layer": "norm"}, "head")
         scores = filters.score_filters(model, wiring, layout_of(model), lambda: entropies(outputs_of(model)).mean())
         near(scores["layer"], (0.786623, 0.326237, 0.290178))
@@ -63,7 +63,7 @@ class TestScores:
         near(scores["0"], model[0].weight.grad.abs().sum(dim=(1, 2, 3)))
 
 
-def outputs_of(model: Nt) -> torch.Tensor:
+def outputs_of(model: SineNet) -> torch.Tensor:
     return model(to_input(four().images))
 
 
@@ -84,7 +84,7 @@ class TestChoice:
             assert filters.select_filters({"a": SCORES}, how, 0.2, rng)["a"].tolist() == rows
         assert len(filters.select_filters({"a": SCORES}, "random", 0.2, rng)["a"]) == 2
 
-    def test_a_loss_without_gradient_asks_for_nothing(self):
+    def test_a_loss_without_gradient_selects_no_filter(self):
         assert filters.select_filters({"a": np.zeros(4)}, "all", 1.0, np.random.default_rng(0)) == {}
 
 
@@ -157,7 +157,7 @@ class TestPhases:
             if name.endswith("running_mean"):
                 assert moved.all()
 
-    def test_entropy_moves_scales_and_shifts_alone(self):
+    def test_entropy_moves_scales_and_shifts_only(self):
         model, given = classifier(), frames(20)
         before = copy.deepcopy(model.state_dict())
         member = ElasticDnn(objective="entropy", iterations=3, learning_rate=1e-2)
@@ -187,8 +187,8 @@ class TestPhases:
         assert "got worse" in done.skipped or "collapsed" in done.skipped
 
     @pytest.mark.slow
-    def test_what_is_charged_is_what_the_operators_compute(self):
-        """Of each backward pass, what the first layer gives to the pictures is charged and never computed."""
+    def test_charged_operations_equal_computed_ones(self):
+        """The first layer's gradient of the images is charged in each backward pass and never computed."""
         cost, machine, found = count_cost(classifier(), 16, 24), Hardware("counting", 1.0, 1e18, 0.0, 1, 0.0, 0.0), []
         for how, share in (("topfrac", 0.2), ("all", 1.0)):
             member, model = ElasticDnn(select=how, share=share, iterations=3), classifier()
@@ -220,13 +220,13 @@ class TestCua:
         assert len(again.images) == kept
         assert len(member.reset(model, state).images) == 5
 
-    def test_without_source_samples_it_says_so(self):
+    def test_without_source_samples_it_skips_with_a_reason(self):
         model, member = classifier(), ElasticCua(iterations=2)
         assert member.adapt(model, member.prepare(model), frames(4), Phase()).skipped
 
 
 @pytest.mark.slow
-def test_labels_of_a_teacher_are_learned():
+def test_training_fits_the_labels_of_a_teacher():
     model, member = classifier(), ElasticTeacher(iterations=40, learning_rate=0.05, share=1.0, select="all")
     given = replace(frames(24), labels=(np.arange(24) % 4).astype(np.uint8))
     done = member.adapt(model, member.prepare(model), given, Phase())

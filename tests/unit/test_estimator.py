@@ -1,4 +1,4 @@
-"""The estimator of accuracy: distances, calibration, and what it learns."""
+"""The estimator of accuracy: distances, calibration, and its training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestCalibration:
         assert similarity([5, 20, 10], scaled=False) == pytest.approx([0.362, 0.311, 0.327], abs=1e-3)
         assert np.isfinite(similarity([0.0, 0.0, 1.0])).all()
 
-    def test_the_average_of_what_was_predicted_and_seen(self):
+    def test_the_average_of_predicted_and_measured_accuracies(self):
         found = calibrate(np.array([[0.60, 0.75]]), self.SEEN)
         assert found[0] == pytest.approx([0.581366, 0.741261], abs=1e-6)
 
@@ -44,7 +44,7 @@ class TestCalibration:
         assert calibrate(predicted, seen) == pytest.approx(np.array([[0.55, 0.55], [0.75, 0.75]]))
         assert calibrate(np.array([[0.99, 0.01]]), seen)[0] == pytest.approx([1.0, 0.0])
 
-    def test_the_first_domain_has_nothing_to_go_by(self):
+    def test_the_first_domain_keeps_the_prediction(self):
         predicted = np.array([[0.5, 0.6]])
         assert calibrate(predicted, []) is predicted
 
@@ -58,7 +58,7 @@ def test_components_have_one_sign_and_missing_ones_are_zero():
 
 
 @pytest.mark.slow
-def test_it_learns_that_distant_domains_are_harder():
+def test_training_gives_distant_domains_lower_estimates():
     source, projection = summarise(SOURCE), estimator.fit_projection(SOURCE)
     inputs, wanted, domains = [], [], []
     for number in range(20):

@@ -1,4 +1,4 @@
-"""Exports: every row and every score in CSV, and what MLflow and TensorBoard are told of each cell."""
+"""Exports: every row and score in CSV, and the calls to MLflow and TensorBoard for each cell."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestCsv:
             assert not rows or list(rows[0]) == TABLES[name].names
 
     @pytest.mark.slow
-    def test_numbers_are_those_of_the_tables_and_what_is_missing_is_empty(self, folder, tmp_path):
+    def test_numbers_are_those_of_the_tables_and_missing_ones_are_empty(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = {row["cell"]: row for row in read(tmp_path / "runs.csv")}
         for row in open_run(folder).table("runs").to_pylist():
@@ -66,7 +66,7 @@ class TestCsv:
             assert written == "" if row["score"] is None else float(written) == row["score"]
 
     @pytest.mark.slow
-    def test_scores_name_what_they_belong_to(self, folder, tmp_path):
+    def test_scores_name_their_system_workload_and_seed(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = read(tmp_path / "scores.csv")
         frames = open_run(folder).table("frames")
@@ -81,7 +81,7 @@ class TestCsv:
         )
 
     @pytest.mark.slow
-    def test_pictures_are_files_and_rows_name_them(self, folder, tmp_path):
+    def test_images_are_files_named_in_rows(self, folder, tmp_path):
         export(folder, "csv", tmp_path)
         rows = read(tmp_path / "snapshots.csv")
         contents = open_run(folder).table("snapshots").to_pylist()
@@ -104,9 +104,9 @@ class TestRequests:
         monkeypatch.setitem(sys.modules, package, None)
         out = tmp_path / "out"
         assert main("export", str(folder), "--to", target, "--out", str(out), monkeypatch=monkeypatch) == 2
-        said = capsys.readouterr().err
-        assert f"pip install {package}" in said
-        assert said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert f"pip install {package}" in message
+        assert message.count("\n") == 1
         assert not out.exists()
 
     def test_an_unknown_format_is_refused(self, folder, monkeypatch):
@@ -116,7 +116,7 @@ class TestRequests:
 
 
 class Client:
-    """Keeps what MLflow is told."""
+    """A client of MLflow that records its calls."""
 
     def __init__(self, tracking_uri):
         self.uri, self.runs, self.ended = tracking_uri, {}, {}
@@ -141,7 +141,7 @@ class Client:
         self.ended[run] = status
 
 
-def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(folder, tmp_path, monkeypatch):
+def test_mlflow_receives_a_run_per_cell_with_numbers_and_the_score_over_time(folder, tmp_path, monkeypatch):
     entities = SimpleNamespace(Metric=lambda *numbers: numbers, Param=lambda key, value: (key, value))
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client, entities=entities))
     export(folder, "mlflow", tmp_path)
@@ -149,13 +149,13 @@ def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(f
     assert client.uri == f"sqlite:///{tmp_path}/mlflow.db"
     rows = {row["cell"]: row for row in run.table("runs").to_pylist()}
     assert client.ended == {cell: "FINISHED" if row["status"] == "done" else "FAILED" for cell, row in rows.items()}
-    told = client.runs["one_time/w/two-phones/seed-0"]
-    assert told["params"]["adaptation"] == "distill"
-    numbers = {key: value for key, value, *_ in told["metrics"] if key != "score_window"}
+    logged = client.runs["one_time/w/two-phones/seed-0"]
+    assert logged["params"]["adaptation"] == "distill"
+    numbers = {key: value for key, value, *_ in logged["metrics"] if key != "score_window"}
     row = rows["one_time/w/two-phones/seed-0"]
     assert numbers["score"] == row["score"]
     assert numbers["uplink_bytes"] == row["uplink_bytes"]
-    line = [metric for metric in told["metrics"] if metric[0] == "score_window"]
+    line = [metric for metric in logged["metrics"] if metric[0] == "score_window"]
     assert [(at_ms, step) for _, _, at_ms, step in line] == [(500 * step, step) for step in range(20)]
     frames = run.frame("frames")
     first = frames[(frames["cell"] == row["cell"]) & (frames["frame"] == 0)]
@@ -163,7 +163,7 @@ def test_mlflow_gets_a_run_per_cell_with_numbers_facts_and_the_score_over_time(f
 
 
 class Events:
-    """Keeps what TensorBoard is told."""
+    """A writer of TensorBoard that records its calls."""
 
     def __init__(self, folder):
         self.own = self.written.setdefault(folder, [])
@@ -181,7 +181,7 @@ class Events:
         self.own.append(scalar)
 
 
-def test_tensorboard_gets_a_folder_per_cell_whose_clock_is_virtual(folder, tmp_path, monkeypatch):
+def test_tensorboard_receives_a_folder_per_cell_in_virtual_time(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Events))
     monkeypatch.setattr(Events, "written", {}, raising=False)
     export(folder, "tensorboard", tmp_path)

@@ -1,4 +1,4 @@
-"""Garbage on the way and in the labels, through the real nodes: it is refused, a row says so, the device goes on."""
+"""Garbage in messages and labels is refused by the real nodes and noted; the run continues."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ DISTILL = Member("adaptation", "distill", (("iterations", 2), ("batch", 1)))
 FROZEN = Member("adaptation", "frozen")
 
 
-class Meddling(InlineSession):
-    """Inline nodes whose answers pass through someone else's hands."""
+class ChangedReplies(InlineSession):
+    """Inline nodes whose replies a test can change."""
 
     def __init__(self, **hands: Any) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Meddling(InlineSession):
 
 def run(
     streaming: Member = AMS, adaptation: Member = DISTILL, link: LinkProfile = LINK, **hands: Any
-) -> tuple[Runner, Meddling]:
+) -> tuple[Runner, ChangedReplies]:
     model = build("half", CLASSES, seed=0)
     student = BuiltNetwork(
         "half",
@@ -73,7 +73,7 @@ def run(
     server = TrainingSite(hardware.find("server-v100"), 0.01, 0.01)
     needs = AppNetworks(student, None, TeacherSpec(), 0.01, CLASSES)
     setting = WorkloadSetup("e", "virtual", 10.0, 0, {"segmentation": needs}, server)
-    session = Meddling(**hands)
+    session = ChangedReplies(**hands)
     loop = Runner(cell, setting, session)
     loop.run()
     check_shares(loop)
@@ -91,7 +91,7 @@ def sound():
 
 
 @pytest.mark.slow
-def test_where_nothing_is_damaged_nothing_is_refused(sound):
+def test_sound_messages_are_not_refused(sound):
     assert all(row["refused"] is None for row in rows(sound, "transfers"))
     assert all(row["accepted"] for row in rows(sound, "updates"))
     assert "resync" not in {row["kind"] for row in rows(sound, "transfers")}
@@ -107,25 +107,25 @@ def torn(coded):
     return run(coded, link=replace(LINK, damage_prob=0.4))
 
 
-class TestADamagedLink:
+class TestDamagedLink:
     """Of all messages in both directions 40 % arrive cut off or with bits turned."""
 
     @pytest.mark.slow
-    def test_every_kind_of_message_is_refused_at_times_and_a_row_says_so(self, torn):
+    def test_every_kind_of_message_is_refused_at_times_and_has_a_row(self, torn):
         refused = {row["kind"] for row in rows(torn[0], "transfers") if row["refused"]}
         assert {"samples", "update", "resync"} <= refused
         reasons = {row["refused"] for row in rows(torn[0], "transfers")} - {None, TOO_LATE}
         assert reasons
         assert {reason for reason in reasons if "torn" not in reason} == set()
 
-    def test_the_device_goes_on_inferring(self, torn):
+    def test_the_device_continues_inference(self, torn):
         assert all_frames_were_watched(torn[0])
 
-    def test_torn_samples_are_not_learned_from(self, torn):
+    def test_torn_samples_are_not_trained_on(self, torn):
         sent = [row for row in rows(torn[0], "transfers") if row["kind"] == "samples"]
         assert sum(row["uploads"] for row in rows(torn[0], "updates")) == sum(not row["refused"] for row in sent)
 
-    def test_what_is_torn_costs_its_bytes_all_the_same(self, torn):
+    def test_torn_messages_count_their_bytes(self, torn):
         up = [row["wire_bytes"] for row in rows(torn[0], "transfers") if row["direction"] == "up"]
         assert rows(torn[0], "runs")[0]["uplink_bytes"] == sum(up)
 
@@ -163,7 +163,7 @@ def test_where_everything_is_torn_the_generic_student_stays():
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("kind", ["cut", "bits"])
-def test_each_direction_and_each_damage_alone(monkeypatch, direction, kind):
+def test_each_direction_and_each_damage_singly(monkeypatch, direction, kind):
     """Every other message of one direction is damaged in one way."""
     drawn = {"up": 0, "down": 0}
 
@@ -186,7 +186,7 @@ def named_after_their_direction(seed: int, purpose: str, *rest: str) -> Any:
 
 
 @pytest.mark.slow
-def test_torn_label_maps_are_refused_and_the_device_goes_on():
+def test_torn_label_maps_are_refused_and_the_device_continues():
     loop, _ = run(TRACKING, FROZEN, replace(LINK, damage_prob=0.5))
     labels = [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "labels"]
     assert any(labels)
@@ -203,7 +203,7 @@ class TestLabels:
         return run(*members, label=hand)[0]
 
     @pytest.mark.slow
-    def test_labels_that_nobody_knows_train_nothing(self):
+    def test_unknown_labels_train_no_step(self):
         loop = self.relabelled(lambda labels: np.full_like(labels, IGNORE))
         assert {row["reason"] for row in rows(loop, "updates")} == {
             "no sample within the horizon has a label that counts"
@@ -228,7 +228,7 @@ class TestLabels:
 
     @pytest.mark.slow
     def test_labels_outside_the_class_list_are_not_carried_along(self):
-        """The device's own prediction stands where the server's labels mean nothing."""
+        """The device's prediction is used where the server's labels are invalid."""
         shown = {}
         for stray in (CLASSES + 3, IGNORE):
             loop = self.relabelled(
@@ -265,7 +265,7 @@ def test_a_loss_that_is_not_a_number_leaves_the_weights_and_a_reason(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_buffer_that_the_horizon_has_emptied_brings_the_plan_alone():
+def test_a_buffer_emptied_by_the_horizon_sends_the_plan_only():
     loop, _ = run(Member("streaming", "ams", (("codec", "jpeg"), ("interval_s", 5.0), ("horizon_s", 0.01))))
     assert all("no sample within the horizon" in row["reason"] for row in rows(loop, "updates"))
     assert {row["kind"] for row in rows(loop, "transfers")} == {"samples", "plan"}
@@ -273,7 +273,7 @@ def test_a_buffer_that_the_horizon_has_emptied_brings_the_plan_alone():
 
 
 @pytest.mark.slow
-def test_frames_larger_than_the_link_arrive_late_or_never_and_nothing_waits_for_them():
+def test_frames_larger_than_the_link_arrive_late_or_never_without_blocking():
     """A buffer of pictures takes longer than the next one takes to fill."""
     streaming = Member("streaming", "ams", (("codec", "png"), ("interval_s", 5.0), ("control", "fixed")))
     loop, _ = run(streaming, link=replace(LINK, up_kbps=10))

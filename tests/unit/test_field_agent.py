@@ -1,4 +1,4 @@
-"""A device in wall-clock time with a server without Ray: outages do not stop inference, and sessions resume."""
+"""A device in real time with a server without Ray: inference survives outages, sessions resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation experiment of a field run: its rounds split into labelling, training and network delay."""
+"""The simulation of a field run: its rounds are split into labelling, training and network delay."""
 
 from __future__ import annotations
 

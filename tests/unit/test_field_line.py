@@ -59,7 +59,7 @@ def upload(number):
 
 
 @pytest.mark.slow
-def test_a_websocket_carries_acknowledgements_and_results(server, ticket):
+def test_a_websocket_transfers_acknowledgements_and_results(server, ticket):
     line = line_of(server, ticket)
     assert any(line.open(0) for _ in range(6))  # an agent also tries again while the server is slow
     opened = line.client.counted.both

@@ -94,14 +94,14 @@ def test_a_recording_has_the_load_of_each_period_at_its_start(tmp_path: Path):
     samples = iter([HostSample(CpuTimes(0, 0), 0.1), HostSample(CpuTimes(4, 10), 0.2), HostSample(CpuTimes(4, 10), 0.3),
                     HostSample(CpuTimes(14, 20), 0.4)])  # fmt: skip
 
-    class Canned:
+    class RecordedSamples:
         def sample(self) -> HostSample:
             return next(samples)
 
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    record(tmp_path / "mine.csv", 1.5, Canned(), now=lambda: clock[0], sleep=sleep)
+    record(tmp_path / "mine.csv", 1.5, RecordedSamples(), now=lambda: clock[0], sleep=sleep)
     steps = [(step.time_s, step.cpu, step.memory) for step in read_steps(tmp_path / "mine.csv")]
     assert steps == [(0.0, 0.6, 0.1), (0.5, 0.6, 0.2), (1.0, 0.0, 0.3)]
 

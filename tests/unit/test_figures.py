@@ -1,4 +1,4 @@
-"""Figures: each shows itself where a run varies what it is about, and draws what the tables say."""
+"""Figures: each is shown if the run varies its subject, and draws the values of the tables."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def drawn(panel: Panel) -> Any:
 
 
 def lines(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
-    """What stands on an axis, by colour, without rules."""
+    """Return the lines of an axis by colour, without rules."""
     return {
         line.get_color(): (list(line.get_xdata()), list(line.get_ydata()))
         for line in axis.get_lines()
@@ -118,7 +118,7 @@ def test_every_file_is_in_the_table():
 
 @pytest.mark.slow
 @each_experiment
-def test_a_run_shows_what_its_experiment_varies(name):
+def test_a_run_shows_the_figures_of_its_experiment(name):
     look = view(made(name))
     shown = {figure.name: shown for figure in FIGURES if (shown := figure.show(look)) is not None}
     if name in SHOWN:
@@ -131,7 +131,7 @@ def test_a_run_shows_what_its_experiment_varies(name):
 
 
 @pytest.mark.slow
-def test_a_run_without_cells_shows_nothing():
+def test_a_run_without_cells_shows_no_figure():
     assert [figure.name for figure in FIGURES if figure.show(view(Made({}))) is not None] == []
 
 
@@ -147,7 +147,7 @@ def test_a_curve_of_many_values_is_that_of_its_quantiles():
     assert all(abs(value / 10_000 - share) < 1e-6 for value, share in zip(x, y, strict=True))
 
 
-# --- what they draw
+# --- the drawings
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
     assert lines(second)[shown.legend["horizon 40 s"].colour] == ([8, 25], pytest.approx([0.032, 0.015]))
 
 
-def test_each_student_has_a_horizon_of_its_own():
+def test_each_student_has_a_separate_horizon():
     tables = made("ams-horizon")
     tables.change("runs", student=lambda row: "half" if row["workload"] == "half-width" else "tiny")
     tables.change("runs", score=lambda row: 0.3 if row["student"] == "half" else 0.5)
@@ -288,6 +288,6 @@ def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
 
 
 @pytest.mark.parametrize(("old", "new"), [("learners", "compute_shares"), ("streets", "per_workload")])
-def test_an_old_name_of_a_figure_is_answered_with_the_new_one(old, new):
+def test_an_old_name_of_a_figure_is_refused_with_the_new_one(old, new):
     with pytest.raises(RequestError, match=f"Unknown figure '{old}'. It is now '{new}'"):
         notebook.show(view(Made({})), old)

@@ -11,7 +11,7 @@ from driftlab.platform.results.figures import compute_shares, plots
 
 
 def made():
-    """Let half of every share learn; frames are right in the first half of each window of 4 s."""
+    """Make half of every share train; frames are correct in the first half of each 4 s window."""
     tables = factory.made(only=("status_quo", "total-0.1"))
     both = {
         "inference_share": lambda row: row["inference_share"] / 2,
@@ -27,7 +27,7 @@ def made():
     return tables
 
 
-def test_the_share_that_learns_stands_on_the_one_that_answers():
+def test_training_shares_are_stacked_on_inference_shares():
     shown = show(compute_shares, made())
     assert [panel.title for panel in shown.panels] == ["status_quo", "total-0.1", "accuracy over a window"]
     bars = [
@@ -52,13 +52,13 @@ def test_accuracy_is_averaged_by_the_time_since_the_window_began():
     assert [line.get_color() for line in lines] == list(plots.COLOURS[:2])
 
 
-def test_bars_and_lines_have_legends_of_their_own():
+def test_bars_and_lines_have_separate_legends():
     lanes, *_, window = show(compute_shares, made()).panels
     assert [look.colour for look in lanes.legend.values()] == [compute_shares.INFERENCE, compute_shares.TRAINING]
     assert list(window.legend) == ["status_quo", "total-0.1"]
 
 
-def test_decisions_are_told_in_milliseconds():
+def test_decision_times_are_in_milliseconds():
     (grid,) = show(compute_shares, made()).grids
     assert texts(grid) == {"status_quo": ["2.00", "2.00"], "total-0.1": ["2.00", "2.00"]}
 

@@ -1,4 +1,4 @@
-"""Figures of NestDNN: drawn from tables whose numbers are known, and agreeing with the claims that read the same."""
+"""Figures of NestDNN, drawn from tables with known numbers, agree with the claims on these tables."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_of_systems_that_differ_in_alpha_the_usual_one_stands_for_all():
         (["a", "b"], "a"),
     ],
 )
-def test_a_group_goes_by_what_its_names_have_in_common(names, name):
+def test_a_group_has_the_common_part_of_its_names(names, name):
     assert common(names) == name
 
 
 # --- networks
 
 
-def test_accuracy_is_drawn_over_memory_and_one_way_of_scaling_is_one_line():
+def test_accuracy_is_drawn_over_memory_with_one_line_per_scaling_member():
     shown = show(capacity, factory.made())
     assert list(shown.legend) == ["independent", "nested"]
     assert [panel.title for panel in shown.panels] == ["a", "b"]
@@ -105,7 +105,7 @@ def test_ranks_are_averaged_over_applications_and_work_is_a_share_of_the_largest
     assert not any(entry.strong for entry in grid.rows["nested"])
 
 
-def test_all_sizes_need_the_largest_or_the_sum_and_the_claim_says_the_same():
+def test_all_sizes_take_the_largest_or_the_sum_as_in_the_claim():
     tables = factory.made()
     grid = show(capacity, tables).grids[1]
     assert texts(grid)["all"] == ["140.0", "80.0"]
@@ -113,12 +113,12 @@ def test_all_sizes_need_the_largest_or_the_sum_and_the_claim_says_the_same():
     assert claimed("N-5", tables) == pytest.approx(1 - 80 / 140)
 
 
-def test_without_independent_networks_nothing_is_saved():
+def test_without_independent_networks_no_saving_is_shown():
     assert len(show(capacity, factory.made(only=("total-0.1",))).grids) == 1
 
 
 @pytest.mark.slow
-def test_networks_that_differ_between_workloads_are_told_apart():
+def test_networks_that_differ_between_workloads_have_separate_panels():
     tables = factory.made()
     tables.change("runs", workload=lambda row: "two" if row["seed"] == 0 else "other")
     assert [panel.title for panel in show(capacity, tables).panels] == ["a", "b"]
@@ -161,7 +161,7 @@ def pruned() -> Any:
     return found
 
 
-def test_each_layer_is_drawn_over_what_is_gone():
+def test_each_layer_is_drawn_over_its_pruned_share():
     shown = show(pruning, pruned())
     assert [panel.title for panel in shown.panels] == ["layer 1", "layer 2"]
     first = lines(drawn(shown.panels[0]))
@@ -179,7 +179,7 @@ def test_rankings_are_compared_where_something_is_gone_as_the_claim_does():
     assert claimed("N-1", tables) == pytest.approx(0.300 - 0.350)
 
 
-def test_one_ranking_has_nothing_to_be_compared_with():
+def test_one_ranking_without_a_baseline_is_hidden():
     tables = pruned()
     tables.drop("runs", lambda row: row["system"].startswith("l1"))
     assert hidden(pruning, tables)
@@ -189,7 +189,7 @@ def test_one_ranking_has_nothing_to_be_compared_with():
 
 
 @pytest.mark.slow
-def test_a_line_follows_alpha_beside_its_optimum_and_the_status_quo():
+def test_a_line_follows_alpha_with_its_optimum_and_the_status_quo():
     shown = show(tradeoff, factory.made(seeds=(0,)))
     assert list(shown.legend) == ["total", "exact"]
     axis = panel_of(shown, "two: MinTotalCost")
@@ -222,7 +222,7 @@ def test_points_that_lie_on_one_another_share_a_label():
 
 
 def _like_largest(column: str) -> Any:
-    """Let alpha 0.1 run what alpha 0.01 runs."""
+    """Copy the networks of alpha 0.01 to alpha 0.1."""
     usual = {
         (row["cell"], row["app"], row["time_s"]): row[column]
         for row in factory.made().frame("shares").to_dict("records")

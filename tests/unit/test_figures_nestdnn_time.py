@@ -1,4 +1,4 @@
-"""Figures of what NestDNN does over time: which application runs, and what its switches load and draw."""
+"""Figures of NestDNN over time: running applications, and the loads and energy of switches."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_one_window_is_no_time():
 # --- loading and dropping
 
 
-def test_what_is_loaded_and_dropped_adds_up():
+def test_loaded_and_dropped_bytes_add_up():
     shown = show(switching_cost, factory.made())
     loaded, dropped = (drawn(panel) for panel in shown.panels[:2])
     assert [panel.title for panel in shown.panels[:2]] == ["two: loaded", "two: dropped"]
@@ -132,7 +132,7 @@ def test_one_switch_is_no_curve():
     assert [panel.title for panel in shown.panels] == ["two: loaded", "two: dropped"]
 
 
-def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
+def test_a_switch_moves_the_difference_and_a_thousand_agree_with_the_claim():
     tables = factory.made()
     (grid,) = show(switching_cost, tables).grids
     assert texts(grid)["total-0.1"] == ["1.5", "20.0", "0.0", "0.0", "20.0", "20"]
@@ -140,7 +140,7 @@ def test_a_switch_moves_the_difference_and_a_thousand_are_what_the_claim_says():
     assert claimed("N-6", tables) == 0
 
 
-def test_who_never_switches_has_nothing_to_show():
+def test_systems_without_switches_are_hidden():
     assert hidden(switching_cost, factory.made(only=("status_quo", "total-1.0")))
 
 
@@ -148,7 +148,7 @@ def test_who_never_switches_has_nothing_to_show():
 
 
 def random_switches(tables: Any) -> dict[str, Any]:
-    """What has been drawn by each way of scaling, over the number of switches."""
+    """Return the energy of each scaling member, over the number of switches."""
     shown = show(switching, tables)
     found = lines(panel_of(shown, "energy of random switches"))
     x, _ = found[shown.legend["nested"].colour]
@@ -156,7 +156,7 @@ def random_switches(tables: Any) -> dict[str, Any]:
     return {way: np.array(found[look.colour][1]) for way, look in shown.legend.items()}
 
 
-def test_a_walk_never_stays_and_goes_everywhere_equally_often():
+def test_a_random_walk_never_stays_and_visits_all_domains_equally_often():
     for count in (2, 3, 5):
         stations = np.concatenate([switching.walk(count, np.random.default_rng(seed)) for seed in range(40)])
         stations = stations.reshape(40, -1)
@@ -170,7 +170,7 @@ def test_a_walk_never_stays_and_goes_everywhere_equally_often():
 
 
 @pytest.mark.slow
-def test_random_switches_draw_what_the_claim_says():
+def test_random_switches_consume_the_energy_of_the_claim():
     tables = factory.made()
     drawn_j = random_switches(tables)
     assert all(curve[0] == 0 for curve in drawn_j.values())
@@ -181,7 +181,7 @@ def test_random_switches_draw_what_the_claim_says():
 
 
 def test_nested_and_independent_networks_switch_in_the_same_order():
-    """Of the switches between two points so many are between each two networks: whole numbers that add up."""
+    """Return the numbers of switches between each two networks, between two points: whole and complete."""
     drawn_j = random_switches(factory.made())
     moved = 1000 * np.diff(np.array([drawn_j["nested"], drawn_j["independent"]]))
     count = np.full(moved.shape[1], switching.THIN)
@@ -202,7 +202,7 @@ def test_random_switches_are_the_same_again_and_others_for_each_application():
         assert list(curve) != list(random_switches(alone)[way])
 
 
-def test_a_switch_moves_what_lies_between_two_networks_or_both():
+def test_a_switch_moves_the_difference_of_nested_networks_or_both_others():
     tables = factory.made()
     tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] * (2 if row["app"] == "b" else 1))
     up, down = show(switching, tables).grids
@@ -221,7 +221,7 @@ def test_the_heights_that_the_paper_has_are_written_out():
 
 
 @pytest.mark.slow
-def test_who_trains_anew_under_each_seed_is_averaged():
+def test_networks_trained_per_seed_are_averaged():
     tables = factory.made()
     tables.run.spec["student"] = {"per_seed": True}
     tables.change("variants", memory_bytes=lambda row: row["memory_bytes"] * (3 if row["cell"].endswith("1") else 1))
@@ -237,7 +237,7 @@ def test_an_application_that_differs_between_workloads_is_two():
     assert list(show(switching, tables).grids[0].rows) == ["other · a", "other · b", "two · a", "two · b"]
 
 
-def test_random_switches_need_both_ways_and_devices_that_load():
+def test_random_switches_require_nested_and_independent_networks_that_load():
     assert hidden(switching, factory.made(only=("status_quo",)))
     assert hidden(switching, factory.made(only=("total-0.1",)))
     unmoved = factory.made()

@@ -22,7 +22,7 @@ PARAMS = {
 
 
 def swept_run(params: dict[str, dict[str, float]]) -> Made:
-    """Let AMS score 0.5, and another one less by a tenth of the variety."""
+    """Make AMS score 0.5, and each other system lower by a tenth of the diversity."""
     rows = [
         run_row(system, seed, label, score=0.5 - (0.1 * one["variety"] + 0.01 * seed) * (system == "tracking"))
         for label, one in params.items()
@@ -51,7 +51,7 @@ def test_differences_from_the_first_system_are_drawn_in_points():
     assert drawn[0][1] == pytest.approx([-11.0, -21.0, -31.0])
 
 
-def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
+def test_claims_measure_the_difference_of_the_highest_and_lowest_value():
     made = swept_run(PARAMS)
     relation = "scores.scores_by_setting"
     found = ask_of(made, "difference", relation, "ams", "tracking", setting="variety")
@@ -61,5 +61,5 @@ def test_claims_tell_by_how_much_the_highest_value_differs_from_the_lowest():
     assert isinstance(ask_of(made, "difference", relation, "ams", "full", setting="variety"), Untestable)
 
 
-def test_nothing_is_drawn_where_no_parameter_has_three_values():
+def test_fewer_than_three_values_of_each_parameter_draw_no_figure():
     assert hidden(parameter_sweep, swept_run({name: PARAMS[name] for name in ("v-1", "v-2", "m-1")}))

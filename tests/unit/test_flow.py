@@ -28,13 +28,13 @@ def inside(labels: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("left", [-4, 1, 3])
 @pytest.mark.parametrize("top", [0, 2])
-def test_a_translation_carries_labels_without_an_error(left, top):
+def test_a_translation_moves_labels_without_an_error(left, top):
     (before, labels), (now, wanted) = view(0, 0), view(left, top)
     carried = flow.warp(labels, flow.identity(HEIGHT, WIDTH) + flow.flow(now, before))
     assert np.array_equal(inside(carried), inside(wanted))
 
 
-def test_a_still_picture_keeps_its_labels_to_the_last_pixel():
+def test_a_still_image_keeps_its_labels_to_the_last_pixel():
     image, labels = view(0, 0)
     source = flow.identity(HEIGHT, WIDTH)
     for _ in range(8):

@@ -20,7 +20,7 @@ SIZE = (16, 24)
 
 
 class Inverted(nn.Module):
-    """An expanding convolution, a depthwise one and a projection, as in MobileNetV2; then blocks of four channels."""
+    """An inverted residual as in MobileNetV2 (expansion, depthwise, projection), then 4-channel blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class TestGates:
         assert not sites
         assert "inner" in others
 
-    def test_blocks_and_depthwise_layers_are_gated_behind_their_last_batch_norm(self):
+    def test_blocks_and_depthwise_layers_are_gated_after_their_last_batch_norm(self):
         gated, _ = gated_network("inverted", 0.5)
         found = {site.group: (site.conv, site.norm, site.size) for site in gated.sites}
         assert found == {"expand.0": ("expand.0", "depth.1", 16), "narrow.0": ("narrow.0", "blocks.1", 4)}

@@ -1,4 +1,4 @@
-"""The golden net finds every kind of difference between two recordings, and its experiments run every member."""
+"""The golden net finds each kind of difference of two recordings; its experiments run every member."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_missing_parts_are_named(old: Path, new: Path):
     ]
 
 
-def test_documents_texts_and_pictures_are_compared(old: Path, new: Path):
+def test_documents_texts_and_images_are_compared(old: Path, new: Path):
     (new / "runs" / "first" / "spec.yaml").write_text("window_s: 2.0\nname: first\nseeds: [0]\n")
     report = new / "runs" / "first" / "report.md"
     report.write_text(report.read_text().replace("0.5", "0.6"))
@@ -218,7 +218,7 @@ def test_renamed_things_are_no_difference(old: Path, new: Path):
     assert compared(old, new, renames) == []
 
 
-def test_a_key_is_renamed_below_its_parent_alone():
+def test_a_key_is_renamed_below_its_parent_only():
     renames = Renames(keys={"churn.start": "arrival_prob", "like": "extends"})
     churn, scaling = {"start": 0.1}, {"start": "pruned", "like": 1}
     changed = renames.document({"workloads": [{"churn": churn}], "scaling": scaling})

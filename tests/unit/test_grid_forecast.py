@@ -1,4 +1,4 @@
-"""What a run is expected to take: counted by hand for each kind of learning, and told as work goes on."""
+"""The forecast of a run: counted by hand for each kind of training, and updated during the run."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ DOCUMENT = {
 }
 
 
-def course(system: System):
+def estimate_of(system: System):
     (found,) = ComputeEstimates(10.0).of(system, [STREAM], run_networks=True)
     return found
 
 
 def passes(system: System) -> list[tuple[float, float]]:
-    return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in course(system).learning]
+    return [(at_s, spent / PIXELS / STEP_PX_S) for at_s, spent in estimate_of(system).learning]
 
 
-def test_large_pictures_take_longer_to_answer():
+def test_large_images_take_longer_to_predict():
     large = dataclasses.replace(STREAM, height=64, width=96)
     (found,) = ComputeEstimates(10.0).of(SYSTEMS["no_custom"], [large], run_networks=True)
     assert found.until(60.0) == pytest.approx(120 * frame_seconds(1, 4 * PIXELS))
@@ -64,13 +64,13 @@ def test_phases_are_those_that_the_streaming_member_plans():
     assert passes(System("once", "", every, Member("adaptation", "distill"))) == [(20.0, pytest.approx(7 * 4))]
 
 
-def test_on_the_stream_every_batch_is_learned_from():
+def test_on_the_stream_every_batch_is_trained_on():
     adaptation = Member("adaptation", "onda", (("stream_batch", 40),))
     found = passes(System("onda", "", adaptation=adaptation))
     assert found == [(at_s, pytest.approx(40 * forecasts.FORWARD_SHARE)) for at_s in (0.0, 20.0, 40.0)]
 
 
-def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeypatch):
+def test_a_member_whose_phases_fail_is_estimated_without_training(monkeypatch):
     def refuse(*args):
         raise ZeroDivisionError
 
@@ -78,17 +78,19 @@ def test_a_member_that_cannot_be_asked_is_estimated_without_its_learning(monkeyp
     assert passes(SYSTEMS["ams"]) == []
 
 
-def test_a_meter_tells_work_where_it_is_done_and_all_of_it():
+def test_a_meter_reports_all_work_at_its_time():
     cell = next(cell for cell in cells_of(parse(DOCUMENT)) if cell.system.name == "ams")
-    told = []
+    reports = []
     meter = Meter(
-        cell, ComputeEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True), told.append
+        cell,
+        ComputeEstimates(30.0).of(cell.system, [cell.devices[0].apps[0].stream], run_networks=True),
+        reports.append,
     )
     meter(3 * 30.0)
     meter(3 * 30.0)
     phase_s = 240 * PIXELS * STEP_PX_S
-    assert told == [pytest.approx(3 * (60 * FRAME_S + 2 * phase_s)), pytest.approx(3 * (60 * FRAME_S + 3 * phase_s))]
-    assert sum(told) == pytest.approx(meter.whole_s)
+    assert reports == [pytest.approx(3 * (60 * FRAME_S + 2 * phase_s)), pytest.approx(3 * (60 * FRAME_S + 3 * phase_s))]
+    assert sum(reports) == pytest.approx(meter.whole_s)
 
 
 def test_the_whole_is_the_sum_of_the_cells(monkeypatch, tmp_path):
@@ -112,7 +114,7 @@ def test_the_pace_leaves_the_start_of_workers_out():
     pace = TimeLeft(100.0)
     for now_s, work in ((30.0, 2.0), (31.0, 2.0)):  # half a minute before anything was reported
         pace.advanced(work, now_s)
-        assert pace.left_s is None  # too little to tell
+        assert pace.left_s is None  # too few rows for an estimate
     pace.advanced(8.0, 35.0)
     assert pace.left_s == pytest.approx(5.0 * 88 / 10)
     pace.advanced(88.0, 80.0)

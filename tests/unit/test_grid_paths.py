@@ -1,4 +1,4 @@
-"""The folder of a run: made whole, alone in it, and refused where it is something else."""
+"""The folder of a run: created completely, locked, and refused if it has other contents."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_empty_folder_may_be_used(tmp_path):
     assert make(tmp_path) == tmp_path
 
 
-def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_two_runs_in_one_second_have_separate_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = {make(paths.fresh("test")) for _ in range(5)}
     assert len(folders) == 5
@@ -59,13 +59,13 @@ def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch)
 
 
 class TestOutputFolders:
-    def test_a_folder_with_something_in_it_is_left_alone(self, tmp_path):
+    def test_a_folder_with_files_is_not_touched(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
-        said = refusal(make, tmp_path)
-        assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in said
+        message = refusal(make, tmp_path)
+        assert "is not empty: it is not a run; nothing in it was touched, or choose another --out" in message
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
-    def test_a_run_says_how_to_continue_it(self, tmp_path):
+    def test_a_run_prints_the_resume_command(self, tmp_path):
         make(tmp_path / "run")
         assert f"continue it with --resume {tmp_path / 'run'}" in refusal(make, tmp_path / "run")
 
@@ -74,11 +74,11 @@ class TestOutputFolders:
         assert "choose another --out" in refusal(make, tmp_path / "file")
 
     @pytest.mark.parametrize("place", ["file/run", "/proc/run", "/dev/null/run"])
-    def test_where_nothing_can_be_written(self, tmp_path, place):
+    def test_an_output_folder_that_cannot_be_written(self, tmp_path, place):
         (tmp_path / "file").touch()
-        said = refusal(make, tmp_path / place)
-        assert said.startswith(f"Cannot write to output folder '{tmp_path / place}': ")
-        assert said.endswith("Choose another --out.")
+        message = refusal(make, tmp_path / place)
+        assert message.startswith(f"Cannot write to output folder '{tmp_path / place}': ")
+        assert message.endswith("Choose another --out.")
 
 
 class TestLock:
@@ -115,7 +115,7 @@ class TestLock:
             pass
         assert len(times) == 3
 
-    def test_what_a_link_in_its_place_names_is_not_touched(self, tmp_path):
+    def test_the_target_of_a_link_is_not_touched(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
         (tmp_path / ".lock").symlink_to("thesis.tex")
         with pytest.raises(OSError, match="symbolic links"), paths.locked(tmp_path):
@@ -124,7 +124,7 @@ class TestLock:
 
 
 class TestTwoRunsIntoOneFolder:
-    def test_the_second_is_refused_at_every_moment_and_changes_nothing(self, tmp_path, monkeypatch):
+    def test_the_second_run_is_refused_at_every_moment_and_writes_no_file(self, tmp_path, monkeypatch):
         out, write, moments = tmp_path / "a" / "run", paths.write_atomically, []
 
         def second() -> None:
@@ -145,7 +145,7 @@ class TestTwoRunsIntoOneFolder:
         assert moments == [[".lock"], [".lock", "spec.yaml"], *[[".lock", "spec.yaml", "tables"]] * 2]
         assert yaml.safe_load((out / "spec.yaml").read_text()) == {"name": "first"}
 
-    def test_one_that_is_refused_makes_room_for_the_next(self, tmp_path):
+    def test_a_refused_run_leaves_the_folder_to_the_next(self, tmp_path):
         out = tmp_path / "a" / "run"
         with pytest.raises(RequestError, match="no cluster"), paths.begin_run(out, {"name": "first"}):
             raise RequestError("no cluster")
@@ -178,7 +178,7 @@ class TestTwoRunsIntoOneFolder:
         assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+def test_a_missing_gpu_is_refused(monkeypatch):
     monkeypatch.setattr("driftlab.platform.sim.host.gpus", lambda: 2)
     check_torch_device("cpu")
     check_torch_device("cuda:1")

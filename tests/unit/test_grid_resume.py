@@ -60,7 +60,7 @@ def test_a_finished_run_is_kept_whole(run):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "named"),
     [
         ({"window_s": 4.0}, ["window_s", "3.0 vs 4.0"]),
         ({"student": {"network": "half", "pretrain_steps": 3}}, ["student.pretrain_steps", "2 vs 3"]),
@@ -71,12 +71,12 @@ def test_a_finished_run_is_kept_whole(run):
         ),
     ],
 )
-def test_an_edited_spec_is_refused_and_reported(run, changes, told):
+def test_an_edited_spec_is_refused_and_reported(run, changes, named):
     edit(run, **changes)
     with pytest.raises(RequestError) as caught:
         planned(run)
     (warning,) = warnings_of(open_run(run))
-    for part in told:
+    for part in named:
         assert part in str(caught.value)
         assert part in warning or "spec.yaml" in warning
 
@@ -92,7 +92,7 @@ def test_the_report_of_an_edited_spec_warns(run):
     "changes",
     [{"summary": "other"}, {"clock": "wall"}, {"compute": {"torch_device": "cpu", "gpus_per_actor": 0.5}}],
 )
-def test_what_changes_no_row_may_be_edited(run, changes):
+def test_settings_that_change_no_row_may_be_edited(run, changes):
     edit(run, **changes)
     assert planned(run) == ([], {})
 
@@ -105,7 +105,7 @@ def test_cells_may_be_added_and_none_taken_away(run):
         planned(run)
 
 
-def test_a_system_that_is_added_by_name_is_written_out_so_that_readers_find_it(run):
+def test_a_system_added_by_name_is_written_with_its_parts(run):
     systems = yaml.safe_load((run / "spec.yaml").read_text())["systems"]
     edit(run, systems=[*systems, "oracle"])
     with pytest.raises(DataError, match=r"systems\.2 is 'oracle': give a system"):
@@ -149,7 +149,7 @@ def test_a_cell_whose_files_are_not_as_written_runs_again_with_a_reason(run, kin
 
 
 @pytest.mark.parametrize("kind", ["other rows", "rewritten"])
-def test_files_that_were_exchanged_are_warned_of(run, kind):
+def test_exchanged_files_cause_a_warning(run, kind):
     damage_by(kind, run)
     (warning,) = warnings_of(open_run(run))
     assert CELLS[0] in warning
@@ -162,8 +162,8 @@ def test_a_report_warns_of_files_that_were_exchanged(run):
 
 
 def lab_report(run):
-    answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
-    assert answer.exit_code == 0
+    result = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    assert result.exit_code == 0
     return (run / "report.md").read_text()
 
 
@@ -179,7 +179,7 @@ def test_cells_of_another_version_run_again(run, monkeypatch, package):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [("streaming", "one_time"), ("adaptation", "distill")])
-def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypatch, family, name):
+def test_another_version_of_a_member_concerns_its_cells_only(run, monkeypatch, family, name):
     monkeypatch.setattr(member_class(family, name), "version", 2)
     todo, again = planned(run)
     assert todo == [cell for cell in CELLS if cell.startswith("one_time/")]
@@ -189,23 +189,23 @@ def test_another_version_of_a_member_concerns_its_own_cells_alone(run, monkeypat
 
 
 @pytest.mark.slow
-def test_reasons_are_logged_and_told(run):
+def test_reasons_are_logged_and_reported(run):
     damage_by("cut", run)
-    told = []
+    reports = []
 
     class Listener(Progress):
         def repeats(self, cells, reason):
-            told.append((list(cells), reason))
+            reports.append((list(cells), reason))
 
     assert lab.resume(run, progress=Listener()).done == 1
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     logged = [(line["cells"], line["reason"]) for line in lines if line["event"] == "repeats"]
-    assert told == logged
-    assert [cells for cells, _ in told] == [CELLS[:1]]
+    assert reports == logged
+    assert [cells for cells, _ in reports] == [CELLS[:1]]
     assert planned(run) == ([], {})
 
 
-def test_a_members_file_is_part_of_what_computed_the_rows(tmp_path):
+def test_a_member_file_is_part_of_the_origin_of_its_rows(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from driftlab.platform.streaming.local import Local\nclass Mine(Local):\n    pass\n")
     document = {**DOCUMENT, "systems": [{"name": "mine", "streaming": f"{file}:Mine"}]}
@@ -218,7 +218,7 @@ def test_a_members_file_is_part_of_what_computed_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "named"), [("ams", False), ("nestdnn", False), ("ams+nested", True)])
-def test_rounds_that_may_train_several_networks_have_a_version_of_their_own(name, named):
+def test_rounds_that_may_train_several_networks_have_a_separate_version(name, named):
     experiment = parse({**DOCUMENT, "systems": [{"name": name}]})
     (origin,) = origins_of(experiment, cells_of(experiment)).values()
     assert ("loop/rounds" in origin.versions) is named
@@ -228,7 +228,7 @@ LATER = {"torch": "2", "scheduling/joint": 2}
 
 
 @pytest.mark.parametrize(
-    ("cells", "told"),
+    ("cells", "differ"),
     [
         ([("afs", {"torch": "2"}), ("joint", LATER), ("joint", LATER)], False),
         ([("joint", {"torch": "2"}), ("joint", LATER)], True),  # one was made before the member had a second version
@@ -236,11 +236,11 @@ LATER = {"torch": "2", "scheduling/joint": 2}
         ([("mine", {"mine.py": "a"}), ("mine+ams", {"mine.py": "b"})], True),
     ],
 )
-def test_systems_have_members_of_their_own_versions_and_cells_of_a_system_are_alike(cells, told):
-    assert mixes_versions(cells) is told
+def test_systems_may_have_different_members_and_cells_of_a_system_may_not(cells, differ):
+    assert mixes_versions(cells) is differ
 
 
-def test_cells_that_are_there_twice_are_warned_of(run):
+def test_duplicate_cells_cause_a_warning(run):
     file = table_file(run / "tables", "runs", CELLS[0])
     shutil.copy(file, file.with_name("copy.parquet"))
     assert len(warnings_of(open_run(run))) == 1

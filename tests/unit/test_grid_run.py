@@ -1,4 +1,4 @@
-"""A run folder says what was asked for, so that it can be continued as it was."""
+"""A run folder records its request, so that the run can continue unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_folder_holds_the_built_in_experiments_whole(tmp_path, name):
         "fleets.0.devices.0.link={name: wire, up_kbps: .inf, down_kbps: 1}",
     ],
 )
-def test_what_was_overridden_is_read_back(tmp_path, override):
+def test_overrides_are_read_back(tmp_path, override):
     """A null that was left out came back as the default."""
     experiment = parse(DOCUMENT, [override])
     assert lab.open_run(prepare(experiment, tmp_path))[0] == experiment
@@ -75,7 +75,7 @@ def test_a_run_that_a_module_started_is_repeated_by_the_program_itself(monkeypat
 
 
 @pytest.mark.slow
-def test_the_backend_is_closed_whatever_happens(tmp_path, monkeypatch):
+def test_the_backend_is_closed_after_any_error(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(InlineBackend, "close", lambda self: closed.append(self))
 
@@ -118,7 +118,7 @@ def test_a_run_that_is_refused_leaves_no_folder_that_it_made(tmp_path, monkeypat
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == left
 
 
-def test_a_refused_run_leaves_what_others_have_put_beside_it(tmp_path):
+def test_a_refused_run_leaves_other_runs_in_the_folder(tmp_path):
     def refused() -> InlineBackend:
         (tmp_path / "runs" / "another").mkdir()
         raise RequestError("no cluster answers")
@@ -182,7 +182,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
             heard.append(f"built {done}/{of}: {network}")
 
     class Builders:
-        """Sessions may do the work when it is asked for, or when its result is."""
+        """A session that records its calls and the results that are read."""
 
         def place(self, node):
             pass
@@ -204,7 +204,7 @@ def test_a_network_is_named_while_it_is_built_and_while_it_is_waited_for():
 
 
 @pytest.mark.parametrize("per_seed", [False, True])
-def test_seeds_share_their_networks_unless_each_is_to_have_its_own(per_seed):
+def test_seeds_share_their_networks_unless_they_are_trained_per_seed(per_seed):
     asked = []
 
     class Builders:

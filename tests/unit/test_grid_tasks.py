@@ -1,4 +1,4 @@
-"""Whole small runs of every task on one path: rows that mean what they say, and combinations that are refused."""
+"""Small whole runs of every task: rows with the right contents, and refused combinations."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_accuracy_is_the_share_of_frames_that_are_right(made):
 
 
 @pytest.mark.slow
-def test_systems_do_what_they_do(made):
-    """Updates arrive and change what is predicted; the φ-score is the task's; labels are carried along."""
+def test_systems_update_track_and_score(made):
+    """Updates arrive and change predictions; the φ-score is the task's; labels are tracked."""
     _, found = made
     runs = found.frame("runs").set_index("system")
     assert (runs.loc[["one_time", "ams", "just_in_time"], "updates"] > 0).all()
@@ -113,14 +113,14 @@ def refusal(changed: dict[str, Any]) -> str:
 
 
 def test_a_student_is_refused_on_a_stream_without_truth_for_its_task():
-    said = refusal(document("classification", student={"network": "tiny"}))
-    assert "'signs/motorway' has truth for classification, and student.network=tiny is for segmentation" in said
-    assert "take one of tiny_classifier, wide_classifier" in said
-    said = refusal(document("detection", student={"network": "tiny_classifier"}))
-    assert "'streets/running' has truth for segmentation and detection" in said
+    message = refusal(document("classification", student={"network": "tiny"}))
+    assert "'signs/motorway' has truth for classification, and student.network=tiny is for segmentation" in message
+    assert "take one of tiny_classifier, wide_classifier" in message
+    message = refusal(document("detection", student={"network": "tiny_classifier"}))
+    assert "'streets/running' has truth for segmentation and detection" in message
 
 
-def test_a_teacher_of_another_task_and_noise_at_borders_that_are_not_there_are_refused():
+def test_a_teacher_of_another_task_and_noise_at_missing_borders_are_refused():
     said = refusal(document("detection", teacher={"kind": "network", "network": "teacher"}))
     assert "teacher.network: 'teacher' is for segmentation, student.network=tiny_detector is for detection" in said
     assert "take one of tiny_mobile_detector, tiny_detector, wide_detector" in said
@@ -130,7 +130,7 @@ def test_a_teacher_of_another_task_and_noise_at_borders_that_are_not_there_are_r
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "network"), [("classification", "wide_classifier"), ("detection", "wide_detector")])
-def test_a_network_of_the_task_may_teach(tmp_path, task, network):
+def test_a_network_of_the_task_may_be_the_teacher(tmp_path, task, network):
     teacher = {"kind": "network", "network": network, "pretrain_steps": 2}
     given = document(task, systems=DOCUMENT["systems"][2:], teacher=teacher)
     outcome = run(given, ["workloads.0.duration_s=8"], out=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The headline of a report: verdicts of paired differences, claims that hold or fall, and unused links."""
+"""The headline of a report: verdicts of paired differences, status of claims, and unused links."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def marks(view: View) -> dict[str, str]:
 
 
 class TestDifferences:
-    def test_systems_stand_behind_the_answer_of_their_interval(self):
+    def test_systems_are_listed_under_the_verdict_of_their_interval(self):
         found = marks(view(three_seeds(**LEVELS)))
         for mark, system in zip(MARKS.values(), ("up", "down", "same"), strict=True):
             assert f" {system} (" in found[mark]
@@ -52,19 +52,19 @@ class TestDifferences:
                 other for other in LEVELS if other not in ("no_custom", system) and f" {other} (" in found[mark]
             ]
 
-    def test_a_difference_stands_with_half_of_its_interval(self):
+    def test_a_difference_is_shown_with_half_of_its_interval(self):
         gain = by_setting(view(three_seeds(**LEVELS)))["w", "up"]
         half = 4.302653 * 0.0057735 / 3**0.5  # Student's t of two degrees of freedom
         assert gain.difference.mean == pytest.approx(0.31 / 3)
         assert gain.difference.high - gain.difference.mean == pytest.approx(half, rel=1e-4)
         assert gain.text == f"+{0.31 / 3:.3f} ± {half:.3f}"
 
-    def test_every_system_has_an_answer_in_each_setting(self):
+    def test_every_system_has_a_verdict_in_each_setting(self):
         found = by_setting(view(three_seeds(**LEVELS)))
         answers = {"up": "better", "down": "worse", "same": "inconclusive"}
         assert {key: gain.verdict for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
 
-    def test_one_seed_tells_nothing(self):
+    def test_one_seed_is_inconclusive(self):
         rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]
         assert list(marks(view(rows))) == [MARKS["inconclusive"]]
         (gain,) = by_setting(view(rows)).values()
@@ -74,7 +74,7 @@ class TestDifferences:
         rows = [*three_seeds(**LEVELS), run_row("up", 7, 0.0)]
         assert by_setting(view(rows))["w", "up"].difference.n == 3
 
-    def test_an_answer_that_holds_in_some_places_only_counts_them(self):
+    def test_a_verdict_that_holds_for_some_workloads_counts_them(self):
         rows = three_seeds(no_custom=(0.4, 0.4, 0.4), up=(0.8, 0.81, 0.82))
         rows += [run_row("no_custom", seed, 0.4, workload="v") for seed in range(3)]
         rows += [run_row("up", seed, score, workload="v") for seed, score in enumerate((0.39, 0.41, 0.4))]
@@ -101,14 +101,14 @@ class TestDifferences:
         assert mark == MARKS["inconclusive"]
         assert reference(view(rows)) is None
 
-    def test_what_the_experiment_says_of_itself_is_no_finding(self):
-        told = " ".join(finding.text for finding in headline(view(three_seeds(no_custom=(0.4, 0.5, 0.6)))))
-        assert told == ""
+    def test_expectations_of_the_experiment_are_no_findings(self):
+        text = " ".join(finding.text for finding in headline(view(three_seeds(no_custom=(0.4, 0.5, 0.6)))))
+        assert text == ""
 
 
 class TestRows:
     @pytest.mark.slow
-    def test_every_gain_has_its_interval_and_its_answer(self):
+    def test_every_gain_has_its_interval_and_its_verdict(self):
         summary = summarise(view(three_seeds(**LEVELS)))
         titles = [column.title for column in summary.parts[0].columns]
         for row in summary.parts[0].rows:
@@ -126,22 +126,22 @@ def judged(word: str, name: str) -> Any:
 
 def test_claims_that_fell_are_named_and_those_that_held_counted():
     verdicts = [judged("reproduced", "A-1"), judged("not reproduced", "A-2"), judged("not testable here", "A-3")]
-    told = headline(view([]), verdicts)[-1].text
-    assert "1 of 2" in told
-    assert "A-2" in told
-    assert "A-3" not in told
+    text = headline(view([]), verdicts)[-1].text
+    assert "1 of 2" in text
+    assert "A-2" in text
+    assert "A-3" not in text
     assert headline(view([]), verdicts[2:]) == []
 
 
 class TestUnsent:
     SILENT: ClassVar = {"uplink_bytes": 0, "downlink_bytes": 0}
 
-    def test_a_run_that_sent_something_says_nothing(self):
+    def test_a_run_with_messages_has_no_warning(self):
         assert (
             unsent(view([run_row("ams", 0, 0.5), run_row("no_custom", 0, 0.5, streaming="local", **self.SILENT)])) == []
         )
 
-    def test_a_run_in_which_nothing_was_sent_says_so_and_names_who_should_have(self):
+    def test_a_run_without_messages_warns_and_names_the_systems_that_send(self):
         rows = [run_row("ams", 0, 0.5, **self.SILENT), run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]
         first, second = unsent(view(rows))
         assert "ams" not in first
@@ -153,10 +153,10 @@ class TestUnsent:
         (told,) = unsent(view([run_row("tent", 0, 0.5, streaming="local", **self.SILENT)]))
         assert "tent" not in told
 
-    def test_one_system_that_sent_nothing_is_named(self):
+    def test_one_system_without_messages_is_named(self):
         (told,) = unsent(view([run_row("ams", 0, 0.5), run_row("late", 0, 0.5, streaming="one_time", **self.SILENT)]))
         assert "late" in told
         assert "ams" not in told.partition(".")[0]
 
-    def test_what_was_not_measured_is_not_nothing(self):
+    def test_unmeasured_bytes_are_not_zero_bytes(self):
         assert unsent(view([run_row("ams", 0, None, uplink_bytes=None, downlink_bytes=None)])) == []

@@ -1,4 +1,4 @@
-"""The transaction of learning: what is counted, what is undone, and what a digest of a state covers."""
+"""The transaction of training: counted passes, restored state, and the contents of a state's digest."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_new_name_of_a_state_would_not_change_its_digest(state):
 
 
 @dataclass(frozen=True)
-class Steered(NormAffine):
-    """Makes the steps that a test asks for."""
+class ScriptedSteps(NormAffine):
+    """A member that makes the steps of a test's script."""
 
     losses: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class Steered(NormAffine):
 
 def adapted(*losses: str, phase: Phase = STREAM) -> tuple[Any, Any, dict[str, bytes], dict[str, bytes]]:
     model = build("tiny_classifier", 4, seed=0).eval()
-    member = Steered(variant="run", losses=losses, batch=5)
+    member = ScriptedSteps(variant="run", losses=losses, batch=5)
     state, before = member.prepare(model), state_of(model)
     return state, member.adapt(model, state, frames(6), phase), before, state_of(model)
 
@@ -91,20 +91,20 @@ def test_a_call_without_a_step_or_with_a_loss_that_is_no_number_is_undone(losses
 def test_a_phase_is_undone_as_a_whole():
     state, done, before, after = adapted("usual", "usual", "nan", phase=Phase(4))
     assert "not finite after 3 iterations" in done.skipped and done.state is state and before == after
-    assert len(done.passes.forward) == 6  # what was computed is paid for
+    assert len(done.passes.forward) == 6  # the computed passes are charged
 
 
 def test_a_member_without_a_training_step_is_refused():
-    class Lacking(LearningAdaptation, StreamAdaptation):
+    class WithoutSteps(LearningAdaptation, StreamAdaptation):
         pass
 
     with pytest.raises(TypeError, match="train_step"):
-        Lacking()
+        WithoutSteps()
 
 
 @pytest.mark.parametrize("name", ["tent", "cotta", "shot", "note", "bufr"])
 def test_steps_in_place_are_those_along_one_vector(name, monkeypatch):
-    """Large networks take the one, small ones the other; an uneven length would show another order of operations."""
+    """Large networks use the former, small ones the latter; an odd length would reveal another order."""
     found = []
     for limit in (run.IN_ONE, 0):
         monkeypatch.setattr(run, "IN_ONE", limit)

@@ -1,4 +1,4 @@
-"""Members of one's own that never return: a failed cell, or a failed run, that names the member and the limit."""
+"""Members that never return: a failed cell or run whose error names the member and the limit."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ SMALL = {
 
 @pytest.fixture(scope="module", autouse=True)
 def warm(tmp_path_factory):
-    """Import what a first call imports, which takes longer than the limit on a busy machine."""
+    """Import the modules of a first call, which takes longer than the limit on a busy host."""
     run(SMALL, out=tmp_path_factory.mktemp("warm") / "run")
 
 
@@ -122,7 +122,7 @@ def document(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "name", "verb"), IN_A_CELL)
-def test_a_member_that_does_not_return_fails_its_cell_alone(document, tmp_path, family, name, verb):
+def test_a_member_that_does_not_return_fails_its_cell_only(document, tmp_path, family, name, verb):
     outcome = run(document(family, name, verb), out=tmp_path / "run")
     ((cell, reason),) = outcome.failed
     assert (cell, outcome.done) == ("mine/running/one/seed-0", 1)
@@ -138,7 +138,7 @@ def test_a_family_that_is_never_built_fails_the_run(document, tmp_path, monkeypa
         run(document(family, name, verb), out=tmp_path / "run")
 
 
-def test_a_limit_costs_microseconds_and_changes_nothing_else():
+def test_a_limit_costs_microseconds_and_keeps_all_results():
     member = Member("streaming", "ams", (("interval_s", 5.0),))
     plain, watched = member.make(), limited(member, 600.0)
     attributes = (watched.interval_s, watched.label_tracking, watched.uses_statistics)
@@ -153,7 +153,7 @@ def test_a_limit_costs_microseconds_and_changes_nothing_else():
     assert (time.process_time() - begun_s) / calls < 50e-6  # decisions take a thousand
 
 
-def test_a_forked_process_has_a_watch_of_its_own():
+def test_a_forked_process_has_a_separate_watchdog():
     with time_limit(60):
         pass
     if not (pid := os.fork()):

@@ -36,9 +36,9 @@ def signs(count: int = CLASSES) -> DataSplits:
     return convert_set(open_set("signs/vc", classes=CLASSES, size=16, counts=(count, count, count)))
 
 
-def only(lessons: LabelledFrames, kind: int) -> LabelledFrames:
-    rows = np.flatnonzero(lessons.labels == kind)
-    return LabelledFrames(lessons.images[rows], lessons.labels[rows])
+def only(frames: LabelledFrames, kind: int) -> LabelledFrames:
+    rows = np.flatnonzero(frames.labels == kind)
+    return LabelledFrames(frames.images[rows], frames.labels[rows])
 
 
 def test_a_labelled_set_keeps_all_its_classes():
@@ -47,14 +47,14 @@ def test_a_labelled_set_keeps_all_its_classes():
 
 
 @pytest.mark.parametrize("kind", [255, 299])
-def test_one_step_teaches_a_class_beyond_a_byte_which_is_predicted_and_scored(kind):
+def test_a_class_beyond_a_byte_is_trained_predicted_and_scored(kind):
     whole = signs()
-    lessons = only(whole.train, kind)
-    data = DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
+    frames = only(whole.train, kind)
+    data = DataSplits(CLASSIFICATION, CLASSES, frames, frames, frames)
     model = build("tiny_classifier", CLASSES, seed=0)
-    assert grade(model, data, lessons) == 0.0
+    assert grade(model, data, frames) == 0.0
     assert train_best(model, data, TrainingSchedule(1, 1.0), np.random.default_rng(0)) == 1.0
-    assert predict(model, lessons.images, task=CLASSIFICATION).tolist() == [kind]
+    assert predict(model, frames.images, task=CLASSIFICATION).tolist() == [kind]
     assert grade(model, data, only(whole.train, kind - 256 if kind > 255 else 0)) == 0.0
 
 
@@ -93,7 +93,7 @@ def test_slides_of_many_classes_are_shown_and_a_teacher_names_them(tmp_path, tor
 
 
 @pytest.mark.slow
-def test_filters_are_ranked_by_the_classes_there_are():
+def test_filters_are_ranked_by_the_available_classes():
     data, model = signs(), build("tiny_classifier", CLASSES, seed=0)
     rows = np.isin(data.train.labels, [43, 255, 299]).nonzero()[0].repeat(2)
     given = {"images": data.train.images[rows], "rng": np.random.default_rng(0)}

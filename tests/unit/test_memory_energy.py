@@ -46,7 +46,7 @@ def test_the_share_of_hits_rises_as_runs_become_faster_and_the_literal_one_falls
     assert [paper_share(2.0, mean_s) for mean_s in (1.0, 1.5, 2.0)] == [0.5, 0.75, 0.5]
 
 
-def test_a_cache_serves_what_was_written_just_before_and_weights_only_if_all_fits():
+def test_a_cache_serves_recent_writes_and_weights_only_if_all_fit():
     assert simulated_share(COST, 0) == 0.0
     assert simulated_share(COST, 10_000) == pytest.approx(1 / 6)
     assert simulated_share(COST, 10_000, runs=2) == pytest.approx(5 / 6)

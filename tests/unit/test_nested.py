@@ -1,4 +1,4 @@
-"""NestDNN's nested networks: frozen weights never change, growing keeps outputs, a switch moves a slice."""
+"""NestDNN's nested networks: frozen weights stay, growing keeps outputs, a switch moves a slice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from nested_factory import EXAMPLE, KEEP, MEMBER, SIZE, Witness, digest, networks, numbers, problem
+from nested_factory import EXAMPLE, KEEP, MEMBER, SIZE, RecordingBuilder, digest, networks, numbers, problem
 from torch import nn
 
 from driftlab.errors import RequestError
@@ -27,21 +27,21 @@ from driftlab.platform.scaling.growing import Footprint, Growth
 SCHEDULE = TrainingSchedule(epochs=1, learning_rate=0.05, weight_decay=0.1)
 
 
-def plan_growth(built: Witness, initial: growing.Initial, *, causal: bool = False) -> Growth:
+def plan_growth(built: RecordingBuilder, initial: growing.Initial, *, causal: bool = False) -> Growth:
     return growing.plan_growth(built.context, initial, "private", causal=causal)
 
 
-def free(built: Witness, how: Growth, begun: nn.Module, small: Footprint, large: Footprint) -> np.ndarray:
+def free(built: RecordingBuilder, how: Growth, begun: nn.Module, small: Footprint, large: Footprint) -> np.ndarray:
     return growing.new_coordinates(begun, growing.mark_finished(built.context, how, small, large))
 
 
-def grown(built: Witness, how: Growth, descendant: nn.Module, small: Footprint, large: Footprint) -> nn.Module:
+def grown(built: RecordingBuilder, how: Growth, descendant: nn.Module, small: Footprint, large: Footprint) -> nn.Module:
     return growing.grow(built.context, how, descendant, small, large, built.order)
 
 
 @pytest.fixture(scope="module", params=["plain", "residual"])
-def built(request) -> Witness:
-    return Witness(request.param)
+def built(request) -> RecordingBuilder:
+    return RecordingBuilder(request.param)
 
 
 @pytest.mark.slow
@@ -137,8 +137,8 @@ def test_causal_filters_never_read_grown_ones_and_the_classifier_reads_all(built
 
 
 @pytest.fixture(scope="module", params=["plain", "residual"])
-def frozen(request) -> Witness:
-    return Witness(
+def frozen(request) -> RecordingBuilder:
+    return RecordingBuilder(
         request.param, dataclasses.replace(MEMBER, initial="footprint", causal=True, batch_norm="shared_frozen")
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scaling_factory as factory
 import torch
-from nested_factory import EXAMPLE, MEMBER, SIZE, Witness, networks, problem
+from nested_factory import EXAMPLE, MEMBER, SIZE, RecordingBuilder, networks, problem
 from torch import nn
 
 from driftlab.errors import RequestError
@@ -26,7 +26,7 @@ from driftlab.platform.scaling.nested import Nested
 
 @pytest.mark.slow
 def test_causal_families_store_zeros_for_reads_of_grown_filters():
-    descendants = Witness("plain", dataclasses.replace(MEMBER, initial="footprint", causal=True)).descendants
+    descendants = RecordingBuilder("plain", dataclasses.replace(MEMBER, initial="footprint", causal=True)).descendants
     for small, large in itertools.pairwise(descendants):
         for name in ("deep.0.0.weight", "deep.1.0.weight", "deep.2.0.weight"):
             outputs, inputs, *_ = small.get_parameter(name).shape

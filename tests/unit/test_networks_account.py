@@ -100,13 +100,13 @@ def test_parameters_without_counted_operations_are_logged(caplog, example):
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
         count_cost(Attention(), 4, 4)
-    told = " ".join(record.getMessage() for record in caplog.records)
-    assert "attend" not in told
-    assert "Attention (root) has 3 parameters" in told
-    assert "LayerNorm" not in told
+    messages = " ".join(record.getMessage() for record in caplog.records)
+    assert "attend" not in messages
+    assert "Attention (root) has 3 parameters" in messages
+    assert "LayerNorm" not in messages
 
 
-class Attending(nn.Module):
+class EinsumAttention(nn.Module):
     """Attention with four heads over the places of a frame, also implemented with einsum."""
 
     def __init__(self) -> None:
@@ -120,8 +120,8 @@ class Attending(nn.Module):
         return torch.einsum("npc,nqc->npq", x, x)
 
 
-def test_attention_counts_its_projections_and_its_products_wherever_they_are_written():
-    cost = count_cost(Attending(), 3, 4)
+def test_attention_counts_projections_and_products_in_any_form():
+    cost = count_cost(EinsumAttention(), 3, 4)
     places, width = 12, 8
     attention = places * width * 4 * width + 2 * places * places * width
     assert [(layer.name, layer.macs) for layer in cost.layers] == [

@@ -30,7 +30,7 @@ def test_inputs_are_channels_first_and_centred(images):
     assert tensor[4, 2, 11, 5].item() == pytest.approx((float(images[4, 11, 5, 2]) - 127.5) / 63.75)
 
 
-def test_prediction_is_the_argmax_of_each_frame_alone(model, images):
+def test_a_prediction_is_the_argmax_of_each_frame(model, images):
     labels = predict(model, images, batch=3)
     assert (labels.dtype, labels.shape) == (np.uint8, (7, 24, 32))
     model.eval()
@@ -91,7 +91,7 @@ def test_the_digest_sees_names_types_shapes_and_bytes_but_not_the_order():
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "cpu:x"])
-def test_a_device_that_is_not_there_is_refused(model, images, name):
+def test_a_missing_torch_device_is_refused(model, images, name):
     with pytest.raises(RequestError, match=name):
         predict(model, images, device=name)
     with pytest.raises(RequestError, match=name):

@@ -1,4 +1,4 @@
-"""Published networks: parameters and multiply-accumulates, order of parts, inputs, and a training step."""
+"""Published networks: parameters, multiply-accumulates, order of parts, inputs, a training step."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ def test_published_networks_train_and_predict(name):
 @pytest.mark.parametrize(("name", "task"), [("yolov3_tiny", DETECTION), ("deeplabv3_mobilenet_v2", SEGMENTATION)])
 def test_outputs_are_those_that_the_task_reads(name, task):
     with torch.no_grad():
-        answers = task.predictions(build(name, 5, seed=0).eval()(torch.zeros(1, 3, 33, 64)), 33, 64)
+        predictions = task.predictions(build(name, 5, seed=0).eval()(torch.zeros(1, 3, 33, 64)), 33, 64)
     blank = task.blank(1, 33, 64)
-    assert (answers.shape, answers.dtype) == (blank.shape, blank.dtype)
+    assert (predictions.shape, predictions.dtype) == (blank.shape, blank.dtype)

@@ -35,7 +35,7 @@ def learn(conv: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("stride", "padding", "mode", "groups"), GEOMETRIES)
 @pytest.mark.parametrize("shape", [(3, 4, 9, 12), (4, 8, 8)], ids=["batch", "image"])
-def test_the_same_numbers_come_out(stride, padding, mode, groups, shape):
+def test_the_same_numbers_result(stride, padding, mode, groups, shape):
     conv = nn.Conv2d(4, 6, 1, stride, padding, groups=groups, padding_mode=mode)
     images = torch.randn(shape)
     expected = learn(conv, images)

@@ -45,10 +45,12 @@ def test_logits_come_at_the_size_of_the_input(name, size):
 def test_every_network_has_a_prediction_per_frame(name, height, width):
     task = task_of(name)
     images = np.random.default_rng(0).integers(0, 255, (3, height, width, 3), dtype=np.uint8)
-    answers = predict(build(name, 7, seed=0).eval(), images, task=task, batch=2)
+    predictions = predict(build(name, 7, seed=0).eval(), images, task=task, batch=2)
     blank = task.blank(3, height, width)
-    assert answers.shape == blank.shape and answers.dtype == blank.dtype
-    assert task.counts(answers, answers, 7).shape[0] == 3 and np.all(task.score(task.counts(answers, answers, 7)) == 1)
+    assert predictions.shape == blank.shape and predictions.dtype == blank.dtype
+    assert task.counts(predictions, predictions, 7).shape[0] == 3 and np.all(
+        task.score(task.counts(predictions, predictions, 7)) == 1
+    )
 
 
 def test_deeplab_gives_logits_at_the_size_of_the_input(torchvision):

@@ -1,4 +1,4 @@
-"""The application: which weights each frame saw, what stands while it is busy, and how it was scored."""
+"""The application: the weights behind each frame, the frames during inference, and the scores."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def application(machine: hardware.Hardware = FAST, snapshots: tuple[float, ...] 
 
 
 def watch(node: AppNode, seen: Frames, labels: Any = None, share: float = 1.0) -> Any:
-    """Let an application see frames at one share of its machine, and wait until every answer is there."""
+    """Run an application on frames at one share of the processor, until every prediction is there."""
     return node.run_stream(seen, labels, float(seen.times_s[-1]) + 100, ((float(seen.times_s[0]), share),))
 
 
 def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
-    """Make an update that stands alone, and the weights that it brings."""
+    """Make a full update, and the weights in it."""
     model = build("half", CLASSES, seed=seed)
     after = vector.read(model)
     change = delta.Change(after, after, None, version, None)
@@ -66,7 +66,7 @@ def whole(version: int, seed: int) -> tuple[bytes, vector.Vector]:
 
 
 def shown(reply: Any) -> list[np.ndarray]:
-    """Read back what was predicted, from the snapshots."""
+    """Return the predicted labels, from the snapshots."""
     return [to_labels(chunk["prediction"][0]) for chunk in reply.rows["snapshots"]]
 
 
@@ -107,7 +107,7 @@ class TestVersions:
     @pytest.mark.parametrize(
         "spoil", [lambda data: data[:-9], lambda data: b"", lambda data: data[:50] + b"!" + data[51:]]
     )
-    def test_a_torn_update_is_refused_and_changes_nothing(self, spoil):
+    def test_a_torn_update_is_refused_and_keeps_the_state(self, spoil):
         node = application()
         before = node.finish().facts.digest
         applied = node.apply(spoil(whole(1, seed=1)[0]), 1.0).facts
@@ -132,14 +132,14 @@ class TestVersions:
         assert application().apply(foreign.data, 1.0).facts.reason.startswith("foreign")
 
 
-class TestBusy:
+class TestSkippedFrames:
     def slow(self, latency_s: float) -> hardware.Hardware:
         """Describe a machine that needs so long for one frame."""
         layers = len(count_cost(build("half", CLASSES, seed=0), HEIGHT, WIDTH).layers)
         return replace(FAST, macs_per_s=1e30, bytes_per_s=1e30, overhead_s=latency_s / layers)
 
     @pytest.mark.parametrize("latency_s", [0.1, 0.25, 0.26, 0.6, 1.3])
-    def test_a_frame_that_comes_while_it_is_busy_is_skipped(self, latency_s):
+    def test_a_frame_that_arrives_during_inference_is_skipped(self, latency_s):
         node = application(self.slow(latency_s))
         found = [
             flag for start_s in (0.0, 2.0) for flag in column(watch(node, frames(start_s, start_s + 2)), "processed")
@@ -150,14 +150,14 @@ class TestBusy:
             free_s = time_s + latency_s if wanted[-1] else free_s
         assert found == wanted
 
-    def test_half_the_machine_takes_twice_as_long(self):
+    def test_half_the_processor_takes_twice_as_long(self):
         node = application(self.slow(0.2))
         reply = watch(node, frames(0, 2), share=0.5)
         assert column(reply, "processed") == [True, False] * 4
         assert column(reply, "latency_ms")[::2] == pytest.approx([400.0] * 4)
         assert np.isnan(column(reply, "latency_ms")[1::2]).all()
 
-    def test_the_last_prediction_stands_across_windows_and_updates(self):
+    def test_the_last_prediction_is_kept_across_windows_and_updates(self):
         node = application(self.slow(1.3), snapshots=tuple(np.arange(0, 16) / FPS))
         model = build("half", CLASSES, seed=0)
         first = watch(node, frames(0, 2))
@@ -186,7 +186,7 @@ class TestBusy:
 
 class TestScores:
     @pytest.mark.slow
-    def test_they_are_those_of_the_last_ten_seconds_whatever_the_windows(self):
+    def test_scores_cover_the_last_ten_seconds_for_any_windows(self):
         edges = (0.0, 1.0, 4.0, 4.5, 11.0, 13.0, 24.0)
         seen = [frames(start_s, stop_s) for start_s, stop_s in itertools.pairwise(edges)]
         node = application(snapshots=tuple(np.arange(0, 96) / FPS))
@@ -204,7 +204,7 @@ class TestScores:
         assert accuracy == pytest.approx((predicted == truth).mean(axis=(1, 2)))
         assert sum(reply.facts.counts for reply in replies).tolist() == confusion(predicted, truth, CLASSES).tolist()
 
-    def test_a_frame_whose_truth_is_unknown_counts_for_nothing(self):
+    def test_a_frame_without_known_truth_is_not_scored(self):
         """One of them made the score of a whole run NaN."""
         seen = frames(0, 2)
         seen.labels[3] = IGNORE
@@ -213,12 +213,12 @@ class TestScores:
         assert reply.facts.frame_score_sum == pytest.approx(np.nansum(column(reply, "score_frame")))
         assert np.isfinite(reply.facts.window_score_sum)
 
-    def test_without_truth_nothing_is_scored(self):
+    def test_without_truth_no_frame_is_scored(self):
         reply = watch(application(), replace(frames(0, 2), labels=None))
         assert (reply.facts.scored, reply.facts.counts) == (0, None)
         assert reply.rows["frames"][0]["score_window"] is None
 
-    def test_labels_that_are_given_stand_for_the_truth(self):
+    def test_given_labels_replace_the_truth(self):
         seen = frames(0, 2)
         given, own = (
             watch(application(), part, labels)
@@ -240,6 +240,6 @@ class TestPictures:
         assert np.array_equal(to_labels(picture["truth"][0]), seen.labels[2])
         assert (picture["height"], picture["width"], picture["scene"]) == (HEIGHT, WIDTH, [2])
 
-    def test_a_truth_that_is_not_there_is_not_drawn(self):
+    def test_a_missing_truth_is_not_drawn(self):
         (picture,) = watch(application(snapshots=(0.5,)), replace(frames(0, 1), labels=None)).rows["snapshots"]
         assert picture["truth"] == [None]

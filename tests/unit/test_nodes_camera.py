@@ -1,4 +1,4 @@
-"""The device: every frame of a window, once; and what the link makes of those that are sent."""
+"""The device: every frame of a window once, and the damage of sent frames on the link."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_windows_show_every_frame_once():
 
 
 @pytest.mark.parametrize("codec", ["png", "jpeg"])
-def test_what_is_received_is_what_the_codec_leaves_and_no_truth(codec):
+def test_received_frames_are_decoded_and_have_no_truth(codec):
     times_s = (0.4, 2.0, 7.6)
     sampling = Sampling(times_s, 8.0, codec=codec)
     reply = CameraNode(SPEC).upload(sampling)
@@ -52,7 +52,7 @@ def test_what_is_received_is_what_the_codec_leaves_and_no_truth(codec):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("scale", [1, 2, 3])
-def test_the_payload_is_what_the_link_carries_to_the_byte(codec, scale):
+def test_the_payload_is_counted_to_the_byte(codec, scale):
     reply = CameraNode(SPEC).upload(Sampling((0.4, 2.0, 7.6), 8.0, codec=codec, scale=scale))
     assert isinstance(reply.payload, bytes)
     assert reply.facts.bytes == len(reply.payload) <= reply.facts.gross_bytes
@@ -70,7 +70,7 @@ def test_samples_that_stay_on_the_device_are_whole_but_for_their_truth():
 
 @pytest.mark.parametrize("codec", ["png", "jpeg", "h264"])
 @pytest.mark.parametrize("kind", ["cut", "bits"])
-def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
+def test_payloads_damaged_by_the_link_are_refused_and_counted(codec, kind):
     device, sampling = CameraNode(SPEC), Sampling((0.4, 2.0), 8.0, codec=codec)
     whole = device.upload(sampling)
     for seed in range(8):
@@ -80,7 +80,7 @@ def test_what_the_link_has_damaged_is_refused_and_counted(codec, kind):
         assert torn.facts.refused.startswith("torn")
 
 
-def test_a_larger_upload_shows_the_same_frames_in_more_pixels_and_arrives_at_the_student_s_size():
+def test_a_larger_upload_has_more_pixels_and_is_scaled_to_the_student_s_size():
     times_s = (0.4, 2.0, 7.6)
     samplings = [Sampling(times_s, 8.0, codec="png", scale=scale) for scale in (1, 2)]
     small, large = (CameraNode(SPEC).upload(sampling) for sampling in samplings)
@@ -101,7 +101,7 @@ def test_a_larger_upload_may_be_torn_as_well():
     assert torn.facts.refused.startswith("torn")
 
 
-def test_a_checkpoint_leaves_the_open_stream_behind():
+def test_a_checkpoint_does_not_contain_the_open_stream():
     device = CameraNode(SPEC)
     before = device.capture(0.0, 2.0)
     kept = pickle.dumps(device)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stream_factory import CLASSES, HEIGHT, WIDTH, Steps, application, steps, stream, watched
+from stream_factory import CLASSES, HEIGHT, WIDTH, Steps, application, run_app, steps, stream
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.core.limits import TookTooLong, time_limit
@@ -21,7 +21,7 @@ from driftlab.platform.sim.nodes.guarded_training import adapt_guarded
 
 
 def endless() -> None:
-    """Go on whatever happens, as code does that expects every mistake."""
+    """Continue after any exception, as code that catches all of them."""
     while True:
         try:
             sum(range(100))
@@ -50,7 +50,7 @@ class TestTimeLimit:
     def test_in_a_thread_as_well(self):
         assert in_thread(self.interrupted) == [True]
 
-    def test_it_interrupts_its_own_thread_alone(self):
+    def test_it_interrupts_its_thread_only(self):
         reached = []
 
         def other() -> bool:
@@ -82,7 +82,7 @@ class TestTimeLimit:
                             pass
                 except TookTooLong:
                     inside += 1
-                for _ in range(200):  # what is raised late is raised here
+                for _ in range(200):  # a late exception is raised here
                     sum(range(10))
             time.sleep(0.05)
             return inside
@@ -91,7 +91,7 @@ class TestTimeLimit:
         assert 0 < inside < 150
 
     @pytest.mark.slow
-    def test_an_interruption_while_another_block_begins_or_ends_locks_nothing(self):
+    def test_an_interruption_at_the_edge_of_another_block_leaves_no_lock(self):
         def nested() -> int:
             hits = 0
             for _ in range(400):
@@ -110,7 +110,7 @@ class TestTimeLimit:
         thread.join(20)
         assert found == [400]
 
-    def test_what_the_block_raises_is_raised(self):
+    def test_exceptions_of_the_block_are_raised(self):
         with pytest.raises(KeyError), time_limit(10):
             raise KeyError
 
@@ -140,10 +140,10 @@ class Faulty(Steps):
         if self.wrong == "type":
             return None
         losses = (1.0, float("inf")) if self.wrong == "loss" else (1.0,)
-        answers = np.zeros((1, HEIGHT, WIDTH), np.uint8) if self.wrong == "answers" else None
+        predictions = np.zeros((1, HEIGHT, WIDTH), np.uint8) if self.wrong == "answers" else None
         work = None if self.wrong in ("work", "skipped") else Passes((4,))
         skipped = "nothing to do" if self.wrong == "skipped" else ""
-        return Adapted("after", 1, losses, skipped=skipped, passes=work, predictions=answers)
+        return Adapted("after", 1, losses, skipped=skipped, passes=work, predictions=predictions)
 
 
 REASONS = {
@@ -158,7 +158,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("wrong", REASONS)
-def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
+def test_a_failing_member_leaves_a_reason_and_the_network_unchanged(wrong):
     model = build("half", CLASSES, seed=1)
     before = state.read(model)
     batch = Batch(stream(2.0).images, None, np.random.default_rng(0))
@@ -170,14 +170,14 @@ def test_what_fails_leaves_a_reason_and_the_network_as_it_was(wrong):
     assert state.changed_buffers(before.buffers, after.buffers) == ()
 
 
-def test_what_skips_tells_its_own_reason():
+def test_a_skipping_member_keeps_its_reason():
     """It needs no work: there was none."""
     batch = Batch(stream(2.0).images, None, np.random.default_rng(0))
     done = adapt_guarded(Faulty(wrong="skipped"), build("half", CLASSES, seed=1), None, batch, Phase(), 10)
     assert done.skipped == "nothing to do"
 
 
-def test_what_did_not_end_once_is_not_tried_again(monkeypatch):
+def test_a_member_over_the_time_limit_is_not_called_again(monkeypatch):
     tried = []
 
     def adapt(member: Any, model: Any, memory: Any, batch: Batch, phase: Phase) -> None:
@@ -185,7 +185,7 @@ def test_what_did_not_end_once_is_not_tried_again(monkeypatch):
         endless()
 
     monkeypatch.setattr("stream_factory.Steps.adapt", adapt)
-    found = watched(application(steps(), member_limit_s=0.3), stream(10.0), (0.0, 10.0))
+    found = run_app(application(steps(), member_limit_s=0.3), stream(10.0), (0.0, 10.0))
     assert tried == [4]
     assert len(found["adaptations.skipped"]) == 1
     assert all(found["frames.processed"])

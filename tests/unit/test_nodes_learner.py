@@ -1,4 +1,4 @@
-"""The learner: what is in its buffer, how long it trains, and what it sends."""
+"""The learner: the contents of its buffer, its training time, and its updates."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def store(node: LearnerNode, *times_s: float) -> Any:
 
 
 class TestStore:
-    def test_it_says_what_the_buffer_holds(self):
+    def test_its_reply_has_the_contents_of_the_buffer(self):
         node = learner()
         first, second = store(node, 0.0, 1.0), store(node, 2.0, 3.0, 4.5)
         assert (first.frames, first.buffered, first.newest_s) == (2, 2, 1.0)
         assert (second.frames, second.buffered, second.newest_s) == (3, 5, 4.5)
 
-    def test_it_tells_how_much_the_labels_changed_from_each_sample_to_the_next(self):
+    def test_its_reply_has_the_label_change_of_each_sample(self):
         node = learner()
         found = [*store(node, 0.0, 1.0).phis, *store(node, 2.0, 3.0, 4.5).phis]
         labels = np.concatenate([frames(0.0, 1.0).labels, frames(2.0, 3.0, 4.5).labels])
         wanted = [1 - float(miou(confusion(labels[i + 1], labels[i], CLASSES))) for i in range(4)]
         assert found == pytest.approx(wanted)
 
-    def test_a_change_is_told_from_the_sample_before_even_when_the_horizon_has_passed_it(self):
+    def test_a_change_is_computed_from_the_previous_sample_beyond_the_horizon(self):
         node = learner()
         store(node, 0.0, 1.0)
         node.train(DownlinkPlan(None, Phase(1), oldest_s=99.0))
@@ -78,7 +78,7 @@ class TestStore:
         assert (facts.newest_s, facts.usable_s) == (7.5, 7.5)
         assert node.train(DownlinkPlan(None, Phase(1), oldest_s=7.0)).facts.frames == 2
 
-    def test_it_says_when_the_newest_sample_with_a_label_that_counts_was_taken(self):
+    def test_its_reply_has_the_time_of_the_newest_sample_with_a_valid_label(self):
         node, seen = learner(), frames(0.0, 1.0, 2.0)
         labels = seen.labels.copy()
         labels[1], labels[2] = CLASSES, IGNORE  # outside the class list, and unknown
@@ -96,7 +96,7 @@ class TestStore:
 
 
 class TestTrain:
-    def test_only_what_changed_is_sent_unless_everything_is_asked_for(self):
+    def test_only_changed_weights_are_sent_unless_all_are_requested(self):
         node = learner(fraction=0.05)
         store(node, 0.0, 1.0)
         size = vector.layout_of(build("half", CLASSES, seed=0)).size
@@ -115,7 +115,7 @@ class TestTrain:
         node.switch(0)
         assert node.train(few).facts.bytes > 2 * size
 
-    def test_nothing_to_learn_from_is_no_update_and_no_version(self):
+    def test_an_empty_horizon_makes_no_update_and_no_version(self):
         node = learner()
         store(node, 0.0, 1.0)
         nothing = node.train(DownlinkPlan(None, Phase(1), oldest_s=99.0))
@@ -127,7 +127,7 @@ class TestTrain:
         model = build("half", CLASSES, seed=0)
         assert delta.apply(update, vector.read(model), vector.layout_of(model), base=0).version == 1
 
-    def test_training_ends_as_soon_as_the_student_knows_the_batch(self):
+    def test_training_ends_as_soon_as_the_student_fits_the_batch(self):
         node = learner(fraction=1.0)
         seen = frames(0.0)
         known = predict(build("half", CLASSES, seed=0), seen.images)
@@ -137,7 +137,7 @@ class TestTrain:
         assert facts.skipped
 
     @pytest.mark.slow
-    def test_it_learns(self):
+    def test_training_lowers_the_loss(self):
         node = learner(fraction=1.0, learning_rate=1e-2)
         seen = frames(0.0)
         labels = np.zeros_like(seen.labels)
@@ -170,7 +170,7 @@ class TestResend:
             weights, version = applied.vector, applied.version
         return weights
 
-    def test_it_brings_whatever_the_device_holds_into_step(self):
+    def test_it_synchronises_a_device_in_any_state(self):
         node = learner()
         store(node, 0.0, 1.0)
         node.train(DownlinkPlan(None, Phase(2)))  # lost on the way

@@ -1,4 +1,4 @@
-"""A family on its way: built once and kept, run by an application, trained on by its learner, switched by both."""
+"""The life of a family: built once and stored, run, trained on, and switched at both ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def same(application: AppNode, learner: LearnerNode) -> bool:
 
 
 @pytest.mark.slow
-def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
+def test_a_builder_returns_the_cost_of_each_network_and_plain_arrays():
     profile = built().facts.profile
     assert [one.name for one in profile] == ["1/2", "2/2"]
     assert profile[0].memory_bytes < profile[1].memory_bytes and profile[0].cost.macs < profile[1].cost.macs
@@ -75,7 +75,7 @@ def test_a_builder_tells_what_each_network_costs_and_hands_over_plain_arrays():
 
 
 @pytest.mark.slow
-def test_kernels_are_all_that_nested_networks_share_and_independent_ones_of_their_widths_have_as_many():
+def test_nested_networks_share_kernels_only_and_independent_ones_have_equally_many():
     def kernels(member: Member) -> tuple[int, ...]:
         return tuple(one.cost.kernel_bytes for one in Builder().build(FamilyRecipe(NETWORK, member)).facts.profile)
 
@@ -131,7 +131,7 @@ class Mine(Fixed):
 
 
 @pytest.mark.slow
-def test_an_application_runs_the_network_that_it_is_told_to():
+def test_an_application_runs_the_network_that_it_was_switched_to():
     application, _ = nodes()
     costs = [one.cost for one in built().facts.profile]
     for number, which in enumerate((0, 1, 0)):
@@ -163,7 +163,7 @@ def test_both_ends_switch_and_agree_again():
 
 
 @pytest.mark.slow
-def test_what_was_learned_stays_when_another_network_runs_in_between():
+def test_trained_weights_survive_a_switch_to_another_network():
     application, learner = nodes()
     application.switch(1)
     learner.switch(1)
@@ -175,7 +175,7 @@ def test_what_was_learned_stays_when_another_network_runs_in_between():
 
 
 @pytest.mark.slow
-def test_networks_with_as_many_weights_are_priced_each_on_its_own():
+def test_networks_with_equally_many_weights_have_separate_costs():
     application, _ = nodes()
     fine = application._model
     coarse = copy.deepcopy(fine)

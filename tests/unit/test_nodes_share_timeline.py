@@ -1,4 +1,4 @@
-"""When answers and lessons are done, against a simulation in small steps."""
+"""The ends of inferences and training batches, against a simulation in small steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SHARES = [0.0, 0.25, 0.5, 1.0]
 
 
 @st.composite
-def courses(draw: st.DrawFn, shares: list[float] = SHARES) -> tuple[tuple[float, float], ...]:
+def schedules(draw: st.DrawFn, shares: list[float] = SHARES) -> tuple[tuple[float, float], ...]:
     """Begin at 0, and change at multiples of a step; the last share stays and is above 0."""
     steps = [0, *sorted(draw(st.sets(st.integers(1, 299), max_size=5)))]
     given_shares = draw(st.lists(st.sampled_from(shares), min_size=len(steps), max_size=len(steps)))
     return (*((step * STEP_S, share) for step, share in zip(steps, given_shares, strict=True)), (300 * STEP_S, 0.5))
 
 
-def at(course: tuple[tuple[float, float], ...], time_s: float) -> float:
-    return [share for from_s, share in course if from_s <= time_s][-1]
+def at(schedule: tuple[tuple[float, float], ...], time_s: float) -> float:
+    return [share for from_s, share in schedule if from_s <= time_s][-1]
 
 
 def simulated(start_s: float, alone_s: float, share_at) -> float:
@@ -39,36 +39,36 @@ def simulated(start_s: float, alone_s: float, share_at) -> float:
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(course=courses(), start=st.integers(0, 280), alone=st.integers(1, 200))
-def test_the_time_that_a_work_takes(course, start, alone):
+@given(schedule=schedules(), start=st.integers(0, 280), alone=st.integers(1, 200))
+def test_the_time_that_a_work_takes(schedule, start, alone):
     start_s, alone_s = start * STEP_S, alone * STEP_S / 3
-    wanted = simulated(start_s, alone_s, lambda now_s: at(course, now_s))
-    assert task_end_s(start_s, alone_s, course) == pytest.approx(wanted, abs=1e-9)
+    wanted = simulated(start_s, alone_s, lambda now_s: at(schedule, now_s))
+    assert task_end_s(start_s, alone_s, schedule) == pytest.approx(wanted, abs=1e-9)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
-    answer=courses([0.0, 0.25, 0.5]),
-    beside=courses([0.0, 0.25, 0.5]),
-    lesson=st.integers(0, 250),
+    inference=schedules([0.0, 0.25, 0.5]),
+    training=schedules([0.0, 0.25, 0.5]),
+    batch=st.integers(0, 250),
     start=st.integers(0, 280),
     alone=st.integers(1, 150),
-    told=st.booleans(),
+    ended=st.booleans(),
 )
-def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, lesson, start, alone, told):
-    """Of a lesson that goes on, and of one that has ended already when the answer is asked about."""
-    pace, lesson_s, start_s, alone_s = ShareTimeline(), lesson * STEP_S, start * STEP_S, alone * STEP_S
-    pace.extend(5.0, answer, beside)
-    pace.begin_batch(lesson_s, STEP_S * 37)
-    end_s = simulated(lesson_s, STEP_S * 37, lambda now_s: at(beside, now_s))
+def test_inference_has_both_shares_while_no_batch_is_trained(inference, training, batch, start, alone, ended):
+    """For a training batch that continues, and for one that ended before the inference."""
+    pace, batch_s, start_s, alone_s = ShareTimeline(), batch * STEP_S, start * STEP_S, alone * STEP_S
+    pace.extend(5.0, inference, training)
+    pace.begin_batch(batch_s, STEP_S * 37)
+    end_s = simulated(batch_s, STEP_S * 37, lambda now_s: at(training, now_s))
     assert pace.batch_end_s() == pytest.approx(end_s, abs=1e-9)
-    if told:
+    if ended:
         pace.end_batch(pace.batch_end_s())
 
-    def share_at(now_s: float) -> float:  # of a step in which the lesson ends, a mean
-        part = min(1.0, max(0.0, (end_s - now_s) / STEP_S)) if now_s >= lesson_s else 0.0
-        return at(answer, now_s) + (1 - part) * at(beside, now_s)
+    def share_at(now_s: float) -> float:  # a mean in the step in which training ends
+        part = min(1.0, max(0.0, (end_s - now_s) / STEP_S)) if now_s >= batch_s else 0.0
+        return at(inference, now_s) + (1 - part) * at(training, now_s)
 
     wanted = simulated(start_s, alone_s, share_at)
     assert start_s + pace.inference_duration_s(start_s, alone_s) == pytest.approx(wanted, abs=STEP_S)
@@ -76,29 +76,29 @@ def test_answers_have_the_share_beside_while_nothing_is_learned(answer, beside, 
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(course=courses(), start=st.integers(0, 200), later=st.integers(0, 200))
-def test_the_part_of_a_lesson_that_is_learned(course, start, later):
+@given(schedule=schedules(), start=st.integers(0, 200), later=st.integers(0, 200))
+def test_the_trained_fraction_of_a_batch(schedule, start, later):
     pace, start_s, now_s = ShareTimeline(), start * STEP_S, (start + later) * STEP_S
-    pace.extend(5.0, course)
+    pace.extend(5.0, schedule)
     pace.begin_batch(start_s, 0.7)
-    worked_s = sum(STEP_S * at(course, (start + step) * STEP_S) for step in range(later))
+    worked_s = sum(STEP_S * at(schedule, (start + step) * STEP_S) for step in range(later))
     assert pace.batch_fraction(now_s) == pytest.approx(min(1.0, worked_s / 0.7))
 
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(course=courses(), beside=courses(), start=st.integers(0, 280), before=st.integers(0, 280))
-def test_what_is_forgotten_changes_nothing(course, beside, start, before):
+@given(schedule=schedules(), training=schedules(), start=st.integers(0, 280), before=st.integers(0, 280))
+def test_dropping_past_shares_changes_no_later_time(schedule, training, start, before):
     """Works that begin later take as long, to the bit."""
     pace, whole = ShareTimeline(), ShareTimeline()
     for one in (pace, whole):
-        one.extend(5.0, course, beside)
+        one.extend(5.0, schedule, training)
     pace.drop_before(min(start, before) * STEP_S)
-    assert len(pace.inference_share) <= len(course)
+    assert len(pace.inference_share) <= len(schedule)
     assert pace.inference_duration_s(start * STEP_S, 0.3) == whole.inference_duration_s(start * STEP_S, 0.3)
 
 
-def test_what_a_lesson_depends_on_is_not_forgotten():
+def test_shares_of_a_batch_in_training_are_not_dropped():
     pace = ShareTimeline()
     pace.extend(5.0, ((0.0, 0.5), (1.0, 1.0), (2.0, 0.5)))
     pace.begin_batch(0.5, 1.0)

@@ -49,10 +49,10 @@ def learner(adaptation: Member = SERVER, scaling: Member = FIXED, weights: Any =
     return LearnerNode(spec, weights or state_of(build("half", CLASSES, seed=0)))
 
 
-def trained(node: LearnerNode, start_s: float, answer: DownlinkPlan = TRAIN) -> bytes:
+def trained(node: LearnerNode, start_s: float, plan: DownlinkPlan = TRAIN) -> bytes:
     seen = frames(start_s)
     node.store(seen, seen.labels)
-    payload: bytes = node.train(answer).payload
+    payload: bytes = node.train(plan).payload
     return payload
 
 
@@ -69,7 +69,7 @@ def in_step(device: AppNode, server: LearnerNode) -> bool:
 
 
 class TestUpdates:
-    def test_one_that_moves_buffers_only_carries_no_weight(self):
+    def test_an_update_of_buffers_has_no_weight(self):
         server, device = learner(), application()
         before = newest(device)
         data = trained(server, 0.0)
@@ -83,26 +83,26 @@ class TestUpdates:
         assert all(now != then for now, then in zip(newest(device)[1:], before[1:], strict=True))
 
     @pytest.mark.parametrize("wire", [Wire(), Wire("int4", "rice", feedback=True)])
-    def test_after_a_lost_one_the_next_is_refused_and_a_resync_brings_both_into_step(self, wire):
+    def test_after_a_lost_update_the_next_is_refused_and_a_resync_synchronises_both(self, wire):
         server, device = learner(), application()
-        answer = replace(TRAIN, wire=wire)
-        assert device.apply(trained(server, 0.0, answer), 1.0).facts.accepted
-        trained(server, 10.0, answer)  # lost on the way
+        plan = replace(TRAIN, wire=wire)
+        assert device.apply(trained(server, 0.0, plan), 1.0).facts.accepted
+        trained(server, 10.0, plan)  # lost on the way
         held = newest(device)
-        assert device.apply(trained(server, 20.0, answer), 21.0).facts.reason.startswith("out of order")
+        assert device.apply(trained(server, 20.0, plan), 21.0).facts.reason.startswith("out of order")
         assert newest(device) == held
         assert device.apply(server.resend().payload, 22.0).facts.accepted
         assert in_step(device, server)
-        assert device.apply(trained(server, 30.0, answer), 31.0).facts.accepted
+        assert device.apply(trained(server, 30.0, plan), 31.0).facts.accepted
         assert in_step(device, server)
 
-    def test_a_resync_undoes_on_the_device_what_the_server_has_undone(self):
+    def test_a_resync_restores_the_buffers_that_the_server_restored(self):
         """Buffers that are back at where they began must be sent all the same."""
         server, device = learner(), application()
         built = state.read(server._model)
         assert device.apply(trained(server, 0.0), 1.0).facts.accepted
         state.write(server._model, built)
-        server.resend()  # lost as well: what the server last sent are the buffers as built
+        server.resend()  # lost as well: the buffers that the server last sent are those of the build
         assert device.apply(server.resend().payload, 2.0).facts.accepted
         assert in_step(device, server)
 
@@ -114,7 +114,7 @@ class TestUpdates:
 
 
 class TestCheckpoints:
-    def test_both_ends_go_on_from_one_with_the_same_buffers(self):
+    def test_both_ends_continue_from_one_with_the_same_buffers(self):
         server, device = learner(), application()
         assert device.apply(trained(server, 0.0), 1.0).facts.accepted
         trained(server, 10.0)  # lost on the way
@@ -136,7 +136,7 @@ class TestSwitches:
         return device, server
 
     @pytest.mark.slow
-    def test_buffers_that_were_learned_stay_when_another_network_runs_in_between(self, batch_norm):
+    def test_trained_buffers_survive_a_switch_to_another_network(self, batch_norm):
         device, server = self.nodes(batch_norm)
         built = newest(device)
         assert device.apply(trained(server, 0.0), 3.0).facts.accepted
@@ -158,7 +158,7 @@ class TestSwitches:
         assert device.finish().facts.digest == before
 
     @pytest.mark.slow
-    def test_buffers_that_were_lost_before_a_switch_come_with_the_next_update(self, batch_norm):
+    def test_buffers_lost_before_a_switch_arrive_with_the_next_update(self, batch_norm):
         device, server = self.nodes(batch_norm)
         trained(server, 0.0)  # lost on the way
         for which in (0, 1):

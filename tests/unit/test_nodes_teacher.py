@@ -33,14 +33,14 @@ def at_border(labels: np.ndarray) -> np.ndarray:
     return found
 
 
-def test_an_oracle_tells_the_truth():
+def test_an_oracle_returns_the_ground_truth():
     seen = frames()
     reply = TeacherNode(TeacherSpec()).label(seen)
     assert np.array_equal(reply.payload, seen.labels)
     assert reply.facts.frames == 4
 
 
-def test_who_asks_and_when_does_not_matter():
+def test_labels_do_not_depend_on_the_order_of_calls():
     seen, spec = frames(), TeacherSpec(border_noise=0.5)
     whole = TeacherNode(spec).label(seen).payload
     other = TeacherNode(spec)
@@ -60,19 +60,19 @@ def test_noise_is_at_borders_and_takes_a_neighbour_s_label():
         assert (around == noisy)[:, wrong].any(axis=0).all()
 
 
-def test_what_is_unknown_stays_unknown_and_does_not_spread():
+def test_unknown_labels_stay_unknown_and_do_not_spread():
     labels = np.indices((40, 40)).sum(axis=0).astype(np.uint8) % 3
     labels[10:20] = IGNORE
     for seed in range(20):
         assert np.array_equal(blur_borders(labels, 1.0, seed=seed) == IGNORE, labels == IGNORE)
 
 
-def test_an_oracle_cannot_know_what_has_no_truth():
+def test_an_oracle_requires_ground_truth():
     with pytest.raises(RequestError, match=r"frames without truth for segmentation; set teacher\.kind=network"):
         TeacherNode(TeacherSpec()).label(frames(truth=False))
 
 
-def test_a_network_says_what_it_sees():
+def test_a_network_returns_its_predictions():
     model = build("tiny", 8, seed=3)
     seen = frames(truth=False)
     labels = TeacherNode(TeacherSpec(kind="network", network="tiny"), state_of(model)).label(seen).payload
@@ -92,7 +92,7 @@ def test_outlines_that_flicker_move_by_some_pixels_and_surfaces_stay(reach_px):
     assert np.array_equal(wobble(labels, reach_px, seed=1), wobble(labels, reach_px, seed=1))
 
 
-def test_a_teacher_that_flickers_answers_the_same_frame_alike_whoever_asks():
+def test_jittered_labels_are_the_same_in_each_call():
     seen, spec = frames(), TeacherSpec(label_jitter_px=2.0)
     whole = TeacherNode(spec).label(seen).payload
     parts = [TeacherNode(spec).label(seen[index]).payload for index in ([2, 3], [0], [1])]

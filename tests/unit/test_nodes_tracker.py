@@ -12,7 +12,7 @@ HEIGHT, WIDTH, FPS = 48, 64, 2.0
 
 
 def world() -> tuple[np.ndarray, np.ndarray]:
-    """Draw a wide texture and its labels; a camera looks at a part of it."""
+    """Draw a wide texture and its labels; a camera shows a part of it."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(30, 226, (12, 60, 3)).astype(np.float32)
     y, x = np.linspace(0, 11, HEIGHT), np.linspace(0, 59, 4 * WIDTH)
@@ -37,7 +37,7 @@ def frames(start: int, stop: int, step_px: int = 3) -> Frames:
 
 
 def followed(tracker: Tracker, seen: Frames) -> np.ndarray:
-    """Let a tracker see frames and follow each of them; what is predicted is always 7."""
+    """Run a tracker on frames and track each of them; every prediction is class 7."""
     found = []
     for time_s, image in zip(seen.times_s.tolist(), seen.images, strict=True):
         tracker.add_frame(time_s, image)
@@ -65,7 +65,7 @@ def test_labels_follow_the_motion_since_their_frame(chained, step_px):
     found = followed(tracker, seen)
     assert np.array_equal(found[0], seen.labels[0])
     for index in range(1, 5):
-        inside = slice(step_px * index + 2, -2)  # what has come into view was in no keyframe
+        inside = slice(step_px * index + 2, -2)  # parts that came into view later are in no keyframe
         standing = (seen.labels[0] == seen.labels[index])[:, inside].mean()
         assert (found[index] == seen.labels[index])[:, inside].mean() > max(0.9, standing)
 
@@ -80,7 +80,7 @@ def test_the_newest_labels_that_have_arrived_are_used():
     assert [int(labels[0, 0]) for labels in found] == [7, 7, 1, 1, 2, 2]
 
 
-def test_where_a_label_is_unknown_the_prediction_stands():
+def test_where_a_label_is_unknown_the_prediction_is_kept():
     """A class that is none would be counted as one."""
     seen = frames(0, 2, step_px=0)
     labels = seen.labels[0].copy()

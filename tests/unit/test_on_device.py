@@ -1,4 +1,4 @@
-"""Learning on the device from samples that stay there: when it is asked for, and from what."""
+"""On-device training from samples that stay on the device: its triggers and its samples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real, stream, weights
+from stream_factory import CLASSES, FIXED, HEIGHT, WIDTH, between, real_app, stream, weights
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.distill import Distill
@@ -33,31 +33,31 @@ def plan(seen: Seen, state: Learned | None = None, **params: Any) -> Sampling:
 
 class TestTriggers:
     @pytest.mark.parametrize("seen", [Seen(), Seen(4, 0.9, 9.0, 1)])
-    def test_the_period_asks_whatever_is_seen(self, seen):
+    def test_the_period_samples_under_any_statistics(self, seen):
         found = plan(seen)
         assert (found.times_s, found.send_s, found.next_s) == (TIMES_S, 14.0, None)
         assert not OnDevice().uses_statistics
 
     @pytest.mark.parametrize("trigger", ["entropy", "distance"])
-    @pytest.mark.parametrize(("value", "asks"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
-    def test_what_is_noticed_asks_from_the_threshold_on(self, trigger, value, asks):
+    @pytest.mark.parametrize(("value", "samples"), [(None, False), (0.29, False), (0.3, True), (1.0, True)])
+    def test_a_statistic_samples_from_the_threshold_on(self, trigger, value, samples):
         found = plan(Seen(4, **{trigger: value}), trigger=trigger, threshold=0.3)
-        assert found.times_s == (TIMES_S if asks else ())
+        assert found.times_s == (TIMES_S if samples else ())
         assert found.send_s == 14.0
         assert OnDevice(trigger=trigger).uses_statistics
 
-    def test_the_other_measure_does_not_ask(self):
+    def test_the_other_measure_takes_no_sample(self):
         assert plan(Seen(4, entropy=1.0), trigger="distance").times_s == ()
         assert plan(Seen(4, distance=1.0), trigger="entropy").times_s == ()
 
     @pytest.mark.parametrize(
-        ("before", "now", "asks"), [(None, 0, True), (0, 0, False), (0, 1, True), (1, None, False)]
+        ("before", "now", "samples"), [(None, 0, True), (0, 0, False), (0, 1, True), (1, None, False)]
     )
-    def test_another_domain_asks(self, before, now, asks):
-        assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if asks else ())
+    def test_another_domain_samples(self, before, now, samples):
+        assert plan(Seen(4, domain=now), Learned(before), trigger="domain").times_s == (TIMES_S if samples else ())
 
     def test_a_domain_is_sampled_once_before_its_phase(self):
-        """The number of the domain is known at the phase, which begins at 14 s: a check then would sample it again."""
+        """The phase that begins at 14 s has the domain's number; a check then would sample it again."""
         assert plan(Seen(4, domain=1), Learned(0), trigger="domain").next_s == 18.0
         assert plan(Seen(4, domain=0), Learned(0), trigger="domain").next_s is None
 
@@ -66,23 +66,23 @@ class TestPhases:
     STORED = Stored(4, 9, 13.5, None, (), domain=2)
 
     @pytest.mark.parametrize(("horizon_s", "oldest_s"), [(None, 9.5), (30.0, -16.5)])
-    def test_it_learns_from_the_period_or_the_horizon(self, horizon_s, oldest_s):
+    def test_it_trains_on_the_period_or_the_horizon(self, horizon_s, oldest_s):
         member = OnDevice(period_s=4.0, horizon_s=horizon_s, iterations=7)
-        answer = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
-        assert (answer.phase, answer.oldest_s) == (Phase(7), oldest_s)
-        assert answer.state == Learned(2)
+        plan = member.plan_downlink(Learned(), SESSION, self.STORED, 14.0)
+        assert (plan.phase, plan.oldest_s) == (Phase(7), oldest_s)
+        assert plan.state == Learned(2)
 
 
-class TestNoticing:
+class TestStreamStatistics:
     def test_entropy_and_distance_by_hand(self):
-        """A share of the entropy of four equal classes; and, until the network learns, from the frames seen first."""
+        """A share of the entropy of four equal classes; until training starts, against the first frames."""
         import torch
 
         from driftlab.platform.networks.features import features
         from driftlab.platform.networks.predict import to_input
 
         node, seen = (
-            real(Member("adaptation", "frozen"), uses_statistics=True, domain_oracle=True, answer_s=0.1),
+            real_app(Member("adaptation", "frozen"), uses_statistics=True, domain_oracle=True, frame_s=0.1),
             stream(16.0),
         )
         notes = []
@@ -102,8 +102,8 @@ class TestNoticing:
         assert [note.distance for note in notes[1:]] == pytest.approx([np.linalg.norm(x) / unit for x in far], rel=1e-4)
         assert [(note.frames, note.domain) for note in notes] == [(8, 0), (8, 0), (8, 1)]
 
-    def test_nothing_seen_is_nothing_noticed(self):
-        node = real(Member("adaptation", "frozen"), uses_statistics=True)
+    def test_an_empty_stream_has_no_statistics(self):
+        node = real_app(Member("adaptation", "frozen"), uses_statistics=True)
         assert node.stream_statistics().facts == StreamStatistics(0, None, None, None)
 
 
@@ -125,7 +125,7 @@ class TestLearner:
             assert torn.facts.refused.startswith("torn")
             assert torn.payload is None
 
-    def test_samples_without_labels_are_kept_and_learned_from(self):
+    def test_samples_without_labels_are_stored_and_trained_on(self):
         node, seen = learner(), stream(4.0)
         stored = node.store(seen, None).facts
         assert (stored.frames, stored.usable_s, stored.phis, stored.unlisted_labels) == (8, 3.5, (), 0)
@@ -133,15 +133,15 @@ class TestLearner:
         assert (done.facts.skipped, done.facts.passes.forward) == ("", (8,))
         assert done.payload is not None
 
-    def test_domains_are_told_to_a_learner_on_the_device_alone(self):
-        """What came over the link does not say of which scene it is."""
+    def test_domains_are_known_to_a_learner_on_the_device_only(self):
+        """Labels that came over the link do not have the number of their scene."""
         node, sampling = learner(domain_oracle=True), Sampling((0.0, 0.5), 1.0)
         assert node.store(stream(10.0)[:3], None).facts.domain == 0
         assert node.store(stream(10.0)[17:], None).facts.domain == 1
         received = node.receive(pack(stream().images[:2]).payload, sampling, (HEIGHT, WIDTH)).payload
         assert learner(domain_oracle=True).store(received, None).facts.domain is None
 
-    def test_another_domain_resets_where_that_is_asked_for(self):
+    def test_another_domain_resets_an_episodic_member(self):
         node = learner(Member("adaptation", "adabn", (("episodic", True),)), domain_oracle=True)
         before = node.finish().facts
         node.store(stream(10.0)[:3], None)
@@ -151,8 +151,8 @@ class TestLearner:
         assert node.finish().facts == before
 
 
-class TestTryOut:
-    def test_ways_are_tried_on_every_other_sample_and_leave_nothing_behind(self, monkeypatch):
+class TestTrials:
+    def test_trials_train_on_every_other_sample_and_keep_the_state(self, monkeypatch):
         given, adapt = [], Distill.adapt
         monkeypatch.setattr(
             Distill, "adapt", lambda self, *args: given.append(args[2].times_s.tolist()) or adapt(self, *args)
@@ -163,8 +163,8 @@ class TestTryOut:
         before = node.finish().facts
         tried = node.run_trials(DownlinkPlan(None, None), (Phase(1), Phase(9))).facts
         assert node.finish().facts == before
-        answers = predict(node._model, seen.images[1::2])
-        counts = node._task.counts(answers, seen.labels[1::2], CLASSES)
+        predictions = predict(node._model, seen.images[1::2])
+        counts = node._task.counts(predictions, seen.labels[1::2], CLASSES)
         assert tried.before == pytest.approx(float(node._task.score(counts.sum(axis=0))))
         assert len(tried.after) == 2 and tried.after[0] != tried.after[1]
         assert [len(work.backward) for work in tried.passes] == [1, 9]
@@ -172,7 +172,7 @@ class TestTryOut:
         assert tried.scoring_passes.forward == (4,)
         assert given == [[0.0, 1.0, 2.0, 3.0]] * 2
 
-    def test_without_labels_nothing_is_known(self):
+    def test_without_labels_trials_have_no_accuracy(self):
         node = learner()
         node.store(stream(4.0), None)
         tried = node.run_trials(DownlinkPlan(None, None), (Phase(),)).facts
@@ -218,7 +218,7 @@ class TestRecall:
         assert sent.payload
         assert state.read(node._model).vector.tobytes() == node._experts.stored(1).vector.tobytes()
 
-    def test_without_a_fall_nothing_stored_is_scored(self):
+    def test_without_a_fall_no_stored_network_is_scored(self):
         node, seen = self.trained()
         node.store(seen, seen.labels)
         now = node.recall_expert(None, -1.0).facts.accuracy

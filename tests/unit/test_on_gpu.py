@@ -1,4 +1,4 @@
-"""What is computed on a GPU is what a processor computes, up to the order of its sums; skipped where there is none."""
+"""A GPU computes the same as the processor, up to the order of sums; skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 @pytest.fixture(autouse=True)
 def whole_floats(monkeypatch):
-    """Keep convolutions from rounding what they multiply to ten bits."""
+    """Keep convolutions from rounding their factors to ten bits."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def lesson() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
-    """Draw images and labels, and return what else is to be drawn from."""
+def training_batch() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    """Draw images and labels; return them with the random generator."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (5, 16, 24, 3), dtype=np.uint8)
     return images, rng.integers(0, 4, (5, 16, 24), dtype=np.uint8), rng
@@ -41,8 +41,8 @@ def lesson() -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
 
 @pytest.mark.parametrize("strategy", ["gradient_guided", "random", "first", "last", "first_last", "probe", "full"])
 def test_a_phase_of_distill(strategy):
-    """The second of two, which begins with what the first has left; of `probe` a few may be chosen otherwise."""
-    images, labels, rng = lesson()
+    """The second of two phases starts from the first one's state; of `probe` a few choices may differ."""
+    images, labels, rng = training_batch()
     member = Distill(fraction=0.05, strategy=strategy, iterations=3, epsilon=1e-3)
     theirs, ours = build("half", 4, seed=0), build("half", 4, seed=0).to(GPU)
     state = member.adapt(theirs, member.prepare(theirs), Batch(images, labels, rng), Phase()).state
@@ -65,7 +65,7 @@ def test_a_phase_of_distill(strategy):
 
 
 def test_training_everything_is_torch_s_adam_bit_for_bit(monkeypatch):
-    """Over two phases; torch is given the gradients that were met, as their sums may come out otherwise next time."""
+    """Over two phases; torch gets the recorded gradients, because their sums may differ in another run."""
     met, places, step = [], set(), Descent.step
 
     def noted(walk, gradient):
@@ -75,7 +75,7 @@ def test_training_everything_is_torch_s_adam_bit_for_bit(monkeypatch):
 
     monkeypatch.setattr(Descent, "step", noted)
     ours = build("half", 4, seed=0).to(GPU)
-    theirs, member, (images, labels, rng) = copy.deepcopy(ours), Distill(fraction=1.0, iterations=100), lesson()
+    theirs, member, (images, labels, rng) = copy.deepcopy(ours), Distill(fraction=1.0, iterations=100), training_batch()
     state = member.prepare(ours)
     for _ in range(2):
         state = member.adapt(ours, state, Batch(images, labels, rng), Phase()).state
@@ -100,7 +100,7 @@ def test_pre_training(precision):
 
 @pytest.mark.parametrize("name", ["plain", "residual"])
 def test_a_nested_family(name):
-    """What is cut, ordered and put back without training is the processor's, to the bit."""
+    """Networks that are pruned, sorted and restored without training equal the processor's, bit by bit."""
     member = Nested(keep_ratios=factory.KEEP, ranking="l1", accuracy_loss=1.0, prune_epochs=0, grow_epochs=0)
     there, here = (member.build(factory.networks()[name].to(device), factory.problem()) for device in ("cpu", GPU))
     assert here.widths == there.widths
@@ -109,7 +109,7 @@ def test_a_nested_family(name):
 
 
 @pytest.mark.parametrize("name", ["plain", "residual"])
-def test_what_is_finished_of_a_nested_family_stays_as_it_was(name, monkeypatch):
+def test_finished_members_of_a_nested_family_are_unchanged(name, monkeypatch):
     descendants, store = [], growing.store_descendants
 
     def noted(*given):

@@ -1,4 +1,4 @@
-"""Compression operators: shapes, parameters and operations by formula, and a 3x3 convolution of full rank."""
+"""Compression operators: shapes, parameters and operations by formula, and a full-rank 3x3 kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = [(8, 8, 1), (8, 16, 2), (7, 9, 1), (5, 3, 2), (16, 16, 2), (3, 12, 1)]
 
 
 def weights(name: str, c: int, d: int, stride: int) -> list[tuple[int, int]]:
-    """Return the weights of each convolution, with 1 at the resolution of the output, 0 at that of the input."""
+    """Return each convolution's weight: 1 at the output's resolution, 0 at the input's."""
     r, half, t = narrow_width(c), math.ceil(d / 2), 2 * c
     g, m = shuffle_groups(c, d)
     e = narrow_width(t)

@@ -1,4 +1,4 @@
-"""Two systems compared pair by pair, on tables whose answer can be worked out on paper."""
+"""Paired comparison of two systems, on tables with results that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_pair_and_no_pair_cannot_tell():
     assert none.frame["n"].tolist() == [0]
 
 
-def test_only_what_both_finished_and_measured_is_a_pair():
+def test_only_cells_that_both_systems_finished_and_measured_are_paired():
     tables = scored({"dance": (0.5, 0.6, 0.7, None)}, {"dance": (0.4, 0.4, 0.4, 0.4, 0.4)})
     tables.change("runs", status=lambda each: "failed" if each["system"] == "a" and each["seed"] == 0 else "done")
     found = compare(tables, "a", "b").rows[-1]
@@ -89,7 +89,7 @@ def test_a_device_is_compared_with_itself_in_the_same_fleet():
         *("frames.latency_ms", "transfers.retransmissions"),
     ],
 )
-def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str):
+def test_lower_costs_are_better_unless_specified_otherwise(column: str):
     table, _, name = column.rpartition(".")
     place = {"device": "d", "app": "x"}
     costs = [
@@ -105,7 +105,7 @@ def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "named"),
     [
         ({"theirs": "no_costum"}, "no_custom"),
         ({"theirs": "one_time"}, "itself"),
@@ -116,9 +116,9 @@ def test_costs_are_better_where_they_are_lower_unless_told_otherwise(column: str
         ({"by": "app"}, "no applications"),
     ],
 )
-def test_a_wrong_name_is_refused_with_the_right_ones(tmp_path: Path, asked: dict[str, str], told: str):
+def test_a_wrong_name_is_refused_with_the_valid_names(tmp_path: Path, asked: dict[str, str], named: str):
     run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0,), snapshots=False))
-    with pytest.raises(RequestError, match=told) as caught:
+    with pytest.raises(RequestError, match=named) as caught:
         run.compare(**{"ours": "one_time", "theirs": "no_custom", **asked})
     assert isinstance(caught.value, DriftlabError)
 

@@ -1,4 +1,4 @@
-"""Score against cost: what is on the Pareto front, and what is drawn where."""
+"""Score against cost: the systems on the Pareto front, and the marks on the panels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def view(rows: list[dict[str, Any]]) -> View:
 
 
 def drawn(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draw every panel on an axis of its own, by title."""
+    """Draw every panel on a separate axis, by title."""
     shown = pareto.FIGURE.show(view(rows))
     found = {}
     for panel in shown.panels:
@@ -74,7 +74,7 @@ def test_a_bound_is_never_on_the_front():
     assert list(pareto.front(points).index) == ["a"]
 
 
-def test_traffic_is_both_ways_and_energy_that_of_one_device():
+def test_traffic_is_the_sum_of_both_directions_and_energy_is_per_device():
     look, axes = view(ROWS).styles, drawn(ROWS)
     assert set(axes) == {"w: traffic", "w: energy"}
     assert dots(axes["w: traffic"])[look["b"].colour] == (6.0, 0.7)
@@ -98,7 +98,7 @@ def test_the_line_joins_the_front():
 
 
 @pytest.mark.slow
-def test_methods_on_the_front_are_named_as_far_as_there_is_room():
+def test_methods_on_the_front_are_named_within_the_available_space():
     names = {text.get_text() for text in drawn(ROWS)["w: traffic"].texts}
     assert names == {"a", "b"}
     many = [run_row(f"s{k}", 0.1 + k / 20, 1.0 + k, 5.0 + k) for k in range(pareto.LABELLED + 1)]

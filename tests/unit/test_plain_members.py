@@ -1,4 +1,4 @@
-"""A plain PyTorch class as a member: its arguments, its state, what is counted, and what is put back."""
+"""A plain PyTorch class as a member: arguments, state, counted passes and restored state."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_its_arguments_are_parameters(tmp_path: Path):
         member(tmp_path, rat=1.0)
 
 
-def test_it_learns_and_its_passes_are_counted(tmp_path: Path):
+def test_it_trains_and_its_passes_are_counted(tmp_path: Path):
     model, done = calls(member(tmp_path))
     assert done[0].passes.forward == done[0].passes.backward == (6,)
     assert done[0].passes.trained[0] == "first.0" and done[0].passes.trained[-1] == "head"
@@ -73,14 +73,14 @@ def test_it_learns_and_its_passes_are_counted(tmp_path: Path):
     assert done[0].changed.any() and len(done[0].predictions) == 6
 
 
-def test_its_state_travels_and_moments_and_random_numbers_go_on(tmp_path: Path):
+def test_its_state_is_pickled_and_moments_and_random_numbers_continue(tmp_path: Path):
     (ours, here), (theirs, there) = calls(member(tmp_path)), calls(member(tmp_path), travels=True)
     assert state_of(ours) == state_of(theirs)
     assert content(here[-1].state) == content(there[-1].state)
     assert here[0].state.kept != here[1].state.kept
 
 
-def test_a_state_passed_in_stays_as_it_was_and_a_reset_begins_anew(tmp_path: Path):
+def test_adapt_keeps_the_state_passed_in_and_reset_restores_the_first(tmp_path: Path):
     made, model = member(tmp_path), build("tiny_classifier", 4, seed=0).eval()
     state, before, settings = made.prepare(model), state_of(model), settings_of(model)
     kept = pickle.dumps(state)
@@ -125,7 +125,7 @@ def test_a_class_that_cannot_be_a_member_is_refused(tmp_path: Path, text: str, w
 
 
 class Bare(Adaptation):
-    """Says what the base class asks for, and nothing else."""
+    """A member with the methods that the base class requires, and no others."""
 
     labels = "none"
 
@@ -139,7 +139,7 @@ class Bare(Adaptation):
         return state
 
 
-def test_a_member_of_the_base_class_alone_learns_on_the_stream():
+def test_a_direct_subclass_of_the_base_trains_on_the_stream():
     assert Bare().stream_batch == 32 and Bare().predict_on == "frame"
     phases_only = {name for name in FAMILIES["adaptation"] if not Member("adaptation", name).make().stream_batch}
     assert phases_only == {"frozen", "distill", "elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"}

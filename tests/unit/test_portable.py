@@ -117,8 +117,8 @@ def test_the_command_restarts_itself_with_the_settings(here, tmp_path, words):
         raise SystemExit(7)
 
     here.setattr(portable, "_execute", execute)
-    answer = CliRunner().invoke(front.build_app(), [*words, "--out", str(tmp_path / "run")])
-    assert answer.exit_code == 7
+    result = CliRunner().invoke(front.build_app(), [*words, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 7
     ((command, variables),) = started
     assert command == [sys.executable, *sys.orig_argv[1:]]
     assert variables.items() >= portable.SETTINGS.items()
@@ -128,11 +128,11 @@ def test_the_command_restarts_itself_with_the_settings(here, tmp_path, words):
 @pytest.mark.slow
 def test_a_search_restarts_itself_too(here, tmp_path):
     here.setattr(portable, "_execute", lambda command, variables: sys.exit(7))
-    answer = CliRunner().invoke(front.build_app(), ["tune", "ams", "--portable", "--out", str(tmp_path / "run")])
-    assert (answer.exit_code, (tmp_path / "run").exists()) == (7, False)
+    result = CliRunner().invoke(front.build_app(), ["tune", "ams", "--portable", "--out", str(tmp_path / "run")])
+    assert (result.exit_code, (tmp_path / "run").exists()) == (7, False)
 
 
-def test_the_spec_says_it_of_portable_runs_alone():
+def test_the_spec_records_portable_runs_only():
     assert resolved(load("quick", [WANTED]))["compute"]["portable"] is True
     assert "portable" not in resolved(load("quick"))["compute"]
     assert parse(resolved(load("quick", [WANTED]))).compute.portable

@@ -15,7 +15,7 @@ from driftlab.platform.scaling.branches import Branches
 from driftlab.platform.scaling.probing import StagePlan, block_macs, critical_stages, place_exits
 
 
-def test_exits_go_where_accuracy_rises_most_for_the_operations_and_keep_their_distance():
+def test_exits_are_placed_by_accuracy_per_operation_at_a_distance():
     scores, macs = [0.3, 0.35, 0.6, 0.62, 0.7, 0.71], [10, 10, 10, 10, 10, 50]
     assert place_exits(scores, macs, 3) == (0, 2, 5)
     assert place_exits(scores, macs, 9) == (0, 2, 4, 5)  # blocks 1 and 3 are closer than 12 % to another exit
@@ -31,7 +31,7 @@ def test_the_stages_that_gain_most_are_critical_and_get_few_operators():
 
 
 @pytest.mark.slow
-def test_a_probed_network_has_its_own_stages_and_comes_back_from_plain_arrays():
+def test_a_probed_network_has_separate_stages_and_is_restored_from_plain_arrays():
     model = build("tiny_staged", factory.CLASSES, seed=0).eval()
     member = Branches(exits=3, placement="probed", probe_epochs=1, stage_epochs=0, operator_epochs=0, path_epochs=0)
     family = member.build(model, factory.problem())

@@ -92,8 +92,8 @@ def test_a_class_without_samples_changes_no_score(absent):
     assert torch.allclose(residual(maps, labels, 9), by_hand(maps, labels), rtol=1e-10)
 
 
-class Planted(nn.Module):
-    """A network with four filters that separate the classes, and four with larger weights that respond to noise."""
+class PlantedFilters(nn.Module):
+    """A network with four filters that separate the classes and four larger ones that respond to noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def pictures(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_planted_filters_come_last_by_response_and_first_by_weight():
-    model, (images, labels) = Planted().eval(), pictures(200)
+    model, (images, labels) = PlantedFilters().eval(), pictures(200)
     found = groups(model, torch.zeros(1, 3, 6, 6))
 
     def scores(method):
@@ -171,7 +171,7 @@ def test_maps_are_read_before_any_pooling(method, read):
             assert torch.allclose(score, wanted / wanted.abs().mean()), name
 
 
-def test_the_ratio_is_that_of_the_distances_and_knows_no_energy():
+def test_the_ratio_is_that_of_the_distances_without_energy():
     maps, labels = maps_of(0)
     loud = maps * torch.tensor([1.0, 3.0, 0.1, 0.0])[:, None]  # the last filter never responds
     far = (maps[:, None] - maps[None]).square().sum(dim=3)
@@ -213,7 +213,7 @@ def test_weights_are_summed_by_hand():
 
 
 def test_unusable_rankings_are_refused():
-    model = Planted()
+    model = PlantedFilters()
     found = groups(model, torch.zeros(1, 3, 6, 6))
     images, labels = pictures(8)
     with pytest.raises(RequestError, match="ranking l1 or random"):

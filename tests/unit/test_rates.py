@@ -103,11 +103,11 @@ def test_the_rate_rises_and_falls_as_fast_as_the_released_code():
 
 
 @pytest.mark.parametrize("c", [0.06, 0.1, 0.2, 0.35, 0.5])
-def test_the_scaled_rate_settles_where_the_closed_form_says(c):
+def test_the_scaled_rate_settles_at_the_closed_form(c):
     assert settle(c, "scaled")[-1] == pytest.approx(c / -math.log(0.6), rel=0.01)
 
 
-def test_the_rate_of_the_released_code_swings_where_the_stability_bound_says():
+def test_the_rate_of_the_released_code_oscillates_beyond_the_stability_bound():
     for c, swings in ((0.1, True), (0.2, True), (0.4, False)):
         tail = settle(c, "tanh")[-50:]
         assert (max(tail) - min(tail) > 0.05) == swings

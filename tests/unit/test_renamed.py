@@ -16,7 +16,7 @@ def two_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renamed, "RENAMED", table)
 
 
-def test_an_old_name_gets_its_new_one_where_that_exists() -> None:
+def test_an_old_name_is_reported_with_its_new_one_if_that_exists() -> None:
     assert name_hint("learning_j", KNOWN) == " It is now 'training_j'."
     assert name_note("prior", KNOWN) == " (it is now 'inference_j')"  # and not 'priority', which is more similar
     assert name_hint("prior", ("priority",)) == " Did you mean 'priority'?"

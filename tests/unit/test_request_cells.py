@@ -1,4 +1,4 @@
-"""Cells: the grid laid out, and a world of its own for every device."""
+"""Cells: the order of the grid, and a separate world for every device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def grid(**changes: Any) -> list[Cell]:
     return cells_of(parse({**document, **changes}))
 
 
-def test_bounds_are_added_where_no_system_stands_for_them():
+def test_bounds_are_added_where_no_system_replaces_them():
     names = [cell.system.name for cell in grid(bounds=True, workloads=WORKLOADS[:1])]
     assert names == ["no_custom", "one_time", "best_static", "oracle"]
     assert [cell.system.name for cell in grid(workloads=WORKLOADS[:1])] == ["no_custom", "one_time"]
@@ -75,13 +75,13 @@ def test_a_fleet_lists_its_devices_in_order():
     assert [device.link.name for device in cell.devices] == ["lte", "lte", "3g"]
 
 
-def test_a_fleet_has_the_gpus_of_the_server_or_its_own():
+def test_a_fleet_has_the_gpus_of_the_server_unless_it_sets_others():
     fleets = [{"name": "own", "gpus": 3}, {"name": "shared"}]
     found = grid(fleets=fleets, systems=["no_custom"], workloads=WORKLOADS[:1], server={"gpus": 2})
     assert {cell.fleet: cell.gpus for cell in found} == {"own": 3, "shared": 2}
 
 
-def test_every_device_sees_a_world_of_its_own_the_same_whatever_runs_on_it():
+def test_every_device_has_a_separate_world_that_is_equal_for_all_systems():
     found = grid(fleets=FLEETS, seeds=[0, 1])
     worlds: dict[tuple[str, int, int], set[int]] = {}
     for cell in found:

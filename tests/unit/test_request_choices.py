@@ -90,7 +90,7 @@ class TestOverrides:
         assert "seeds.0 is 1000.0: input should be a valid integer" in refusal(document(), ("seeds.0=1e3",))
 
     @pytest.mark.parametrize(
-        ("override", "said"),
+        ("override", "message"),
         [
             ("window=5", "window is not known here. Did you mean 'window_s'?"),
             ("a.b.c=5", "a is not known here"),
@@ -103,20 +103,20 @@ class TestOverrides:
             ("window_s=", "window_s is None"),
         ],
     )
-    def test_what_it_meets_must_exist_and_fit(self, override, said):
-        assert said in refusal(document(), (override,))
+    def test_names_in_a_choice_must_exist_and_fit(self, override, message):
+        assert message in refusal(document(), (override,))
 
 
 class TestSizes:
     SIZED = document(sizes={"small": {"seeds": [7], "student": {"pretrain_steps": 3}}, "full": {}}, size="full")
 
-    def test_the_default_is_taken_unless_another_is_asked_for(self):
+    def test_the_default_is_used_unless_another_is_given(self):
         assert parse(self.SIZED).seeds == (0,)
         assert parse(self.SIZED, ["size=small"]).seeds == (7,)
         assert parse(self.SIZED, ["size=small"]).student.pretrain_steps == 3
 
     @pytest.mark.parametrize(
-        ("changes", "overrides", "said"),
+        ("changes", "overrides", "message"),
         [
             ({}, ("size=smal",), "Unknown size 'smal'. Did you mean 'small'? Known: full, small."),
             ({"sizes": 3}, (), "sizes is 3; give changes by name"),
@@ -125,8 +125,8 @@ class TestSizes:
             ({"sizes": {"bad": {"seeds": []}}, "size": "bad"}, (), "seeds is empty"),
         ],
     )
-    def test_wrong_sizes(self, changes, overrides, said):
-        assert said in refusal({**copy.deepcopy(self.SIZED), **changes}, overrides)
+    def test_wrong_sizes(self, changes, overrides, message):
+        assert message in refusal({**copy.deepcopy(self.SIZED), **changes}, overrides)
 
     def test_an_experiment_without_sizes_has_none(self):
         assert parse(document()).size is None
@@ -161,7 +161,7 @@ class TestChoice:
         assert chosen.workloads[0].fps == 1
 
     @pytest.mark.parametrize(
-        ("choice", "said"),
+        ("choice", "message"),
         [
             (Choice(systems=("no_costum",)), "Did you mean 'no_custom'?"),
             (Choice(workloads=("streets/danse",)), "Did you mean 'streets/dance'?"),
@@ -169,5 +169,5 @@ class TestChoice:
             (Choice(seeds=(-1,)), "seeds.0 is -1"),
         ],
     )
-    def test_wrong_choices(self, choice, said):
-        assert said in refusal(document(), (), choice)
+    def test_wrong_choices(self, choice, message):
+        assert message in refusal(document(), (), choice)

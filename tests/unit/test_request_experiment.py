@@ -1,4 +1,4 @@
-"""Experiments: what is valid, what is refused, and that every fault is named with its place."""
+"""Experiments: valid ones, refused ones, and a message with the place of every fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestBuiltIn:
             assert 0 < len(cells_of(experiment)) <= size_of(experiment).cells
 
     @each_experiment
-    def test_its_head_says_how_to_run_it_and_what_to_expect(self, name):
+    def test_its_head_has_the_command_the_duration_and_the_expectation(self, name):
         head = "".join(line for line in find(name).read_text().splitlines(keepends=True) if line.startswith("#"))
         assert f"driftlab run {name}" in head
         assert set(re.findall(r"--set size=(\w+)", head)) <= sizes_with_inherited(name)
@@ -42,7 +42,7 @@ class TestBuiltIn:
 
 class TestShape:
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"sedes": [1]}, "sedes is not known here. Did you mean 'seeds'? Known: name, "),
             ({"window_s": -3}, "window_s is -3: input should be greater than 0"),
@@ -75,9 +75,9 @@ class TestShape:
             ({1: 2}, "1 is 1: keys should be strings"),
         ],
     )
-    def test_one_fault_is_one_line_with_its_place(self, changes, said):
+    def test_one_fault_is_one_line_with_its_place(self, changes, message):
         (fault,) = faults({**document(), **changes})
-        assert fault.startswith(said)
+        assert fault.startswith(message)
 
     def test_all_faults_of_the_shape_at_once(self):
         found = faults({"name": 3, "systems": [], "workloads": [{"fps": -1}], "seed": 1})
@@ -101,7 +101,7 @@ class TestRowsThatVary:
     def varied(self, overrides: tuple[str, ...] = (), **changes: Any) -> list[Any]:
         return list(parse(document(systems=["oracle", {**self.ROW, **changes}, "no_custom"]), overrides).systems)
 
-    def test_they_are_what_they_would_be_written_one_by_one(self):
+    def test_varied_rows_equal_rows_written_one_by_one(self):
         one_by_one = [
             {
                 "name": f"ams-{fraction}-{interval_s}",
@@ -116,7 +116,7 @@ class TestRowsThatVary:
         assert list(written.systems) == self.varied()
         assert "vary" not in yaml.safe_dump(written.model_dump(mode="json"))
 
-    def test_what_a_row_starts_from_keeps_its_other_parameters(self):
+    def test_a_row_keeps_the_other_parameters_of_its_base(self):
         row = {"name": "jit-{batch}", "base": "just_in_time", "vary": {"adaptation.batch": [2]}}
         (written,) = parse(document(systems=[row])).systems
         assert written.adaptation["optimiser"] == "momentum"
@@ -136,7 +136,7 @@ class TestRowsThatVary:
         assert chosen.systems[0].streaming["interval_s"] == 20
 
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"name": "a", "vary": {}}, ["vary is empty: give at least one"]),
             (
@@ -181,10 +181,10 @@ class TestRowsThatVary:
             ({"name": "ams-{fraction}-{interval_s}-{"}, ["name would be 'ams-0.1-10-{', allowed are"] + ["n"] * 3),
         ],
     )
-    def test_wrong_ones(self, changes, said):
+    def test_wrong_documents_are_refused_with_every_fault(self, changes, message):
         found = faults(document(systems=["oracle", {**self.ROW, **changes}]))
-        assert len(found) == len(said), found
-        for fault, start in zip(found, said, strict=True):
+        assert len(found) == len(message), found
+        for fault, start in zip(found, message, strict=True):
             assert fault.startswith(f"systems.1.{start}")
 
     def test_values_that_their_member_refuses_are_refused_row_by_row(self):
@@ -224,7 +224,7 @@ class TestMeaning:
         assert found[-1] == "compute.torch_device is 'gpu'; allowed: cpu, cuda, cuda:N"
 
     @pytest.mark.parametrize(
-        ("system", "said"),
+        ("system", "message"),
         [
             ({"name": "z", "streaming": "one_time"}, "and adaptation 'frozen' learns nothing; choose an adaptation"),
             ({"name": "z", "adaptation": "distill"}, "'local' feeds no learner; choose a streaming member"),
@@ -235,13 +235,13 @@ class TestMeaning:
             ({"name": "one_time", "streaming": {"name": "one_time", "rate_fps": -1}}, "must be above 0"),
         ],
     )
-    def test_a_system_that_makes_no_sense(self, system, said):
+    def test_an_invalid_system_is_refused(self, system, message):
         (fault,) = faults(document(systems=[system]))
         assert re.match(r"systems\.0(: |\.streaming is )", fault)
-        assert said in fault
+        assert message in fault
 
     @pytest.mark.parametrize(
-        ("workload", "said"),
+        ("workload", "message"),
         [
             ({"params": {"pace": -1}}, "pace is -1, allowed are numbers from 0.01 to 100"),
             ({"params": {"pase": 1}}, "Did you mean 'pace'?"),
@@ -250,10 +250,10 @@ class TestMeaning:
             ({"name": "video:/nowhere/a.mp4"}, "There is no video file '/nowhere/a.mp4'"),
         ],
     )
-    def test_a_workload_that_cannot_be_opened(self, workload, said):
+    def test_a_workload_that_cannot_be_opened_is_refused(self, workload, message):
         (fault,) = faults(document(workloads=[{**DOCUMENT["workloads"][0], **workload}]))
         assert fault.startswith("workloads.0: ")
-        assert said in fault
+        assert message in fault
 
     def test_a_load_that_repeats_too_often_for_the_session(self, tmp_path):
         file = tmp_path / "load.csv"
@@ -263,7 +263,7 @@ class TestMeaning:
         assert fault.startswith("fleets.0.devices.0.load: ")
         assert "allowed are 1,000,000" in fault
 
-    def test_machines_and_links_may_be_described(self):
+    def test_hardware_and_links_may_be_described(self):
         device = {"hardware": {"name": "mine", "macs_per_s": -1}, "link": {"name": "wire", "up_kbps": "fast"}}
         first, second = faults(document(fleets=[{"devices": [device]}]))
         assert first.startswith("fleets.0.devices.0.hardware: Bad hardware 'mine': 'macs_per_s' is -1")
@@ -282,7 +282,7 @@ class TestMeaning:
         (fault,) = faults(document(**changes))
         assert fault.startswith("these cells would run twice: no_custom/running/one/seed-0")
 
-    def test_an_alias_tells_two_readings_of_one_stream_apart(self):
+    def test_an_alias_separates_two_readings_of_one_stream(self):
         slow = {**DOCUMENT["workloads"][0], "fps": 1, "alias": "slow"}
         experiment = parse(document(workloads=[DOCUMENT["workloads"][0], slow]))
         assert {cell.workload for cell in cells_of(experiment)} == {"running", "slow"}
@@ -330,7 +330,7 @@ class TestFiles:
         assert (b.pretrain_seed, b.network) == (0, "half")
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [
             (b"name: [", "is not readable as YAML"),
             (b"\xff\xfe\x00name", "is not readable as YAML"),
@@ -340,23 +340,23 @@ class TestFiles:
             (b"name: a\nsystems: [no_custom]\nname: b\n", "mine.yaml: line 3: 'name' stands in line 1 already"),
         ],
     )
-    def test_a_file_that_is_none(self, tmp_path, content, said):
+    def test_a_file_without_an_experiment_is_refused(self, tmp_path, content, message):
         path = tmp_path / "mine.yaml"
         path.write_bytes(content)
         with pytest.raises(RequestError) as caught:
             load(str(path))
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert str(path) in str(caught.value)
 
     @pytest.mark.parametrize(
-        ("request_", "said"),
+        ("request_", "message"),
         [
             ("quik", "Unknown experiment 'quik'. Did you mean 'quick'?"),
             ("nowhere/mine.yaml", "There is no experiment file 'nowhere/mine.yaml'. Built-in experiments: "),
             ("/tmp", "must end in .yaml or .yml; a run goes on with --resume"),
         ],
     )
-    def test_what_is_not_there(self, request_, said):
+    def test_a_missing_request_is_refused(self, request_, message):
         with pytest.raises(RequestError) as caught:
             load(request_)
-        assert said in str(caught.value)
+        assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Networks that somebody has measured, from an experiment's words to the tables of its run."""
+"""Networks that users have measured, from an experiment's text to the tables of its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.sim.inline import InlineBackend
 
-MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that somebody has measured on real devices
+MEASURED = os.environ.get("DRIFTLAB_MEASURED")  # a folder of profiles that users have measured on real devices
 BOARDS = """board,net,top1,ms,mb
 nano,small,70,10,1
 nano,large,90,40,4
@@ -78,7 +78,7 @@ def test_a_file_with_names_of_its_own_is_read_for_one_board(boards, tmp_path):
     assert spec["workloads"][0]["apps"][1]["variants"] == {"file": boards, **READ, "only": {"board": "orin"}}
 
 
-def test_a_path_alone_and_a_file_without_more_are_the_same(tmp_path):
+def test_a_path_and_a_mapping_with_only_a_file_are_equal(tmp_path):
     path = tmp_path / "plain.csv"
     both = (("a", str(path)), ("b", {"file": str(path)}))
     path.write_text("variant,accuracy,latency_ms\nsmall,0.7,10\nlarge,0.9,40\n")
@@ -96,7 +96,7 @@ def test_an_override_may_choose_another_board(boards):
 
 
 @pytest.mark.parametrize(
-    ("variants", "said"),
+    ("variants", "message"),
     [
         ({"only": {"board": "nano"}}, ["file is missing"]),
         ({"file": "a.csv", "renam": {}}, ["renam is not known here. Did you mean 'rename'? Known: file, rename, only"]),
@@ -106,10 +106,10 @@ def test_an_override_may_choose_another_board(boards):
         ({"file": 3, "onyl": {}}, ["file is 3: input should be a valid string", "onyl is not known here."]),
     ],
 )
-def test_mistyped_keys_are_refused_with_their_place(variants, said):
+def test_mistyped_keys_are_refused_with_their_place(variants, message):
     found = faults(sharing({"name": "a", "variants": variants}))
-    assert len(found) == len(said)
-    for fault, part in zip(found, said, strict=True):
+    assert len(found) == len(message)
+    for fault, part in zip(found, message, strict=True):
         assert fault.startswith(f"workloads.0.apps.0.variants.{part}")
 
 
@@ -119,7 +119,7 @@ def test_variants_are_a_path_or_a_mapping(variants):
     assert fault == f"workloads.0.apps.0.variants is {variants!r}: input should be a valid string"
 
 
-def test_all_that_a_file_does_not_have_is_said_at_once_beside_other_faults(boards):
+def test_all_missing_columns_of_a_file_are_reported_with_the_other_faults(boards):
     wrong = {"rename": {**READ["rename"], "tops": "acuracy"}, "only": {"board": "nanno", "boad": "orin"}}
     first = {"name": "a", "network": "tinny", "variants": {"file": boards, **wrong}}
     second = {"name": "b", "variants": {"file": "nowhere.csv"}}
@@ -149,10 +149,10 @@ def test_on_the_terminal_a_mistyped_column_is_one_message_and_no_traceback(board
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Did you mean 'top1'?" in told.err
-    assert "Traceback" not in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Did you mean 'top1'?" in printed.err
+    assert "Traceback" not in printed.err
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Overrides: any depth, nothing that is not there, types kept."""
+"""Overrides: any depth, no missing keys, types kept."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_numbers_in_a_file_are_read_alike():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3", "line 3: 'a' stands in line 1 already; keep one of them"),
         ("a:\n  - {b: 1, c: 2,\n     b: 1}", "line 3: 'b' stands in line 2 already"),
@@ -73,8 +73,8 @@ def test_numbers_in_a_file_are_read_alike():
         ("x: &x {a: 1}\ny: {<<: *x, b: 1, b: 2}", "line 2: 'b' stands in line 2"),
     ],
 )
-def test_a_key_stands_only_once(text, said):
-    with pytest.raises(RequestError, match=f"^{re.escape(said)}"):
+def test_a_repeated_key_is_refused(text, message):
+    with pytest.raises(RequestError, match=f"^{re.escape(message)}"):
         read_yaml(text)
     with pytest.raises(RequestError, match=r"^--set 'a=\{b: 1, b: 2\}': line 1: 'b' stands"):
         apply_overrides({"a": 0}, ["a={b: 1, b: 2}"])
@@ -123,7 +123,7 @@ def test_a_text_is_read_and_refused_alike_with_and_without_the_scanner_in_c(stor
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("a", "is not KEY=VALUE, such as --set workloads.0.duration_s=30"),
         ("=3", "is not KEY=VALUE"),
@@ -137,11 +137,11 @@ def test_a_text_is_read_and_refused_alike_with_and_without_the_scanner_in_c(stor
         ("list.1.x.2=3", "'2' is no position in a list of 2"),
     ],
 )
-def test_what_is_not_there_is_refused(override, said):
+def test_an_override_of_a_missing_key_is_refused(override, message):
     with pytest.raises(RequestError) as caught:
         apply_overrides(DOCUMENT, [override])
     assert str(caught.value).startswith(f"--set '{override}'")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_merged_lays_mappings_over_each_other_and_replaces_the_rest():

@@ -1,4 +1,4 @@
-"""Named sets and items that vary: what they are written out as, and what is refused."""
+"""Named sets and varied items: their expansions, and the refused ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refused(**changes) -> str:
     return str(caught.value)
 
 
-def test_a_set_stands_for_its_items_with_changes():
+def test_a_set_expands_to_its_items_with_changes():
     found = asked(workloads=[{"set": "paper-streets", "duration_s": 5.0}, STREET | {"alias": "again"}]).workloads
     assert [part.label for part in found] == [
         *("interview", "dance", "street_comedian", "walking_paris", "walking_ny", "driving_la", "running"),
@@ -49,7 +49,7 @@ def test_applications_are_written_out_within_their_workload():
     ]
 
 
-def test_a_file_may_bring_sets_of_its_own():
+def test_a_file_may_define_sets():
     own = {"fleets": {"pair": [{"name": "a"}, {"name": "b", "devices": [{"count": 2}]}]}}
     assert [fleet.name for fleet in asked(sets=own, fleets=[{"set": "pair"}]).fleets] == ["a", "b"]
 
@@ -76,7 +76,7 @@ def test_workloads_vary_by_their_alias_and_may_give_labels():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"fleets": [{"set": "slow-fone"}]}, "Did you mean 'slow-phone'?"),
         ({"fleets": [{"set": ["a"]}]}, "fleets.0: "),
@@ -92,8 +92,8 @@ def test_workloads_vary_by_their_alias_and_may_give_labels():
         ({"fleets": [{"name": "a-{x}-{y}", "vary": {"x": [*range(400)], "y": [*range(400)]}}]}, "more than 100,000"),
     ],
 )
-def test_what_is_wrong_is_said(changes, said):
-    assert said in refused(**changes)
+def test_a_wrong_set_is_refused_with_the_reason(changes, message):
+    assert message in refused(**changes)
 
 
 @pytest.mark.parametrize("name", read.names())

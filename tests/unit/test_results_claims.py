@@ -1,4 +1,4 @@
-"""Claims: each rule on both sides of its edge, and the built-in claims on streams whose answer is known."""
+"""Claims: rules at both sides of their limits, built-in claims on streams with known verdicts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_claim_about_an_old_column_is_an_error_with_the_new_name(tmp_path):
         replace(every_claim()["ONCE-1"], of=of).measure(tables)
 
 
-def test_what_cannot_be_told_is_not_judged():
+def test_an_untestable_measure_is_not_judged():
     assert verdict("sign", 1.0, Untestable("no such system")) == "not testable here"
     assert verdict("info", None, Measured(3.0)) == "information"
     with pytest.raises(AssertionError):
@@ -81,7 +81,7 @@ def test_a_scene_whose_light_and_weather_move_on_is_not_one_that_stays(tmp_path)
 
 
 @pytest.mark.slow
-def test_claims_of_a_run_whose_answer_is_known(tmp_path):
+def test_claims_of_a_run_with_known_verdicts(tmp_path):
     verdicts = {x.claim.id: x for x in evaluate(open_run(factory.make_run(tmp_path)), ONCE)}
     assert {name: x.result for name, x in verdicts.items()} == dict.fromkeys(ONCE, "reproduced")
     # The made-up stream: 0.42 without and 0.68 with specialisation from 20 of 120 s on; 0.34 on the strange scene.
@@ -101,7 +101,7 @@ def test_claims_of_a_run_whose_answer_is_known(tmp_path):
         ((), (), set()),
     ],
 )
-def test_claims_say_when_tables_cannot_answer(tmp_path, systems, workloads, testable):
+def test_claims_are_untestable_where_tables_lack_their_rows(tmp_path, systems, workloads, testable):
     run = factory.make_run(tmp_path, systems=systems, workloads=workloads, seeds=(0, 1), snapshots=False)
     verdicts = evaluate(open_run(run), ONCE)
     assert {x.claim.id for x in verdicts if x.result != "not testable here"} == testable

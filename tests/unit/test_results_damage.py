@@ -1,4 +1,4 @@
-"""A run folder that was damaged or forged is refused with its file and one short message, never a traceback."""
+"""A damaged or forged run folder is refused by one short message with its file, without a traceback."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def refused(run, file, *, resume=True):
         *([["run", "--resume", run]] if resume else []),
     ):
         begun_s = time.perf_counter()
-        answer = CliRunner().invoke(front.build_app(), [str(word) for word in words])
+        result = CliRunner().invoke(front.build_app(), [str(word) for word in words])
         assert time.perf_counter() - begun_s < WAIT_S
-        assert isinstance(answer.exception, DataError | lab.RequestError), answer.exception
-        assert file in str(answer.exception)
-        assert len(str(answer.exception)) < 1500
+        assert isinstance(result.exception, DataError | lab.RequestError), result.exception
+        assert file in str(result.exception)
+        assert len(str(result.exception)) < 1500
 
 
 SPECS = {

@@ -36,7 +36,7 @@ def test_equal_runs_do_not_differ(pair):
 
 
 @pytest.mark.slow
-def test_what_the_host_did_does_not_count(pair):
+def test_host_times_and_settings_do_not_count(pair):
     rewrite(pair[1], lambda rows: rows["runs"][0].update(host_seconds=99.0))
     settings = yaml.safe_load((pair[1] / "spec.yaml").read_text()) | {"backend": "ray", "workers": 2, "out": "x"}
     (pair[1] / "spec.yaml").write_text(yaml.safe_dump(settings))
@@ -57,7 +57,7 @@ def test_one_bit_is_found_with_its_place(pair):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ours", "theirs", "shown"), [(0.0, -0.0, "0.0 vs -0.0"), (None, 0.0, "null vs 0.0")])
-def test_signed_zero_and_null_are_values_of_their_own(pair, ours, theirs, shown):
+def test_signed_zero_and_null_are_separate_values(pair, ours, theirs, shown):
     rewrite(pair[0], lambda rows: rows["updates"][0].update(phi=ours))
     rewrite(pair[1], lambda rows: rows["updates"][0].update(phi=theirs))
     (line,) = differences(*pair)
@@ -72,7 +72,7 @@ def test_nulls_in_the_same_places_are_equal(pair):
 
 
 @pytest.mark.slow
-def test_rows_cells_pictures_and_spec(pair):
+def test_rows_cells_images_and_spec(pair):
     rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["snapshots"][0].update(image=b"other")))
     shutil.rmtree(pair[1] / "tables/runs")
     rewrite(pair[1], lambda rows: (rows["devices"].pop(), rows["snapshots"][0].update(image=b"other")))

@@ -1,4 +1,4 @@
-"""What tables tell of loads: missed frames, forecasts that are judged, and the figure; and pictures of presets."""
+"""Tables of loads: missed frames, judged forecasts, the figure, and images of the presets."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def tables() -> Made:
     )  # fmt: skip
 
 
-def test_a_frame_is_missed_that_is_skipped_or_later_than_its_goal_or_the_next_frame(tables: Made):
+def test_a_skipped_frame_or_one_later_than_its_goal_or_the_next_is_missed(tables: Made):
     shares = misses(tables).groupby("cell")["missed"].sum()
     assert shares.tolist() == [2, 4, 2, 2]
     tables.drop("loads", lambda row: row["cell"].startswith("x"))
     assert set(misses(tables)["cell"]) == {"y/w/one/seed-0", "y/w/one/seed-1"}
 
 
-def test_each_load_is_judged_once_whichever_systems_met_it(tables: Made):
+def test_each_load_is_judged_once_for_all_systems(tables: Made):
     assert {key: len(ones) for key, ones in loads_by_fleet(tables).items()} == {("one", 0): 1, ("one", 1): 1}
     rows = skills(tables)
     assert set(rows["fleet"]) == {"one"} and set(rows["seed"]) == {0, 1}
@@ -117,12 +117,12 @@ def test_of_many_systems_the_first_of_each_scaling_member_is_drawn():
         assert [panel.title for panel in show(figure, made).panels] == [f"w: {name}" for name in drawn_ones.split()]
 
 
-def test_without_a_load_there_is_nothing_to_show(tables: Made):
+def test_without_a_load_the_figure_is_hidden(tables: Made):
     tables.drop("loads", lambda row: True)
     assert hidden(figure, tables)
 
 
-def test_networks_and_forecasts_that_there_are_not_are_not_drawn(tables: Made):
+def test_missing_networks_and_forecasts_are_not_drawn(tables: Made):
     tables.change("loads", forecast_cpu=lambda row: None, variant=lambda row: None)
     tables.drop("variants", lambda row: row["variant"] > 0)
     shown = show(figure, tables)

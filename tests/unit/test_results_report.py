@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def composed():
-    """What the page was composed of, once it is written."""
+    """Return the arguments of the page's template after it is written."""
     return []
 
 
@@ -122,7 +122,7 @@ def test_numbers_are_means_over_seeds_of_the_tables(folder):
 
 
 @pytest.mark.slow
-def test_the_page_shows_words_bounds_failures_and_how_to_repeat_it(page, folder):
+def test_the_page_shows_words_bounds_failures_and_the_command(page, folder):
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
     assert "Score: mIoU over the last 10 s" in text
@@ -207,7 +207,7 @@ def test_a_run_without_cells_or_without_truth_still_has_a_page(tmp_path):
     )
 
 
-def test_a_folder_that_is_no_run_gets_no_report(tmp_path):
+def test_a_folder_without_a_run_has_no_report(tmp_path):
     with pytest.raises(DataError):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -223,7 +223,7 @@ def test_the_style_sheet_has_every_colour_in_both_themes():
 
 
 @pytest.mark.slow
-def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
+def test_a_system_has_one_style_everywhere_and_bounds_come_last(folder):
     runs = open_run(folder).frame("runs")
     styles = plots.assign_styles(runs, ["one_time"])
     assert list(styles) == ["one_time", "no_custom", "best_static", "oracle"]
@@ -234,7 +234,7 @@ def test_a_system_looks_the_same_everywhere_and_bounds_come_last(folder):
     assert len(set(plots.assign_styles(many).values())) == 12
 
 
-def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
+def test_points_of_one_colour_have_separate_shapes_in_the_legend():
     styles = plots.series(map(str, range(3 * len(plots.COLOURS))))
     assert len({(look.colour, look.marker) for look in styles.values()}) == len(styles)
     axis = Canvas().subplots()
@@ -248,7 +248,7 @@ def test_points_of_one_colour_have_shapes_of_their_own_which_the_legend_shows():
 
 
 @pytest.mark.slow
-def test_no_bound_lies_over_a_method(folder):
+def test_no_bound_is_drawn_over_a_method(folder):
     tables = open_run(folder)
     runs = plots.with_settings(tables.frame("runs"))
     axis, styles = Canvas().subplots(), plots.assign_styles(runs)
@@ -307,12 +307,12 @@ def test_a_panel_is_inline_svg_in_the_colours_of_the_page():
         (["mine", "tiny"], "mIoU"),
     ],
 )
-def test_a_score_is_called_what_the_student_s_task_calls_it(students, named):
+def test_a_score_has_the_name_of_the_student_s_task(students, named):
     assert plots.measure(pd.DataFrame({"student": students})) == named
 
 
 @pytest.mark.slow
-def test_a_report_of_another_task_names_its_measure_and_lends_its_colours_no_street_names(tmp_path, page, composed):
+def test_a_report_of_another_task_names_its_measure_and_no_street_classes(tmp_path, page, composed):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "signs/town", 0, 20.0, 2.0, True)
     rows["runs"][0].update(student="tiny_classifier")
@@ -361,7 +361,7 @@ def test_a_video_notes_the_score_of_each_frame(folder, video):
 
 
 @pytest.mark.slow
-def test_one_moment_is_no_film_and_colours_that_are_not_known_have_no_names(tmp_path):
+def test_one_moment_makes_no_video_and_unknown_colours_have_no_names(tmp_path):
     run = factory.make_run(tmp_path, systems=(), seeds=(0,))
     rows = factory.rows("no_custom", "w", 0, 20.0, 2.0, True)
     picture = {**rows["snapshots"][0], "prediction": factory.png(np.full((4, 4, 3), 77, np.uint8))}

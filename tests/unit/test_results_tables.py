@@ -1,4 +1,4 @@
-"""Schema, recorder and reading: what is written comes back, and nothing half-written ever counts."""
+"""Schema, recorder and reader: rows are read as written, and incomplete writes never count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
-    """A run of its own that may be spoilt."""
+    """Copy a run, so that a test may damage it."""
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
@@ -60,7 +60,7 @@ def devices(**changes):
     return factory.rows("no_custom", "w", 0, 4.0, 1.0, False)["devices"][0] | changes
 
 
-def test_a_scalar_stands_for_the_whole_chunk_and_order_is_kept():
+def test_a_scalar_fills_the_whole_chunk_and_order_is_kept():
     chunks = [devices(device=["b", "a"], frames=np.array([2, 1])), devices(device=("c",), score=np.float64(0.5))]
     table = as_table("devices", "x", chunks)
     assert table["device"].to_pylist() == ["b", "a", "c"]
@@ -105,7 +105,7 @@ def test_a_wrong_chunk_is_named(chunk, message):
 
 
 @pytest.mark.slow
-def test_rows_come_back_as_written(run):
+def test_rows_are_read_as_written(run):
     opened = open_run(run)
     frames = opened.table("frames")
     assert len(frames) == 4 * 2 * 240
@@ -142,7 +142,7 @@ def test_same_rows_same_bytes(tmp_path):
 def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkeypatch):
     from driftlab.platform.results.tables import recorder as module
 
-    class Killed(BaseException):
+    class ProcessKilled(BaseException):
         pass
 
     for survive in range(len(schema.TABLES)):
@@ -153,15 +153,15 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
         def stop(table, sink, written=written, survive=survive, whole=module.pq.write_table, **options):
             if len(written) == survive:
                 sink.write(b"half")
-                raise Killed
+                raise ProcessKilled
             written.append(table)
             whole(table, sink, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(module.pq, "write_table", stop)
-            with pytest.raises(Killed):
+            with pytest.raises(ProcessKilled):
                 Recorder(str(folder)).write("one_time/w/two-phones/seed-0", {"runs": [runs_row("failed")]})
-            with pytest.raises(Killed):
+            with pytest.raises(ProcessKilled):
                 written.clear()
                 Recorder(str(folder)).write("new", {"runs": [runs_row()]})
         assert len(open_run(folder).table("runs")) == 0
@@ -174,7 +174,7 @@ def test_an_interruption_at_any_file_leaves_a_folder_that_opens(tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_writing_a_cell_again_leaves_nothing_of_the_first_time(run):
+def test_writing_a_cell_again_replaces_all_its_rows(run):
     cell = "one_time/streets/driving_la/two-phones/seed-0"
     Recorder(str(run)).write(cell, {"runs": [runs_row("failed") | {"error": "broken"}]})
     opened = open_run(run)
@@ -205,11 +205,11 @@ def test_an_empty_run_has_empty_tables_of_the_right_shape(tmp_path):
 
 
 def test_sql_joins_tables(run):
-    answer = open_run(run).sql(
+    result = open_run(run).sql(
         "select system, count(*) as n from frames join runs using (cell) group by system order by system"
     )
-    assert isinstance(answer, pa.Table)
-    assert answer.to_pylist() == [{"system": "no_custom", "n": 960}, {"system": "one_time", "n": 960}]
+    assert isinstance(result, pa.Table)
+    assert result.to_pylist() == [{"system": "no_custom", "n": 960}, {"system": "one_time", "n": 960}]
 
 
 def test_a_wrong_question_is_a_request_error(run):
@@ -230,12 +230,12 @@ def test_a_wrong_question_is_a_request_error(run):
         ("select * from pictures", "snapshots"),
     ],
 )
-def test_an_old_name_in_sql_is_answered_with_the_new_one(run, query, name):
+def test_an_old_name_in_sql_is_refused_with_the_new_one(run, query, name):
     with pytest.raises(RequestError, match=rf" It is now '{name}'\.$"):
         open_run(run).sql(query)
 
 
-def test_an_old_name_of_a_table_or_column_is_answered_with_the_new_one(run):
+def test_an_old_name_of_a_table_or_column_is_refused_with_the_new_one(run):
     with pytest.raises(RequestError, match=r"Unknown table 'pictures'\. It is now 'snapshots'"):
         open_run(run).table("pictures")
     renamed = {"answering_j": "inference_j", "updates.work_s": "isolated_s", "pictures.scene": "snapshots"}
@@ -245,15 +245,15 @@ def test_an_old_name_of_a_table_or_column_is_answered_with_the_new_one(run):
 
 
 @pytest.mark.parametrize(
-    ("place", "said"), [("nowhere", "does not exist"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
+    ("place", "message"), [("nowhere", "does not exist"), ("run/spec.yaml", "a file"), (".", "not a run folder")]
 )
-def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, said):
-    with pytest.raises(DataError, match=said):
+def test_a_folder_that_is_no_run_is_refused(tmp_path, run, place, message):
+    with pytest.raises(DataError, match=message):
         open_run(tmp_path / place)
 
 
 def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):
-    """Between the two files git is asked, which can take seconds."""
+    """Between the two files driftlab calls git, which can take seconds."""
     folder = new_run(tmp_path / "run", stored({"name": "x", "systems": ["no_custom"]}))
     opened = open_run(folder)
     assert (opened.spec["name"], dict(opened.info)) == ("x", {})
@@ -262,7 +262,7 @@ def test_a_run_that_was_killed_before_it_knew_where_it_runs_opens(tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "gone"])
 @pytest.mark.parametrize("table", ["frames", "runs"])
-def test_a_damaged_file_is_named_with_its_cure(run, table, damage):
+def test_a_damaged_file_is_named_with_its_fix(run, table, damage):
     file = sorted((run / "tables" / table).glob("*.parquet"))[0]
     content = file.read_bytes()
     if damage == "gone" and table == "runs":

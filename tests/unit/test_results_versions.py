@@ -1,4 +1,4 @@
-"""Runs stay readable within a major version, other versions are refused, and nothing imports a member."""
+"""Runs stay readable within a major version without importing a member; others are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from driftlab.platform.results.tables.systems import NESTED, Slot, every_system,
 
 
 @pytest.mark.slow
-def test_a_run_is_reported_and_nothing_imports_a_member(run):
+def test_a_run_is_reported_without_importing_a_member(run):
     code = (
         "import sys; from driftlab.platform.results.tables.diff import differences;"
         "from driftlab.platform.results.report.page import write_report; path = sys.argv[1];"
@@ -81,7 +81,7 @@ def test_a_column_that_is_never_null_is_missed(run):
 
 
 @pytest.mark.slow
-def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_is_missed(run):
+def test_a_table_unknown_to_the_writer_is_empty_and_a_deleted_one_is_an_error(run):
     shutil.rmtree(run / "tables/updates")
     with pytest.raises(DataError, match="is missing though its cell is complete"):
         open_run(run).table("updates")
@@ -94,7 +94,7 @@ def test_a_table_that_the_writer_did_not_have_is_empty_and_one_that_was_written_
 
 
 @pytest.mark.slow
-def test_a_column_that_is_not_known_is_left_out(run):
+def test_an_unknown_column_is_omitted(run):
     rewrite(run, "devices", lambda table: table.append_column("colour", pa.array(["red"] * len(table))), "5.99")
     found = open_run(run).table("devices")
     assert found.schema.equals(schema.TABLES["devices"])
@@ -102,7 +102,7 @@ def test_a_column_that_is_not_known_is_left_out(run):
 
 
 @pytest.mark.parametrize("version", ["3", "4", "4.4", "6.2"])
-def test_other_major_versions_are_refused_whatever_their_spec_is(run, version):
+def test_other_major_versions_are_refused_with_any_spec(run, version):
     rewrite(run, "runs", lambda table: table, version)
     message = (
         f"'{run}' has tables of schema version {version}, and this driftlab reads 5.x. "
@@ -113,9 +113,9 @@ def test_other_major_versions_are_refused_whatever_their_spec_is(run, version):
             read()
     (run / "spec.yaml").write_text("name: x\nsystems: [ams]\n")
     for words in (["report", run], ["claims", run], ["diff", run, run], ["run", "--resume", run]):
-        answer = CliRunner().invoke(front.build_app(), [str(word) for word in words])
-        assert isinstance(answer.exception, DataError)
-        assert str(answer.exception) == message
+        result = CliRunner().invoke(front.build_app(), [str(word) for word in words])
+        assert isinstance(result.exception, DataError)
+        assert str(result.exception) == message
     with pytest.raises(DataError, match=re.escape(message)):
         recorder.read_file(next((run / "tables/runs").iterdir()), "runs")
 
@@ -151,7 +151,7 @@ def test_cells_with_other_columns_run_again(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["x", "5.x", ""])
-def test_what_is_no_version_is_damage(run, version):
+def test_an_invalid_version_counts_as_damage(run, version):
     rewrite(run, "runs", lambda table: table, version or "-")
     with pytest.raises(DataError, match="--resume"):
         open_run(run).table("runs")
@@ -190,7 +190,7 @@ def test_a_spec_holds_every_parameter_and_means_the_same(document):
     assert listed == {cell.system.name for cell in cells_of(experiment)}
 
 
-def test_members_keep_their_names_and_what_was_given():
+def test_members_keep_their_names_and_their_given_parameters():
     systems = parse(resolved(parse(documents.TINY))).systems
     ams = next(part for part in systems if part.name == "ams")
     assert (ams.streaming, ams.scaling) == ({"name": "ams", "interval_s": 2}, {"name": "fixed"})
@@ -204,7 +204,7 @@ def test_members_keep_their_names_and_what_was_given():
     )
 
 
-def test_a_default_that_has_changed_since_stays_what_it_was():
+def test_a_recorded_default_overrides_a_changed_one():
     document = resolved(parse(documents.TINY))
     row = next(part for part in document["systems"] if part["name"] == "ams")
     row["adaptation"]["defaults"]["batch"] = 7
@@ -215,7 +215,7 @@ def test_a_default_that_has_changed_since_stays_what_it_was():
         parse(document)
 
 
-def test_bounds_stay_what_they_were():
+def test_bounds_keep_their_recorded_parameters():
     experiment = parse({**documents.TINY, "bounds": True, "systems": ["ams"]})
     document = resolved(experiment)
     assert [row["name"] for row in document["bound_rows"]] == ["no_custom", "best_static", "oracle"]
@@ -227,7 +227,7 @@ def test_bounds_stay_what_they_were():
     assert len(cells_of(parse(document, ["bounds=false"]))) == 1
 
 
-def test_parameters_that_differ_are_told_and_those_of_one_version_alone_are_not(tmp_path):
+def test_different_parameters_are_reported_unless_one_version_lacks_them(tmp_path):
     plain = resolved(parse(documents.TINY))
     other = json.loads(json.dumps(plain))
     row = next(part for part in other["systems"] if part["name"] == "ams")
@@ -240,7 +240,7 @@ def test_parameters_that_differ_are_told_and_those_of_one_version_alone_are_not(
     assert differences(tmp_path / "b", tmp_path / "a") == ["spec 'systems.ams.adaptation.batch': 7 vs 4"]
 
 
-def test_slots_of_a_spec_hold_what_was_given_and_the_defaults():
+def test_slots_of_a_spec_hold_given_parameters_and_defaults():
     spec = resolved(parse({**documents.TINY, "bounds": True}))
     spec["systems"][2]["streaming"]["defaults"]["horizon_s"] = 7.0
     found = slots_of(spec, ["ams", "best_static"])

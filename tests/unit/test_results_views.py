@@ -1,4 +1,4 @@
-"""Tables that say what a cell was made of and how each class fared, and views that join them with the cells."""
+"""Tables of a cell's parts and of scores per class, and views that join them with the cells."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def made() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return resolved(experiment), as_table("systems", "c", columns).to_pylist()
 
 
-def test_the_table_of_systems_says_the_same_as_the_spec():
+def test_the_table_of_systems_agrees_with_the_spec():
     spec, rows = made()
     names = [row["name"] for row in (*spec["systems"], *spec["bound_rows"])]
     assert len(names) > len(SYSTEMS)
@@ -86,7 +86,7 @@ def test_tasks_that_do_not_count_by_class_leave_no_rows():
 
 
 @pytest.mark.slow
-def test_views_say_of_every_row_what_its_cell_is(tmp_path: Path):
+def test_views_have_the_cell_columns_in_every_row(tmp_path: Path):
     run = driftlab.open_run(factory.make_run(tmp_path, seeds=(0, 1), snapshots=False))
     scores = run.frame("scores")
     joined = run.frame("frames").merge(run.frame("runs")[["cell", "system", "workload", "fleet", "seed"]], on="cell")

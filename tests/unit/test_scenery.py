@@ -1,4 +1,4 @@
-"""What a run writes down of its streets, and that runs which did not are read alike."""
+"""The recorded scenes of a run, and equal views of runs that recorded none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from loop_factory import Scripted, rows, run, uploads
+from loop_factory import ScriptedStreaming, rows, run, uploads
 from tables_factory import Made
 
 from driftlab.datasets.catalogue import open_stream, scene_properties
@@ -22,7 +22,7 @@ SEED = 3
     ("name", "static_scene", "appearance_drift"),
     [("interview", True, False), ("dance", False, False), ("drift", False, True), ("driving_la", False, False)],
 )
-def test_a_street_is_steady_or_drifts_or_neither(name: str, static_scene: bool, appearance_drift: bool):
+def test_a_stream_is_steady_or_drifts_or_neither(name: str, static_scene: bool, appearance_drift: bool):
     for world in ("streets", "city"):
         found = scene_properties(f"{world}/{name}", SEED)
         assert found is not None
@@ -40,12 +40,12 @@ def test_of_any_street_it_is_that_of_the_kind_that_is_shown(name: str):
 
 
 @pytest.mark.parametrize("name", ["signs/motorway", "video:a.mp4"])
-def test_other_streams_are_not_known(name: str):
+def test_other_streams_are_unknown(name: str):
     assert scene_properties(name, SEED) is None
 
 
 def test_a_run_writes_down_where_its_camera_is():
-    _, loop = run(Scripted(uploads(5.0)))
+    _, loop = run(ScriptedStreaming(uploads(5.0)))
     (device,), (motion,) = rows(loop, "devices"), loop.ledger.rows["motion"]
     travel = draw_travel(PRESETS["running"], device["stream_seed"])
     assert (device["static_scene"], device["appearance_drift"]) == (False, False)
@@ -90,7 +90,7 @@ def test_an_older_run_is_drawn_again_and_a_recorded_one_is_read(world: str):
     )
 
 
-def test_of_other_streams_and_other_cells_nothing_is_said():
+def test_other_streams_and_other_cells_have_no_scenery():
     (row,) = sceneries(made("signs/motorway"), made("signs/motorway").frame("runs")["cell"]).to_dict("records")
     assert row["trajectory"] is None
     assert row["static_scene"] != True  # noqa: E712  null, as it was read

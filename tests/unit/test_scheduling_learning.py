@@ -30,25 +30,30 @@ from driftlab.platform.scheduling.synergy import tune_placement
 from driftlab.platform.scheduling.zoo import Zoo, start_from
 
 
-def played(trainings: Trainings, learn: list[float], answer: list[float], window_s: float, tick_s: float) -> float:
+def played(trainings: Trainings, learn: list[float], inference: list[float], window_s: float, tick_s: float) -> float:
     """Return the mean accuracy of a plan, integrated in short steps."""
-    accuracy, left, learn, answer = list(trainings.accuracy_before), list(trainings.seconds), list(learn), list(answer)
+    accuracy, left, learn, inference = (
+        list(trainings.accuracy_before),
+        list(trainings.seconds),
+        list(learn),
+        list(inference),
+    )
     scale = AccuracyFactor(np.array(trainings.full_share))
     total = 0.0
     for _ in range(round(window_s / tick_s)):
-        total += tick_s * float(np.dot(accuracy, scale(np.array(answer))))
+        total += tick_s * float(np.dot(accuracy, scale(np.array(inference))))
         left = [work - tick_s * share for work, share in zip(left, learn, strict=True)]
         for i in [i for i, work in enumerate(left) if learn[i] and work <= 1e-9]:
             accuracy[i], freed, learn[i] = trainings.accuracy_after[i], learn[i], 0.0
             remain = [
                 *(j for j, share in enumerate(learn) if share),
-                *(len(learn) + j for j, one in enumerate(answer) if one),
+                *(len(learn) + j for j, one in enumerate(inference) if one),
             ]
             for job in remain:
                 if job < len(learn):
                     learn[job] += freed / len(remain)
                 else:
-                    answer[job - len(learn)] += freed / len(remain)
+                    inference[job - len(learn)] += freed / len(remain)
     return total / window_s / len(learn)
 
 
@@ -128,14 +133,14 @@ class TestThief:
         assert np.mean(sampled) == pytest.approx(0.661443, abs=5e-7)
 
     @pytest.mark.parametrize(
-        ("freed", "learn", "answers"), [("all", 1 / 3, (7 / 30, 13 / 30)), ("inference", 0.2, (0.3, 0.5))]
+        ("freed", "learn", "inference"), [("all", 1 / 3, (7 / 30, 13 / 30)), ("inference", 0.2, (0.3, 0.5))]
     )
-    def test_share_of_a_finished_training_is_split_equally(self, freed, learn, answers):
+    def test_share_of_a_finished_training_is_split_equally(self, freed, learn, inference):
         state = SchedulerState((), (("a", 0.4, 0.1), ("b", 0.2, 0.3)))
         ended = factory.window(factory.demand("a", None), factory.running("b", 40), state=state, reason="end")
         a, b = Ekya(freed=freed).allocate(ended).grants
         assert (a.training_share, b.training_share) == (None, pytest.approx(learn))
-        assert (a.inference_share, b.inference_share) == pytest.approx(answers)
+        assert (a.inference_share, b.inference_share) == pytest.approx(inference)
 
     def test_trials_keep_a_share_when_another_training_ends(self):
         trying, declined = factory.running("a", 5, then=None), factory.offered("b", 0.9, factory.config(20, 0.8))

@@ -237,7 +237,7 @@ class TestGreedy:
         assert plan.units.min() >= 1
         assert plan.units.sum() <= 100
 
-    def test_surplus_goes_to_the_lowest_frame_rate(self):
+    def test_surplus_is_allocated_to_the_lowest_frame_rate(self):
         networks = (Variant("only", 0.5, 1, 0.1),)
         given = tabulate([Demand("a", 10.0, networks), Demand("b", 30.0, networks)], 10, 0.1, 100)
         assert greedy.allocate_surplus(given, greedy.smallest_plan(given)).units.tolist() == [25, 75]

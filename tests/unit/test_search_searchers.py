@@ -1,4 +1,4 @@
-"""Searchers: the same seed proposes the same, whatever ends first; and what each of them finds."""
+"""Searchers: equal seeds propose equal trials in any order of ends, and each finds good settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measure(settings):
 
 
 def drive(search, workers=1, seed=0, most=10_000):
-    """Run a search with so many trials under way, which end in a random order."""
+    """Run a search with this many parallel trials, which end in a random order."""
     rng, running, ended = random.Random(seed), [], 0
     while ended < most:
         while len(running) < workers and (asked := search.ask()) is not None:
@@ -64,7 +64,7 @@ def search_of(name, trials=30, seed=0):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_proposals_do_not_depend_on_how_many_run_at_once(name):
+def test_proposals_do_not_depend_on_the_number_of_parallel_trials(name):
     one, three = search_of(name), search_of(name)
     drive(one)
     drive(three, workers=3, seed=5)
@@ -106,7 +106,7 @@ def test_trials_of_another_search_are_refused():
         search_of("random", seed=1).replay(search.history.values())
 
 
-def test_a_trial_that_is_missing_in_the_middle_is_asked_for_alone():
+def test_a_missing_trial_in_the_middle_is_repeated_only():
     whole = search_of("tpe")
     drive(whole)
     search = search_of("tpe")
@@ -144,7 +144,7 @@ def test_evolution_repeats_no_settings_and_ends():
     while (asked := search.ask()) is not None:
         search.tell(*asked, {"v": float(asked[1]["a"])})
     tried = [key(one.settings) for one in search.history.values()]
-    assert 6 <= len(tried) <= 9  # the first population may hold the defaults, which it does not know
+    assert 6 <= len(tried) <= 9  # the first population may contain the defaults, without its knowledge
     assert len(set(tried)) == 6
 
 
@@ -173,7 +173,7 @@ def test_evolution_finds_the_optimum_of_a_large_grid():
     assert np.median(found) <= 250
 
 
-def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
+def test_evolution_selects_the_least_crowded_trials_of_a_front():
     problem = SearchProblem(Space({"x": Range(0.0, 1.0)}), (Objective("v"), Objective("w")))
     results = []
     sampler = EvolutionSampler(problem, results, population=4, step=1e-4)
@@ -186,8 +186,8 @@ def test_evolution_breeds_from_the_trials_of_a_front_that_have_most_room():
     assert nearest == set(roomy)
 
 
-def test_reinforce_learns_which_options_are_good():
-    """Six settings of six options each, whose worths add up: after 32 trials it draws better ones than at random."""
+def test_reinforce_finds_the_good_options():
+    """Six settings with six options each and additive values: after 32 trials it beats random draws."""
     space = Space({name: OneOf(tuple("uvwxyz")) for name in "abcdef"})
     late = {}
     for name in ("reinforce", "random"):
@@ -228,7 +228,7 @@ def test_a_constraint_that_is_none_is_refused(text):
         constraint_of(text)
 
 
-def test_a_constraint_measures_by_how_much_it_is_missed():
+def test_a_constraint_returns_its_violation():
     assert constraint_of("w<=4").violation({"w": 5}) == 0.25
     assert constraint_of(" w >= 4 ").violation({"w": 1}) == 0.75
     assert constraint_of("w >= 0").violation({"w": -2}) == 2.0
@@ -248,7 +248,7 @@ def test_ranks_put_those_that_keep_the_bounds_first():
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_a_hypervolume_is_what_counting_says(dimensions):
+def test_a_hypervolume_equals_the_counted_volume(dimensions):
     rng = np.random.default_rng(dimensions)
     for _ in range(20):
         points = rng.integers(0, 6, (5, dimensions)).astype(float)

@@ -18,7 +18,7 @@ DOMAINS = (
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_a_value_comes_back_from_its_position(domain):
+def test_a_value_is_restored_from_its_position(domain):
     for at in np.linspace(0, 1, 41):
         value = domain.at(float(at))
         assert 0 <= domain.position(value) <= 1

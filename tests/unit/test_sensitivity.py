@@ -67,7 +67,7 @@ def test_a_curve_holds_the_losses_of_narrowing_one_group(context, predicted):
     assert predicted[SPARE][size // 2] < TIE_BREAK < 0.05 < worst
 
 
-def test_a_curve_never_falls_where_channels_go():
+def test_an_accuracy_curve_never_falls_with_pruned_channels():
     drawn = loss_curve(8, {2: 0.2, 4: -0.1})
     assert drawn == pytest.approx([0.201, 0.200875, 0.20075, 0.100625, 0.0005, 0.000375, 0.00025, 0.000125, 0.0])
     assert (np.diff(loss_curve(9, {2: 0.1, 5: 0.3, 6: -0.2})) < 0).all()

@@ -1,4 +1,4 @@
-"""The deployment files of server and device: they are valid for Ray Serve, systemd, Prometheus and KubeRay."""
+"""The deployment files of server and device are valid for Serve, systemd, Prometheus and KubeRay."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_session_resumes_in_another_process(session, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["driftlab.platform.sim.session\nLearner", "driftlab.nowhere\nLearner"])
-def test_the_state_of_another_version_is_refused_with_a_cure(tmp_path, place):
+def test_the_state_of_another_version_is_refused_with_a_fix(tmp_path, place):
     (tmp_path / rounds.NODES).write_bytes(f"c{place}\n.".encode())  # a pickle that refers to a class
     with pytest.raises(RunError, match=r"another version of driftlab: .*(Learner|nowhere).*Start a new session"):
         rounds.read_state(tmp_path)

@@ -63,7 +63,7 @@ def test_every_route_requires_a_token(server, session):
     assert session["id"] in server.hub.sessions  # no DELETE was accepted
 
 
-def test_the_token_of_another_session_gets_not_found(server, session):
+def test_the_token_of_another_session_returns_not_found(server, session):
     other = server.client().ask_json("POST", "/sessions", ASKED)
     for method, path in routes(server):
         if "{name}" in path:

@@ -1,4 +1,4 @@
-"""Sharing at its edges: one application alone, networks of the same size, costs below zero."""
+"""Edge cases of sharing: a single application, networks of the same size, costs below zero."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ LOWERING = [*(Exact(objective) for objective in OBJECTIVES), *(NestDnn(*walk) fo
 
 
 def plain_costs(demand: Demand, alpha: float = 0.1) -> list[float]:
-    """What each network costs an application that has the whole machine."""
+    """Return the cost of each network for an application with the whole processor."""
     late_s = [max(0.0, one.latency_s - demand.latency_goal_s) for one in demand.variants]
     return [demand.accuracy_goal - one.accuracy + alpha * s for one, s in zip(demand.variants, late_s, strict=True)]
 
 
 def twice(member: Scheduling, given: SchedulerInput) -> Iterator[Allocation]:
-    """What a member decides from scratch, and in the next window."""
+    """Return a member's decision from scratch, and the one in the next window."""
     first = member.allocate(given)
     yield first
     yield member.allocate(replace(given, state=first.state))
 
 
-class TestAlone:
-    """The machine is one application's; memory ends at each of its networks, to the byte."""
+class TestSingleApplication:
+    """One application has the processor; memory is limited to each of its networks, to the byte."""
 
     def wanted(self, name: str, demand: Demand, memory_bytes: int) -> tuple[int | None, ...]:
         fits = [i for i, one in enumerate(demand.variants) if one.memory_bytes <= memory_bytes]
@@ -55,7 +55,7 @@ class TestAlone:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", FAMILIES["scheduling"])
-    def test_who_is_alone_has_everything_and_runs_the_best_that_fits(self, name):
+    def test_a_single_application_has_the_whole_device_and_the_best_network_that_fits(self, name):
         for seed in range(6):
             (demand,) = factory.demands(seed, apps=1)
             limits = [one.memory_bytes + more for one in demand.variants for more in (-1, 0)]
@@ -68,7 +68,7 @@ class TestAlone:
                     assert factory.shares(allocation) == (0.0 if waits else 1.0,)
 
     @pytest.mark.parametrize("name", sorted({*FAMILIES["scheduling"]} - {*BLIND}))
-    def test_who_is_alone_and_too_big_waits_and_runs_once_there_is_room(self, name):
+    def test_a_single_application_that_is_too_big_waits_until_there_is_memory(self, name):
         (demand,) = factory.demands(0, apps=1)
         least_bytes = demand.variants[0].memory_bytes
         member, short = Member("scheduling", name).make(), SchedulerInput(0.0, 10.0, least_bytes - 1, (demand,))
@@ -79,7 +79,7 @@ class TestAlone:
         assert (factory.shares(runs), factory.variants(runs), factory.notes(runs)) == ((1.0,), (0,), ("",))
 
 
-class TestOfTheSameSize:
+class TestNetworksOfTheSameSize:
     """Every network has a twin: as large and as fast, and less accurate."""
 
     def twins(self, demand: Demand, place: int) -> Demand:
@@ -100,15 +100,15 @@ class TestOfTheSameSize:
             for allocation in twice(member, given):
                 assert {which % 2 for which in factory.variants(allocation)} == {place}
 
-    def test_between_twins_nested_networks_move_nothing_and_others_all(self):
+    def test_a_switch_between_networks_of_equal_size_moves_bytes_unless_nested(self):
         two = (Variant("worse", 0.7, 40, 0.1), Variant("better", 0.9, 40, 0.1))
         for before, after in ((0, 1), (1, 0)):
             assert paged_bytes(two, before, after, nested=True) == (0, 0)
             assert paged_bytes(two, before, after, nested=False) == (40, 40)
 
 
-class TestBelowZero:
-    """Every network is above its goal and in time on a single unit: nothing costs anything."""
+class TestNegativeCosts:
+    """Every network is above its goal and in time on a single unit: all costs are negative."""
 
     def above(self, seed: int, share: float, apps: int = 3) -> SchedulerInput:
         usual = factory.demands(seed, apps)
@@ -125,7 +125,7 @@ class TestBelowZero:
 
     @pytest.mark.parametrize("member", LOWERING, ids=str)
     @pytest.mark.parametrize("alpha", ALPHAS)
-    def test_with_memory_for_all_everyone_runs_its_best_as_the_exact_schedule_says(self, member, alpha):
+    def test_with_memory_for_all_each_runs_its_best_as_in_the_exact_schedule(self, member, alpha):
         for seed in range(4):
             given = self.above(seed, 1.0)
             exact = Exact(member.objective, alpha).allocate(given)
@@ -136,9 +136,7 @@ class TestBelowZero:
 
     @pytest.mark.parametrize("member", LOWERING, ids=str)
     @pytest.mark.parametrize("share", SHARES[1:])
-    def test_within_memory_nothing_is_better_than_trying_everything_and_the_exact_schedule_is_as_good(
-        self, member, share
-    ):
+    def test_within_memory_no_member_beats_brute_force_and_the_exact_schedule_equals_it(self, member, share):
         join = OBJECTIVES[member.objective]
         for seed in range(3):
             given = self.above(seed, share)

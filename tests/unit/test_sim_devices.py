@@ -1,4 +1,4 @@
-"""Many applications on one device: who runs when, on what share, with which network."""
+"""Many applications on one device: the times, shares and networks of each application."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.2 * i, size, 0.01 * (i + 1), 0.5) for 
 
 
 @dataclass
-class Scripted(Scheduling):
-    """Answers as it is told, and remembers what it was asked."""
+class ScriptedScheduler(Scheduling):
+    """A scheduler that returns scripted plans and records its calls."""
 
     answers: list[Allocation]
     triggers = WINDOW_ONLY
@@ -46,7 +46,7 @@ class Scripted(Scheduling):
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return self.answers[len(self.asked) - 1]
+        return self.allocations[len(self.asked) - 1]
 
 
 def granted(*given: tuple[float, int | None], notes: tuple[str, ...] = ("", ""), state: Any = None) -> Allocation:
@@ -92,8 +92,8 @@ def window(device: DeviceSim, start_s: float) -> list[AppShare]:
 
 
 class TestGrants:
-    def test_a_scheduler_hears_of_everyone_and_of_its_own_last_word(self):
-        asked = Scripted([granted((0.25, 0), (0.75, 1), state="kept"), granted((1.0, 1), (0.0, None))])
+    def test_a_scheduler_receives_all_applications_and_its_last_state(self):
+        asked = ScriptedScheduler([granted((0.25, 0), (0.75, 1), state="kept"), granted((1.0, 1), (0.0, None))])
         device = host(asked, "a", "b")
         window(device, 0.0)
         window(device, 5.0)
@@ -108,26 +108,26 @@ class TestGrants:
 
     @pytest.mark.parametrize(("nested", "up", "down"), [(False, (300, 100), (100, 300)), (True, (200, 0), (0, 200))])
     def test_a_switch_moves_everything_or_the_difference(self, nested, up, down):
-        device = host(Scripted([granted((1.0, variant)) for variant in (0, 1, 1, 0)]), "a", nested=nested)
+        device = host(ScriptedScheduler([granted((1.0, variant)) for variant in (0, 1, 1, 0)]), "a", nested=nested)
         moved = [window(device, 5.0 * k)[0].moved_bytes for k in range(4)]
         assert moved == [(100, 0), up, (0, 0), down]
 
-    def test_everyone_hears_what_concerns_it(self):
+    def test_each_application_receives_its_note(self):
         first = granted((1.0, 0), (0.0, None), notes=("", "waits: b is too big"))
-        device = host(Scripted([first, granted((0.5, 0), (0.5, 0))]), "a", "b")
+        device = host(ScriptedScheduler([first, granted((0.5, 0), (0.5, 0))]), "a", "b")
         notes = [[one.grant.note for one in window(device, 5.0 * k)] for k in range(2)]
         assert notes == [["", "waits: b is too big"], ["", ""]]
 
-    def test_who_waits_makes_room_and_is_loaded_again(self):
-        asked = Scripted([granted((1.0, 1)), granted((0.0, None)), granted((1.0, 1))])
+    def test_a_waiting_application_frees_its_memory_and_is_loaded_again(self):
+        asked = ScriptedScheduler([granted((1.0, 1)), granted((0.0, None)), granted((1.0, 1))])
         device = host(asked, "a")
         grants = [window(device, 5.0 * k)[0] for k in range(3)]
         assert [grant.moved_bytes for grant in grants] == [(300, 0), (0, 300), (300, 0)]
         assert [grant.network and grant.network.name for grant in grants] == ["v1", None, "v1"]
         assert [window.demands[0].running for window in asked.asked] == [None, 1, None]
 
-    def test_scaling_chooses_what_the_scheduler_leaves_open(self):
-        """It hears of the share, of the time between two frames and of the goal, and of its own last word."""
+    def test_scaling_chooses_networks_that_the_scheduler_leaves_open(self):
+        """The call has the share, the frame period, the goal and the previous choice."""
         budgets = []
 
         def select_variant(variants, budget, state):
@@ -135,27 +135,27 @@ class TestGrants:
             return len(budgets) - 1, f"choice {len(budgets)}"
 
         scaling = SimpleNamespace(nested=False, select_variant=select_variant)
-        device = host(Scripted([granted((0.75, None))] * 2), "a", scaling=scaling)
+        device = host(ScriptedScheduler([granted((0.75, None))] * 2), "a", scaling=scaling)
         networks = [window(device, 5.0 * k)[0].network for k in range(2)]
         assert networks == list(VARIANTS)
         assert budgets == [(1 / 30, None, 0.75, None), (1 / 30, None, 0.75, "choice 1")]
 
     @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
-    def test_too_few_grants_or_too_much_of_a_machine_is_refused(self, count, share):
+    def test_too_few_grants_or_too_large_shares_are_refused(self, count, share):
         with pytest.raises(RunError, match=r"grants to 2 applications \(device=d|add up to 1.2 of 1"):
-            window(host(Scripted([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
+            window(host(ScriptedScheduler([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
 
     def test_a_call_at_once_would_never_end_and_is_refused(self):
         at_once = replace(granted((0.5, 0), (0.5, 0)), again_s=0.0)
         with pytest.raises(RunError, match=r"after 0 s.*device=d"):
-            window(host(Scripted([at_once]), "a", "b"), 0.0)
+            window(host(ScriptedScheduler([at_once]), "a", "b"), 0.0)
 
 
 class TestLearning:
     """Application `a` begins to learn on the device at 2 s and ends at 4 s."""
 
     def shares(self, grant: Grant, **more: Any) -> list[tuple[float, float | None, float]]:
-        device = host(Scripted([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
+        device = host(ScriptedScheduler([Allocation((grant,))]), "a", variants=VARIANTS[:1], **more)
         window(device, 0.0)
         clock = device.runner.clock
         clock.run(until=2.0)
@@ -165,14 +165,14 @@ class TestLearning:
         device.close(5.0 if clock.run(until=5.0) is None else 0.0)
         return [(one.inference_share, one.training_share or None, length_s) for one, length_s in device.closed]
 
-    def test_learning_takes_half_of_what_the_application_has(self):
+    def test_training_takes_half_of_the_application_s_share(self):
         assert self.shares(Grant(0.8)) == [(0.8, None, 2.0), (0.4, 0.4, 2.0), (0.8, None, 1.0)]
 
-    def test_learning_instead_of_answering_takes_all_of_it(self):
+    def test_exclusive_training_takes_the_whole_share(self):
         assert self.shares(Grant(0.5, training_share=0.25), training_runs="exclusive")[1] == (0.0, 0.75, 2.0)
 
-    def test_one_that_learns_beside_its_stream_has_both_shares_all_the_time(self):
-        device = host(Scripted([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
+    def test_concurrent_training_keeps_both_shares_all_the_time(self):
+        device = host(ScriptedScheduler([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
         assert (one.inference_share, one.training_share) == (0.4, 0.4)
         assert [device.processor.share_schedule(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [
@@ -201,14 +201,14 @@ def several(**more: Any) -> dict[str, Any]:
 
 
 class TestCells:
-    def test_an_application_is_called_by_its_device_and_beside_others_by_both(self):
+    def test_a_single_application_has_its_device_s_name_and_others_a_longer_one(self):
         (cell,) = cells_of(parse(several()))
         (device,) = cell.devices
         assert [device.name_of(tenant) for tenant in device.apps] == ["device-0000/scene", "device-0000/cars"]
         alone = replace(device, apps=device.apps[:1])
         assert alone.name_of(alone.apps[0]) == "device-0000"
 
-    def test_visitors_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
+    def test_arrivals_are_the_same_for_every_system_and_differ_by_device_and_seed(self):
         churn = {"tick_s": 1.0, "min_apps": 1, "arrival_prob": 0.4, "departure_prob": 0.4}
         document = several(churn=churn) | {"systems": ["ams", "no_custom"], "seeds": [0, 1]}
         document["fleets"] = [{"name": "two", "devices": [{"count": 2}]}]
@@ -222,7 +222,7 @@ class TestCells:
         assert len({device.events for cell in cells for device in cell.devices}) == 4
 
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "message"),
         [
             ({"apps": [{"name": "a"}, {"name": "a"}]}, "apps names a twice"),
             ({"apps": [{"name": "a", "network": "tyni"}]}, "Unknown network 'tyni'"),
@@ -232,8 +232,8 @@ class TestCells:
             ({"churn": {"lest": 1}}, "lest"),
         ],
     )
-    def test_what_is_wrong_is_said(self, change, said):
-        with pytest.raises(RequestError, match=said):
+    def test_a_wrong_document_is_refused_with_the_reason(self, change, message):
+        with pytest.raises(RequestError, match=message):
             parse(several(**change))
 
     def test_networks_that_are_only_known_by_measurements_cannot_run_live(self, tmp_path):
@@ -248,7 +248,7 @@ class TestCells:
 
 class TestRuns:
     @pytest.mark.slow
-    def test_each_application_sends_learns_and_is_scored_by_itself(self, tmp_path):
+    def test_each_application_sends_trains_and_is_scored_separately(self, tmp_path):
         outcome = run(several(), out=tmp_path / "run", open_backend=InlineBackend)
         assert not outcome.failed
         tables = open_run(outcome.directory)
@@ -265,7 +265,7 @@ class TestRuns:
         assert set(messages["app"]) == {"scene", "cars"}
 
     @pytest.mark.slow
-    def test_on_a_device_where_nobody_ever_comes_nothing_runs(self, tmp_path):
+    def test_a_device_without_applications_has_empty_tables(self, tmp_path):
         document = several(churn={"least": 0, "start": 0, "stop": 1}, run_networks=True, duration_s=5)
         (live,) = document["workloads"]
         document["workloads"] = [{**live, "alias": "live"}, {**live, "alias": "still", "run_networks": False}]
@@ -280,7 +280,7 @@ class TestRuns:
         assert runs["score"].isna().all()
 
     @pytest.mark.slow
-    def test_applications_that_only_get_shares_run_nothing(self, tmp_path):
+    def test_applications_with_measured_networks_get_shares_only(self, tmp_path):
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms,memory_mb\nsmall,0.7,10,1\nlarge,0.9,40,4\n")
         apps = [{"name": name, "variants": str(measured), "latency_goal_s": 0.1} for name in "abc"]
@@ -306,16 +306,18 @@ class TestRuns:
         assert whole["student"] == "tiny"
 
     @pytest.mark.slow
-    def test_a_device_too_small_for_its_only_application_is_told_on_the_terminal_and_in_the_report(self, tmp_path):
+    def test_a_device_too_small_for_its_application_is_reported_on_terminal_and_page(self, tmp_path):
         document = several(apps=[]) | {"fleets": [{"name": "tiny", "devices": [{"memory_bytes": 1000}]}]}
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         (tmp_path / "asked.yaml").write_text(yaml.safe_dump(document))
         words = ["run", str(tmp_path / "asked.yaml"), "--backend", "inline", "--out", str(tmp_path / "run")]
         done = CliRunner().invoke(build_app(), words)
-        said = r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
-        told = re.search(said, done.stdout)
-        assert told
-        assert told[0] in (tmp_path / "run" / "report.html").read_text()
+        message = (
+            r"On both, segmentation never runs under shared: (its smallest network needs \d+ bytes, 1000 are free)\."
+        )
+        printed = re.search(message, done.stdout)
+        assert printed
+        assert printed[0] in (tmp_path / "run" / "report.html").read_text()
         tables = open_run(tmp_path / "run")
-        assert set(tables.frame("shares")["note"]) == {f"waits: {told[1]}"}
+        assert set(tables.frame("shares")["note"]) == {f"waits: {printed[1]}"}
         assert tables.frame("runs")["score"].isna().all()

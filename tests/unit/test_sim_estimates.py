@@ -1,4 +1,4 @@
-"""Estimates of what each network of a family reaches: their data, what a learner finds, and what a scheduler gets."""
+"""Estimates of a family's networks: their data, the learner's scores, and the scheduler's view."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import learning_factory as factory
 import numpy as np
 import pytest
-from loop_factory import COST, FPS, Given, rows, run, trained, uploads
+from loop_factory import COST, FPS, FixedMember, rows, run, trained, uploads
 from scaling_factory import CLASSES, SIZE, problem
 
 from driftlab.platform.adaptation import estimating
@@ -32,7 +32,7 @@ FOUND = AccuracyEstimates((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Pas
 
 @dataclass
 class Chooser(Scheduling):
-    """Learns in the way that it is told to, and remembers what it was asked."""
+    """A scheduler that chooses a given training configuration and records its calls."""
 
     way: int | None
     asked: list[SchedulerInput] = field(default_factory=list)
@@ -42,29 +42,31 @@ class Chooser(Scheduling):
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, training_share=0.4, config=self.way),) * len(window.demands))
+        return Allocation((Grant(0.6, training_share=0.4, config=self.config),) * len(window.demands))
 
 
 class TestOffers:
     """Two networks are offered after one estimate of both."""
 
-    def ran(self, way: int | None):
-        scheduler = Chooser(way)
+    def ran(self, config: int | None):
+        scheduler = Chooser(config)
         session = factory.on_device(estimate=lambda node, phase: FOUND, switch=lambda node, variant: variant)
         whole = replace(COST, macs=2 * COST.macs)
         profile = tuple(Profile(name, None, 100, cost) for name, cost in (("small", COST), ("large", whole)))
         student = BuiltNetwork("tiny", profile, "digest", "the student's weights")
-        given = {"adaptation": ESTIMATING, "scheduling": Given(scheduler), "session": session, "student": student}
+        given = {"adaptation": ESTIMATING, "scheduling": FixedMember(scheduler), "session": session, "student": student}
         session, loop = run(factory.OnDevice(uploads(5.0)), **given)
         return session, loop, scheduler
 
-    def test_each_network_comes_with_its_size_its_estimates_and_what_it_takes(self):
+    def test_each_network_is_offered_with_its_size_estimates_and_cost(self):
         session, _, scheduler = self.ran(1)
         assert not session.of("run_trials")
         (offered,) = [
             w.demands[0].learning for w in scheduler.asked if w.reason == "offer" and w.demands[0].learning.configs
         ]
-        found = [(way.name, way.size, way.before, way.accuracy, way.variant) for way in offered.configs]
+        found = [
+            (config.name, config.size, config.before, config.accuracy, config.variant) for config in offered.configs
+        ]
         assert found == [("small", 0.3, 0.5, 0.8, 0), ("large", 0.6, 0.6, 0.7, 1)]
         assert offered.accuracy_before == 0.5
         assert offered.configs[0].cost.isolated_s == pytest.approx(
@@ -86,8 +88,8 @@ class TestOffers:
         assert not session.of("train") and {note.facts for note in session.of("switch")} == {0}
 
 
-def test_scaling_goes_by_the_estimates_and_the_network_that_learns_is_the_one_that_is_priced():
-    """On the source the path with another operator is better, in the domain the plain one: only that has its layers."""
+def test_scaling_uses_the_estimates_and_the_trained_network_is_charged():
+    """The path with another operator is better on the source, the plain path in the domain."""
     costs = [replace(COST, layers=(LayerCost(name, "Conv2d", macs, 10, 8, 8, 40),)) for name, macs in COUNTED.items()]
     profile = tuple(
         Profile(name, accuracy, 100, cost) for name, accuracy, cost in zip(COUNTED, (0.6, 0.9), costs, strict=True)

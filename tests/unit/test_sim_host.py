@@ -1,4 +1,4 @@
-"""What a run sets on the machine it runs on."""
+"""The settings that a run makes on its host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other schedulers")
-def test_what_is_started_in_batch_stays_so_at_the_same_priority_and_nothing_else_does() -> None:
+def test_only_processes_started_in_batch_have_batch_scheduling_and_their_priority() -> None:
     policy = "import os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
 
     def started() -> list[int]:

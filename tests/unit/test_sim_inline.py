@@ -32,7 +32,7 @@ def test_nodes_of_one_name_and_two_kinds_are_two(session):
     assert session.result(session.call(NodeId("learner", "a"), "add", 0)).facts == 1
 
 
-def test_a_closed_session_has_forgotten_its_nodes(session):
+def test_a_closed_session_has_no_nodes(session):
     session.place(NodeId("device", "a"), 1)
     session.checkpoint()
     session.close()

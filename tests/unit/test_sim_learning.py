@@ -1,4 +1,4 @@
-"""Learning wherever the learner stands and whatever it learns from: what it takes, draws and leaves in the tables."""
+"""Training at each place and from each source: time, energy and rows in the tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loop_factory import (
     FPS,
     WIRE,
     FakeSession,
-    Scripted,
+    ScriptedStreaming,
     rows,
     run,
     run_real,
@@ -59,10 +59,10 @@ def ran(request):
 
 
 class TestPlacesAndLabels:
-    """A learner stands at the server or on the device, and learns from a teacher's labels or from none."""
+    """A learner at the server or on the device, with a teacher's labels or without labels."""
 
     @pytest.mark.slow
-    def test_every_phase_leaves_a_row_that_says_what_it_took(self, ran):
+    def test_every_phase_has_a_row_with_its_costs(self, ran):
         place, labels, loop = ran
         updates = rows(loop, "updates")
         assert [row["learner_site"] for row in updates] == [place] * 3
@@ -70,7 +70,7 @@ class TestPlacesAndLabels:
         assert all(row["isolated_s"] > 0 and row["energy_j"] > 0 and row["memory_bytes"] > 0 for row in updates)
         assert all((row["label_end_s"] is not None) == (labels == "teacher") for row in updates)
 
-    def test_what_is_learned_on_the_device_crosses_no_link(self, ran):
+    def test_training_on_the_device_sends_no_message(self, ran):
         place, _, loop = ran
         (whole,), (device,) = rows(loop, "runs"), rows(loop, "devices")
         sizes = [device[f"{way}_bytes"] for way in ("uplink", "downlink")]
@@ -84,7 +84,7 @@ class TestPlacesAndLabels:
             assert min(sizes) > 0
             assert min(device["radio_j"], device["coding_j"]) > 0
 
-    def test_the_device_pays_for_what_is_done_on_it(self, ran):
+    def test_the_device_is_charged_for_its_training_and_labelling(self, ran):
         place, labels, loop = ran
         (device,) = rows(loop, "devices")
         here = place == "device"
@@ -101,14 +101,14 @@ class TestPlacesAndLabels:
             assert row["energy_j"] == sum(row[f"{purpose}_j"] for purpose in PURPOSES)
         assert whole["energy_j"] == device["energy_j"]
 
-    def test_frames_are_answered_throughout(self, ran):
+    def test_frames_are_predicted_throughout(self, ran):
         (whole,) = rows(ran[2], "runs")
         assert whole["frames"] == 20 * FPS
         assert whole["score"] is not None
 
 
-class Instead(OnDevice):
-    """Learns on the device and answers nothing meanwhile."""
+class ExclusiveMember(OnDevice):
+    """A member that trains on the device and pauses inference meanwhile."""
 
     training_runs = "exclusive"
 
@@ -130,7 +130,7 @@ def switching() -> FakeSession:
 
 
 class TestShares:
-    @pytest.mark.parametrize("streaming", [OnDevice, Instead])
+    @pytest.mark.parametrize("streaming", [OnDevice, ExclusiveMember])
     def test_rows_cover_the_session_although_phases_divide_windows(self, streaming):
         _, loop = run(streaming(uploads(5.0, 12.0, 17.0)), session=on_device(), **TEACHER)
         shares = rows(loop, "shares")
@@ -138,19 +138,19 @@ class TestShares:
         assert seconds(loop, "segmentation") == pytest.approx(30.0, abs=1e-9)
         learning = [row for row in shares if row["training_share"]]
         assert sum(row["window_s"] for row in learning) > 0
-        assert {row["inference_share"] for row in learning} == {0.0 if streaming is Instead else 0.5}
+        assert {row["inference_share"] for row in learning} == {0.0 if streaming is ExclusiveMember else 0.5}
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn"])
-    def test_rows_cover_the_time_for_which_an_application_is_there(self, name):
+    def test_rows_cover_the_time_between_arrival_and_departure(self, name):
         given = {"events": visits(), "session": switching(), "scheduling": Member("scheduling", name)}
-        _, loop = run(Scripted(), apps=("a", "b"), **given)
-        present_s = {"uniform": (14 + 3, 27), "nestdnn": (20, 20)}[name]  # nestdnn hears of both at the next window
+        _, loop = run(ScriptedStreaming(), apps=("a", "b"), **given)
+        present_s = {"uniform": (14 + 3, 27), "nestdnn": (20, 20)}[name]  # nestdnn receives both at the next window
         assert (seconds(loop, "a"), seconds(loop, "b")) == pytest.approx(present_s, abs=1e-9)
 
     @pytest.mark.parametrize("name", ["uniform", "nestdnn", "mcdnn", "status_quo"])
     def test_of_those_that_stay_every_one_has_rows_for_the_whole_session(self, name):
         given = {"duration_s": 25.0, "session": switching(), "scheduling": Member("scheduling", name)}
-        _, loop = run(Scripted(), apps=("a", "b", "c"), **given)
+        _, loop = run(ScriptedStreaming(), apps=("a", "b", "c"), **given)
         assert [seconds(loop, app) for app in "abc"] == [25.0] * 3
 
 
@@ -163,7 +163,7 @@ class TestScaling:
 
     def test_under_uniform_scaling_chooses_the_network_that_keeps_up(self):
         session = switching()
-        _, loop = run(Scripted(), measured=self.FAMILY, session=session, fps=20.0)
+        _, loop = run(ScriptedStreaming(), measured=self.FAMILY, session=session, fps=20.0)
         assert {row["network"] for row in rows(loop, "shares")} == {"s"}
         assert [note.facts for note in session.of("switch")] == [0]
 
@@ -173,7 +173,7 @@ class TestScaling:
         macs = count_cost(build("half", 8, seed=0), 32, 48).macs
         slow = {"name": "slow", "macs_per_s": macs / 0.07, "bytes_per_s": 1e12, "overhead_s": 0, "memory_bytes": 10**9}
         slow |= {"idle_w": 1, "busy_w": 2}
-        course = {
+        scaling = {
             "name": "nested",
             "keep_ratios": [0.9, 0.6],
             "accuracy_loss": 1.0,
@@ -183,7 +183,7 @@ class TestScaling:
         workload = {"name": "streets/running", "duration_s": 4, "fps": 20, "height": 32, "width": 48}
         document = {
             "name": "scaled",
-            "systems": [{"name": "scaled", "scaling": course}],
+            "systems": [{"name": "scaled", "scaling": scaling}],
             "bounds": False,
             "snapshots": 0,
             "student": {"network": "half", "pretrain_steps": 5},
@@ -204,16 +204,16 @@ class TestScaling:
 
 
 class TestEnergy:
-    def test_the_radio_draws_what_two_messages_draw(self):
-        """Up from 5 to 6 s; down from 9.5 to 9.7 s, when it has fallen asleep; then it waits for as long as it may."""
+    def test_the_radio_consumes_the_energy_of_two_messages(self):
+        """On from 5 to 6 s; down from 9.5 to 9.7 s, when it was asleep; then it waits as long as allowed."""
         radio = Radio(1e-3, 2e-3, active_w=2.0, wake_j=5.0, tail_w=0.5, tail_s=3.0)
-        _, loop = run(Scripted(uploads(5.0)), link=replace(WIRE, radio=radio))
+        _, loop = run(ScriptedStreaming(uploads(5.0)), link=replace(WIRE, radio=radio))
         up_j, down_j = 5 + 1000 * 1e-3 + 1 * 2.0, 3 * 0.5 + 5 + 2000 * 2e-3 + 0.2 * 2.0
         assert rows(loop, "devices")[0]["radio_j"] == pytest.approx(up_j + down_j + 3 * 0.5)
 
-    def test_a_run_draws_what_its_devices_draw_and_these_what_their_parts_draw(self):
+    def test_the_energy_of_a_run_is_the_sum_of_its_devices_and_their_parts(self):
         radio = Radio(1.1e-3, 2.3e-3, 1.7, 0.3, 0.7, 2.9)
-        _, loop = run(Scripted(uploads(5.0, 13.0)), devices=3, link=replace(WIRE, radio=radio))
+        _, loop = run(ScriptedStreaming(uploads(5.0, 13.0)), devices=3, link=replace(WIRE, radio=radio))
         devices, (whole,) = rows(loop, "devices"), rows(loop, "runs")
         for row in (*devices, whole):
             assert row["energy_j"] == sum(row[f"{purpose}_j"] for purpose in PURPOSES)

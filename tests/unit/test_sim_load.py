@@ -1,4 +1,4 @@
-"""The load of other programs in the loop: latency and work by closed forms, readings that know no future."""
+"""The load of other programs in the loop: latency and work by closed forms, causal readings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_factory import Given, Scripted, begin, begin_real, rows
-from processor_factory import job, seconds, told
+from loop_factory import FixedMember, ScriptedStreaming, begin, begin_real, rows
+from processor_factory import job, make_processor, seconds
 
 from driftlab.platform.core.records import LoadReading, Variant
 from driftlab.platform.core.registry import Member
@@ -49,7 +49,7 @@ def loaded(loop: Runner, load: Load) -> Runner:
     changes=st.lists(st.tuples(st.floats(0.01, 9), st.sampled_from([0.1, 0.5, 1.0]), st.booleans()), max_size=8),
 )
 def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float, changes: list[Any]):
-    clock, processor, policy = told(a=0.5)
+    clock, processor, policy = make_processor(a=0.5)
     ends: dict[str, float] = {}
     clock.process(job(processor, "a", [seconds(alone_s)], ends))
 
@@ -69,8 +69,8 @@ def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float
     assert done == pytest.approx(alone_s, abs=1e-9)
 
 
-def test_share_and_speed_that_change_at_the_end_of_a_need_wake_no_one_who_has_gone_on():
-    clock, processor, policy = told(a=0.5)
+def test_changes_of_share_and_speed_at_the_end_of_a_task_do_not_wake_its_process():
+    clock, processor, policy = make_processor(a=0.5)
     ends: dict[str, float] = {}
 
     def work():
@@ -104,7 +104,7 @@ def test_the_latency_after_a_step_of_load_is_the_closed_form():
         assert latency_ms == pytest.approx(alone_ms / speed_of(0.5 if time_s > 12.25 else 0.0))
 
 
-def test_an_answer_that_a_step_of_load_meets_goes_on_more_slowly():
+def test_inference_during_a_load_step_continues_more_slowly():
     step = Load("step", (LoadStep(0.0, 0.0), LoadStep(0.5 + 1e-4, 1.0)))
     loop = loaded(begin_real(Member("streaming", "local"), Member("adaptation", "frozen")), step)
     loop.run()
@@ -126,8 +126,8 @@ def test_learning_on_the_device_takes_longer_by_the_same_law():
 
 
 @dataclass(frozen=True)
-class Watchful:
-    """A scaling member that remembers its budgets, and takes the network that the newest reading allows."""
+class BudgetRecorder:
+    """A scaling member that records its budgets, and chooses the network that the last reading allows."""
 
     asked: list[Budget] = field(default_factory=list)
     uses_true_load: bool = False
@@ -147,9 +147,9 @@ def many(
     *,
     uses_true_load: bool = False,
     **setting: Any,
-) -> tuple[Runner, Watchful]:
-    """Run four measured networks under a load; nothing is computed."""
-    scaling = Watchful(uses_true_load=uses_true_load)
+) -> tuple[Runner, BudgetRecorder]:
+    """Run four measured networks under a load, without computing them."""
+    scaling = BudgetRecorder(uses_true_load=uses_true_load)
     return chosen_by(scaling, load, scheduling, **setting), scaling
 
 
@@ -157,7 +157,9 @@ def chosen_by(
     scaling: Any, load: Load | None, scheduling: Any = Member("scheduling", "uniform"), **setting: Any
 ) -> Runner:
     """Run four measured networks, of which a scaling member chooses one."""
-    _, loop = begin(Scripted(), measured=VARIANTS, run_networks=False, fps=10.0, scheduling=scheduling, **setting)
+    _, loop = begin(
+        ScriptedStreaming(), measured=VARIANTS, run_networks=False, fps=10.0, scheduling=scheduling, **setting
+    )
     loop.scaling = scaling
     if load is not None:
         loaded(loop, load)
@@ -165,7 +167,7 @@ def chosen_by(
     return loop
 
 
-def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
+def test_scaling_is_called_at_every_reading_and_switches_between_windows():
     loop, scaling = many(STEP)
     assert [budget.now_s for budget in scaling.asked] == [k / 2 for k in range(60)]
     assert [budget.load[-1].time_s for budget in scaling.asked] == [k / 2 for k in range(60)]
@@ -177,11 +179,11 @@ def test_scaling_is_asked_at_every_reading_and_switches_between_windows():
     assert rows(loop, "shares")[1]["latency_ms"] == pytest.approx(400 / (1 - 0.45 * 0.75 / 3))
     assert rows(loop, "shares")[1]["energy_j"] == pytest.approx(0.5 * 3 * (1 - 0.45 * 0.75 / 3) / 0.4)
     assert {budget.coming for budget in scaling.asked} == {None}
-    told = rows(loop, "loads")
-    assert [row["variant"] for row in told] == [3] * 26 + [0] * 34
-    assert [row["cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.25, 0.5, 0.5])
-    assert [row["sensed_cpu"] for row in told[23:27]] == pytest.approx([0.0, 0.0, 0.25, 0.5])
-    assert [row["forecast_cpu"] for row in told] == pytest.approx([k / 2e3 for k in range(60)])
+    readings = rows(loop, "loads")
+    assert [row["variant"] for row in readings] == [3] * 26 + [0] * 34
+    assert [row["cpu"] for row in readings[23:27]] == pytest.approx([0.0, 0.25, 0.5, 0.5])
+    assert [row["sensed_cpu"] for row in readings[23:27]] == pytest.approx([0.0, 0.0, 0.25, 0.5])
+    assert [row["forecast_cpu"] for row in readings] == pytest.approx([k / 2e3 for k in range(60)])
 
 
 def test_the_goals_of_an_application_reach_scaling():
@@ -190,7 +192,7 @@ def test_the_goals_of_an_application_reach_scaling():
     assert {(budget.accuracy, budget.latency_s, budget.energy_j) for budget in scaling.asked} == {(0.5, 0.05, 0.2)}
 
 
-def test_a_bound_is_given_the_load_until_the_next_reading():
+def test_a_bound_receives_the_load_until_the_next_reading():
     _, scaling = many(STEP, uses_true_load=True)
     coming = [(budget.now_s, budget.coming.cpu, budget.load[-1].cpu) for budget in scaling.asked[23:27]]
     assert coming == [(11.5, 0.0, 0.0), (12.0, 0.25, 0.0), (12.5, 0.5, 0.25), (13.0, 0.5, 0.5)]
@@ -201,30 +203,30 @@ def test_a_bound_is_given_the_load_until_the_next_reading():
 
 
 def test_adascale_predicts_from_the_cpu_load_or_from_the_load_index():
-    """Programs that hold memory and no CPU slow nothing; only the index takes them for a load."""
+    """Programs that use memory and no CPU cause no slowdown; only the index counts them as load."""
     app = AppGoals("segmentation", 2.0, latency_goal_s=0.35)
     held = Load("held", (LoadStep(0.0, 0.0, 0.0), LoadStep(12.25, 0.0, 0.8)))
     chosen = {}
     for measure, weights in (("cpu", {}), ("index", {}), ("index", {"memory_weight": 0.0})):
         member = AdaScale(accuracy_loss=1.0, load_measure=measure, **weights)
-        told = rows(chosen_by(member, held, events=(Event(0.0, "start", app),)), "loads")
-        assert [row["speed"] for row in told] == pytest.approx([1.0] * 60)
+        readings = rows(chosen_by(member, held, events=(Event(0.0, "start", app),)), "loads")
+        assert [row["speed"] for row in readings] == pytest.approx([1.0] * 60)
         expected = 0.25 * 0.8 if measure == "index" and not weights else 0.0
-        assert [row["forecast_cpu"] for row in told] == pytest.approx([0.0] * 25 + [expected] * 35)
-        chosen[measure, bool(weights)] = [row["variant"] for row in told]
+        assert [row["forecast_cpu"] for row in readings] == pytest.approx([0.0] * 25 + [expected] * 35)
+        chosen[measure, bool(weights)] = [row["variant"] for row in readings]
     assert chosen["cpu", False] == chosen["index", True] == [2] * 60
     assert chosen["index", False] == [2] * 25 + [1] * 35  # 0.3 s is taken for 0.366 s
 
 
-def test_without_a_load_scaling_is_asked_per_window_and_nothing_is_sensed():
+def test_without_a_load_scaling_is_called_per_window_without_readings():
     loop, scaling = many(None)
     assert [(budget.now_s, budget.load) for budget in scaling.asked] == [(0.0, ()), (10.0, ()), (20.0, ())]
     assert "loads" not in loop.ledger.rows
 
 
 @dataclass
-class Remembering(Scheduling):
-    """Remembers its windows."""
+class WindowRecorder(Scheduling):
+    """A scheduler that records its windows."""
 
     triggers: frozenset[Any]  # type: ignore[misc]
 
@@ -236,11 +238,11 @@ class Remembering(Scheduling):
         return Allocation(tuple(Grant(1.0, variant=0) for _ in window.demands))
 
 
-def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees_the_future():
+def test_a_scheduler_is_called_at_readings_on_request_and_receives_no_later_ones():
     seen = {}
     for name, triggers in (("wants", ALL_TRIGGERS), ("does not", DEFAULT_TRIGGERS)):
-        scheduler = Remembering(triggers)
-        many(STEP, Given(scheduler, "uniform", "scheduling"))
+        scheduler = WindowRecorder(triggers)
+        many(STEP, FixedMember(scheduler, "uniform", "scheduling"))
         seen[name] = scheduler.asked
     assert [window.start_s for window in seen["does not"]] == [0.0, 10.0, 20.0]
     assert [window.start_s for window in seen["wants"]] == [k / 2 for k in range(60)]
@@ -248,8 +250,8 @@ def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees
     for window in (*seen["wants"], *seen["does not"]):
         assert [one.time_s for one in window.load] == [k / 2 for k in range(int(2 * window.start_s) + 1)]
     future = Load("poison", (STEP.steps[0], LoadStep(12.25, 1.0, 1.0, 0.5)))
-    scheduler = Remembering(ALL_TRIGGERS)
-    many(future, Given(scheduler, "uniform", "scheduling"))
+    scheduler = WindowRecorder(ALL_TRIGGERS)
+    many(future, FixedMember(scheduler, "uniform", "scheduling"))
     same = [one for one in scheduler.asked if one.start_s <= 12]
     assert same == seen["wants"][: len(same)]
     assert seen["wants"][25].load[-1] == LoadReading(12.5, 0.25, 6_000_000_000, memory=0.25)
@@ -260,10 +262,10 @@ def test_a_scheduler_is_called_at_readings_only_where_it_wants_it_and_never_sees
 def test_an_empty_battery_stops_the_device_for_good():
     low = Load("low", tuple(LoadStep(float(k), 0.1, battery=max(0.0, 1 - k / 14)) for k in range(30)))
     loop, _ = many(low)
-    told = rows(loop, "loads")
-    assert told[-1]["time_s"] == 14.5  # what was in force until 14 s is not yet empty
-    assert "battery is empty" in told[-1]["note"]
-    assert {row["note"] for row in told[:-1]} == {None}
+    readings = rows(loop, "loads")
+    assert readings[-1]["time_s"] == 14.5  # the queue of the time until 14 s is not yet empty
+    assert "battery is empty" in readings[-1]["note"]
+    assert {row["note"] for row in readings[:-1]} == {None}
     assert sum(row["window_s"] for row in rows(loop, "shares")) == 14.5
     live = loaded(begin_real(Member("streaming", "local"), Member("adaptation", "frozen")), low)
     live.run()
@@ -283,7 +285,7 @@ def experiment(load: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_tables_without_load_are_as_if_there_were_none(tmp_path: Path):
+def test_tables_without_load_equal_those_of_an_empty_load(tmp_path: Path):
     runs = {}
     for name, load in (("idle", "idle"), ("free", {"file": str(tmp_path / "zero.csv")}), ("user", "user")):
         (tmp_path / "zero.csv").write_text("time_s,cpu\n0,0\n3,0\n")

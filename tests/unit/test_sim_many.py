@@ -19,7 +19,7 @@ WORK = Passes((4,) * 10, (4,) * 10)
 
 
 def ran(name: str, names: tuple[str, ...], after: float = 0.7, work: Passes = WORK, **more: Any) -> tuple[Any, Any]:
-    """Let applications learn that all try ways out of the same use."""
+    """Run applications whose training configurations all have the same estimated gain."""
     session = factory.on_device(
         run_trials=lambda node, plan, phases: TrialScores(
             0.5, (after,) * len(phases), (work,) * len(phases), Passes((5,))
@@ -37,24 +37,24 @@ def several(count: int) -> tuple[str, ...]:
 class TestAnyNumber:
     """`run` also checks that the shares of every instant are of one machine."""
 
-    def test_nobody_is_there(self, name):
+    def test_a_device_without_applications_has_no_shares(self, name):
         _, loop = ran(name, several(2), events=())
         assert rows(loop, "shares") == []
 
-    def test_equal_applications_learn_alike(self, name):
+    def test_equal_applications_train_equally(self, name):
         session, loop = ran(name, several(2))
         assert {row["app"] for row in rows(loop, "updates")} == set(several(2))
         assert len(session.of("train")) == 2
 
-    def test_nothing_promises_anything(self, name):
+    def test_training_without_an_expected_gain_is_declined_by_estimating_members(self, name):
         """Those that go by estimates decline; a row says so."""
         session, loop = ran(name, several(2), after=0.3)
         by_estimates = name in ("ekya", "joint")
         assert len(session.of("train")) == (0 if by_estimates else 2)
         assert all(row["reason"] for row in rows(loop, "updates") if row["train_start_s"] is None)
 
-    def test_an_application_leaves_while_it_learns(self, name):
-        """Its phase stands still; the other one ends."""
+    def test_an_application_departs_during_training(self, name):
+        """Its phase makes no progress; the other one ends."""
         stays, leaves = several(2)
         events = (
             *(Event(0.0, "start", AppGoals(each, FPS)) for each in (stays, leaves)),
@@ -83,7 +83,7 @@ def test_trainings_alternate_in_micro_windows():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["recl", "afs", "joint"])
-def test_a_hundred_and_one_applications_learn(name):
+def test_a_hundred_and_one_applications_train(name):
     _, loop = ran(name, several(101), duration_s=12.0)
     assert {row["app"] for row in rows(loop, "shares")} == set(several(101))
     learned = len(rows(loop, "updates"))

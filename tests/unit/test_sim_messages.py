@@ -15,9 +15,9 @@ from loop_factory import (
     RESENT_BYTES,
     UP_BYTES,
     FakeSession,
-    Given,
+    FixedMember,
     Labels,
-    Scripted,
+    ScriptedStreaming,
     rows,
     run,
     stored,
@@ -50,13 +50,13 @@ class PerWindow(Scheduling):
 
 
 class TestSwitching:
-    def test_an_application_hears_of_another_network_alone_also_after_it_waited(self):
+    def test_an_application_receives_only_changes_of_its_network_also_after_waiting(self):
         chosen = iter([0, 0, None, 0, 1, 1])
         answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
-        scheduling = Given(PerWindow(lambda window: next(answers)))
+        scheduling = FixedMember(PerWindow(lambda window: next(answers)))
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
-        _, loop = run(Scripted(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
+        _, loop = run(ScriptedStreaming(), scheduling=scheduling, session=session, duration_s=60.0, student=family)
         assert [(note.now_s, note.facts) for note in session.of("switch")] == [(0.0, 0), (40.0, 1)]
         assert [row["paged_in_bytes"] for row in rows(loop, "shares")] == [40, 0, 0, 40, 40, 0]
 
@@ -67,32 +67,32 @@ def away(gone_s: float, back_s: float) -> tuple[Event, ...]:
     return Event(0.0, "start", app), Event(gone_s, "stop", app), Event(back_s, "start", app)
 
 
-class TestLeaving:
-    """Windows begin at 0, 10, 20 and 30 s; who is away from 10 to 25 s has no part in the second and the third."""
+class TestDepartures:
+    """Windows begin at 0, 10, 20 and 30 s; an application that is away from 10 to 25 s misses two."""
 
-    def test_an_update_that_is_under_way_is_not_applied(self):
+    def test_an_update_in_transfer_is_not_applied(self):
         """It leaves the server at 9.5 s and arrives at 10.2 s."""
-        streaming = Scripted(uploads(5.0, 11.0, 28.0))
+        streaming = ScriptedStreaming(uploads(5.0, 11.0, 28.0))
         session, loop = run(streaming, duration_s=40.0, events=away(10.0, 25.0))
         first, second = rows(loop, "updates")
         assert (first["reason"], first["accepted"], first["version"]) == ("its application had gone", None, None)
         assert [row["refused"] for row in rows(loop, "transfers")] == [None, first["reason"], None, None]
         assert [note.now_s for note in session.of("apply")] == [second["arrive_s"]] == pytest.approx([33.2])
-        assert streaming.seen == [(0, 0), (5.0, 0), (11.0, 0), (28.0, 0)]  # nor did the device hear of the answer
+        assert streaming.seen == [(0, 0), (5.0, 0), (11.0, 0), (28.0, 0)]  # and the reply did not reach the device
         assert rows(loop, "runs")[0]["updates"] == 1
 
     def test_no_row_of_it_appears_until_it_is_back(self):
-        """Uniform shares the device out as soon as somebody comes or goes, also between two windows."""
-        session, loop = run(Scripted(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
+        """Uniform divides the device at each arrival and departure, also between two windows."""
+        session, loop = run(ScriptedStreaming(uploads(5.0, 12.0)), duration_s=40.0, events=away(10.0, 25.0))
         shares = [(row["time_s"], row["window_s"]) for row in rows(loop, "shares")]
         assert shares == [(0.0, 10.0), (25.0, 5.0), (30.0, 10.0)]
         assert [note.args for note in session.of("capture")] == [(0, 10), (25, 30), (30, 40)]
         assert [note.now_s for note in session.of("run_stream")] == [10, 30, 40]
         assert [row["queued_s"] for row in rows(loop, "transfers")] == pytest.approx([5.0, 9.5])
 
-    def test_a_scheduler_that_is_asked_window_by_window_shares_out_at_the_next_one(self):
-        scheduling = Given(PerWindow(uniform.Uniform().allocate))
-        session, loop = run(Scripted(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
+    def test_a_scheduler_called_per_window_divides_the_device_at_the_next_one(self):
+        scheduling = FixedMember(PerWindow(uniform.Uniform().allocate))
+        session, loop = run(ScriptedStreaming(), duration_s=40.0, events=away(10.0, 25.0), scheduling=scheduling)
         assert [row["time_s"] for row in rows(loop, "shares")] == [0.0, 30.0]
         assert [note.args for note in session.of("capture")] == [(0, 10), (30, 40)]
 
@@ -100,7 +100,7 @@ class TestLeaving:
     def test_neither_plans_nor_labels_are_taken(self, arrives):
         """They leave the server at 8.5 s."""
         events = away(9.5 if arrives else 9.0, 25.0)
-        streaming, session = Scripted(uploads(5.0, 26.0), phase=None), tracking()
+        streaming, session = ScriptedStreaming(uploads(5.0, 26.0), phase=None), tracking()
         _, loop = run(streaming, events=events)
         assert streaming.seen[-1] == (26.0, int(arrives))
         refused = None if arrives else "its application had gone"
@@ -109,11 +109,11 @@ class TestLeaving:
         assert rows(loop, "transfers")[1]["refused"] == refused
         assert len(session.of("track")) == arrives
 
-    def test_it_asks_for_weights_when_it_is_back_and_not_before(self):
+    def test_it_requests_weights_after_its_return_and_not_earlier(self):
         """The update that arrives at 7.2 s is torn; every weight would arrive at 8.616 s."""
-        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
-        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
-        _, loop = run(Scripted(uploads(2.0)), session=session, events=away(8.0, 20.0))
+        replies = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(replies))
+        _, loop = run(ScriptedStreaming(uploads(2.0)), session=session, events=away(8.0, 20.0))
         torn, missed, taken = rows(loop, "updates")
         assert (torn["reason"], missed["reason"], taken["reason"]) == ("torn", "its application had gone", None)
         first, again = (row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync")
@@ -132,9 +132,9 @@ class TestLeaving:
 
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
-        scheduling = Given(PerWindow(allocate))
+        scheduling = FixedMember(PerWindow(allocate))
         events, given = away(12.0, back_s), {"scheduling": scheduling, "session": session, "student": family}
-        _, loop = run(Scripted(), duration_s=50.0, events=events, **given)
+        _, loop = run(ScriptedStreaming(), duration_s=50.0, events=events, **given)
         back = 20.0 if back_s < 20 else 30.0
         assert asked == [(0.0, None), (10.0, 0), (back, None), *((at, 1) for at in np.arange(back + 10, 50, 10))]
         moved = [(row["time_s"], row["paged_in_bytes"], row["paged_out_bytes"]) for row in rows(loop, "shares")]
@@ -143,10 +143,10 @@ class TestLeaving:
 
 
 class TestLateServers:
-    """Uploads leave at 5, 6 and 7 s and arrive at 6.5, 7.5 and 8.5 s; the first visit lasts from 6.5 to 9.5 s."""
+    """Uploads leave at 5, 6, 7 s and arrive at 6.5, 7.5, 8.5 s; the first round takes 6.5 to 9.5 s."""
 
     def test_one_visit_takes_all_that_waits_and_trains_once(self):
-        session, loop = run(Scripted(uploads(5.0, 6.0, 7.0)))
+        session, loop = run(ScriptedStreaming(uploads(5.0, 6.0, 7.0)))
         first, second = rows(loop, "updates")
         assert (first["uploads"], first["samples"]) == (1, 10)
         assert (second["uploads"], second["samples"]) == (2, 20)
@@ -155,24 +155,24 @@ class TestLateServers:
         assert len(session.of("label")) == len(session.of("store")) == 3
         assert len(session.of("train")) == 2
 
-    def test_what_was_stored_together_is_told_together(self):
-        told = []
+    def test_samples_stored_together_reach_the_member_in_one_call(self):
+        stored_samples = []
 
-        class Curious(Scripted):
+        class StoredRecorder(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
-                told.append((stored.frames, stored.unlisted_labels, stored.buffered, stored.phis))
+                stored_samples.append((stored.frames, stored.unlisted_labels, stored.buffered, stored.phis))
                 return DownlinkPlan(state, PHASE)
 
-        run(Curious(uploads(5.0, 6.0, 7.0)))
-        assert told == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
+        run(StoredRecorder(uploads(5.0, 6.0, 7.0)))
+        assert stored_samples == [(10, 2, 40, (0.1, 0.3)), (20, 4, 40, (0.1, 0.3, 0.1, 0.3))]
 
-    def test_what_arrives_during_a_visit_waits_for_the_next(self):
-        _, loop = run(Scripted(uploads(5.0, 6.0, 7.0, 12.0)))
+    def test_uploads_that_arrive_during_a_round_wait_for_the_next(self):
+        _, loop = run(ScriptedStreaming(uploads(5.0, 6.0, 7.0, 12.0)))
         assert [row["uploads"] for row in rows(loop, "updates")] == [1, 2, 1]
 
-    def test_what_arrives_while_the_gpu_is_busy_with_others_goes_along(self):
-        """The second device's first upload waits until 9.5 s, and takes along what arrived until then."""
-        _, loop = run(Scripted(uploads(5.0, 6.0)), devices=2)
+    def test_uploads_that_arrive_while_the_gpu_is_busy_join_the_round(self):
+        """The second device's first upload waits until 9.5 s; its round includes all uploads until then."""
+        _, loop = run(ScriptedStreaming(uploads(5.0, 6.0)), devices=2)
         served = [(row["device"], row["uploads"], row["label_start_s"]) for row in rows(loop, "updates")]
         assert served == [
             ("device-0", 1, pytest.approx(6.5)),
@@ -189,14 +189,14 @@ class TestLateServers:
 
 
 class TestRefusals:
-    """An upload at 2 s makes an update that arrives at 7.2 s and is refused; asking takes 0.516 s on the uplink."""
+    """The update of an upload at 2 s arrives at 7.2 s and is refused; a request takes 0.516 s."""
 
-    def ran(self, *answers: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
-        given = iter(answers)
+    def ran(self, *replies: Applied, send_s: tuple[float, ...] = (2.0,), **script: Any):
+        given = iter(replies)
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given), **script)
-        return run(Scripted(uploads(*send_s)), session=session)
+        return run(ScriptedStreaming(uploads(*send_s)), session=session)
 
-    def test_a_refusal_says_why_and_costs_a_request_and_every_weight(self):
+    def test_a_refusal_has_a_reason_and_costs_a_request_and_all_weights(self):
         session, loop = self.ran(Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True))
         sent = [(row["direction"], row["kind"], row["bytes"], row["refused"]) for row in rows(loop, "transfers")]
         assert sent == [
@@ -215,21 +215,21 @@ class TestRefusals:
         assert whole["updates"] == 1
         assert whole["uplink_bytes"] == UP_BYTES + RESYNC_BYTES
 
-    def test_it_asks_again_until_the_weights_have_come(self):
+    def test_it_repeats_its_request_until_the_weights_arrive(self):
         torn = Applied(0, accepted=False, reason="torn")
         _, loop = self.ran(torn, torn, torn, Applied(4, accepted=True))
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert np.diff(asked) == pytest.approx([0.516 + 0.9 + RETRY_S] * 2)
         assert [row["version"] for row in rows(loop, "updates")] == [None, None, None, 4]
 
-    def test_it_asks_once_for_two_refusals(self):
+    def test_it_sends_one_request_for_two_refusals(self):
         """A second update was on its way when the first was refused."""
         torn, stale = (Applied(0, accepted=False, reason=reason) for reason in ("torn", "out of order"))
         session, loop = self.ran(torn, stale, Applied(3, accepted=True), send_s=(2.0, 3.0))
         kinds = [row["kind"] for row in rows(loop, "transfers")]
         assert kinds.count("resync") == len(session.of("resend")) == 1
 
-    def test_every_weight_comes_even_if_the_next_phase_has_nothing_to_learn_from(self):
+    def test_all_weights_arrive_even_if_the_next_phase_has_no_sample(self):
         usable = iter([3.0, None])
         session, loop = self.ran(
             Applied(0, accepted=False, reason="torn"),
@@ -241,14 +241,14 @@ class TestRefusals:
         assert len(session.of("resend")) == 1
 
     def test_a_device_that_refused_an_update_did_not_hear_of_its_plan(self):
-        """The state counts 11 per answer; what comes with every weight is what the server has by then."""
+        """The state counts 11 per reply; the full transfer has the server's state at its time."""
         given = iter([Applied(0, accepted=False, reason="torn"), *[Applied(2, accepted=True)] * 3])
         session = FakeSession(apply=lambda node, update, arrive_s, damage: next(given))
-        streaming = Scripted(uploads(2.0, 7.5, 12.0))
+        streaming = ScriptedStreaming(uploads(2.0, 7.5, 12.0))
         run(streaming, session=session, duration_s=13.0)
         assert streaming.seen == [(0, 0), (2.0, 0), (7.5, 0), (12.0, 11)]
 
-    def test_nothing_is_asked_for_after_the_end(self):
+    def test_no_request_is_sent_after_the_end(self):
         torn = Applied(0, accepted=False, reason="torn")
         _, loop = self.ran(*[torn] * 30)
         asked = [row["queued_s"] for row in rows(loop, "transfers") if row["kind"] == "resync"]
@@ -257,7 +257,7 @@ class TestRefusals:
 
 
 class TestDamagedMessages:
-    """The messages of one direction that are named by their number arrive damaged; `apply` does not look at them."""
+    """The messages with these numbers in one direction arrive damaged; `apply` does not check them."""
 
     def ran(self, monkeypatch, up: tuple[int, ...] = (), down: tuple[int, ...] = (), **given: Any):
         count, torn = {"up": 0, "down": 0}, {"up": up, "down": down}
@@ -266,28 +266,28 @@ class TestDamagedMessages:
             count[direction] += 1
             return MessageDamage("cut", 0) if count[direction] in torn[direction] else None
 
-        def rng_for(seed: int, purpose: str, device: str, way: str) -> Any:
-            return way
+        def rng_for(seed: int, purpose: str, device: str, direction: str) -> Any:
+            return direction
 
         monkeypatch.setattr("driftlab.platform.sim.app.link.draw_damage", draw)
         monkeypatch.setattr("driftlab.platform.sim.app.rng_for", rng_for)
         return run(**given)
 
-    def test_torn_samples_are_not_served_and_a_row_says_so(self, monkeypatch):
-        session, loop = self.ran(monkeypatch, up=(1,), streaming=Scripted(uploads(2.0, 12.0)))
+    def test_torn_samples_are_not_served_and_have_a_row(self, monkeypatch):
+        session, loop = self.ran(monkeypatch, up=(1,), streaming=ScriptedStreaming(uploads(2.0, 12.0)))
         assert [row["refused"] for row in rows(loop, "transfers") if row["direction"] == "up"] == ["torn", None]
         assert len(session.of("label")) == len(rows(loop, "updates")) == 1
 
-    def test_a_plan_that_is_torn_is_not_heard_of(self, monkeypatch):
-        streaming = Scripted(uploads(2.0, 12.0, 20.0), phase=None)
+    def test_a_torn_plan_does_not_reach_the_member(self, monkeypatch):
+        streaming = ScriptedStreaming(uploads(2.0, 12.0, 20.0), phase=None)
         _, loop = self.ran(monkeypatch, down=(1,), streaming=streaming)
         assert streaming.seen == [(0, 0), (2.0, 0), (12.0, 0), (20.0, 2)]
         assert [row["refused"] for row in rows(loop, "transfers") if row["kind"] == "plan"] == ["torn", None, None]
 
-    def test_a_request_that_is_torn_is_not_answered_and_made_again(self, monkeypatch):
-        answers = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
-        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(answers))
-        session, loop = self.ran(monkeypatch, up=(2,), streaming=Scripted(uploads(2.0)), session=session)
+    def test_a_torn_request_is_repeated_without_a_reply(self, monkeypatch):
+        replies = iter([Applied(0, accepted=False, reason="torn"), Applied(2, accepted=True)])
+        session = FakeSession(apply=lambda node, update, arrive_s, damage: next(replies))
+        session, loop = self.ran(monkeypatch, up=(2,), streaming=ScriptedStreaming(uploads(2.0)), session=session)
         asked = [(row["queued_s"], row["refused"]) for row in rows(loop, "transfers") if row["kind"] == "resync"]
         assert asked == [(pytest.approx(7.2), "torn"), (pytest.approx(7.2 + 0.516 + RETRY_S), None)]
         assert len(session.of("resend")) == 1
@@ -300,7 +300,7 @@ class TestDamagedMessages:
 
 
 class TestLabels:
-    def test_labels_that_are_all_it_wants_come_back_without_a_trainer(self):
+    def test_labels_for_tracking_return_without_a_learner(self):
         session = tracking()
         session, loop = run(Labels(uploads(5.0)), session=session, adaptation=Member("adaptation", "frozen"))
         down = rows(loop, "transfers")[1]
@@ -317,7 +317,7 @@ class TestLabels:
         late = rows(loop, "transfers")[1]
         assert (late["arrive_s"], late["refused"]) == (pytest.approx(30.2), "it did not arrive in the session")
         assert not session.of("track")
-        _, loop = run(Scripted(uploads(27.9), phase=None))
+        _, loop = run(ScriptedStreaming(uploads(27.9), phase=None))
         late = rows(loop, "transfers")[1]
         assert late["kind"] == "plan"
         assert late["arrive_s"] > 30 and late["refused"] == "it did not arrive in the session"

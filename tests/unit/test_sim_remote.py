@@ -1,4 +1,4 @@
-"""Devices in another process: the tables stay the same, and what crosses the line is what the tables count."""
+"""Devices in another process: equal tables, and as many bytes on the socket as the tables count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCUMENT = {
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Run AMS once with its device in a child process, and once in this process alone."""
+    """Run AMS once with its device in a child process, and once in this process only."""
     folder, opened = tmp_path_factory.mktemp("runs"), []
 
     def opening() -> RemoteBackend:
@@ -43,7 +43,7 @@ def test_the_tables_are_the_same(ran):
     assert len(open_run(folder / "apart").frame("frames")) == 80
 
 
-def test_what_crosses_the_line_is_what_the_tables_count(ran):
+def test_bytes_between_processes_equal_those_of_the_tables(ran):
     folder, backend = ran
     transfers = open_run(folder / "apart").frame("transfers")
     sent = transfers[transfers["arrive_s"] < 40].groupby("kind")["bytes"].sum()

@@ -1,4 +1,4 @@
-"""The loop on a session that only takes notes: every time in the tables follows from a few lines of arithmetic."""
+"""The loop on a session that records calls: a few lines of arithmetic give every time in the tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from loop_factory import (
     UP_BYTES,
     WIRE,
     FakeSession,
-    Given,
-    Scripted,
+    FixedMember,
+    ScriptedStreaming,
     rows,
     run,
     stored,
@@ -52,11 +52,11 @@ from driftlab.platform.world.cost import inference_s
 
 @pytest.fixture(scope="module")
 def ran():
-    return run(Scripted(uploads(5.0)))
+    return run(ScriptedStreaming(uploads(5.0)))
 
 
 class TestOneUpload:
-    """10 frames leave at 5 s: 1 s on the link, 0.5 s in flight, 2 s with the teacher, 1 s of training, and back."""
+    """10 frames leave at 5 s: 1 s transfer, 0.5 s delay, 2 s teacher, 1 s training, and back."""
 
     def test_the_uplink_takes_its_bytes_and_half_a_round_trip(self, ran):
         up = rows(ran[1], "transfers")[0]
@@ -76,7 +76,7 @@ class TestOneUpload:
         assert applied.args == (ran[0].of("train")[0], down["arrive_s"], None)
         assert applied.now_s == down["arrive_s"] == rows(ran[1], "updates")[0]["arrive_s"]
 
-    def test_the_row_says_what_happened(self, ran):
+    def test_the_row_has_the_facts_of_the_update(self, ran):
         (update,) = rows(ran[1], "updates")
         wanted = {
             "version": 1,
@@ -91,7 +91,7 @@ class TestOneUpload:
         assert update["phi"] == pytest.approx(0.2)
         assert (update["accepted"], update["reason"]) == (True, None)
 
-    def test_calls_come_in_the_order_of_virtual_time(self, ran):
+    def test_calls_are_in_the_order_of_virtual_time(self, ran):
         notes = [(note.now_s, note.verb) for note in ran[0].notes if note.verb not in ("capture", "finish")]
         assert notes == sorted(notes, key=lambda note: note[0])
         learning = ["receive", "sample_with_truth", "label", "store", "drop_samples_before", "train"]
@@ -113,14 +113,14 @@ class TestOneUpload:
         assert store.args == (receive, label, None)
         assert [note.args[0] for note in ran[0].of("run_stream")] == ran[0].of("capture")
 
-    def test_the_trainer_is_placed_when_the_first_samples_come(self, ran):
+    def test_the_trainer_is_placed_when_the_first_samples_arrive(self, ran):
         placed = {node.kind: now_s for now_s, node, _ in ran[0].placed}
         assert placed == {"teacher": 0, "device": 0, "application": 0, "learner": pytest.approx(6.5)}
 
 
 class TestQueues:
     def test_the_gpu_serves_in_the_order_of_arrival(self):
-        _, loop = run(Scripted(uploads(5.0)), devices=3)
+        _, loop = run(ScriptedStreaming(uploads(5.0)), devices=3)
         served = [(row["device"], row["label_start_s"], row["train_end_s"]) for row in rows(loop, "updates")]
         assert served == [
             ("device-0", pytest.approx(6.5), pytest.approx(9.5)),
@@ -128,13 +128,13 @@ class TestQueues:
             ("device-2", pytest.approx(12.5), pytest.approx(15.5)),
         ]
 
-    def test_one_device_is_served_one_upload_at_a_time_whatever_the_gpus(self):
+    def test_one_device_is_served_one_upload_at_a_time_with_any_number_of_gpus(self):
         """Two phases on one copy of a model at once would send updates that build on each other out of order."""
-        _, loop = run(Scripted(uploads(5.0, 6.0)), gpus=2)
+        _, loop = run(ScriptedStreaming(uploads(5.0, 6.0)), gpus=2)
         assert [row["label_start_s"] for row in rows(loop, "updates")] == pytest.approx([6.5, 9.5])
 
-    def test_a_link_carries_one_message_after_another(self):
-        _, loop = run(Scripted(uploads(5.0, 5.2, 9.0)))
+    def test_a_link_transfers_messages_in_sequence(self):
+        _, loop = run(ScriptedStreaming(uploads(5.0, 5.2, 9.0)))
         up = [row for row in rows(loop, "transfers") if row["direction"] == "up"]
         assert [row["queued_s"] for row in up] == pytest.approx([5.0, 5.2, 9.0])
         assert [row["start_s"] for row in up] == pytest.approx([5.0, 6.0, 9.0])
@@ -144,38 +144,38 @@ class TestQueues:
 
 class TestPlans:
     @pytest.mark.parametrize(("send_s", "sent"), [(29.999, 1), (30.0, 0), (31.0, 0)])
-    def test_nothing_is_sent_that_would_leave_after_the_end(self, send_s, sent):
-        session, loop = run(Scripted(uploads(send_s)))
+    def test_no_upload_leaves_after_the_end(self, send_s, sent):
+        session, loop = run(ScriptedStreaming(uploads(send_s)))
         assert len(session.of("upload")) == sent
         assert len([row for row in rows(loop, "transfers") if row["direction"] == "up"]) == sent
 
-    def test_next_s_says_when_to_plan_again(self):
-        streaming = Scripted((*uploads(4.0, next_s=7.0), *uploads(9.0)))
+    def test_next_s_is_the_time_of_the_next_plan(self):
+        streaming = ScriptedStreaming((*uploads(4.0, next_s=7.0), *uploads(9.0)))
         session, _ = run(streaming)
         assert [now_s for now_s, _ in streaming.seen] == [0, 7.0, 9.0]
         assert [note.now_s for note in session.of("upload")] == [0, 7.0]
 
-    def test_a_plan_without_frames_sends_nothing_and_goes_on(self):
-        session, loop = run(Scripted((Sampling((), send_s=3.0), *uploads(5.0))))
+    def test_a_plan_without_frames_sends_no_upload_and_continues(self):
+        session, loop = run(ScriptedStreaming((Sampling((), send_s=3.0), *uploads(5.0))))
         assert len(session.of("upload")) == 1
         assert rows(loop, "transfers")[0]["queued_s"] == 5.0
 
-    def test_the_device_plans_by_the_last_answer_that_has_reached_it(self):
-        """The first answer is ready at 9.5 s and arrives at 10.2 s; the state counts 11 per answer."""
-        streaming = Scripted(uploads(5.0, 9.8, 10.3))
+    def test_the_device_plans_by_the_last_reply_that_has_arrived(self):
+        """The first reply is ready at 9.5 s and arrives at 10.2 s; the state counts 11 per reply."""
+        streaming = ScriptedStreaming(uploads(5.0, 9.8, 10.3))
         run(streaming, duration_s=12.0)
         assert streaming.seen == [(0, 0), (5.0, 0), (9.8, 0), (10.3, 11)]
 
     @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (-1.0, 3.0)])
     def test_a_plan_that_would_never_end_is_refused(self, plan):
-        class Stuck(Scripted):
+        class RepeatedPlan(ScriptedStreaming):
             def plan_uplink(self, state, session, now_s, seen):
                 return Sampling((0.0,), *plan)
 
         with pytest.raises(RunError, match=r"planned at 0 s .* would never end \(device=device-0\)"):
-            run(Stuck())
+            run(RepeatedPlan())
 
-    def test_a_member_that_sends_nothing_needs_no_server(self):
+    def test_a_member_without_uploads_places_no_server(self):
         session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
         assert {note.verb for note in session.notes} == {"capture", "run_stream", "finish"}
         assert "learner" not in {node.kind for _, node, _ in session.placed}
@@ -185,46 +185,46 @@ class TestPlans:
 class TestTraining:
     def test_a_free_member_takes_no_time(self):
         plans = (*uploads(0.0, next_s=10.0), *uploads(10.0, next_s=20.0))
-        _, loop = run(Scripted(plans, free=True), devices=2)
+        _, loop = run(ScriptedStreaming(plans, free=True), devices=2)
         for row in rows(loop, "transfers"):
             assert row["arrive_s"] == row["queued_s"]
         assert [row["arrive_s"] for row in rows(loop, "updates")] == [0, 0, 10, 10]
 
-    def test_where_a_score_ends_training_its_length_is_known_only_afterwards(self):
-        session = FakeSession(train=lambda node, answer: trained(iterations=7, passes=Passes((5,) * 8, (5,) * 7)))
-        _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session)
+    def test_training_that_ends_at_a_score_has_a_length_only_afterwards(self):
+        session = FakeSession(train=lambda node, plan: trained(iterations=7, passes=Passes((5,) * 8, (5,) * 7)))
+        _, loop = run(ScriptedStreaming(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session)
         (update,) = rows(loop, "updates")
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(7 * STEP_S)
 
     def test_where_a_score_ends_training_a_step_takes_all_frames(self):
         work = Passes((5,) * 8, (5,) * 7)  # one look more than steps
-        session = FakeSession(train=lambda node, answer: replace(trained(iterations=7), frames=5, passes=work))
-        _, loop = run(Scripted(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session, step_s=None)
+        session = FakeSession(train=lambda node, plan: replace(trained(iterations=7), frames=5, passes=work))
+        _, loop = run(ScriptedStreaming(uploads(5.0), phase=Phase(50, stop_score=0.8)), session=session, step_s=None)
         (update,) = rows(loop, "updates")
         wanted_s = (8 + 7 * 2) * inference_s(COST, hardware.find("server-v100"), batch=5)
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
 
-    def test_where_no_step_s_is_given_time_follows_from_the_mini_batch(self):
+    def test_without_step_s_the_time_follows_from_the_mini_batch(self):
         distill = Member("adaptation", "distill", (("batch", 3),))
-        _, loop = run(Scripted(uploads(5.0)), adaptation=distill, step_s=None)
+        _, loop = run(ScriptedStreaming(uploads(5.0)), adaptation=distill, step_s=None)
         (update,) = rows(loop, "updates")
         wanted_s = 50 * 3 * inference_s(COST, hardware.find("server-v100"), batch=3)
         assert update["train_end_s"] - update["train_start_s"] == pytest.approx(wanted_s)
 
     def test_an_update_that_arrives_after_the_end_has_a_row_and_is_not_applied(self):
-        session, loop = run(Scripted(uploads(24.9)))
+        session, loop = run(ScriptedStreaming(uploads(24.9)))
         (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
         assert (down["arrive_s"], down["refused"]) == (pytest.approx(30.1), "it did not arrive in the session")
         assert (update["reason"], update["accepted"], update["arrive_s"]) == (down["refused"], None, None)
         assert not session.of("apply")
 
-    def test_rows_have_the_plans_in_force_and_what_packing_took(self):
-        class Planned(Scripted):
+    def test_rows_have_the_plans_in_force_and_the_packing_time(self):
+        class GivenRate(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
                 return DownlinkPlan(state, PHASE, rate_fps=0.7, interval_s=12.0)
 
-        session = FakeSession(train=lambda node, answer: trained(clamped=3))
-        _, loop = run(Planned(uploads(5.0, rate_fps=0.5)), session=session)
+        session = FakeSession(train=lambda node, plan: trained(clamped=3))
+        _, loop = run(GivenRate(uploads(5.0, rate_fps=0.5)), session=session)
         (update,), (up, down) = rows(loop, "updates"), rows(loop, "transfers")
         assert (update["rate_fps"], update["interval_s"], update["clamped"]) == (0.7, 12.0, 3)
         assert (up["samples"], up["rate_fps"], up["gross_bytes"], up["host_pack_seconds"]) == (
@@ -235,30 +235,30 @@ class TestTraining:
         )
         assert "samples" not in down
 
-    def test_samples_are_filed_under_the_time_of_their_receipt_where_that_is_asked_for(self):
-        session, _ = run(Scripted(uploads(5.0, stamp="receipt")))
+    def test_samples_are_stored_under_the_time_of_their_receipt_if_configured(self):
+        session, _ = run(ScriptedStreaming(uploads(5.0, stamp="receipt")))
         assert [note.args[2] for note in session.of("store")] == pytest.approx([6.5])
 
-    def test_an_upload_that_is_only_stored_brings_a_plan_back(self):
-        session, loop = run(Scripted(uploads(5.0), phase=None))
+    def test_a_stored_upload_without_training_returns_a_plan(self):
+        session, loop = run(ScriptedStreaming(uploads(5.0), phase=None))
         (update,), down = rows(loop, "updates"), rows(loop, "transfers")[1]
         assert not session.of("train")
         assert (update["reason"], update["version"], update["iterations"]) == ("stored", None, 0)
         assert update["train_start_s"] is update["train_end_s"] is update["arrive_s"] is None
         assert (down["kind"], down["bytes"], down["queued_s"]) == ("plan", PLAN_BYTES, pytest.approx(8.5))
 
-    def test_a_phase_that_learned_nothing_sends_no_update(self):
-        session = FakeSession(train=lambda node, answer: trained(iterations=0, bytes=0, values=0, skipped="no label"))
-        session, loop = run(Scripted(uploads(5.0)), session=session)
+    def test_a_phase_without_training_sends_no_update(self):
+        session = FakeSession(train=lambda node, plan: trained(iterations=0, bytes=0, values=0, skipped="no label"))
+        session, loop = run(ScriptedStreaming(uploads(5.0)), session=session)
         (update,) = rows(loop, "updates")
         assert not session.of("apply")
         assert (update["reason"], update["version"], update["bytes"]) == ("no label", None, 0)
         assert rows(loop, "runs")[0]["updates"] == 0
 
-    def test_nothing_to_learn_from_takes_no_time_on_the_gpu(self):
-        """The horizon is empty, or no label in it counts: the next device need not wait for a phase that is none."""
+    def test_an_empty_phase_takes_no_time_on_the_gpu(self):
+        """With no samples or no valid labels in the horizon, the next device does not wait for a phase."""
         blind = FakeSession(store=lambda node, frames, labels, stamp_s: stored(frames.facts, usable_s=None))
-        session, loop = run(Scripted(uploads(5.0)), devices=2, session=blind)
+        session, loop = run(ScriptedStreaming(uploads(5.0)), devices=2, session=blind)
         first, second = rows(loop, "updates")
         assert not session.of("train")
         assert second["label_start_s"] == first["label_end_s"] == pytest.approx(8.5)
@@ -266,12 +266,12 @@ class TestTraining:
         assert "no sample within the horizon" in first["reason"]
 
     @pytest.mark.parametrize(("oldest_s", "trains"), [(4.5, True), (4.6, False)])
-    def test_only_what_the_horizon_still_holds_can_be_learned(self, oldest_s, trains):
-        class Forgetful(Scripted):
+    def test_only_samples_within_the_horizon_are_trained_on(self, oldest_s, trains):
+        class ShortHorizon(ScriptedStreaming):
             def plan_downlink(self, state, session, stored, now_s):
                 return DownlinkPlan(state, PHASE, oldest_s=oldest_s)
 
-        assert bool(run(Forgetful(uploads(5.0)))[0].of("train")) == trains
+        assert bool(run(ShortHorizon(uploads(5.0)))[0].of("train")) == trains
 
 
 def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
@@ -279,7 +279,7 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
         lossy = replace(WIRE, loss=0.5, up_kbps=800)
         session = FakeSession(upload=lambda node, plan: uploaded(10, 0.0, size=60_000))
         streams = (StreamSpec("streets/running", 1, 32, 48, FPS, 30.0),)
-        system = System("scripted", "", Given(Scripted(uploads(5.0))), Member("adaptation", "distill"))
+        system = System("scripted", "", FixedMember(ScriptedStreaming(uploads(5.0))), Member("adaptation", "distill"))
         cell = Cell(
             "a",
             system,
@@ -303,7 +303,9 @@ def test_two_runs_are_the_same_and_another_seed_loses_other_packets():
 
 def test_a_wall_clock_gives_the_same_rows():
     def ran(clock: str) -> list[Any]:
-        _, loop = run(Scripted(uploads(0.1)), duration_s=0.2, clock=clock, window_s=0.1, label_s=0.001, step_s=1e-4)
+        _, loop = run(
+            ScriptedStreaming(uploads(0.1)), duration_s=0.2, clock=clock, window_s=0.1, label_s=0.001, step_s=1e-4
+        )
         return [rows(loop, table) for table in ("transfers", "updates", "devices", "runs")]
 
     assert ran("wall") == ran("virtual")

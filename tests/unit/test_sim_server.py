@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from loop_factory import FakeSession, Given, Scripted, rows, run, uploads
+from loop_factory import FakeSession, FixedMember, ScriptedStreaming, rows, run, uploads
 
 from driftlab.platform.core.records import Passes, TrialScores
 from driftlab.platform.scheduling.base import Allocation, Grant, SchedulerInput, Scheduling
@@ -16,8 +16,8 @@ GAINS = {"device-0": 0.1, "device-1": 0.3}
 
 
 @dataclass
-class Greedy(Scheduling):
-    """Serves the round that is expected to gain most."""
+class LargestGainFirst(Scheduling):
+    """A scheduler that serves the round with the largest expected gain."""
 
     uses_observed_accuracy = schedules_server = True
     asked: list[SchedulerInput] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Greedy(Scheduling):
 
 
 def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Let two devices send at the same time, twice; one gains more in each round."""
+    """Run two devices that send at the same time, twice; one gains more in each round."""
     scores: dict[str, int] = {}
 
     def tried(node: Any, plan: Any, phases: Any, fresh: bool) -> TrialScores:
@@ -42,28 +42,28 @@ def served(scheduler: Any) -> tuple[Any, list[dict[str, Any]]]:
         return TrialScores(0.5 + after * GAINS[node.name], (), (), Passes((5,)))
 
     session = FakeSession(run_trials=tried)
-    given = {} if scheduler is None else {"scheduling": Given(scheduler)}
-    session, loop = run(Scripted(uploads(5.0, 15.0)), session=session, devices=2, **given)
+    given = {} if scheduler is None else {"scheduling": FixedMember(scheduler)}
+    session, loop = run(ScriptedStreaming(uploads(5.0, 15.0)), session=session, devices=2, **given)
     return session, sorted(rows(loop, "updates"), key=lambda row: row["train_end_s"])
 
 
 class TestSharedServer:
     def test_the_round_that_gained_more_is_served_first(self):
-        scheduler = Greedy()
+        scheduler = LargestGainFirst()
         session, updates = served(scheduler)
         assert [row["device"] for row in updates] == ["device-0", "device-1", "device-1", "device-0"]
         both = [asked for asked in scheduler.asked if len(asked.demands) == 2][-1]
-        told = {
+        gains = {
             one.app: (one.learning.accuracy_before, one.learning.accuracy_after) for one in both.demands if one.learning
         }
-        assert told["device-1"][1] == pytest.approx(0.8)
+        assert gains["device-1"][1] == pytest.approx(0.8)
         assert len(session.of("run_trials")) == 8
 
-    def test_measuring_what_a_round_gains_is_paid(self):
-        (plain, *_), (paid, *_) = served(None)[1], served(Greedy())[1]
+    def test_measuring_the_gain_of_a_round_is_charged(self):
+        (plain, *_), (paid, *_) = served(None)[1], served(LargestGainFirst())[1]
         assert paid["isolated_s"] > plain["isolated_s"]
 
-    def test_without_such_a_member_rounds_are_served_in_order_of_arrival_and_nothing_is_measured(self):
+    def test_without_such_a_member_rounds_are_served_in_order_of_arrival_and_not_measured(self):
         session, updates = served(None)
         assert [row["device"] for row in updates] == ["device-0", "device-1"] * 2
         assert not session.of("run_trials")

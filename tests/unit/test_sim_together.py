@@ -9,7 +9,7 @@ from typing import Any
 
 import learning_factory as factory
 import pytest
-from loop_factory import COST, FPS, Given, rows, run, stored, uploads
+from loop_factory import COST, FPS, FixedMember, rows, run, stored, uploads
 
 from driftlab.platform.core.records import Passes, TaskCost, TrialScores
 from driftlab.platform.core.registry import Member
@@ -34,7 +34,7 @@ SHORT, LONG = Passes((4,) * 10, (4,) * 10), Passes((4,) * 40, (4,) * 40)
 
 @dataclass
 class Planner(Scheduling):
-    """Lets every application learn, and remembers what it was asked."""
+    """A scheduler that makes every application train, and records its calls."""
 
     waits_for_all_offers = True
     asked: list[SchedulerInput] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Planner(Scheduling):
 
     @property
     def offers(self) -> list[tuple[float, list[str]]]:
-        """List when which applications offered ways."""
+        """List the times of offers with the applications that made them."""
         found = [
             (asked.start_s, [one.app for one in asked.demands if one.learning and one.learning.state == "offered"])
             for asked in self.asked
@@ -65,7 +65,7 @@ def ran(names: tuple[str, ...] = ("a", "b"), **more: Any) -> tuple[Any, Any, Pla
         return TrialScores(0.5, (0.6, 0.7), (LONG if node.name.endswith(names[-1]) else SHORT,) * 2, Passes((5,)))
 
     script = {"run_trials": tried, **more.pop("script", {})}
-    given = {"adaptation": DISTILL, "scheduling": Given(scheduler), **factory.TEACHER, **more}
+    given = {"adaptation": DISTILL, "scheduling": FixedMember(scheduler), **factory.TEACHER, **more}
     session, loop = run(factory.OnDevice(uploads(5.0)), session=factory.on_device(**script), apps=names, **given)
     return session, loop, scheduler
 
@@ -108,14 +108,14 @@ def test_an_application_that_leaves_releases_the_other():
 
 
 class TestEngines:
-    """Training takes 2 s of storage and 2 s of processor for each of two applications, and nothing else."""
+    """Training takes 2 s of storage and 2 s of processor for each of two applications."""
 
     FED = replace(factory.PHONE, macs_per_s=1e18, bytes_per_s=1e18, overhead_s=0.0, load_s=0.05, prepare_s=0.05)
 
     def lengths(self, name: str) -> list[float]:
         site = TrainingSite(self.FED, None, None)
-        need = site.training_cost(COST, Passes((4,) * 10, (4,) * 10))
-        assert dict(need.seconds) == {
+        cost = site.training_cost(COST, Passes((4,) * 10, (4,) * 10))
+        assert dict(cost.seconds) == {
             "accelerator": pytest.approx(0, abs=1e-6),
             "storage": pytest.approx(2.0),
             "cpu": pytest.approx(2.0),
@@ -123,8 +123,8 @@ class TestEngines:
         clock = make_clock("virtual")
         processor, ended = Processor(clock, lambda processor, reason: shares), []
         member = Member("scheduling", name).make()
-        ways = (TrainingConfig("10 steps", need),)
-        demands = tuple(Demand(app, 1.0, (), learning=TrainingOffer("offered", ways)) for app in "ab")
+        configs = (TrainingConfig("10 steps", cost),)
+        demands = tuple(Demand(app, 1.0, (), learning=TrainingOffer("offered", configs)) for app in "ab")
         grants = member.allocate(SchedulerInput(0.0, 100.0, 10**9, demands, reason="offer")).grants
         given = [
             SimpleNamespace(demand=demand, grant=grant, training_share=grant.training_share)
@@ -136,7 +136,7 @@ class TestEngines:
         def learn(app: str) -> Any:
             with processor.entered(f"{app}/training") as work:
                 yield work.granted
-                yield from processor.run_job(work, need)
+                yield from processor.run_job(work, cost)
             ended.append(clock.now)
 
         for app in "ab":
@@ -145,8 +145,8 @@ class TestEngines:
         return ended
 
     def test_a_part_that_a_member_has_no_share_of_counts_as_none(self):
-        need = TaskCost({"storage": 2.0, "cpu": 1.0})
-        learning = TrainingOffer("running", left=need)
+        cost = TaskCost({"storage": 2.0, "cpu": 1.0})
+        learning = TrainingOffer("running", left=cost)
         found = []
         for rest in ({}, {"accelerator": 0.0, "link": 0.0}):
             shares = {"a": {"storage": 0.5, **rest}, "b": {"cpu": 0.25, **rest}}
@@ -163,10 +163,10 @@ class TestEngines:
         assert found[0] == found[1]
         assert set(found[0]) == {"a", "b"}
 
-    def test_stages_of_a_group_overlap_on_the_machine(self):
-        """In the best order one loads while the other decodes: 6 s on the whole machine, where parts in turn take 8 s.
+    def test_stages_of_a_group_overlap_on_the_processor(self):
+        """In the best order one loads while the other decodes: 6 s; sequential stages take 8 s.
 
-        A fifth of the machine is kept for the answers of two applications.
+        A fifth of the processor is kept for the inference of two applications.
         """
         assert self.lengths("muri") == [pytest.approx(6.0 / 0.8, rel=1e-3)] * 2
         assert self.lengths("synergy") == [pytest.approx(8.0 / 0.8, rel=1e-3)] * 2

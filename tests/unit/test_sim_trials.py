@@ -1,4 +1,4 @@
-"""Trials of ways to learn, switches between windows, and faulty members."""
+"""Trials of training configurations, switches between windows, and faulty members."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from loop_factory import (
     FPS,
     WIRE,
     FakeSession,
-    Given,
-    Scripted,
+    FixedMember,
+    ScriptedStreaming,
     begin,
     begin_real,
     rows,
@@ -41,7 +41,7 @@ from driftlab.platform.world.cost import inference_s, task_cost
 
 @dataclass
 class Chooser(Scheduling):
-    """Learns in the way that it is told to, and remembers what it was asked."""
+    """A scheduler that chooses a given training configuration and records its calls."""
 
     way: int | None = 0
     trial_fraction: float = 1.0
@@ -52,28 +52,28 @@ class Chooser(Scheduling):
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, training_share=0.4, config=self.way),) * len(window.demands))
+        return Allocation((Grant(0.6, training_share=0.4, config=self.config),) * len(window.demands))
 
 
 class TestTrials:
-    """Two lengths are tried out; each trial takes its steps and a look at the other half of the samples."""
+    """Two lengths have trials; each takes its steps and one scoring of the other half of the samples."""
 
     DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
-    LOOKS = Passes((5,))
+    SCORING = Passes((5,))
     WORKS = tuple(Passes((4,) * steps + (5,), (4,) * steps) for steps in (10, 20))
     TRIAL_S = sum(3 * steps * factory.FORWARD_S for steps in (10, 20)) + 3 * inference_s(COST, factory.PHONE, batch=5)
-    TRIAL_J = sum(task_cost(COST, factory.PHONE, passes).joules for passes in (LOOKS, *WORKS))
+    TRIAL_J = sum(task_cost(COST, factory.PHONE, passes).joules for passes in (SCORING, *WORKS))
 
-    def ran(self, way: int | None, **more: Any) -> tuple[FakeSession, Any, Chooser]:
-        scheduler = Chooser(way)
+    def ran(self, config: int | None, **more: Any) -> tuple[FakeSession, Any, Chooser]:
+        scheduler = Chooser(config)
         session = factory.on_device(
-            run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.LOOKS)
+            run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.SCORING)
         )
-        given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER, **more}
+        given = {"adaptation": self.DISTILL, "scheduling": FixedMember(scheduler), **factory.TEACHER, **more}
         session, loop = run(factory.OnDevice(uploads(5.0)), session=session, **given)
         return session, loop, scheduler
 
-    def test_it_is_asked_for_every_reason_in_order(self):
+    def test_the_scheduler_is_called_for_every_reason_in_order(self):
         a = AppGoals("segmentation", FPS)
         events = Event(0.0, "start", a), Event(12.0, "stop", a), Event(25.0, "start", a)
         _, _, scheduler = self.ran(0, events=events)
@@ -92,33 +92,33 @@ class TestTrials:
             [0, 5, 5 + (factory.LABEL_S + self.TRIAL_S) / 0.4, 10, 12, 20, 25]
         )
 
-    def test_ways_are_offered_with_what_they_take_and_what_they_would_reach(self):
+    def test_training_configs_are_offered_with_cost_and_accuracy(self):
         session, _, scheduler = self.ran(1)
         offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
         assert offered.state == "offered"
         assert offered.accuracy_before == 0.5
-        assert [way.accuracy for way in offered.configs] == [0.6, 0.7]
-        assert [way.cost.isolated_s for way in offered.configs] == pytest.approx(
+        assert [config.accuracy for config in offered.configs] == [0.6, 0.7]
+        assert [config.cost.isolated_s for config in offered.configs] == pytest.approx(
             [3 * n * factory.FORWARD_S for n in (10, 20)]
         )
         (tried,) = session.of("run_trials")
         assert tried.args[1] == (Phase(10), Phase(20))
 
-    def test_a_part_of_each_way_may_be_tried_out_and_the_whole_one_is_learned(self):
+    def test_a_part_of_each_config_may_be_tried_and_the_whole_is_trained(self):
         scheduler = Chooser(1, trial_fraction=0.15)
         session = factory.on_device(
-            run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.LOOKS)
+            run_trials=lambda node, plan, phases: TrialScores(0.5, (0.6, 0.7), self.WORKS, self.SCORING)
         )
-        given = {"adaptation": self.DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
+        given = {"adaptation": self.DISTILL, "scheduling": FixedMember(scheduler), **factory.TEACHER}
         run(factory.OnDevice(uploads(5.0)), session=session, **given)
         offered = [window.demands[0].learning for window in scheduler.asked if window.reason == "offer"][1]
         assert session.of("run_trials")[0].args[1] == (Phase(2), Phase(3))
-        assert [way.trial_fraction for way in offered.configs] == [0.2, 0.15]
+        assert [config.trial_fraction for config in offered.configs] == [0.2, 0.15]
         assert session.of("train")[0].args[0].phase == Phase(20)
 
-    @pytest.mark.parametrize(("way", "steps"), [(0, 10), (1, 20)])
-    def test_the_chosen_way_is_learned_after_its_trial_at_the_share_for_learning(self, way, steps):
-        session, loop, _ = self.ran(way)
+    @pytest.mark.parametrize(("config", "steps"), [(0, 10), (1, 20)])
+    def test_the_chosen_config_is_trained_after_its_trial_at_the_training_share(self, config, steps):
+        session, loop, _ = self.ran(config)
         (update,) = rows(loop, "updates")
         assert session.of("train")[0].args[0].phase == Phase(steps)
         assert update["training_config"] == f"{steps} steps"
@@ -131,7 +131,7 @@ class TestTrials:
         assert device["training_j"] == pytest.approx(self.TRIAL_J + phase_j)
         assert device["labelling_j"] == pytest.approx(factory.LABEL_J)
 
-    def test_while_it_learns_it_is_told_what_is_left(self):
+    def test_during_training_the_scheduler_receives_the_remaining_cost(self):
         """A window begins in the middle of the phase."""
         _, _, scheduler = self.ran(1, window_s=5.6)
         (running,) = (
@@ -144,9 +144,9 @@ class TestTrials:
         assert (running.state, running.accuracy_before, running.accuracy_after) == ("running", 0.5, 0.7)
         assert running.left.isolated_s == pytest.approx(60 * factory.FORWARD_S - (5.6 - begun_s) * 0.4)
 
-    @pytest.mark.parametrize("way", [None, 2])
-    def test_without_a_way_nothing_is_learned_and_a_row_says_so(self, way):
-        session, loop, _ = self.ran(way)
+    @pytest.mark.parametrize("config", [None, 2])
+    def test_without_a_config_no_training_runs_and_a_row_has_the_reason(self, config):
+        session, loop, _ = self.ran(config)
         (update,) = rows(loop, "updates")
         assert (update["reason"], update["train_start_s"], update["iterations"]) == (DECLINED, None, 0)
         assert update["isolated_s"] == pytest.approx(factory.LABEL_S + self.TRIAL_S)  # finding out was not free
@@ -174,7 +174,7 @@ class TestBetweenWindows:
 
     def ran(self, *send_s: float, steps: int = 50) -> tuple[FakeSession, Any, Switcher]:
         scheduler, session = Switcher(), factory.on_device(switch=lambda node, variant: variant)
-        given = {"measured": self.FAMILY, "scheduling": Given(scheduler), "session": session, **factory.TEACHER}
+        given = {"measured": self.FAMILY, "scheduling": FixedMember(scheduler), "session": session, **factory.TEACHER}
         session, loop = run(factory.OnDevice(uploads(*send_s), Phase(steps)), **given)
         return session, loop, scheduler
 
@@ -192,7 +192,7 @@ class TestBetweenWindows:
             sum(note.facts.frames for note in session.of("run_stream")) == 30 * FPS
         )  # no frame twice, and none left out
 
-    def test_no_scheduler_is_asked_when_the_session_is_over(self):
+    def test_no_scheduler_is_called_after_the_session(self):
         _, loop, scheduler = self.ran(29.0, steps=2000)
         assert min(window.window_s for window in scheduler.asked) > 0
         assert 29.0 < max(window.start_s for window in scheduler.asked) < 29.5
@@ -204,10 +204,10 @@ class TestBetweenWindows:
 
 class TestWindows:
     def test_the_loop_may_be_run_window_by_window(self):
-        _, whole = run(Scripted(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
-        _, loop = begin(Scripted(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
+        _, whole = run(ScriptedStreaming(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
+        _, loop = begin(ScriptedStreaming(uploads(5.0, 12.0)), duration_s=25.0, devices=2)
         seen = [(progress.time_s, progress.accounts["device-1"].frames) for progress in loop.windows()]
-        assert seen == [(10.0, 0), (20.0, 20), (25.0, 50)]  # what a window showed is asked for one window late
+        assert seen == [(10.0, 0), (20.0, 20), (25.0, 50)]  # the results of a window are read one window later
         for table in ("frames", "transfers", "updates", "shares", "devices", "runs"):
             assert without_host(rows(loop, table)) == without_host(rows(whole, table))
 
@@ -220,8 +220,8 @@ class TestWindows:
         ],
         ids=["ams", "tent"],
     )
-    def test_a_longer_session_begins_in_the_same_way(self, streaming, adaptation):
-        """Three windows of five; none of these members knows how long the session will be."""
+    def test_a_longer_session_begins_equally(self, streaming, adaptation):
+        """Three windows of five; none of these members reads the length of the session."""
         short, long = (frames_of(begin_real(streaming, adaptation, duration_s=d), 3) for d in (20.0, 40.0))
         assert short["frame"].tolist() == list(range(len(short["frame"])))
         assert len(short["frame"]) >= 20
@@ -230,9 +230,9 @@ class TestWindows:
 
 
 class TestLengthOfWindows:
-    """How long a window is decides when frames are handed over, and nothing else."""
+    """The length of windows only changes when frames are processed."""
 
-    SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # a lesson takes several frames' time
+    SLOW = replace(hardware.find("phone-lo"), macs_per_s=1e7, bytes_per_s=2e7)  # one batch takes several frame periods
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -256,19 +256,19 @@ class TestLengthOfWindows:
         ],
         ids=str,
     )
-    def test_frames_scores_lessons_and_digests_stay(self, streaming, adaptation):
+    def test_frames_scores_training_batches_and_digests_do_not_depend_on_windows(self, streaming, adaptation):
         name, *given = adaptation
         members = Member("streaming", streaming), Member("adaptation", name, tuple(given))
         found = []
         for window_s in (1.0, 2.0, 5.0, 10.0, 30.0):
             loop = run_real(*members, window_s=window_s, machine=self.SLOW)
             (whole,) = rows(loop, "runs")
-            told = without_host([*rows(loop, "adaptations"), *rows(loop, "updates")])
-            found.append((columns(loop, "frames"), told, whole["weights_digest"], whole["training_j"]))
-        frames, told, digest, training_j = found[0]
-        assert told and training_j > 0
+            training_rows = without_host([*rows(loop, "adaptations"), *rows(loop, "updates")])
+            found.append((columns(loop, "frames"), training_rows, whole["weights_digest"], whole["training_j"]))
+        frames, training_rows, digest, training_j = found[0]
+        assert training_rows and training_j > 0
         for other, *rest in found[1:]:
-            assert rest == [told, digest, pytest.approx(training_j)]
+            assert rest == [training_rows, digest, pytest.approx(training_j)]
             for column, values in frames.items():
                 assert np.array_equal(values, other[column], equal_nan=values.dtype.kind == "f"), column
 
@@ -278,14 +278,14 @@ def without_host(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def frames_of(loop: Any, windows: int) -> dict[str, Any]:
-    """Run some windows of a cell and give what the frames table holds by then."""
+    """Run some windows of a cell and return its rows of the frames table."""
     for _, _progress in zip(range(windows), loop.windows(), strict=False):
         pass
     return columns(loop, "frames")
 
 
 def columns(loop: Any, table: str) -> dict[str, Any]:
-    """Join what a table holds of a cell."""
+    """Join the columns of a cell's table."""
     chunks = loop.ledger.rows[table]
     names = [name for name in chunks[0] if name not in ("device", "app") and chunks[0][name] is not None]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in names}
@@ -326,7 +326,7 @@ def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
         "link": replace(WIRE, rtt_ms=0.0),
     }
     given["link"] = replace(given["link"], up_kbps=1e6, down_kbps=1e6)
-    session, loop = run(Scripted(uploads(0.05)), session=session, devices=2, duration_s=0.4, **given)
+    session, loop = run(ScriptedStreaming(uploads(0.05)), session=session, devices=2, duration_s=0.4, **given)
     assert session.blocked_s < 0.05
     shares = [row["time_s"] for row in rows(loop, "shares") if row["device"] == "device-1"]
     assert shares == pytest.approx([0.0, 0.1, 0.2, 0.3])
@@ -339,7 +339,7 @@ def test_by_the_wall_clock_no_device_waits_for_another_one_s_job(verb):
 
 @dataclass(frozen=True)
 class Faulty(Adaptation):
-    """Fails in its second lesson, and learns nothing in the others."""
+    """A member that fails on its second training batch, and does not change weights on the others."""
 
     how: str = "raises"
     stream_batch: int = 0
@@ -393,27 +393,27 @@ FAULTS = {
 @pytest.mark.parametrize("how", FAULTS)
 class TestFaultyMembers:
     @pytest.mark.slow
-    def test_on_the_stream_the_lesson_s_row_says_why_and_the_device_goes_on(self, how):
-        member = Given(Faulty(how, stream_batch=5), "shot")
+    def test_a_faulty_batch_has_a_row_with_the_reason_and_the_device_continues(self, how):
+        member = FixedMember(Faulty(how, stream_batch=5), "shot")
         loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, training_batch_limit_s=1.0)
         skipped = [row["skipped"] for row in rows(loop, "adaptations")]
         assert FAULTS[how] in skipped[1]
         assert skipped[0] is None
-        self.answers_everything(loop)
+        self.check_all_predicted(loop)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("place", ["device", "server"])
-    def test_in_a_phase_the_update_s_row_says_why_and_the_device_goes_on(self, how, place):
+    def test_a_faulty_phase_has_an_update_row_with_the_reason_and_the_device_continues(self, how, place):
         streaming = {"device": factory.ON_DEVICE, "server": factory.ON_SERVER}[place]
-        loop = run_real(streaming, Given(Faulty(how), "shot"), member_limit_s=0.5)
+        loop = run_real(streaming, FixedMember(Faulty(how), "shot"), member_limit_s=0.5)
         first, second = [(row["reason"], row["accepted"]) for row in rows(loop, "updates")][:2]
         assert first == (None, True)
         assert (FAULTS[how] if how != "very_long" else TOO_LATE) in second[0]
         assert second[1] is None
-        self.answers_everything(loop)
+        self.check_all_predicted(loop)
 
-    def answers_everything(self, loop: Any) -> None:
+    def check_all_predicted(self, loop: Any) -> None:
         (whole,) = rows(loop, "runs")
         assert (whole["status"], whole["frames"]) == ("done", 20 * FPS)
-        answered = np.concatenate([chunk["processed"] for chunk in loop.ledger.rows["frames"]])
-        assert answered[-10:].sum() >= 5  # lessons that are broken off come again and again
+        processed = np.concatenate([chunk["processed"] for chunk in loop.ledger.rows["frames"]])
+        assert processed[-10:].sum() >= 5  # interrupted training batches come again and again

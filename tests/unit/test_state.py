@@ -99,7 +99,7 @@ class TestBuffers:
 
 
 class TestDigest:
-    def test_weights_alone_have_the_digest_of_their_bytes(self):
+    def test_bare_weights_have_the_digest_of_their_bytes(self):
         held = state.read(build("half", 8, seed=0))
         wanted = hashlib.sha256(held.vector.tobytes()).hexdigest()[:16]
         for nothing in (None, (), [], {}):

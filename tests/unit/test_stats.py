@@ -15,7 +15,7 @@ SEEDS = pd.Index([0, 1, 2], name="seed")
 
 
 @pytest.mark.slow
-def test_a_mean_has_the_interval_of_students_t_and_leaves_out_what_is_missing():
+def test_a_mean_has_the_interval_of_students_t_and_omits_missing_values():
     from scipy import stats as scipy_stats
 
     values = [0.6, 0.7, 0.75, 0.9]
@@ -32,12 +32,12 @@ def test_factors_are_averaged_by_their_logarithms():
     assert stats.ratio([]) is None and stats.ratio([0.0]) == (1.0, None, None, 1)
 
 
-def test_an_interval_ends_at_what_is_possible():
+def test_an_interval_is_cut_at_the_possible_values():
     assert Estimate(0.1, -0.2, 1.4, 3).within(0.0, 1.0) == (0.1, 0.0, 1.0, 3)
     assert Estimate(0.1, None, None, 1).within(0.0) == (0.1, None, None, 1)
 
 
-def test_a_slope_needs_two_places():
+def test_a_slope_requires_two_points():
     assert stats.slope([0, 1, 2], [1, 3, 5]) == pytest.approx(2.0)
     assert math.isnan(stats.slope([1, 1], [0, 2]))
 
@@ -62,13 +62,13 @@ def test_the_lowest_of_groups_that_all_must_hold_has_the_lowest_end():
     assert stats.lowest(values.iloc[:1], "workload", chosen_after=True) is None
 
 
-def test_what_was_chosen_afterwards_has_a_wider_interval():
+def test_an_estimate_chosen_afterwards_has_a_wider_interval():
     found = stats.mean([0.1, 0.2, 0.4])
     wider = found.widened(3)
     assert wider.low < found.low and wider.high > found.high and found.widened(1) == pytest.approx(found)
 
 
-def test_pairs_have_a_place_and_a_seed_in_common():
+def test_pairs_have_equal_settings_and_seeds():
     rows = pd.DataFrame(
         {"system": [*"aaabbb"], "seed": [0, 1, 2, 0, 1, 3], "score": [0.8, 0.9, 0.1, 0.5, None, 0.0]}
     ).assign(workload="w")
@@ -80,7 +80,7 @@ def test_pairs_have_a_place_and_a_seed_in_common():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "less", "answer"),
+    ("low", "high", "less", "verdict"),
     [
         (0.1, 0.3, False, "better"),
         (-0.3, -0.1, False, "worse"),
@@ -91,7 +91,7 @@ def test_pairs_have_a_place_and_a_seed_in_common():
         (None, None, False, "inconclusive"),
     ],
 )
-def test_a_verdict_needs_an_interval_without_nothing_in_it(low, high, less, answer):
+def test_a_verdict_requires_an_interval_without_zero(low, high, less, verdict):
     assert (
-        stats.verdict(Estimate(0.2 if high is None else (low + high) / 2, low, high, 3), less_is_better=less) == answer
+        stats.verdict(Estimate(0.2 if high is None else (low + high) / 2, low, high, 3), less_is_better=less) == verdict
     )

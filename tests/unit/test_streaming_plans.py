@@ -23,7 +23,7 @@ def member(name: str, **params: Any) -> Any:
     return Member("streaming", name, tuple(params.items())).make()
 
 
-def test_local_sends_nothing():
+def test_local_sends_no_message():
     assert member("local").plan_uplink(None, SESSION, 0.0, SEEN) is None
     assert member("local").plan_downlink(None, SESSION, STORED, 0.0).phase is None
 

@@ -1,4 +1,4 @@
-"""Streets: what stays, what comes back, what gives the class away and what does not."""
+"""Streets: constant and recurring parts, and the cues of a class."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_boxes_are_the_visible_extents_of_persons_and_cars(name):
             assert np.array_equal(labels == kind, (covered & bit > 0) & (labels == kind))
 
 
-def test_how_fast_the_worlds_change():
+def test_streams_are_ordered_by_their_number_of_changes():
     changes = {name: len(street(name, duration_s=60).changes_s()) for name in PRESETS}
     assert changes["interview"] == changes["drift"] == 0
     assert changes["dance"] <= changes["street_comedian"] <= changes["walking_paris"] < changes["walking_ny"]
@@ -48,7 +48,7 @@ def test_how_fast_the_worlds_change():
 
 
 @pytest.mark.slow
-def test_any_street_is_one_of_the_streets_and_over_seeds_all_of_them():
+def test_the_stream_any_is_one_of_the_streets_and_over_seeds_all_of_them():
     size = {"height": 24, "width": 32, "fps": 1, "duration_s": 2}
     seen = set()
     for seed in range(40):
@@ -86,7 +86,7 @@ def mean_colours(frames):
 
 
 @pytest.mark.slow
-def test_a_scene_that_returns_looks_as_before_and_another_does_not():
+def test_a_scene_that_returns_is_similar_and_another_is_not():
     stream = street("driving_la", duration_s=120)
     times_s = np.arange(0, 120, 0.5)
     frames = stream.at(times_s)
@@ -101,7 +101,7 @@ def test_a_scene_that_returns_looks_as_before_and_another_does_not():
 
 
 @pytest.mark.slow
-def test_colour_alone_does_not_give_the_class_away():
+def test_colour_does_not_determine_the_class():
     """The nearest class colour, learnt on many scenes, is hardly better than chance on others."""
     seen = [mean_colours(street("drift", seed=seed, duration_s=2).at([0.0, 1.0])) for seed in range(40)]
     colours = np.array([[means.get(kind, [np.nan] * 3) for kind in range(PERSON)] for means in seen])
@@ -131,7 +131,7 @@ def test_travel_is_the_integral_of_the_speed():
     assert travel.distance_m(0.0) == 0.0
 
 
-def test_rounds_of_visits_move_on_and_come_back():
+def test_rounds_of_visits_advance_and_return():
     script = Script(starts_s=(0.0, 2.0, 3.0), scenes=(0, 1, 0), round_s=5.0, fresh=1)
     assert [script.scene_at(float(second)) for second in range(11)] == [0, 0, 1, 0, 0, 1, 1, 2, 1, 1, 2]
     assert script.changes_s(11.0) == (2.0, 3.0, 5.0, 7.0, 8.0, 10.0)
@@ -151,7 +151,7 @@ def test_a_drifting_look_moves_steadily_and_without_a_jump():
 
 
 @pytest.mark.slow
-def test_parameters_do_what_they_say():
+def test_parameters_have_their_effects():
     empty = street("walking_ny", crowd=0.0).at([2.0, 7.0])
     assert not np.isin(empty.labels, [PERSON, CAR]).any() and all(len(boxes) == 0 for boxes in empty.boxes)
     full = street("walking_ny", crowd=2.0).at(np.arange(0, 60, 2.0))
@@ -193,7 +193,7 @@ def test_capitals_in_a_row_stand_for_a_name_in_the_request(name, row, family):
 
 
 @pytest.mark.parametrize("name", ["video", "folder", "domains", "cameras", "set:nothing", "set:x:/data", "", ":"])
-def test_a_name_that_no_row_stands_for_is_refused(name):
+def test_a_name_without_a_row_is_refused(name):
     with pytest.raises(RequestError, match=f"Unknown workload '{name}'"):
         find_workload(name)
 
@@ -223,6 +223,6 @@ def replace_size(stream):
     return type(stream)(replace(stream._request, height=64, width=128))
 
 
-def test_the_palette_tells_classes_apart():
+def test_the_palette_has_a_colour_for_each_class():
     assert PALETTE.shape == (256, 3) and PALETTE.dtype == np.uint8 and not PALETTE.flags.writeable
     assert len({tuple(colour) for colour in PALETTE[:32].tolist()}) == 32

@@ -38,13 +38,13 @@ def line(shares: list[dict[str, Any]]) -> sharing.SharingLine:
 
 
 class TestSharing:
-    def test_accuracy_is_that_of_what_ran_and_who_waits_has_no_frames(self):
+    def test_accuracy_is_that_of_running_applications_and_waiting_ones_have_no_frames(self):
         found = line([share("x", accuracy=0.8), share("y", accuracy=0.4), share("z", **WAITS)])
         assert found.accuracy.mean == pytest.approx(0.6)
         assert found.frames.mean == pytest.approx((0.5 + 0.5 + 0) / 3)
         assert found.waits.mean == pytest.approx(1 / 3)
 
-    def test_what_a_device_moves_and_draws_is_a_sum_over_its_windows_and_applications(self):
+    def test_moved_bytes_and_energy_are_sums_over_windows_and_applications(self):
         moved = {"paged_in_bytes": 3_000_000, "paged_out_bytes": 1_000_000, "paging_j": 0.25}
         shares = [
             share(app, time_s, device=device, **moved) for device in "de" for time_s in (0.0, 1.0) for app in "xy"
@@ -91,22 +91,24 @@ class TestSharing:
         assert (row.system, row.failed, set(row.texts)) == ("b", 1, {"–", "0"})
 
 
-class TestWhoNeverRuns:
+class TestWaitingApplications:
     SAID = "waits: its smallest network needs 9 bytes, 5 are free"
 
-    def told(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:
+    def sentences_of(self, shares: list[dict[str, Any]], *runs: dict[str, Any]) -> list[str]:
         return list(sharing.show(view(["a"], shares, *(runs or [run_row("a")]))).warnings)
 
-    def test_it_is_said_with_the_reason(self):
-        told = self.told([share("x", **WAITS, note=self.SAID), share("y"), share("x", 1.0, **WAITS, note=self.SAID)])
-        assert told == ["On w, x never runs under a: its smallest network needs 9 bytes, 5 are free."]
+    def test_it_is_reported_with_the_reason(self):
+        sentences = self.sentences_of(
+            [share("x", **WAITS, note=self.SAID), share("y"), share("x", 1.0, **WAITS, note=self.SAID)]
+        )
+        assert sentences == ["On w, x never runs under a: its smallest network needs 9 bytes, 5 are free."]
 
-    def test_it_is_said_on_how_many_devices(self):
+    def test_the_number_of_devices_is_reported(self):
         shares = [share("x", device=device) for device in "de"] + [share("x", device="f", **WAITS)]
-        (told,) = self.told(shares, *(run_row("a", seed) for seed in (0, 1)))
-        assert numbers_in(told) == [2, 6]
+        (sentences,) = self.sentences_of(shares, *(run_row("a", seed) for seed in (0, 1)))
+        assert numbers_in(sentences) == [2, 6]
 
-    def test_three_are_told_and_the_others_counted(self):
+    def test_three_applications_are_named_and_the_others_counted(self):
         told = self.told([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
         assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
         assert told[3:] == ["2 more never run; table `shares` lists them."]
@@ -116,7 +118,7 @@ class TestWhoNeverRuns:
         assert summary.sentences[-1] == summary.parts[-1].warnings[0]
 
 
-def test_how_often_networks_need_more_memory_than_there_is_is_said():
+def test_the_share_of_time_with_too_little_memory_is_reported():
     """In one window of four, on one of two devices."""
     shares = [share(app, time_s, device=device) for app in "xy" for time_s in (0.0, 1.0) for device in "de"]
     shares = [row | ({"memory_bytes": 11} if (row["time_s"], row["device"]) == (1.0, "e") else {}) for row in shares]
@@ -157,7 +159,7 @@ class TestKinds:
 
 
 @pytest.mark.slow
-def test_a_report_has_a_table_for_what_frames_scored_and_one_for_what_was_shared(tmp_path):
+def test_a_report_has_a_table_of_scores_and_one_of_shares(tmp_path):
     run = factory.make_run(tmp_path, systems=(), snapshots=False)
     rows = factory.rows("one_time", "w", 0, 20.0, 2.0, False)
     rows["shares"] = [share(app, device=device) for device in factory.DEVICES for app in "xy"]

@@ -63,7 +63,7 @@ def test_edits_change_no_tensor_of_the_original():
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_a_depthwise_layer_goes_with_its_producer_and_a_block_goes_as_one_or_evenly():
+def test_a_depthwise_layer_is_pruned_with_its_producer_and_a_block_whole_or_evenly():
     layers = {"a": conv(3, 6), "deep": conv(6, 6, groups=6), "b": conv(6, 8), "wide": conv(8, 12, groups=4)}
     net = Net(lambda net, x: net.head(net.wide(net.b(net.deep(net.a(x))))), **layers, head=conv(12, 2))
     found = groups(net, IMAGE)
@@ -105,13 +105,13 @@ def test_joined_channels_keep_their_own_groups_even_where_a_sum_meets_both():
 
 
 @pytest.mark.parametrize("join", [lambda a, b: torch.cat([a, b], 3), lambda a, b: torch.stack([a, b], 4).flatten(3)])
-def test_pictures_put_side_by_side_have_the_same_channels(join):
+def test_images_side_by_side_have_the_same_channels(join):
     net = Net(lambda net, x: net.head(join(net.a(x), net.b(x))), a=conv(3, 4), b=conv(3, 4), head=conv(4, 2))
     found = groups(net, IMAGE)
     assert found.members["a"].layers == ("a", "b")
 
 
-def test_two_groups_that_begin_in_one_layer_have_names_of_their_own():
+def test_two_groups_that_begin_in_one_layer_have_separate_names():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.head(net.both(x) + torch.cat([net.a(x), net.b(x)], dim=1))
 
@@ -119,7 +119,7 @@ def test_two_groups_that_begin_in_one_layer_have_names_of_their_own():
     assert groups(net, IMAGE).sizes == {"both": 4, "both#2": 6}
 
 
-def test_attention_over_channels_is_refused_and_says_where():
+def test_attention_over_channels_is_refused_with_its_place():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         x = net.b(net.a(x).relu())
         seen = torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True).values], dim=1)
@@ -202,7 +202,7 @@ def test_flat_vectors_are_cut_by_coordinates():
     assert vector.read(model)[where].tolist() == vector.read(cut(model, found, keep)).tolist()
 
 
-def test_all_that_is_wrong_with_a_request_is_said_at_once():
+def test_all_faults_of_a_request_are_reported_at_once():
     model = plain()
     found = groups(model, IMAGE)
     wrong = {"a": [], "b": [0, 8], "full": [0], "norn": [1]}
@@ -277,7 +277,7 @@ def test_code_that_reads_the_number_of_channels_fixes_them(then: str, reason: st
         assert groups(net, IMAGE).fixed["a"] == "layer 'b' depends on their number"
 
 
-def test_layers_behind_a_number_in_the_code_can_still_be_cut():
+def test_layers_after_a_number_in_the_code_can_be_pruned():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.last(net.full(net.b(net.a(x)).view(-1, 4 * 8 * 8)).relu())
 

@@ -43,7 +43,7 @@ def test_a_number_of_channels_that_code_computes_with_fixes_them(use, image):
     check(net, found)
 
 
-def test_a_number_of_channels_is_seen_behind_a_scale_of_zero():
+def test_a_number_of_channels_is_detected_after_a_scale_of_zero():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         y = net.b(net.a(x))
         return net.head(net.stem(x) + net.norm(net.c(y / y.shape[1])))
@@ -59,7 +59,7 @@ def test_two_channels_that_are_counted_stay_two():
     assert groups(net, IMAGE).sizes == {}
 
 
-def test_a_network_whose_layers_have_their_own_numbers_of_channels_is_compared_in_its_own_kind_of_number():
+def test_a_network_with_casts_is_compared_in_its_number_format():
     def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
         return net.b(net.a(x.float()).relu().float())
 

@@ -147,7 +147,7 @@ def filled(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     return model
 
 
-def answer(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+def outputs_of(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         made = model(images)
     return made["out"] if isinstance(made, dict) else made[0] if isinstance(made, tuple) else made
@@ -186,16 +186,16 @@ def deaf(model: nn.Module, found: Groups, keep: Keep) -> Iterator[torch.utils.ho
 def check(model: nn.Module, images: torch.Tensor, seed: int) -> Groups:
     """Check all edits on a model, and return its groups."""
     found = groups(model, images)
-    expected = answer(model, images)
+    expected = outputs_of(model, images)
     generator = torch.Generator().manual_seed(seed)
     order = {name: torch.randperm(size, generator=generator) for name, size in found.sizes.items()}
-    assert off(answer(permute(model, found, order), images), expected) <= SAME
+    assert off(outputs_of(permute(model, found, order), images), expected) <= SAME
     keep = some_channels(found, seed)
-    cut_answer = answer(cut(model, found, keep), images)
-    assert off(cut_answer, expected) > 1e-6, "a cut that changes nothing tests nothing"
-    assert off(answer(mask(model, found, keep), images), cut_answer) <= SAME
+    cut_outputs = outputs_of(cut(model, found, keep), images)
+    assert off(cut_outputs, expected) > 1e-6, "a cut that changes nothing tests nothing"
+    assert off(outputs_of(mask(model, found, keep), images), cut_outputs) <= SAME
     handles = list(deaf(model, found, keep))
-    assert off(answer(model, images), cut_answer) <= SAME
+    assert off(outputs_of(model, images), cut_outputs) <= SAME
     for handle in handles:
         handle.remove()
     return found
@@ -243,7 +243,7 @@ def test_an_expanded_network_has_the_outputs_of_the_small_one(seed: int):
     keep = some_channels(found, seed)
     small = cut(small_of, found, keep)
     grown = expand(small, mask(big, found, keep), found, keep)
-    assert off(answer(grown, images), answer(small, images)) <= SAME
+    assert off(outputs_of(grown, images), outputs_of(small, images)) <= SAME
 
 
 @pytest.mark.parametrize("seed", SEEDS[:5])

@@ -1,4 +1,4 @@
-"""The table of systems: every row makes sense, and a combination that makes none is refused with the reason."""
+"""The table of systems: valid rows, and the reason for each refused combination."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from driftlab.platform.core.systems import System
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 class TestEveryRow:
-    def test_it_makes_sense(self, name):
+    def test_every_row_is_a_valid_combination(self, name):
         system = SYSTEMS[name]
         assert system.faults() == []
         for member in system.members:
@@ -23,7 +23,7 @@ class TestEveryRow:
         families = [member.family for member in SYSTEMS[name].members]
         assert families == ["streaming", "adaptation", "scaling", "scheduling"]
 
-    def test_it_says_in_one_line_what_it_does(self, name):
+    def test_its_summary_is_one_line(self, name):
         summary = SYSTEMS[name].summary
         assert 20 < len(summary) <= 120
         assert summary.endswith(".")
@@ -35,7 +35,7 @@ def test_no_two_rows_are_the_same():
     assert len(set(rows)) == len(rows)
 
 
-def test_each_bound_is_there_once():
+def test_each_bound_occurs_once():
     bounds = [system.bound for system in SYSTEMS.values() if system.bound]
     assert sorted(bounds) == ["best_static", "no_adaptation", "oracle"]
 
@@ -49,7 +49,7 @@ def test_each_bound_is_there_once():
         ("just_in_time", "tent", ("'just_in_time'", "'tent'", "such as distill")),  # it compares with labels
     ],
 )
-def test_a_combination_that_makes_no_sense_is_refused_with_what_would(streaming, adaptation, named):
+def test_an_invalid_combination_is_refused_with_a_valid_one(streaming, adaptation, named):
     system = System("mine", "", Member("streaming", streaming), Member("adaptation", adaptation))
     (fault,) = system.faults()
     assert all(name in fault for name in ("'mine'", *named))
@@ -57,13 +57,13 @@ def test_a_combination_that_makes_no_sense_is_refused_with_what_would(streaming,
 
 @pytest.mark.parametrize("streaming", ["one_time", "on_device"])
 @pytest.mark.parametrize("adaptation", ["distill", "shot", "tent"])
-def test_a_learner_stands_at_either_end_and_learns_with_labels_or_without(streaming, adaptation):
+def test_a_learner_runs_at_either_end_with_or_without_labels(streaming, adaptation):
     system = System("mine", "", Member("streaming", streaming), Member("adaptation", adaptation))
     assert system.faults() == []
     assert system.uses_teacher == (adaptation == "distill")
 
 
-def test_who_needs_a_teacher():
+def test_systems_that_use_a_teacher():
     taught = {name for name in FAMILIES["adaptation"] if member_class("adaptation", name).labels == "teacher"}
     rows = {name for name, system in SYSTEMS.items() if system.adaptation.name in taught}
     assert {name for name, system in SYSTEMS.items() if system.uses_teacher} == rows | {"remote_tracking"}
@@ -71,13 +71,13 @@ def test_who_needs_a_teacher():
     assert not rows & {"no_custom", "tent", "elasticdnn+cua", "nestdnn"}
 
 
-def test_where_a_server_learns_or_labels():
+def test_systems_that_train_or_label_at_a_server():
     there = {name for name, system in SYSTEMS.items() if system.needs_server}
     alone = {"ams", "just_in_time", "one_time", "remote_tracking", "best_static", "oracle", "elasticdnn+ams"}
     assert there == alone | {"ams+joint", "ams+nested", "ams+adascale"}
 
 
-def test_a_system_is_named_after_one_method_and_a_row_of_its_own_goes_before():
+def test_a_system_is_named_after_one_method_unless_it_has_a_row():
     named = [
         method.system or name
         for methods in METHODS.values()
@@ -96,7 +96,7 @@ def test_the_docstring_of_a_method_is_read_without_its_class(family, name):
 
 
 @pytest.mark.parametrize("adaptation", ["lame", "neo", "note"])
-def test_what_works_through_answers_is_refused_where_phases_train(adaptation):
+def test_members_that_act_on_predictions_are_refused_where_phases_train(adaptation):
     on_device = System("mine", "", Member("streaming", "on_device"), Member("adaptation", adaptation))
     (fault,) = on_device.faults()
     assert "'local'" in fault

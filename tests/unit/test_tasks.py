@@ -25,7 +25,7 @@ HEIGHT, WIDTH, CLASSES = 48, 64, 8
 EVERY = list(TASKS.values())
 
 
-def answers(task, seed=0, n=4):
+def random_labels(task, seed=0, n=4):
     """Return random predictions."""
     rng = np.random.default_rng(seed)
     if task is SEGMENTATION:
@@ -60,52 +60,52 @@ def shown(labels_of, task):
 @pytest.mark.parametrize("task", EVERY, ids=lambda task: task.name)
 class TestEveryTask:
     def test_takes_its_truth_and_no_other(self, task):
-        given_ = answers(task)
+        given_ = random_labels(task)
         assert equal(task.truth(shown(given_, task)), given_)
         assert [other.truth(shown(given_, task)) is None for other in EVERY] == [other is not task for other in EVERY]
 
     def test_equal_labels_score_1_and_have_phi_0(self, task):
-        right = answers(task)
+        right = random_labels(task)
         counts = task.counts(right, right, CLASSES)
         assert task.score(counts).tolist() == [1.0] * 4 and float(task.score(counts.sum(axis=0))) == 1.0
         assert [task.phi(answer, answer, CLASSES) for answer in right] == [0.0] * 4
 
     def test_different_labels_score_below_1_and_have_phi_above_0(self, task):
-        right, wrong = answers(task, n=20), answers(task, seed=1, n=20)
+        right, wrong = random_labels(task, n=20), random_labels(task, seed=1, n=20)
         counts = task.counts(wrong, right, CLASSES)
         assert float(task.score(counts.sum(axis=0))) < 0.5
         phis = [task.phi(a, b, CLASSES) for a, b in zip(right, wrong, strict=True)]
         assert min(phis) >= 0 and max(phis) == pytest.approx(1.0, abs=0.1) and np.mean(phis) > 0.5
 
     def test_unpack_returns_the_packed_label(self, task):
-        for answer in answers(task):
+        for answer in random_labels(task):
             packed = task.pack(answer)
             assert np.array_equal(task.unpack(packed, HEIGHT, WIDTH), answer)
             with pytest.raises(WireError):
                 task.unpack(packed[:-3], HEIGHT, WIDTH)
 
     def test_mirroring_twice_is_the_identity(self, task):
-        given_ = answers(task)
+        given_ = random_labels(task)
         twice = task.mirror(task.mirror(given_, WIDTH), WIDTH)
         assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(twice, given_, strict=True))
 
     def test_warp_without_motion_is_the_identity(self, task):
-        for answer, other in zip(answers(task), answers(task, seed=1), strict=True):
+        for answer, other in zip(random_labels(task), random_labels(task, seed=1), strict=True):
             whole = np.round(answer)  # pixels are whole numbers
             assert np.array_equal(task.warp(whole, flow.identity(HEIGHT, WIDTH), other), whole)
 
     def test_draw_returns_an_image_of_the_frame_size(self, task):
         image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-        pictures = [task.draw(answer, image) for answer in answers(task)]
+        pictures = [task.draw(answer, image) for answer in random_labels(task)]
         assert {(picture.shape, picture.dtype) for picture in pictures} == {(image.shape, image.dtype)}
         assert not equal(pictures[:1], pictures[1:2])
 
     @pytest.mark.slow
-    def test_a_network_learns_from_it(self, task):
+    def test_a_network_fits_the_labels_of_the_task(self, task):
         """Steps on the same frames halve the loss."""
         name = {"segmentation": "tiny", "classification": "tiny_classifier", "detection": "tiny_detector"}[task.name]
         assert task_of(name) is task
-        truth = answers(task, seed=3)
+        truth = random_labels(task, seed=3)
         if task is SEGMENTATION:
             truth[:] = truth[:, :1, :1]  # noise cannot be learned
         images = np.random.default_rng(0).integers(0, 255, (4, HEIGHT, WIDTH, 3), dtype=np.uint8)
@@ -133,7 +133,7 @@ def test_the_driver_needs_no_torch_for_them():
 
 @pytest.mark.parametrize("task", [SEGMENTATION, CLASSIFICATION], ids=lambda task: task.name)
 def test_labels_outside_the_list_count_neither_in_the_loss_nor_in_the_score(task):
-    truth = answers(task, n=6)
+    truth = random_labels(task, n=6)
     output = torch.randn(6, CLASSES, *truth.shape[1:], generator=torch.Generator().manual_seed(0))
     before = float(task.loss(output[:3], truth[:3]))
     truth[3:5], truth[5:] = CLASSES, task.ignored
@@ -143,7 +143,7 @@ def test_labels_outside_the_list_count_neither_in_the_loss_nor_in_the_score(task
     assert task.loss(output[3:], truth[3:]) is None
 
 
-def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_as_change():
+def test_unlisted_boxes_count_in_no_loss_score_or_change():
     seen = np.array([[1, 4, 4, 20, 20], [0, 30, 8, 44, 24]], np.float32)
     strange = np.array([[CLASSES, 8, 8, 30, 30]], np.float32)
     mixed, plain = boxes.stack([np.vstack([strange, seen])]), boxes.stack([seen])
@@ -154,7 +154,7 @@ def test_boxes_outside_the_list_count_neither_in_the_loss_nor_in_the_score_nor_a
     assert (DETECTION.count_unlisted(mixed, CLASSES), DETECTION.count_unlisted(plain, CLASSES)) == (1, 0)
 
 
-def test_a_class_is_held_until_another_one_is_known():
+def test_warping_keeps_a_class_and_fills_an_unknown_one():
     assert CLASSIFICATION.warp(np.int64(3), flow.identity(4, 4), np.int64(5)) == 3
     assert CLASSIFICATION.warp(np.int64(NO_CLASS), flow.identity(4, 4), np.int64(5)) == 5
 

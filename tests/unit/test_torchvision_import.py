@@ -1,4 +1,4 @@
-"""torchvision can be imported with a torch that it was not built for, and is unchanged with a matching one."""
+"""torchvision can be imported with a torch of another build, and is unchanged with a matching one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def loadable_library() -> Path:
 
 
 @pytest.mark.slow
-def test_a_broken_torchvision_gets_the_missing_operators(fake: Path):
+def test_a_broken_torchvision_is_given_the_missing_operators(fake: Path):
     (fake / "_C.so").write_bytes(b"not a library")
     assert python(REPORT, fake.parent) == ["mended driftlab._torchvision True"]
 

@@ -55,14 +55,14 @@ def kept():
 
 def test_the_cache_holds_weights_and_recipe_and_no_temporary_files(built):
     obtain(RECIPE)
-    told = json.loads(kept().with_suffix(".json").read_text())
+    stored = json.loads(kept().with_suffix(".json").read_text())
     given, later = dataclasses.asdict(RECIPE), ["fresh_head", "content", "lessons", "start", "start_digest"]
     later += ["elsewhere", "elsewhere_steps", "elsewhere_content", "device", "precision", "portable"]
     usual = dataclasses.asdict(Recipe("half"))
-    assert not any(given.pop(name) != usual[name] or name in told for name in later)  # existing entries stay valid
-    assert {**told, **given} == told
-    assert told["digest"] == digest(WEIGHTS)
-    assert told["torch"]
+    assert not any(given.pop(name) != usual[name] or name in stored for name in later)  # existing entries stay valid
+    assert {**stored, **given} == stored
+    assert stored["digest"] == digest(WEIGHTS)
+    assert stored["torch"]
     assert sorted(path.suffix for path in cache_folder().iterdir()) == [".json", ".lock", ".safetensors"]
 
 
@@ -75,7 +75,7 @@ def test_every_field_of_a_recipe_changes_its_key():
     assert RECIPE.key() == Recipe("half").key()
 
 
-def test_weights_to_begin_from_are_known_by_their_digest_wherever_they_lie():
+def test_initial_weights_are_identified_by_their_digest_in_any_folder():
     def key(start, digest="x"):
         return dataclasses.replace(RECIPE, start=start, start_digest=digest).key()
 
@@ -246,9 +246,9 @@ def test_a_pack_is_found_out_once(looking, tmp_path):
     assert first["frames"].tolist() == [64, 16, 24, 3]
     assert first["weights"] == 6288
     assert 0 < first["mean"] < 255
-    told = json.loads(next(cache_folder().glob("looking.py-Looking-pack-half-*.json")).read_text())
-    assert told["adaptation"]["scale"] == 1.0
-    assert told["family"]["network"]["network"] == "half"
+    stored = json.loads(next(cache_folder().glob("looking.py-Looking-pack-half-*.json")).read_text())
+    assert stored["adaptation"]["scale"] == 1.0
+    assert stored["family"]["network"]["network"] == "half"
 
 
 @pytest.mark.slow

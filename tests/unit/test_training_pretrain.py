@@ -28,7 +28,7 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_others():
 
 
 @pytest.mark.slow
-def test_half_as_many_bits_teach_nearly_the_same_and_are_kept_apart():
+def test_half_precision_trains_nearly_the_same_and_has_a_separate_cache():
     recipe = replace(SHORT, steps=30)
     halved = replace(recipe, precision="bfloat16")
     whole, half = pretrain.pretrain(recipe), pretrain.pretrain(halved)
@@ -51,8 +51,8 @@ def test_pretraining_frames_cover_all_workloads_with_separate_seeds(monkeypatch)
         return real(name, seed=seed, **rest)
 
     monkeypatch.setattr(pretrain, "open_stream", note)
-    lessons = pretrain.draw_pretraining_frames(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
-    assert len(lessons.images) == len(lessons.labels) == 80
+    frames = pretrain.draw_pretraining_frames(Recipe("half", height=24, width=32, steps=10, batch=8), 80)
+    assert len(frames.images) == len(frames.labels) == 80
     assert {name for name, _ in opened} == {name for name in WORKLOADS if name.startswith("streets/")}
     assert len({seed for _, seed in opened}) == len(opened) == 20
     assert min(seed for _, seed in opened) > 1_000_000  # larger than usual seeds of experiments
@@ -86,7 +86,7 @@ def test_a_fresh_head_keeps_the_trained_features(classes):
 
 def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
     labels = np.random.default_rng(0).integers(0, 200, (5, 6, 8), dtype=np.uint8)
-    lessons = pretrain.LabelledFrames(np.repeat(labels[..., None], 3, axis=3), labels)
+    frames = pretrain.LabelledFrames(np.repeat(labels[..., None], 3, axis=3), labels)
     mirrored = []
 
     def compare(task, images, truth):
@@ -98,12 +98,12 @@ def test_a_mirrored_frame_keeps_its_truth(monkeypatch):
     monkeypatch.setattr(Segmentation, "loss", compare)
     scale = torch.nn.Conv2d(3, 3, 1, bias=False)
     torch.nn.init.dirac_(scale.weight)
-    pretrain._train(scale, Recipe("half", height=6, width=8, steps=12, batch=2, lr=0.0), lessons)
+    pretrain._train(scale, Recipe("half", height=6, width=8, steps=12, batch=2, lr=0.0), frames)
     assert set(mirrored) == {True, False}
 
 
 @pytest.mark.slow
-def test_training_teaches_something():
+def test_training_raises_the_score():
     recipe = Recipe("tiny", height=32, width=48, steps=60, batch=8)
     stream = pretrain.open_stream("streets/driving_la", seed=0, height=32, width=48, fps=1.0, duration_s=60.0)
     frames = stream.at(np.arange(20.0))

@@ -69,8 +69,8 @@ def test_a_network_of_a_paper_is_trained_as_it_usually_is():
 
     usual, paper = student(), student(network="resnet18")
     assert (usual.pretrain_steps, paper.pretrain_steps, paper.pretrain_batch) == (2500, 20_000, 16)
-    said = student(network="resnet18", pretrain_steps=5)
-    assert (said.pretrain_steps, said.pretrain_learning_rate) == (5, 0.001)
+    settings = student(network="resnet18", pretrain_steps=5)
+    assert (settings.pretrain_steps, settings.pretrain_learning_rate) == (5, 0.001)
     assert student(weights="w", network="resnet18").pretrain_steps == 0
     own = parse(document).student_of(AppPart(name="a", network="resnet18"), 0)
     assert (own.network, own.pretrain_steps) == ("resnet18", 20_000)

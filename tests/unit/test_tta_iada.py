@@ -1,4 +1,4 @@
-"""IADA: who learns what, and that features come to look like those of the source."""
+"""IADA: the training of each part, and features that become similar to those of the source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adaptation_factory import NETWORKS, prepared
 from tta_factory import frames
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.adaptation.iada import DISCRIMINATOR, Iada, apart, deceived, discriminator, generator
+from driftlab.platform.adaptation.iada import DISCRIMINATOR, Iada, generator
 from driftlab.platform.adaptation.memory import below
 from driftlab.platform.networks.predict import state_of
 
@@ -48,7 +48,7 @@ def test_without_weight_only_the_discriminator_and_batch_norms_move():
 
 
 @pytest.mark.slow
-def test_the_generator_comes_nearer_to_where_source_features_lie():
+def test_the_generator_approaches_the_source_features():
     real = torch.randn(256, 3, generator=torch.Generator().manual_seed(0)).abs() + torch.tensor([0.0, 2.0, 4.0])
     gaps = []
     for steps in (0, 100, 300):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from tta_factory import STREAM, Nt, four, frames, near, outputs, state_of
+from tta_factory import STREAM, SineNet, four, frames, near, outputs, state_of
 
 from driftlab.platform.adaptation.adabn import AdaBn
 from driftlab.platform.adaptation.base import Phase
@@ -46,20 +46,20 @@ class TestSource:
 
 
 class TestStatistics:
-    def test_batch_answers_by_the_batch_and_moves_nothing(self):
-        model, member = Nt(), AdaBn(variant="batch", predict_on="batch")
+    def test_the_batch_variant_predicts_by_the_batch_and_keeps_the_weights(self):
+        model, member = SineNet(), AdaBn(variant="batch", predict_on="batch")
         before, state = state_of(model), member.prepare(model)
-        answered = member.predict(model, state, four())
+        predicted = member.predict(model, state, four())
         near(model.seen[-1], BY_BATCH)
         done = member.adapt(model, state, four(), STREAM)
         near(model.seen[-1], BY_BATCH)
-        assert done.predictions.tolist() == answered.predictions.tolist() == [0, 0, 0, 2]
-        assert done.passes == answered.passes == Passes((4,))
+        assert done.predictions.tolist() == predicted.predictions.tolist() == [0, 0, 0, 2]
+        assert done.passes == predicted.passes == Passes((4,))
         assert state_of(model) == before
 
     @pytest.mark.parametrize("member", [AdaBn(), Onda(), AdaBn(variant="full"), Tent(variant="run", learning_rate=0)])
     def test_running_statistics_after_one_pass(self, member):
-        model = Nt()
+        model = SineNet()
         member.adapt(model, member.prepare(model), four(), STREAM)
         if isinstance(member, AdaBn) and member.variant == "full":
             values = model.inputs.transpose(0, 1).flatten(1)
@@ -82,7 +82,7 @@ class TestStatistics:
         assert not any(module.training for module in ours.modules())
 
     def test_alpha_blends_with_the_unbiased_variance(self):
-        model = Nt()
+        model = SineNet()
         values = model.inputs.transpose(0, 1).flatten(1)
         mean = 0.7 * model.norm.running_mean + 0.3 * values.mean(dim=1)
         variance = 0.7 * model.norm.running_var + 0.3 * values.var(dim=1)
@@ -116,9 +116,9 @@ class TestTent:
         assert done.iterations == len(done.losses) == 10
         assert state_of(ours) == state_of(theirs)
 
-    def test_even_answers_teach_nothing(self):
+    def test_uniform_predictions_have_no_gradient(self):
         """Uniform outputs are a saddle: the gradient is 0 to the bit."""
-        model, member = Nt(), self.SGD
+        model, member = SineNet(), self.SGD
         model.head.weight.data.zero_()
         member.adapt(model, member.prepare(model), four(), STREAM)
         assert model.norm.weight.tolist() == [1, 1, 1]
@@ -141,8 +141,8 @@ class TestTent:
 @pytest.mark.parametrize(
     "member", [AdaBn(variant="batch"), Tent(predict_on="frame"), AdaBn(variant="batch", predict_on="batch")]
 )
-def test_one_frame_with_maps_of_one_place_is_answered_by_what_is_stored(member):
-    model = Nt()
+def test_one_frame_with_one_pixel_is_predicted_with_stored_statistics(member):
+    model = SineNet()
     model.inputs = model.inputs[:, :, :1, :1]
     one = replace(four(), images=four().images[:1])
     expected = outputs(model)[:1]
@@ -152,7 +152,7 @@ def test_one_frame_with_maps_of_one_place_is_answered_by_what_is_stored(member):
 
 @pytest.mark.parametrize("member", [AdaBn(), AdaBn(variant="full"), Onda(), Tent(), Tent(variant="run"), Shot()])
 def test_a_batch_too_small_for_a_batch_norm_is_skipped(member):
-    model = Nt()
+    model = SineNet()
     model.inputs = model.inputs[:, :, :1, :1]
     before, state = state_of(model), member.prepare(model)
     done = member.adapt(model, state, replace(four(), images=four().images[:1]), STREAM)

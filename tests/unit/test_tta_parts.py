@@ -1,4 +1,4 @@
-"""What label-free members share: views of frames, memories, and batch norms that normalise in other ways."""
+"""Parts of label-free members: views of frames, memories, and batch norms with other statistics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from driftlab.platform.adaptation.rotta import timeliness
 
 class TestViews:
     @pytest.mark.parametrize("views", ["colour", "all", "mirrored"])
-    def test_a_view_is_a_picture_and_the_same_numbers_give_the_same_view(self, views):
+    def test_a_view_is_an_image_and_the_same_numbers_give_the_same_view(self, views):
         inputs = torch.linspace(-2, 2, 2 * 3 * 9 * 7).view(2, 3, 9, 7)
         first, second = (augment(inputs, np.random.default_rng(4), views) for _ in range(2))
         assert torch.equal(first, second)
@@ -25,7 +25,7 @@ class TestViews:
         assert first.max() <= 2
         assert not torch.equal(first, augment(inputs, np.random.default_rng(5), views))
 
-    def test_a_grey_picture_stays_grey_and_where_it_is(self):
+    def test_a_grey_image_stays_grey_and_in_place(self):
         inputs = torch.full((3, 3, 8, 8), 0.4)
         seen = augment(inputs, np.random.default_rng(0), "all")
         assert float(seen.flatten(1).std(dim=1).max()) < 0.05
@@ -43,7 +43,7 @@ class TestMemories:
         assert [item.age / 4 for item in bank.by_class()] == [1.75, 0.75, 0.5, 0.25]
         near(timeliness(np.array([0.0, 0.25, 1.0]), like=torch.zeros(1).double()), [0.5, 0.437823, 0.268941])
 
-    def test_a_class_that_never_came_finds_room(self):
+    def test_an_item_of_a_new_class_is_accepted(self):
         bank = CategoryBalancedBank(4, classes=100)
         for number in range(8):
             bank.add(Item(np.array(number), 7, 0.1))
@@ -58,7 +58,7 @@ class TestMemories:
         assert bank.seen == {0: 294, 1: 6}
 
     @pytest.mark.parametrize("make", [lambda: CategoryBalancedBank(3, classes=3), lambda: ReservoirBank(3)])
-    def test_a_memory_comes_back_from_its_arrays(self, make):
+    def test_a_memory_is_restored_from_its_arrays(self, make):
         bank, other = make(), make()
         for number in range(5):
             bank.add(Item(np.full((2, 2, 3), number, dtype=np.uint8), number % 3, 0.1 * number))
@@ -85,7 +85,7 @@ class TestNorms:
         near(found[0, 0].flatten(), [0, 0.260547, 0.521093, 0.781640])
         near(found[1, 1].flatten(), [0.340451, 0.476631, 0.612812, 0.748992])
 
-    def test_maps_of_one_place_are_normalised_as_ever(self):
+    def test_maps_of_one_pixel_are_normalised_by_stored_statistics(self):
         values = self.values[:, :, :1, :1]
         near(self.output(InstanceNorm(0.001), values), self.model(values).detach(), 1e-12)
 

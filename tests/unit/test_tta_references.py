@@ -1,4 +1,4 @@
-"""Members against a second implementation of the published methods: the same outputs over twenty batches."""
+"""Members against a second implementation of the methods: equal outputs over twenty batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCHES, FRAMES, CLASSES = 20, 12, 4
 SEEDS = range(100, 100 + BATCHES)
 
 
-class Watched(nn.Module):
+class RecordingNetwork(nn.Module):
     """A classifier in double precision that keeps its outputs."""
 
     def __init__(self, seed: int = 3) -> None:
@@ -38,7 +38,7 @@ class Watched(nn.Module):
         return outputs
 
 
-class Watching(Classification):
+class RecordingTask(Classification):
     """Classification that keeps the outputs that it decodes."""
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ SOURCE = pictures(1, 24)
 
 
 def source_data() -> DataSplits:
-    lessons = LabelledFrames(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
-    return DataSplits(CLASSIFICATION, CLASSES, lessons, lessons, lessons)
+    labelled = LabelledFrames(SOURCE, np.zeros(len(SOURCE), dtype=np.int64))
+    return DataSplits(CLASSIFICATION, CLASSES, labelled, labelled, labelled)
 
 
 def stream(name: str, **params):
-    """Let a member learn from all batches; return what it answered by, the first outputs of each call, its results."""
-    member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
+    """Train a member on all batches; return its predictions, the first outputs per call, the results."""
+    member, model = Member("adaptation", name, tuple(params.items())).make(), RecordingNetwork().eval()
     state = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {})
     answered, first, results = [], [], []
     for images, seed in zip(IMAGES, SEEDS, strict=True):
-        task = Watching()
+        task = RecordingTask()
         before = len(model.seen)
         done = member.adapt(model, state, Batch(images, None, np.random.default_rng(seed), task), STREAM)
         state = done.state
@@ -85,7 +85,7 @@ def stream(name: str, **params):
 
 def after_each(name: str, **params):
     """Return the outputs for each batch after the step on it, by stored statistics."""
-    member, model = Member("adaptation", name, tuple(params.items())).make(), Watched().eval()
+    member, model = Member("adaptation", name, tuple(params.items())).make(), RecordingNetwork().eval()
     state, found = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {}), []
     for images, seed in zip(IMAGES, SEEDS, strict=True):
         state = member.adapt(
@@ -113,14 +113,14 @@ def features(model, x):
 
 
 def test_tent():
-    agree(stream("tent")[0], reference.tent(Watched(), INPUTS))
+    agree(stream("tent")[0], reference.tent(RecordingNetwork(), INPUTS))
 
 
 @pytest.mark.slow
 def test_eata():
-    fisher = reference.fisher_of(Watched(), to_input(SOURCE), 12)
+    fisher = reference.fisher_of(RecordingNetwork(), to_input(SOURCE), 12)
     found, _, results = stream("eata", entropy_margin=0.8, redundancy_margin=0.9, fisher_weight=50.0, fisher_batch=12)
-    agree(found, reference.eata(Watched(), INPUTS, fisher))
+    agree(found, reference.eata(RecordingNetwork(), INPUTS, fisher))
     shares = [done.accepted for done in results]
     assert 0 < min(shares) < max(shares) <= 1
 
@@ -128,12 +128,12 @@ def test_eata():
 @pytest.mark.slow
 def test_sar():
     found, _, results = stream("sar", entropy_margin=0.8, learning_rate=1e-2, reset_threshold=0.0)
-    agree(found, reference.sar(Watched(), INPUTS, spared=["net.deep.2.1"]))
+    agree(found, reference.sar(RecordingNetwork(), INPUTS, spared=["net.deep.2.1"]))
     assert all(done.iterations == 1 for done in results)
 
 
 def dimmed(inputs, *_):
-    """A view that both sides know; without any, student and teacher agree and only rounding is learned."""
+    """A fixed view for both sides; without one, student and teacher agree and only rounding is trained."""
     return 0.7 * inputs - 0.3
 
 
@@ -141,7 +141,7 @@ def dimmed(inputs, *_):
 def test_cotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.cotta.augment", dimmed)
     found, _, results = stream("cotta", ema_decay=0.9, restore_prob=0.1, confidence_threshold=1.0, augmentations=1)
-    agree(found, reference.cotta(Watched(), INPUTS, SEEDS, dimmed))
+    agree(found, reference.cotta(RecordingNetwork(), INPUTS, SEEDS, dimmed))
     assert results[0].work.forward == (FRAMES,) * 4  # teacher, source, one view, student
 
 
@@ -149,7 +149,7 @@ def test_cotta(monkeypatch):
 def test_rotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.rotta.augment", dimmed)
     _, first, results = stream("rotta", capacity=10, every_frames=16, ema_rate=0.2)
-    agree(first, reference.rotta(Watched(), INPUTS, dimmed, size=10, every=16))
+    agree(first, reference.rotta(RecordingNetwork(), INPUTS, dimmed, size=10, every=16))
     assert sum(done.iterations for done in results) == BATCHES * FRAMES // 16
     assert min(done.accepted for done in results) < 1
 
@@ -157,19 +157,19 @@ def test_rotta(monkeypatch):
 @pytest.mark.slow
 def test_note():
     _, first, results = stream("note", capacity=10, every_frames=16, learning_rate=1e-3)
-    agree(first, reference.note(Watched(), INPUTS, SEEDS, size=10, every=16))
+    agree(first, reference.note(RecordingNetwork(), INPUTS, SEEDS, size=10, every=16))
     assert min(done.accepted for done in results) < 1
 
 
 def test_lame():
-    found, model = stream("lame", neighbours=3)[0], Watched().eval()
+    found, model = stream("lame", neighbours=3)[0], RecordingNetwork().eval()
     with torch.no_grad():
         agree(found, [reference.lame(*features(model, x), nearest=3) for x in INPUTS])
         assert any((ours.argmax(1) != model(x).argmax(1)).any() for ours, x in zip(found, INPUTS, strict=True))
 
 
 def test_t3a():
-    found, model = stream("t3a", features_per_class=3)[0], Watched().eval()
+    found, model = stream("t3a", features_per_class=3)[0], RecordingNetwork().eval()
     with torch.no_grad():
         seen = [features(model, x)[0] for x in INPUTS]
         agree(found, reference.t3a(model.net.head.weight, model.net.head.bias, seen, keep=3))
@@ -177,13 +177,13 @@ def test_t3a():
 
 @pytest.mark.slow
 def test_shot():
-    agree(after_each("shot", learning_rate=1e-2), reference.shot(Watched(), INPUTS))
+    agree(after_each("shot", learning_rate=1e-2), reference.shot(RecordingNetwork(), INPUTS))
 
 
 @pytest.mark.slow
 def test_bufr():
     found = after_each("bufr", no_stabilisation=True, learning_rate=1e-5, temperature=1.0)
-    agree(found, reference.bufr(Watched().eval(), to_input(SOURCE), INPUTS, features, softness=1.0, rate=1e-5))
+    agree(found, reference.bufr(RecordingNetwork().eval(), to_input(SOURCE), INPUTS, features, softness=1.0, rate=1e-5))
 
 
 @pytest.mark.slow

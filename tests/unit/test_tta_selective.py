@@ -1,4 +1,4 @@
-"""Members that choose samples, keep memories or move heads, number by number on networks computed by hand."""
+"""Members that select samples, keep memories or move heads, on networks computed by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from adaptation_factory import NETWORKS, labels_of, prepared
-from tta_factory import STREAM, Nt, four, frames, near, state_of
+from tta_factory import STREAM, SineNet, four, frames, near, state_of
 
 from driftlab.platform.adaptation.ace import Ace, restyle, styles
 from driftlab.platform.adaptation.base import Phase
@@ -34,8 +34,8 @@ HAND = {"momentum": 0.0, "learning_rate": 0.1, "entropy_margin": 0.9}
 class TestEata:
     MEMBER = Eata(optimiser="sgd", redundancy_margin=0.05, **HAND)
 
-    def test_one_step_and_nothing_new_in_the_same_batch(self):
-        model, member = Nt(), self.MEMBER
+    def test_one_step_and_no_second_one_in_the_same_batch(self):
+        model, member = SineNet(), self.MEMBER
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(model.norm.weight.detach(), [1.071319, 1.031629, 0.983810])
         near(model.norm.bias.detach(), [0.071415, 0.029657, -0.023049])
@@ -61,22 +61,22 @@ class TestEata:
 
 class TestSar:
     def test_one_step(self):
-        model, member = Nt(), Sar(frozen_norm_share=0.0, **HAND)
+        model, member = SineNet(), Sar(frozen_norm_share=0.0, **HAND)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(model.norm.weight.detach(), [1.053983, 1.021998, 0.981503])
         near(model.norm.bias.detach(), [0.054950, 0.017922, -0.023606])
         near(done.state.held["average"], 0.638674)
         assert done.passes.forward == done.passes.backward == (4, 4)
 
-    def test_nothing_sure_teaches_nothing(self):
-        model, member = Nt(), Sar(entropy_margin=1e-9)
+    def test_frames_without_confidence_train_no_step(self):
+        model, member = SineNet(), Sar(entropy_margin=1e-9)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.accepted == 0
         assert "average" not in done.state.held
         assert done.passes == replace(done.passes, forward=(4,), backward=())
 
     def test_a_collapse_returns_to_the_source(self):
-        model, member = Nt(), Sar(reset_threshold=2.0, **HAND)
+        model, member = SineNet(), Sar(reset_threshold=2.0, **HAND)
         before = state_of(model)
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert done.iterations == 1
@@ -88,8 +88,8 @@ class TestSar:
 
 
 class TestCoTta:
-    def test_without_views_and_returns_the_first_gradient_is_nothing(self):
-        model, member = Nt(), CoTta(restore_prob=0.0, views="none")
+    def test_without_views_and_restoration_the_first_gradient_is_zero(self):
+        model, member = SineNet(), CoTta(restore_prob=0.0, views="none")
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.losses, [0.721258])
         assert all(np.abs(value).max() < 1e-14 for value in done.state.moments[0].values())
@@ -105,7 +105,7 @@ class TestCoTta:
         assert done.state.held["other"].tobytes() == start
         assert state_of(model)["head.weight"] != state.source["head.weight"].tobytes()  # the teacher keeps half a step
 
-    def test_views_are_paid_where_they_are_used(self):
+    def test_views_are_charged_where_they_are_used(self):
         model = NETWORKS["tiny_classifier"][1]().eval()
         for confidence, forward in ((1.0, (6,) * 6), (0.0, (6,) * 3)):
             member = CoTta(confidence_threshold=confidence, augmentations=3)
@@ -116,7 +116,7 @@ class TestCoTta:
 
 class TestHeads:
     def test_neo_centres_the_features(self):
-        model, member = Nt(), Neo()
+        model, member = SineNet(), Neo()
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         near(done.state.held["mean"], [0.412996, 0.301604, 0.050269])
         near(model.seen[-1][0], [1.360839, -0.856003, -2.285839])
@@ -153,8 +153,8 @@ def test_lame_makes_neighbours_agree(affinity, labels, last):
 
 
 class TestBufr:
-    def test_without_a_summary_nothing_is_learned(self):
-        model, member = Nt(), Bufr()
+    def test_without_a_summary_no_step_is_trained(self):
+        model, member = SineNet(), Bufr()
         done = member.adapt(model, member.prepare(model), four(), STREAM)
         assert "no summary" in done.skipped
         assert done.passes == Passes()
@@ -190,7 +190,7 @@ class TestAce:
         near(styles(restyle(images, wanted)), wanted, 1e-4)
         near(restyle(images, styles(images)), images, 1e-4)
 
-    def test_it_learns_both_and_remembers_a_style_per_phase(self):
+    def test_it_trains_on_both_and_stores_a_style_per_phase(self):
         model, member = NETWORKS["tiny_classifier"][1]().eval(), Ace(iterations=3, batch=5)
         state = prepared(member, model)
         for number in range(1, 3):
@@ -230,7 +230,7 @@ class TestReplay:
 
 
 @pytest.mark.parametrize("member", [RoTta(every_frames=8), Note(every_frames=8)])
-def test_a_lesson_comes_when_enough_frames_have_passed(member):
+def test_training_starts_when_enough_frames_have_passed(member):
     model = NETWORKS["tiny_classifier"][1]().eval()
     state, made = member.prepare(model), []
     for number in range(4):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from tta_factory import STREAM, Nt, frames, near, outputs, state_of
+from tta_factory import STREAM, SineNet, frames, near, outputs, state_of
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.adaptation.batches import mini_batches, split_groups
@@ -20,12 +20,12 @@ from driftlab.platform.networks.predict import to_input
 
 class TestShot:
     def test_information_of_the_batch(self):
-        model = Nt()
+        model = SineNet()
         with normalise_by_batch(model, keeps=False):
             logits = outputs(model)
         near(information(logits), -0.327641)
         near(information(logits, div_weight=0.0), 0.721258)
-        near(information(logits[:1]), 0.0)  # one answer says nothing about variety
+        near(information(logits[:1]), 0.0)  # one prediction has no diversity
 
     def test_pseudo_labels(self):
         seen = torch.tensor([[2, 0], [1.8, 0.3], [0, 2], [0.2, 1.7], [1, 0.9], [0.9, 1.1]])
@@ -39,7 +39,7 @@ class TestShot:
 
     @pytest.mark.parametrize("cls_par", [0.0, 0.3])
     def test_it_steps_as_torch_does(self, cls_par):
-        """Without pseudo-labels a phase is the maximising of information, with them the loss has one more part."""
+        """Without pseudo-labels a phase maximises information; with them the loss has another term."""
         ours, theirs = (build("tiny_classifier", 4, seed=0) for _ in range(2))
         member, given = Shot(iterations=8, batch=6, relabel=3, cls_par=cls_par, learning_rate=0.01), frames(20)
         done = member.adapt(ours, member.prepare(ours), given, Phase())
@@ -65,13 +65,13 @@ class TestShot:
         assert done.losses == tuple(losses)
         assert state_of(ours) == state_of(theirs)
         assert done.state.moments == ()  # the next phase begins at rest
-        looks = (6, 6, 6, 2)
+        groups = (6, 6, 6, 2)
         each = [(6,) * 3, (6,) * 3, (6,) * 2]
-        expected = (1, *(n for part in each for n in (*looks, *part))) if cls_par else (1, *(6,) * 8)
+        expected = (1, *(n for part in each for n in (*groups, *part))) if cls_par else (1, *(6,) * 8)
         assert done.passes.forward == expected
         assert done.passes.backward == (6,) * 8
 
-    def test_a_network_of_a_head_alone(self):
+    def test_a_network_with_a_head_only(self):
         model, member = nn.Sequential(nn.Flatten(), nn.Linear(16 * 24 * 3, 4)), Shot()
         done = member.adapt(model, member.prepare(model), frames(4), STREAM)
         assert "the head" in done.skipped
@@ -111,11 +111,11 @@ class TestHead:
 
 class TestDrawing:
     def test_more_than_there_is_ends(self):
-        """A sampler that drops incomplete batches would look for one for ever."""
+        """A sampler that drops incomplete batches would never return one."""
         rows = list(mini_batches(frames(3), Phase(iterations=2), 100, 9))
         assert [sorted(each) for each in rows] == [[0, 1, 2]] * 2
 
-    def test_on_the_stream_everything_once_whatever_is_asked(self):
+    def test_on_the_stream_all_frames_are_used_once(self):
         assert [each.tolist() for each in mini_batches(frames(3), Phase(7, on_stream=True), 2, 9)] == [[0, 1, 2]]
         assert [each.tolist() for each in split_groups(3, STREAM, 2)] == [[0, 1, 2]]
 

@@ -1,4 +1,4 @@
-"""What searches recommended and docs keep is what the experiment runs."""
+"""The experiment runs the settings that searches recommended and docs keep."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def test_size_tuned_runs_tuned_settings(path: Path):
         assert getattr(system, slot)[name] == pytest.approx(value, rel=0.01), place
 
 
-def test_a_search_that_found_nothing_better_is_kept_too():
+def test_a_search_without_a_better_trial_is_kept_too():
     (path,) = (path for path in TUNED if path.stem == "just_in_time")
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["trial"] == 0

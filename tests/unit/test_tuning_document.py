@@ -1,4 +1,4 @@
-"""What a search is asked for: read in full, or refused with every fault before anything starts."""
+"""The document of a search: read in full, or refused with all faults before the search starts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_overrides_reach_domains_whose_paths_hold_dots():
     assert RATE in refused(f"space.{RATE}=0.01")
 
 
-def test_a_size_is_laid_over():
+def test_a_size_overrides_the_document():
     document = factory.document("size=small", sizes={"small": {"trials": 3, "experiment": {"window_s": 3}}})
     assert (document.trials, document.size, document.experiment["window_s"]) == (3, "small", 3)
 
@@ -113,7 +113,7 @@ def test_a_contradictory_domain_is_refused_with_its_place(domain):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("systems.0.adaptation.learning_rat", "learning_rate"),
         ("systems.1.adaptation.learning_rate", "position"),
@@ -122,8 +122,8 @@ def test_a_contradictory_domain_is_refused_with_its_place(domain):
         ("systems.0.name", "no setting"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(path, said):
-    assert said in refused(space={path: [0.1, 0.2]})
+def test_a_path_that_leads_nowhere_is_refused(path, message):
+    assert message in refused(space={path: [0.1, 0.2]})
 
 
 def test_ends_that_a_member_does_not_take_are_refused():
@@ -132,7 +132,7 @@ def test_ends_that_a_member_does_not_take_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"objectives": {"scroe": "max"}}, "score"),
         ({"objectives": {}}, "objectives"),
@@ -156,13 +156,13 @@ def test_ends_that_a_member_does_not_take_are_refused():
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_is_wrong_is_refused(changes, said):
-    assert said in refused(**changes)
+def test_a_wrong_document_is_refused_with_the_reason(changes, message):
+    assert message in refused(**changes)
 
 
 def test_every_fault_is_named_at_once():
-    said = refused(space={RATE: {"from": 2, "to": 1}, BATCH: [-1]}, objectives={"x": "max"}, seeds=[1])
-    assert said.count("\n  - ") == 4
+    message = refused(space={RATE: {"from": 2, "to": 1}, BATCH: [-1]}, objectives={"x": "max"}, seeds=[1])
+    assert message.count("\n  - ") == 4
 
 
 def test_a_seed_of_the_experiment_itself_is_refused():
@@ -177,10 +177,10 @@ def test_a_metric_that_the_run_does_not_measure_is_refused():
 
 
 def test_a_score_without_truth_is_refused(tmp_path):
-    from film_factory import write_film
+    from video_factory import write_video
 
-    film = write_film(tmp_path / "film.mp4")
-    experiment = {"workloads": [{"name": f"video:{film}", "duration_s": None}], "teacher": {"kind": "network"}}
+    video = write_video(tmp_path / "film.mp4")
+    experiment = {"workloads": [{"name": f"video:{video}", "duration_s": None}], "teacher": {"kind": "network"}}
     space = {"systems.0.streaming.interval_s": {"from": 5, "to": 20}}
     assert "no truth" in refused(system="ams", experiment=experiment, space=space)
     asked = {"kbps": "min"}
@@ -213,6 +213,6 @@ def test_trials_whose_settings_read_the_end_are_not_stopped_early():
 
 
 @pytest.mark.parametrize("name", ["tnet", "streaming/local", "scheduling/uniform", "no_custom", "none.yaml"])
-def test_a_space_that_is_not_there_is_refused(name):
+def test_a_missing_space_is_refused(name):
     with pytest.raises(RequestError):
         load(name)

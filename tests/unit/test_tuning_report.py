@@ -35,7 +35,7 @@ def best(folder):
 
 
 @pytest.mark.slow
-def test_the_report_shows_every_figure_and_opens_alone(folder):
+def test_the_report_shows_every_figure_and_loads_no_other_file(folder):
     page = write_report(folder).read_text(encoding="utf-8")
     for figure in SEARCH_FIGURES:
         assert f"<h2>{figure.title}</h2>" in page
@@ -47,7 +47,7 @@ def test_the_report_shows_every_figure_and_opens_alone(folder):
 
 
 @pytest.mark.slow
-def test_words_say_what_the_held_out_seeds_say(folder):
+def test_words_agree_with_the_held_out_seeds(folder):
     found = open_search(folder)
     score, energy = found.held_out()
     told = " ".join(summarise_search(found))
@@ -88,7 +88,7 @@ def trials_of(function, space, count=60, seed=0):
 SPACE = Space({"a": Range(0.0, 1.0), "b": Range(1e-4, 1.0, log=True), "c": OneOf(("x", "y", "z"))})
 
 
-def test_a_setting_that_decides_alone_explains_nearly_all():
+def test_a_single_deciding_setting_explains_nearly_all():
     found = importance(trials_of(lambda s, rng: (s["a"] - 0.5) ** 2 + 0.001 * rng.normal(), SPACE), SPACE, "v")
     assert next(iter(found)) == "a"
     assert found["a"] > 0.95
@@ -100,12 +100,12 @@ def test_names_count_by_their_means():
     assert found["c"] == pytest.approx(1.0)
 
 
-def test_noise_explains_nothing_on_average():
+def test_noise_has_no_importance_on_average():
     shares = [importance(trials_of(lambda s, rng: rng.normal(), SPACE, 20, seed), SPACE, "v") for seed in range(40)]
     assert np.mean([share for each in shares for share in each.values()]) < 0.08
 
 
-def test_few_trials_or_equal_ones_tell_nothing():
+def test_few_or_equal_trials_have_no_importance():
     assert importance(trials_of(lambda s, rng: s["a"], SPACE, 9), SPACE, "v") == {}
     assert importance(trials_of(lambda s, rng: 1.0, SPACE), SPACE, "v") == {}
 
@@ -122,7 +122,7 @@ EXPERIMENT = {
 
 
 @pytest.mark.slow
-def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_path):
+def test_a_run_uses_the_settings_of_a_search_for_its_system_only(best, tmp_path):
     part = read_tuned(best)
     tuned = parse(EXPERIMENT, tuned=[part])
     rate = part["settings"][factory.RATE]
@@ -133,7 +133,7 @@ def test_a_run_takes_the_settings_of_a_search_for_its_system_alone(best, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(best, tmp_path):
+def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(best, tmp_path):
     spec = parse(EXPERIMENT, tuned=[read_tuned(best)]).model_dump(mode="json")
     ran = open_run(run(spec, out=tmp_path / "run").directory)
     rows = ran.frame("runs").set_index("system")["tuned"]
@@ -151,24 +151,24 @@ def test_a_run_says_where_its_settings_come_from_and_warns_of_unequal_budgets(be
     assert any("tuned" in line for line in differences(ran, plain))
 
 
-def test_rivals_that_were_tuned_alike_are_not_warned_of(best):
+def test_baselines_with_equal_tuning_cause_no_warning(best):
     part = read_tuned(best)
     both = [part, {**part, "system": "onda", "settings": {}}]
 
-    class Ran:
+    class TunedRun:
         spec = {"tuned": both, "systems": [{"name": "small", "base": "no_custom", "adaptation": {"name": "frozen"}}]}  # noqa: RUF012
 
         @staticmethod
         def frame(name):
             return pd.DataFrame({"system": ["tent", "onda", "small"], "bound": [None, None, None]})
 
-    assert unequal_budgets(Ran()) == []
+    assert unequal_budgets(TunedRun()) == []
 
 
-def test_the_settings_of_an_experiment_are_those_that_it_says_were_found():
+def test_the_settings_of_an_experiment_equal_those_in_its_source():
     experiment = load("elasticdnn-domains")
     systems = {part.name: part.adaptation for part in experiment.systems}
-    assert len(experiment.tuned) == len(systems) - 2  # nothing is searched for what learns nothing
+    assert len(experiment.tuned) == len(systems) - 2  # no search for members without training
     assert len({str(part.budget) for part in experiment.tuned}) == 1
     for part in experiment.tuned:
         assert {path.rpartition(".")[2]: value for path, value in part.settings.items()}.items() <= systems[

@@ -1,4 +1,4 @@
-"""A session: every trial has its rows, an interrupted search goes on where it was, and the best settings are told."""
+"""A session: every trial has rows, an interrupted search resumes, and the best settings are shown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_trial_has_a_row_and_the_best_runs_on_held_out_seeds(tmp_path):
 
 
 @pytest.mark.slow
-def test_settings_and_measures_stand_in_rows_of_their_own(tmp_path):
+def test_settings_and_measures_have_separate_rows(tmp_path):
     session = run_whole(tmp_path / "run")
     run = open_run(session.directory)
     settings = run.frame("settings")
@@ -61,7 +61,7 @@ def test_settings_and_measures_stand_in_rows_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trial_that_fails_is_a_row_with_its_reason_and_the_search_goes_on(tmp_path):
+def test_a_failed_trial_has_a_row_with_its_reason_and_the_search_continues(tmp_path):
     session = run_whole(tmp_path / "run", failing=(0, 3))
     trials = open_run(session.directory).frame("trials")
     failed = trials[trials["status"] == "failed"]
@@ -163,7 +163,7 @@ def test_no_settings_are_recommended_where_all_fail(tmp_path):
 
 
 @pytest.mark.slow
-def test_best_settings_are_written_with_what_they_were_chosen_on(tmp_path):
+def test_best_settings_are_written_with_their_seeds_and_budget(tmp_path):
     session = run_whole(tmp_path / "run")
     best = yaml.safe_load(write_best(session.directory).read_text())
     assert best["settings"] == dict(session.best.settings)

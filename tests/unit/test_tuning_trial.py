@@ -1,4 +1,4 @@
-"""A trial is what `driftlab run` computes, window by window and warm."""
+"""A trial computes the same as `driftlab run`, window by window and with warm caches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SMALLEST = (
 
 @pytest.mark.slow
 def test_a_search_of_architectures_runs_other_paths_of_the_same_network(backend):
-    """The space `nas` at its smallest: the path of its defaults draws more than the one with thinner operators."""
+    """The smallest space `nas`: its default path consumes more than the one with thinner operators."""
     document = catalogue.load("nas", SMALLEST)
     thin = dict.fromkeys(document.problem.space.domains, "svd")
     (found, other) = (outcome_of(document, one, backend, SEEDS[:1])[0] for one in (document.defaults(), thin))
@@ -108,7 +108,7 @@ def test_a_trial_reports_after_every_window_and_ends_as_without(backend):
 
 
 @pytest.mark.slow
-def test_what_a_trial_has_measured_at_a_window_is_what_a_shorter_run_ends_with(backend):
+def test_measures_of_a_trial_at_a_window_equal_those_of_a_shorter_run(backend):
     document = factory.document(**ON_STREETS)
     two = [{**part, "duration_s": length} for part, length in zip(STREETS["workloads"], (6, 5), strict=True)]
     shorter = factory.document(**{**ON_STREETS, "experiment": {**STREETS, "workloads": two}})
@@ -121,13 +121,13 @@ def test_what_a_trial_has_measured_at_a_window_is_what_a_shorter_run_ends_with(b
         assert cell["metrics"]["energy_j"] == pytest.approx(rest * ended["metrics"]["energy_j"], rel=0.1)
 
 
-def test_a_trial_that_is_stopped_lets_go_of_its_nodes(backend):
+def test_a_stopped_trial_releases_its_nodes(backend):
     document = factory.document(**ON_STREETS)
-    under_way = outcomes(document.experiment, Assignment("search", 0, {}, SEEDS), backend, every_window=True)
-    next(under_way)
-    run_ = under_way.gi_frame.f_locals["run"]
+    running = outcomes(document.experiment, Assignment("search", 0, {}, SEEDS), backend, every_window=True)
+    next(running)
+    run_ = running.gi_frame.f_locals["run"]
     assert all(one.session.nodes for one in run_._running)
-    under_way.close()
+    running.close()
     assert not any(one.session.nodes for one in run_._running)
 
 

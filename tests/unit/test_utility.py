@@ -1,4 +1,4 @@
-"""Utilities against closed forms: which jobs are served, and what waiting costs."""
+"""Utilities against closed forms: the served jobs, and the cost of waiting."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ def steady(work: float, count: int = 781) -> np.ndarray:
         (195.2, 160, 161, 157),
     ],
 )
-def test_as_many_jobs_are_served_as_the_recursion_says(work, served, drained, unqueued):
+def test_the_number_of_served_jobs_follows_the_recursion(work, served, drained, unqueued):
     found = [served_jobs(steady(work), 39.9, **how) for how in ({}, {"drain": True}, {"queue": False})]
     assert [len(rows) for rows in found] == [served, drained, unqueued]
 
 
-def test_a_job_that_comes_as_the_machine_gets_free_is_newer_than_one_that_waits():
+def test_a_job_that_arrives_as_the_processor_becomes_free_replaces_a_waiting_one():
     assert list(served_jobs(steady(2, 10), 1.0)) == [0, 2, 4, 6, 8]
     assert list(served_jobs(steady(2, 10), 1.0, tie="waiting", drain=True)) == [0, 1, 3, 5, 7, 9]
 
 
-def test_where_nothing_is_missed_time_does_not_matter():
+def test_time_does_not_matter_if_no_job_is_missed():
     jobs = Jobs(LATE.accuracy, steady(10.0, 3), steady(0.0, 3), 10.0)
     for found in (discrete(jobs, 10.0), continuous(jobs, 20.0), relative(jobs)):
         assert found.value == pytest.approx(LATE.accuracy.mean())
 
 
-def test_missed_jobs_count_nothing_or_chance():
+def test_missed_jobs_count_zero_or_chance():
     jobs = Jobs(np.array([1.0, 0, 0.5, 0]), steady(1.0, 4), steady(1.0, 4), 1.0)
     assert discrete(jobs, 1.0).value == pytest.approx(0.375)
     assert discrete(jobs, 1.0, chance=0.1).value == pytest.approx(0.425)
-    assert relative(jobs).value == pytest.approx(0.75)  # the third answers for the fourth, the first for the second
+    assert relative(jobs).value == pytest.approx(0.75)  # results 3 and 1 also serve jobs 4 and 2
     assert needed_accuracy(0.308, 0.4097) == pytest.approx(0.752, abs=5e-4)
 
 
-def test_waiting_halves_the_worth_of_an_answer_at_the_patience_given():
+def test_waiting_for_the_given_patience_halves_the_value_of_a_prediction():
     found = continuous(LATE, 20.0)
     assert found.value == pytest.approx(0.379630, abs=1e-6)
     assert found.served * found.timeliness == pytest.approx(0.399691, abs=1e-6)

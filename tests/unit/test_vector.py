@@ -46,7 +46,7 @@ def test_read_returns_the_written_bits():
         vector.write(model, there[1:])
 
 
-def test_a_bound_model_computes_and_learns_the_same():
+def test_a_bound_model_computes_and_trains_the_same():
     torch.manual_seed(0)
     model, free = Tied(), Tied()
     free.load_state_dict(model.state_dict())

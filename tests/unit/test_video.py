@@ -37,7 +37,7 @@ def write_video(path, codec="libx264", options=None, rate=RATE, shown=range(COUN
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory):
+def video_file(tmp_path_factory):
     return write_video(tmp_path_factory.mktemp("film") / "film.mp4")
 
 
@@ -71,7 +71,7 @@ def test_every_seek_finds_its_frame(tmp_path, name, codec):
     ],
 )
 def test_an_avi_file_without_presentation_times_has_the_right_frames(tmp_path, codec, options):
-    """AVI stores the order of decoding alone, and H.264 stores B-frames after those that are shown later."""
+    """AVI stores the decoding order only, and H.264 stores B-frames after frames that are shown later."""
     stream = show(write_video(tmp_path / "a.avi", codec, {**options, "threads": "1"}))
     assert stream.duration_s == pytest.approx(COUNT / RATE)
     order = np.random.default_rng(0).permutation(COUNT)
@@ -92,35 +92,35 @@ def test_rounded_times_have_the_right_frames(tmp_path, rate, left_out):
 
 
 def test_a_long_tick_is_no_tolerance(tmp_path):
-    """A tick of this AVI file lasts as long as a frame: its times are exact, and frames left out change nothing."""
+    """A tick of this AVI lasts one frame: times are exact, and dropped frames change no result."""
     shown = [number for number in range(COUNT) if number % 7 != 3]
     stream = show(write_video(tmp_path / "a.avi", "mpeg4", {"qmax": "2"}, shown=shown), fps=4.0 * RATE)
     times = np.arange(COUNT * 4 - 4) / (4 * RATE)
     assert numbers_of(stream.at(times)) == [max(n for n in shown if n <= k // 4) for k in range(len(times))]
 
 
-def test_another_rate_uses_the_last_frame_before(film):
-    assert numbers_of(show(film, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
-    assert numbers_of(show(film, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
+def test_another_rate_uses_the_last_frame_before(video_file):
+    assert numbers_of(show(video_file, fps=4.0).at(np.arange(6) / 4)) == [0, 2, 5, 7, 10, 12]
+    assert numbers_of(show(video_file, fps=30.0).at(np.arange(6) / 30)) == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_given_length_cuts_or_repeats_the_last_frame(film):
-    assert show(film, duration_s=2.0).duration_s == 2.0
-    longer = show(film, duration_s=9.0)
+def test_a_given_length_cuts_or_repeats_the_last_frame(video_file):
+    assert show(video_file, duration_s=2.0).duration_s == 2.0
+    longer = show(video_file, duration_s=9.0)
     assert numbers_of(longer.at([8.9])) == [COUNT - 1]
-    assert open_stream(f"video:{film}", seed=0, height=24, width=40, fps=5, duration_s=None).duration_s > 5.9
+    assert open_stream(f"video:{video_file}", seed=0, height=24, width=40, fps=5, duration_s=None).duration_s > 5.9
 
 
-def test_a_video_without_label_maps_has_no_truth(film):
-    stream = show(film)
+def test_a_video_without_label_maps_has_no_truth(video_file):
+    stream = show(video_file)
     frames = stream.at([0.0])
     assert not stream.has_truth and frames.labels is None and frames.boxes is None and stream.changes_s() == ()
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_label_maps_are_found_by_frame_number(tmp_path, beside):
+@pytest.mark.parametrize("in_folder_of_video", [True, False])
+def test_label_maps_are_found_by_frame_number(tmp_path, in_folder_of_video):
     path = write_video(tmp_path / "film.mp4")
-    folder = tmp_path if beside else tmp_path / "film.mp4.labels"
+    folder = tmp_path if in_folder_of_video else tmp_path / "film.mp4.labels"
     folder.mkdir(exist_ok=True)
     for number in (0, 7):
         labels = np.full((HEIGHT, WIDTH), number % 3, np.uint8)
@@ -149,7 +149,7 @@ def test_invalid_label_maps_are_refused(tmp_path):
             stream.at([time_s])
 
 
-def test_other_files_are_refused(tmp_path, film):
+def test_other_files_are_refused(tmp_path, video_file):
     (tmp_path / "text.mp4").write_text("not a film", encoding="utf-8")
     with pytest.raises(DataError, match="cannot be read as a video"):
         show(tmp_path / "text.mp4")
@@ -157,7 +157,7 @@ def test_other_files_are_refused(tmp_path, film):
         show(tmp_path / "absent.mp4")
     with pytest.raises(DataError, match="no video file"):
         show(tmp_path)
-    (tmp_path / "torn.mp4").write_bytes(film.read_bytes()[:600])
+    (tmp_path / "torn.mp4").write_bytes(video_file.read_bytes()[:600])
     with pytest.raises(DataError, match="cannot be read as a video"):
         show(tmp_path / "torn.mp4")
 
@@ -187,18 +187,18 @@ def test_a_title_may_have_any_encoding(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bound", "most", "said"),
+    ("bound", "most", "message"),
     [
         ("MAX_VIDEO_BYTES", 1000, "bytes, allowed are 1,000"),
         ("MAX_FRAME_PX", WIDTH * HEIGHT - 1, "80 x 48 pixels, allowed are 3,839"),
         ("MAX_LENGTH_S", 5.0, "5.9 s apart, allowed are 5"),
     ],
 )
-def test_a_large_video_is_refused_before_it_is_decoded(film, monkeypatch, bound, most, said):
+def test_a_large_video_is_refused_before_it_is_decoded(video_file, monkeypatch, bound, most, message):
     monkeypatch.setattr(video, bound, most)
     monkeypatch.setattr(video.VideoStream, "_decode_to", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=said):
-        show(film)
+    with pytest.raises(DataError, match=message):
+        show(video_file)
 
 
 @pytest.mark.parametrize("content", [b"sea\xff\n", b"\xff\xfes\0"])
@@ -208,8 +208,8 @@ def test_an_invalid_classes_file_is_refused(tmp_path, content):
         show(write_video(tmp_path / "film.mp4"))
 
 
-def test_a_damaged_video_is_read_or_refused(tmp_path, film):
-    sound, dice = film.read_bytes(), np.random.default_rng(0)
+def test_a_damaged_video_is_read_or_refused(tmp_path, video_file):
+    sound, dice = video_file.read_bytes(), np.random.default_rng(0)
     shown = 0
     for number in range(10):
         spoilt, place = bytearray(sound), dice.integers(len(sound))

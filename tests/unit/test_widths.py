@@ -85,7 +85,7 @@ def test_calibrate_measures_the_statistics_of_one_width():
 
 
 @pytest.mark.slow
-def test_trained_together_all_widths_learn():
+def test_joint_training_fits_all_widths():
     here = context()
     member = UsNet(keep_ratios=factory.KEEP, epochs=4, learning_rate=0.05)
     family = member.build(here.model, here.data)
@@ -127,8 +127,8 @@ def test_independent_networks_train_on_the_pretraining_set():
 
 def more_classes(data):
     """Return the same frames with one more class, in another order."""
-    lessons = (LabelledFrames(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
-    return DataSplits(data.task, data.classes + 1, *lessons)
+    labelled = (LabelledFrames(part.images, data.classes - part.labels) for part in (data.train, data.val, data.test))
+    return DataSplits(data.task, data.classes + 1, *labelled)
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_progressive_training_changes_the_weights_and_keeps_networks_nested():
 
 
 @pytest.mark.slow
-def test_networks_of_uneven_widths_lie_within_one_another_and_take_no_more_than_the_even_ones():
+def test_networks_of_uneven_widths_are_nested_and_cost_no_more_than_even_ones():
     here = context()
     member = OnceForAll(keep_ratios=(1.0, 0.5), epochs=1, candidates=4)
     family = member.build(here.model, here.data)

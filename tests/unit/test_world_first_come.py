@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import simpy
-from processor_factory import FixedPolicy, fair, job, seconds, told
+from processor_factory import FixedPolicy, fair, job, make_processor, seconds
 from simpy.rt import RealtimeEnvironment
 
 from driftlab.platform.core.records import Share
@@ -32,7 +32,7 @@ class TestOrder:
             waits = [[draw.choice([0, 1, 1, 2]) for _ in range(3)] for _ in range(6)]
             orders = []
             for which in (None, draw.randrange(6)):
-                clock, processor, policy = told(w=1.0)
+                clock, processor, policy = make_processor(w=1.0)
                 work, log = processor.enter("w"), []
                 for i, each in enumerate(waits):
                     clock.process(self.waiting(processor, work if i == which else None, i, each, log, policy))

@@ -10,7 +10,7 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processor_factory import FixedPolicy, fair, job, seconds, told
+from processor_factory import FixedPolicy, fair, job, make_processor, seconds
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import Share, TaskCost
@@ -51,7 +51,7 @@ class TestTasks:
     @settings(max_examples=60, deadline=None)
     @given(alone_s=st.floats(0.001, 20), changes=CHANGES)
     def test_share_over_time_adds_up_to_the_cost(self, alone_s: float, changes: list[tuple[float, float]]):
-        clock, processor, policy = told(a=0.5)
+        clock, processor, policy = make_processor(a=0.5)
         ends: dict[str, float] = {}
         clock.process(job(processor, "a", [seconds(alone_s)], ends))
 
@@ -77,7 +77,7 @@ class TestTasks:
     def test_end_follows_from_the_share_schedule(self, start_s: float, alone_s: float, changes: list[Any]):
         times = [sum(after_s for after_s, _ in changes[: i + 1]) for i in range(len(changes))]
         schedule: ShareSchedule = ((0.0, 0.5), *zip(times, (share for _, share in changes), strict=True))
-        clock, processor, policy = told(a=0.5)
+        clock, processor, policy = make_processor(a=0.5)
         ends: dict[str, float] = {}
 
         def change() -> Iterator[Any]:
@@ -91,7 +91,7 @@ class TestTasks:
         assert ends.get("a", math.inf) == pytest.approx(task_end_s(start_s, alone_s, schedule))
 
     def test_task_without_a_share_waits_and_resumes(self):
-        clock, processor, policy = told(a=0.5)
+        clock, processor, policy = make_processor(a=0.5)
         ends: dict[str, float] = {}
         clock.process(job(processor, "a", [seconds(10)], ends))
         clock.run(until=8)
@@ -109,7 +109,7 @@ class TestTasks:
 
     def test_task_that_ends_as_its_share_is_removed_has_ended(self):
         """The window begins at the instant of the end, and before the event of the end."""
-        clock, processor, policy = told(a=0.3)
+        clock, processor, policy = make_processor(a=0.3)
         ends: dict[str, float] = {}
 
         def window() -> Iterator[Any]:
@@ -146,7 +146,7 @@ class TestTasks:
         assert processor.tasks == {}
 
     def test_removed_task_never_ends_its_job(self):
-        clock, processor, _ = told(a=0.5, b=0.5)
+        clock, processor, _ = make_processor(a=0.5, b=0.5)
         ends: dict[str, float] = {}
         for name in "ab":
             clock.process(job(processor, name, [seconds(4)], ends))
@@ -156,7 +156,7 @@ class TestTasks:
         assert ends == {"b": 8}
 
     def test_foreign_interrupt_ends_the_task_and_frees_its_place(self):
-        clock, processor, _ = told(a=1.0)
+        clock, processor, _ = make_processor(a=1.0)
         ends: dict[str, float] = {}
         process = clock.process(job(processor, "a", [seconds(4)], ends))
         clock.run(until=1)
@@ -167,7 +167,7 @@ class TestTasks:
         assert (ends, processor.tasks) == ({}, {})
 
     def test_abandoned_clock_calls_no_policy(self):
-        clock, processor, policy = told(a=0.1)
+        clock, processor, policy = make_processor(a=0.1)
         process = job(processor, "a", [seconds(4)], {})
         clock.process(process)
         clock.run(until=1)
@@ -176,12 +176,12 @@ class TestTasks:
 
     @pytest.mark.parametrize("alone_s", [math.nan, math.inf, -1.0])
     def test_impossible_cost_is_refused(self, alone_s: float):
-        _, processor, _ = told(a=1.0)
+        _, processor, _ = make_processor(a=1.0)
         with pytest.raises(RunError, match="must be finite"):
             next(processor.run_job(processor.enter("a"), seconds(alone_s)))
 
     def test_only_entered_tasks_run_and_enter_once(self):
-        _, processor, _ = told(a=1.0)
+        _, processor, _ = make_processor(a=1.0)
         work = processor.enter("a")
         with pytest.raises(RunError, match="already"):
             processor.enter("a")
@@ -205,7 +205,7 @@ class TestShares:
         ],
     )
     def test_impossible_shares_are_refused(self, shares: dict[str, Share]):
-        _, processor, policy = told()
+        _, processor, policy = make_processor()
         for name in shares:
             processor.enter(name)
         with pytest.raises(RunError, match="share"):
@@ -220,7 +220,7 @@ class TestShares:
             policy.changed(processor, a=1.5, b=0.5)
 
     def test_rounding_of_shares_is_accepted(self):
-        _, processor, policy = told()
+        _, processor, policy = make_processor()
         for i in range(10):
             processor.enter(f"w{i}")
         policy.changed(processor, **{f"w{i}": 0.1 + 1e-9 for i in range(10)})
@@ -244,7 +244,7 @@ class TestShares:
         ) == (0.4, 0.3, 0.0)
 
     def test_tasks_on_different_resources_do_not_slow_each_other(self):
-        clock, processor, policy = told(a={"accelerator": 1.0}, b={"cpu": 1.0})
+        clock, processor, policy = make_processor(a={"accelerator": 1.0}, b={"cpu": 1.0})
         ends: dict[str, float] = {}
         clock.process(job(processor, "a", [seconds(4)], ends))
         clock.process(job(processor, "b", [TaskCost({"cpu": 6.0})], ends))
@@ -254,14 +254,14 @@ class TestShares:
         assert ends == {"a": 6, "b": 6}
 
     def test_policy_receives_the_reason(self):
-        clock, processor, policy = told(a=0.5)
+        clock, processor, policy = make_processor(a=0.5)
         clock.process(job(processor, "a", [seconds(1)], {}))
         processor.leave(processor.enter("b", "arrival"), "departure")
         clock.run()
         assert policy.reasons == ["arrival", "departure", "offer", "end"]
 
     def test_peak_memory_is_that_of_concurrent_tasks(self):
-        clock, processor, _ = told(answer=0.5, a=0.25, b=0.25)
+        clock, processor, _ = make_processor(answer=0.5, a=0.25, b=0.25)
         processor.enter("answer", cost=TaskCost(memory_bytes=100))
         clock.process(job(processor, "a", [seconds(1, 30), seconds(1, 20)], {}))
         clock.process(job(processor, "b", [seconds(1, 45)], {}, start_s=5))
@@ -269,7 +269,7 @@ class TestShares:
         assert processor.peak_memory_bytes == 165  # the second job of a together with that of b
 
     def test_share_schedule_covers_its_span(self):
-        clock, processor, policy = told(a=0.5)
+        clock, processor, policy = make_processor(a=0.5)
         processor.enter("a")
         for time_s, share in ((2, 0.25), (4, 1.0), (4, 0.75), (6, 0.0)):
             clock.run(until=time_s) if clock.now < time_s else None

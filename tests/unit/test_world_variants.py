@@ -144,7 +144,7 @@ class TestMeasured:
             measured.read(self.write(tmp_path, text))
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "message"),
         [
             ({"only": {"device": "b"}}, ["only.device: Unknown value 'b'. Known: a, c."]),
             ({"only": {"device": "a", "batch": 64}}, ["no rows with {'device': 'a', 'batch': 64}"]),
@@ -172,13 +172,13 @@ class TestMeasured:
             ),
         ],
     )
-    def test_missing_columns_and_values_are_refused_together(self, tmp_path, given, said):
+    def test_missing_columns_and_values_are_refused_together(self, tmp_path, given, message):
         rows = "".join(f"{'ac'[k // 18]},{32 + k // 18 * 32},0.5,{k}.5\n" for k in range(21))
         path = self.write(tmp_path, f"device,batch,top1,latency\n{rows}")
-        usual = {} if said[0].startswith("only.devise") else {"top1": "accuracy", "latency": "latency_s"}
+        usual = {} if message[0].startswith("only.devise") else {"top1": "accuracy", "latency": "latency_s"}
         with pytest.raises(DataError) as error:
             measured.read(path, **{"rename": usual, **given})
-        assert [part for part in said if part not in str(error.value)] == []
+        assert [part for part in message if part not in str(error.value)] == []
         assert str(error.value).startswith(f"{path}")
         assert str(error.value).endswith(".")
 
@@ -193,7 +193,7 @@ class TestMeasured:
         assert chosen(b=None) == [0.3]
         assert chosen(f=False, e=7) == [0.2, 0.3]
 
-    def test_page_lists_every_column_with_units_and_optional_ones(self, tmp_path):
+    def test_the_page_lists_every_column_with_units_and_options(self, tmp_path):
         section = PAGE.read_text(encoding="utf-8").partition("## Networks of your own")[2].partition("\n## ")[0]
         rows = dict(re.findall(r"^\| (`.+`) \| (.+) \|$", section, re.MULTILINE))
         listed = [re.findall(r"`(\w+)`", columns) for columns in rows]

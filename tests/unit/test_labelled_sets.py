@@ -87,13 +87,13 @@ def test_nested_networks_are_trained_and_scored_on_different_digits(tmp_path: Pa
     assert found.frame("frames")["score_frame"].mean() > 0.6
 
 
-def test_a_set_that_is_not_there_names_the_folder_and_a_wrong_name_what_was_meant(tmp_path: Path, torchvision):
+def test_a_missing_set_names_the_folder_and_a_wrong_name_suggests_another(tmp_path: Path, torchvision):
     assert "Unknown workload 'set:digit'. Did you mean 'set:digits'?" in refusal("set:digit")
     for name in ("set:gtsrb", f"set:gtsrb:{tmp_path}"):
         assert "FOLDER holds gtsrb/GTSRB/Training" in refusal(name)
 
 
-def test_networks_are_kept_apart_by_what_lies_in_the_folder(tmp_path: Path, torchvision):
+def test_networks_are_cached_by_the_contents_of_the_folder(tmp_path: Path, torchvision):
     for part in ("train", "test"):
         for kind in ("cat", "dog"):
             (tmp_path / part / kind).mkdir(parents=True)

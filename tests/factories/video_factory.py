@@ -1,4 +1,4 @@
-"""A small film with classes of its own, as a user would bring it."""
+"""A small video with the user's classes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from PIL import Image
 CLASSES, HEIGHT, WIDTH, FPS, COUNT = ("sea", "beach", "boat"), 32, 48, 4, 64
 
 
-def write_film(path: Path) -> Path:
-    """Film a boat that crosses the sea before a beach; nothing lies beside the file."""
+def write_video(path: Path) -> Path:
+    """Write a video of a boat that crosses the sea; no other file is written."""
     colours = np.array([(40, 80, 190), (220, 200, 120), (190, 30, 40)], np.uint8)
     with av.open(str(path), "w") as container:
         track = container.add_stream("libx264", rate=FPS, options={"crf": "12", "threads": "1"})
@@ -24,9 +24,9 @@ def write_film(path: Path) -> Path:
     return path
 
 
-def put_beside(film: Path) -> None:
-    """Write the film's label maps and the names of its classes."""
-    folder = film.with_name(f"{film.name}.labels")
+def write_label_maps(video: Path) -> None:
+    """Write the video's label maps and the names of its classes."""
+    folder = video.with_name(f"{video.name}.labels")
     folder.mkdir()
     (folder / "classes.txt").write_text("\n".join(CLASSES), encoding="utf-8")
     for number in range(COUNT):

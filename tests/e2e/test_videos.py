@@ -1,4 +1,4 @@
-"""Films of one's own: label maps of any classes teach a student, and a network teaches where there are no maps."""
+"""The user's videos: label maps of any classes train a student, or a network labels the frames."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from film_factory import FPS, HEIGHT, WIDTH, put_beside, write_film
 from PIL import Image
+from video_factory import FPS, HEIGHT, WIDTH, write_label_maps, write_video
 
 from driftlab.errors import RequestError
 from driftlab.platform.lab.read import parse
@@ -24,15 +24,15 @@ AMS = {
 
 
 @pytest.fixture
-def film(tmp_path: Path) -> Path:
-    return write_film(tmp_path / "boat.mp4")
+def video(tmp_path: Path) -> Path:
+    return write_video(tmp_path / "boat.mp4")
 
 
-def document(film: Path, **changes: Any) -> dict[str, Any]:
+def document(video: Path, **changes: Any) -> dict[str, Any]:
     own = {
         "name": "film",
         "systems": ["no_custom", AMS],
-        "workloads": [{"name": f"video:{film}", "duration_s": None, "fps": FPS, "height": HEIGHT, "width": WIDTH}],
+        "workloads": [{"name": f"video:{video}", "duration_s": None, "fps": FPS, "height": HEIGHT, "width": WIDTH}],
         "bounds": False,
         "student": {"network": "half", "pretrain_steps": 10},
         "teacher": {"pretrain_steps": 2},
@@ -40,11 +40,11 @@ def document(film: Path, **changes: Any) -> dict[str, Any]:
     return {**own, **changes}
 
 
-def test_label_maps_teach_classes_of_one_s_own(film: Path, tmp_path: Path):
-    put_beside(film)
-    made = run(document(film), out=tmp_path / "run").directory
+def test_label_maps_train_the_user_s_classes(video: Path, tmp_path: Path):
+    write_label_maps(video)
+    made = run(document(video), out=tmp_path / "run").directory
     scores = open_run(made).frame("runs").set_index("system")["score"]
-    assert scores["ams"] > scores["no_custom"] + 0.2  # the generic student knows streets, and begins to name anew
+    assert scores["ams"] > scores["no_custom"] + 0.2  # the generic student was trained on other classes
     page = write_report(made).read_text(encoding="utf-8")
     assert "The same moments" in page and "sidewalk" not in page
 
@@ -60,16 +60,16 @@ def name_too_few(labels: Path) -> str:
 
 
 @pytest.mark.parametrize("spoil", [spoil_map, name_too_few])
-def test_a_damaged_file_is_refused_before_anything_starts(film: Path, tmp_path: Path, spoil: Callable[[Path], str]):
-    put_beside(film)
-    said = spoil(film.with_name(f"{film.name}.labels"))
+def test_a_damaged_file_is_refused_before_anything_starts(video: Path, tmp_path: Path, spoil: Callable[[Path], str]):
+    write_label_maps(video)
+    message = spoil(video.with_name(f"{video.name}.labels"))
     with pytest.raises(RequestError) as caught:
-        run(document(film), out=tmp_path / "run")
-    assert said in str(caught.value)
+        run(document(video), out=tmp_path / "run")
+    assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_picture_of_a_set_is_refused_before_anything_starts(tmp_path: Path):
+def test_a_damaged_image_of_a_set_is_refused_before_the_run_starts(tmp_path: Path):
     for part, kind in (("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")):
         folder = tmp_path / "set" / part / kind
         folder.mkdir(parents=True)
@@ -84,35 +84,35 @@ def test_a_damaged_picture_of_a_set_is_refused_before_anything_starts(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-def test_without_label_maps_a_network_teaches(film: Path, tmp_path: Path):
-    made = run(document(film, teacher={"kind": "network", "pretrain_steps": 2}), out=tmp_path / "run").directory
+def test_without_label_maps_a_network_labels_the_frames(video: Path, tmp_path: Path):
+    made = run(document(video, teacher={"kind": "network", "pretrain_steps": 2}), out=tmp_path / "run").directory
     runs = open_run(made).frame("runs").set_index("system")
     assert runs["score"].between(0, 1).all()
     assert (runs.loc["ams", "updates"], runs.loc["ams", "teacher"]) == (pytest.approx(3, abs=1), "teacher")
 
 
-def test_a_network_teaches_only_what_it_had_lessons_in(film: Path):
+def test_a_network_labels_only_for_tasks_that_it_was_trained_for(video: Path):
     teacher = {"kind": "network", "network": "wide_classifier"}
     with pytest.raises(RequestError) as caught:
-        parse(document(film, teacher=teacher, student={"network": "tiny_classifier"}))
+        parse(document(video, teacher=teacher, student={"network": "tiny_classifier"}))
     assert (
         "has no truth, pre-training frames have labels for segmentation and detection, and student.network=tiny_cl"
         in str(caught.value)
     )
 
 
-def test_custom_classes_require_oracle_teacher_and_fixed_scaling(film: Path):
+def test_custom_classes_require_oracle_teacher_and_fixed_scaling(video: Path):
     def refusal(**changes: Any) -> str:
         with pytest.raises(RequestError) as caught:
-            parse(document(film, **changes))
+            parse(document(video, **changes))
         return str(caught.value)
 
-    put_beside(film)
+    write_label_maps(video)
     said = refusal(teacher={"kind": "network"})
     assert "defines its own classes (sea, beach, boat), and teacher.kind=network predicts road, " in said
     assert "set teacher.kind=oracle" in said
     said = refusal(systems=[{"name": "no_custom", "scaling": "nested"}])
     assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said
-    for file in film.with_name(f"{film.name}.labels").glob("gt_*.png"):
+    for file in video.with_name(f"{video.name}.labels").glob("gt_*.png"):
         file.unlink()
     assert "no label maps to learn them from; put label maps beside the file, or remove its classes.txt" in refusal()

@@ -94,7 +94,7 @@ def test_new_accuracies_are_planned_by(name: str):
     assert which == member.select_variant(turned, budget)[0] != first
 
 
-def test_the_bound_goes_by_the_load_to_come_and_no_sensed_one():
+def test_the_bound_uses_the_future_load_and_no_sensed_one():
     variants, member = paths(), Clairvoyant()
     assert member.uses_true_load
     for sensed, true in ((0.0, 0.6), (0.9, 0.2)):
@@ -208,7 +208,7 @@ def test_nas_runs_the_given_operators_for_every_budget():
 
 
 class TestAdaSpring:
-    def test_a_beam_of_everything_finds_the_best_score_and_one_of_two_comes_close(self):
+    def test_a_beam_of_all_paths_finds_the_best_score_and_a_beam_of_two_is_close(self):
         for seed in range(5):
             variants, budget = paths(seed), under(0.3)
             slower = 1 / (1 - 0.27)
@@ -256,16 +256,16 @@ class TestAdaDeep:
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "said"),
+    ("name", "params", "message"),
     [
         ("early_exit", {"ratios": []}, "'ratios'"),
         ("early_exit", {"ratios": [1.0, 1.0]}, "'ratios'"),
         ("adascale", {"latency_weight": 0, "energy_weight": 0.0}, "'energy_weight'"),
     ],
 )
-def test_parameters_that_make_no_choice_are_refused_before_a_run(name: str, params: dict[str, Any], said: str):
+def test_parameters_that_make_no_choice_are_refused_before_a_run(name: str, params: dict[str, Any], message: str):
     (fault,) = parameter_faults(member_class("scaling", name), params)
-    assert said in fault
+    assert message in fault
 
 
 def test_weights_are_put_back_where_a_step_of_a_search_fails():

@@ -119,8 +119,8 @@ def test_a_network_that_was_found_is_listed_by_its_operators():
 
 
 def test_halves_share_no_frame():
-    lessons = LabelledFrames(np.arange(9, dtype=np.uint8), np.arange(9))
-    one, other = halves(lessons, np.random.default_rng(0))
+    labelled = LabelledFrames(np.arange(9, dtype=np.uint8), np.arange(9))
+    one, other = halves(labelled, np.random.default_rng(0))
     assert sorted([*one.labels, *other.labels]) == list(range(9))
     assert (one.images == one.labels).all() and len(other) == 5
 
@@ -147,8 +147,8 @@ def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monk
     made, told, graded = branched(), [], {}
     before = {name: first_of(module).clone() for name, module in made.parts()}
 
-    def grade(network, data, lessons):
-        graded.setdefault(len(lessons), []).append(network.path)
+    def grade(network, data, frames):
+        graded.setdefault(len(frames), []).append(network.path)
         return float(network.path == (0, 2)) + 0.1 * network.path[0]
 
     def learn(self, choices, reward):
@@ -165,7 +165,7 @@ def test_enas_trains_weights_and_controller_in_turn_and_takes_the_best_path(monk
     assert changed >= {"stem", "1.base", "2.base", "exit.2"} and "exit.1" not in changed
 
 
-def test_a_controller_moves_towards_rewards_and_draws_by_its_probabilities():
+def test_a_controller_follows_rewards_and_samples_its_probabilities():
     one, same = (Controller((3, 2), seed, 0.05) for seed in (4, 4))
     for _ in range(10):
         one.learn((0, 1), 1.0)
@@ -177,7 +177,7 @@ def test_a_controller_moves_towards_rewards_and_draws_by_its_probabilities():
     odds = {path: float(one(path)[0].detach().exp()) for path in {*drawn}}
     assert sum(odds.values()) == pytest.approx(1.0, abs=0.02)
     assert all(abs(drawn.count(path) / 300 - share) < 0.08 for path, share in odds.items())
-    told = Controller((2,), 0, 0.1)
+    updated = Controller((2,), 0, 0.1)
     for reward in (1.0, 0.0):
-        told.learn((1,), reward)
-    assert told.baseline == pytest.approx(0.95)
+        updated.learn((1,), reward)
+    assert updated.baseline == pytest.approx(0.95)

@@ -34,7 +34,7 @@ def test_keys_without_a_pretraining_set_are_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (("pretrain_set=streets/dance",), "'streets/dance' is no labelled set"),
         (("pretrain_set=set:nothing",), "Unknown workload 'set:nothing'"),
@@ -45,5 +45,5 @@ def test_keys_without_a_pretraining_set_are_unchanged():
         ),
     ],
 )
-def test_unusable_pretraining_sets_are_refused(changes, said):
-    assert f"student.pretrain_set: {said}" in refusal(document(), tuple(f"student.{change}" for change in changes))
+def test_unusable_pretraining_sets_are_refused(changes, message):
+    assert f"student.pretrain_set: {message}" in refusal(document(), tuple(f"student.{change}" for change in changes))

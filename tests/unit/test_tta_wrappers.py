@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from adaptation_factory import NETWORKS
-from tta_factory import STREAM, Nt, frames, near, outputs, state_of
+from tta_factory import STREAM, SineNet, frames, near, outputs, state_of
 
 from driftlab.errors import RequestError
 from driftlab.platform.adaptation.asr import Asr
@@ -26,7 +26,7 @@ def network():
 
 
 def run(member, jobs: int, first: int = 0):
-    """Let a member learn from numbered batches; return the network after each, and the results."""
+    """Train a member on numbered batches; return the network after each, and the results."""
     model, after, done = network(), [], []
     state = member.prepare(model)
     for number in range(first, first + jobs):
@@ -49,7 +49,7 @@ class TestRDumb:
 
 
 class TestSparseUpdates:
-    def test_it_learns_from_every_second_batch_until_the_budget_is_used(self):
+    def test_it_trains_on_every_second_batch_until_the_budget_is_used(self):
         after, done = run(SparseUpdates(member="tent", every_batches=2, budget=2), 6)
         assert [one.iterations for one in done] == [1, 0, 1, 0, 0, 0]
         assert after[0] == after[1] != after[2] == after[5]
@@ -62,12 +62,12 @@ class TestSparseUpdates:
 
 
 class TestAsr:
-    def test_how_much_stays(self):
+    def test_the_retained_share_falls_with_depth(self):
         shares = [Asr().share(depth) for depth in (0, 0.01, 0.02, 0.025)]
         assert shares == pytest.approx([0.5, 0.3, 0.1, 0])
 
     def test_the_spread_of_a_batch(self):
-        model = Nt()
+        model = SineNet()
         with normalise_by_batch(model, keeps=False):
             near(entropies(outputs(model).mean(dim=0)[None]), [1.098161], 1e-6)
 
@@ -84,7 +84,7 @@ class TestAsr:
         assert after["first.1.weight"] != source["first.1.weight"]
         assert after["deep.2.1.weight"] == source["deep.2.1.weight"]
 
-    def test_without_a_collapse_the_threshold_follows_and_the_source_is_paid(self):
+    def test_without_a_collapse_the_threshold_follows_and_the_source_passes_are_charged(self):
         done = run(Asr(member="tent", start=0.3), 2)[1]
         assert done[0].passes.forward == (8, 8)
         first = np.log(4 * 0.3)
@@ -98,11 +98,11 @@ class TestSnap:
         near(mix_statistics(stored, seen, 64, 4.0), [[0], [1]], 1e-6)
         near(mix_statistics(stored, seen, 64, 1.0), [[0.375], [1.421826]], 1e-6)
 
-    def test_it_learns_from_the_memory_of_sure_frames(self):
+    def test_it_trains_on_the_memory_of_confident_frames(self):
         after, done = run(Snap(member="tent", every_batches=2, capacity=10, confidence=0.0), 4)
         assert [one.iterations for one in done] == [0, 1, 0, 1]
         assert done[0].passes == Passes((8,), kept_bytes=done[0].passes.kept_bytes)
-        assert done[1].passes.forward == (8, 10, 10)  # the batch, the lesson, the statistics
+        assert done[1].passes.forward == (8, 10, 10)  # the batch, the training batch, the statistics
         assert done[1].passes.backward == (10,)
         assert len(done[3].state.held["label"]) == 10
         assert after[0] == state_of(network()) != after[1]
@@ -114,7 +114,7 @@ class TestSnap:
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"member": "tnet"}, "tnet"),
         ({"member": "distill"}, "without labels"),
@@ -125,12 +125,12 @@ class TestSnap:
     ],
 )
 @pytest.mark.parametrize("name", ["rdumb", "asr", "snap", "sparse"])
-def test_what_cannot_be_wrapped_is_refused(name, params, said):
-    with pytest.raises(RequestError, match=said):
+def test_members_that_cannot_be_wrapped_are_refused(name, params, message):
+    with pytest.raises(RequestError, match=message):
         Member("adaptation", name, tuple(params.items())).make()
 
 
-def test_a_policy_learns_on_the_stream_as_its_member_does():
+def test_a_policy_trains_online_as_its_member_does():
     member = Member(
         "adaptation", "asr", (("member", "rotta"), ("member_params", ("stream_batch=7", "training_runs=concurrent")))
     ).make()

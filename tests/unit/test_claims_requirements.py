@@ -1,4 +1,4 @@
-"""What claims assume of a run: with less, the run cannot judge them, and says what it lacks."""
+"""The requirements of claims: a run that lacks one cannot judge the claim, and the reason names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from driftlab.platform.results.claims.statistics import Measured
 
 
 def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: float = 100.0) -> Made:
-    """Let one application learn so often in a stream; the rest of the updates is refused."""
+    """Make one application train this often in a stream; the rest of its updates is refused."""
     rows = [run_row("ams", seed, duration_s=duration_s) for seed in SEEDS]
     place = [{"cell": row["cell"], "device": "d", "app": "a"} for row in rows]
     arrived: list[dict[str, Any]] = [
@@ -37,16 +37,16 @@ def taught(updates: int, refused: int = 0, first_s: float = 10.0, duration_s: fl
         ({"stream_s": 10, "updates": {"ams": 5}}, taught(5), taught(1), [5, 1]),
     ],
 )
-def test_a_run_that_offers_less_is_told_what_it_lacks(assumes, enough, too_little, says):
+def test_a_run_without_a_requirement_has_a_note_with_the_missing_part(assumes, enough, too_little, says):
     assert missing_assumption(enough, assumes) == ""
     assert numbers_in(missing_assumption(too_little, assumes)) == says
 
 
-def test_members_that_the_run_does_not_have_are_not_asked_for():
+def test_members_outside_the_run_are_not_required():
     assert missing_assumption(taught(0), {"updates": {"just_in_time": 5}}) == ""
 
 
-def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
+def test_a_claim_is_not_judged_by_a_run_without_its_requirements(monkeypatch):
     claim = Claim("X-1", "here", "s", "it holds", 1.0, "s", "ge", assumes={"stream_s": 150})
     monkeypatch.setattr(Claim, "_measure", lambda claim, tables: Measured(2.0, 1.5, 2.5, 3))
     monkeypatch.setattr(base, "every_claim", lambda: {"X-1": claim})
@@ -59,7 +59,7 @@ def test_a_claim_is_not_judged_by_a_run_that_lacks_what_it_assumes(monkeypatch):
     assert words == {149.0: "not testable here", 150.0: "reproduced"}
 
 
-def test_an_interval_ends_at_what_is_possible(monkeypatch):
+def test_an_interval_is_cut_at_the_possible_values(monkeypatch):
     claim = Claim("X-1", "here", "s", "it takes little", 3.0, "s", "le", minimum=0.0)
     monkeypatch.setattr(Claim, "_measure", lambda claim, tables: Measured(1.0, -0.5, 2.5, 3))
     found = claim.measure(taught(1))
@@ -72,7 +72,7 @@ def test_an_interval_ends_at_what_is_possible(monkeypatch):
     [("exact", "quantitative"), ("abs<=1", "quantitative"), ("sign", "direction"), ("le", "direction"),
      ("info", "information")],
 )  # fmt: skip
-def test_the_rule_decides_what_a_verdict_can_tell(rule, strength):
+def test_the_rule_determines_the_strength_of_a_verdict(rule, strength):
     claim = Claim("X-1", "here", "s", "it holds", 1.0, "s", rule)
     assert claim.strength == strength
     assert replace(claim, by_construction=True).strength == "by construction"
@@ -80,7 +80,7 @@ def test_the_rule_decides_what_a_verdict_can_tell(rule, strength):
 
 
 @pytest.mark.slow
-def test_every_claim_assumes_what_a_run_can_be_asked_for():
+def test_every_claim_has_requirements_that_a_long_run_meets():
     tables = taught(100, duration_s=10_000.0)
     for claim in every_claim().values():
         assert missing_assumption(tables, claim.assumes) == "", claim.id

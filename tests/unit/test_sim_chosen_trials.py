@@ -1,4 +1,4 @@
-"""Schedulers that name the ways to be tried out, and learners that go on with a stored network."""
+"""Schedulers that choose the trials, and learners that continue with a stored network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import learning_factory as factory
 import pytest
-from loop_factory import COST, Given, rows, run, uploads
+from loop_factory import COST, FixedMember, rows, run, uploads
 
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Passes, RecallResult, TaskCost, TrialScores
@@ -18,12 +18,12 @@ from driftlab.platform.sim.rounds import DECLINED
 from driftlab.platform.world.cost import task_cost
 
 DISTILL = Member("adaptation", "distill", (("step_choices", (10, 20)),))
-LOOKS, WORK = Passes((5,)), Passes((4,) * 20, (4,) * 20)
+SCORING, WORK = Passes((5,)), Passes((4,) * 20, (4,) * 20)
 
 
 @dataclass
-class Choosy(Scheduling):
-    """Asks for trials of some ways, then learns in one of them."""
+class ConfigChooser(Scheduling):
+    """A scheduler that requests trials of some configurations and trains with one."""
 
     tries: tuple[int, ...] = ()
     way: int | None = 0
@@ -33,57 +33,60 @@ class Choosy(Scheduling):
 
     def allocate(self, window: SchedulerInput) -> Allocation:
         self.asked.append(window)
-        return Allocation((Grant(0.6, training_share=0.4, config=self.way, trials=self.tries),) * len(window.demands))
+        return Allocation(
+            (Grant(0.6, training_share=0.4, config=self.config, trials=self.tries),) * len(window.demands)
+        )
 
     @property
     def offers(self) -> list[tuple[float | None, ...]]:
         learning = [window.demands[0].learning for window in self.asked if window.demands]
-        return [tuple(way.accuracy for way in one.configs) for one in learning if one and one.state == "offered"]
+        return [tuple(config.accuracy for config in one.configs) for one in learning if one and one.state == "offered"]
 
 
-def ran(scheduler: Choosy, **script: Any) -> tuple[Any, Any]:
+def ran(scheduler: ConfigChooser, **script: Any) -> tuple[Any, Any]:
     def tried(node: Any, plan: Any, phases: tuple[Phase, ...]) -> TrialScores:
-        return TrialScores(0.5, (0.7,) * len(phases), (WORK,) * len(phases), LOOKS)
+        return TrialScores(0.5, (0.7,) * len(phases), (WORK,) * len(phases), SCORING)
 
     session = factory.on_device(**{"run_trials": tried, **script})
-    given = {"adaptation": DISTILL, "scheduling": Given(scheduler), **factory.TEACHER}
+    given = {"adaptation": DISTILL, "scheduling": FixedMember(scheduler), **factory.TEACHER}
     return run(factory.OnDevice(uploads(5.0)), session=session, **given)
 
 
 class TestTrials:
-    def test_without_a_wish_the_network_is_only_scored(self):
-        scheduler = Choosy()
+    def test_without_chosen_configs_the_network_is_only_scored(self):
+        scheduler = ConfigChooser()
         session, _ = ran(scheduler)
         assert [note.args[1] for note in session.of("run_trials")] == [()]
         assert scheduler.offers[-1] == (None, None)
 
     @pytest.mark.parametrize("tries", [(1,), (0, 1), (1, 7)])
-    def test_the_ways_that_it_names_are_tried_out_paid_and_offered_again(self, tries):
-        scheduler = Choosy(tries, way=1)
+    def test_chosen_configs_are_tried_charged_and_offered_again(self, tries):
+        scheduler = ConfigChooser(tries, config=1)
         session, loop = ran(scheduler)
         there = [i for i in tries if i < 2]
         assert session.of("run_trials")[1].args[1] == tuple(Phase((10, 20)[i]) for i in there)
         assert scheduler.offers[-1] == tuple(0.7 if i in there else None for i in range(2))
         assert session.of("train")[0].args[0].phase == Phase(20)
         (update,) = rows(loop, "updates")
-        plain, trials = rows(ran(Choosy(way=1))[1], "updates")[0], len(there)
+        plain, trials = rows(ran(ConfigChooser(config=1))[1], "updates")[0], len(there)
         more_s = (
-            task_cost(COST, factory.PHONE, LOOKS).isolated_s + trials * task_cost(COST, factory.PHONE, WORK).isolated_s
+            task_cost(COST, factory.PHONE, SCORING).isolated_s
+            + trials * task_cost(COST, factory.PHONE, WORK).isolated_s
         )
         assert update["isolated_s"] == pytest.approx(plain["isolated_s"] + more_s)
 
 
 class TestStoredNetworks:
     @staticmethod
-    def recalling(way: int | None) -> Choosy:
-        scheduler = Choosy(way=way)
+    def recalling(way: int | None) -> ConfigChooser:
+        scheduler = ConfigChooser(way=way)
         scheduler.recall_drop, scheduler.uses_estimates = 0.1, False
         return scheduler
 
-    @pytest.mark.parametrize(("way", "phase", "name"), [(1, Phase(20), "stored network 3; 20 steps"),
+    @pytest.mark.parametrize(("config", "phase", "name"), [(1, Phase(20), "stored network 3; 20 steps"),
                                                         (None, Phase(0), "stored network 3")])  # fmt: skip
-    def test_a_round_goes_on_with_it_and_sends_it_even_if_it_learns_nothing(self, way, phase, name):
-        scheduler, work = self.recalling(way), Passes((20,) * 4)
+    def test_a_round_continues_with_a_recalled_expert_and_sends_it_untrained(self, config, phase, name):
+        scheduler, work = self.recalling(config), Passes((20,) * 4)
         session, loop = ran(scheduler, recall_expert=lambda node, last, fall: RecallResult(0.8, 3, work))
         assert session.of("recall_expert")[0].args == (None, 0.1)
         assert not session.of("run_trials")
@@ -94,15 +97,17 @@ class TestStoredNetworks:
         assert scheduler.asked[-1].demands[0].observed == 0.8
         assert len(session.of("store_expert")) == 1
 
-    def test_one_that_keeps_its_own_may_decline(self):
-        session, loop = ran(self.recalling(None), recall_expert=lambda node, last, fall: RecallResult(0.8, None, LOOKS))
+    def test_a_scheduler_without_a_stored_network_may_decline(self):
+        session, loop = ran(
+            self.recalling(None), recall_expert=lambda node, last, fall: RecallResult(0.8, None, SCORING)
+        )
         assert not session.of("train")
         assert rows(loop, "updates")[0]["reason"] == DECLINED
 
 
-def test_what_a_short_trial_takes_tells_what_the_whole_way_takes():
+def test_the_cost_of_a_short_trial_gives_the_cost_of_the_whole_config():
     """Two of ten steps took 5 of the trial's 7 seconds less those that any number of steps takes."""
-    way = TrainingConfig("ten steps", TaskCost(), trial_fraction=0.2, variant=1)
+    config = TrainingConfig("ten steps", TaskCost(), trial_fraction=0.2, variant=1)
     trial, fixed = TaskCost({"accelerator": 7.0}, 10, 14.0), TaskCost({"accelerator": 2.0}, 0, 4.0)
-    assert measured(way, 0.5, trial, fixed).cost == TaskCost({"accelerator": 27.0}, 10, pytest.approx(54.0))
-    assert measured(replace(way, cost=trial), 0.5, trial, fixed).cost == trial
+    assert measured(config, 0.5, trial, fixed).cost == TaskCost({"accelerator": 27.0}, 10, pytest.approx(54.0))
+    assert measured(replace(config, cost=trial), 0.5, trial, fixed).cost == trial

@@ -1,4 +1,4 @@
-"""Streams written as videos: frames with label maps at their times, and no files after an interruption."""
+"""Streams written as videos: frames with label maps at their times, and no files after a failure."""
 
 from __future__ import annotations
 

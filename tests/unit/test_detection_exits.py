@@ -29,7 +29,7 @@ def branched(name: str, size: tuple[int, int] = SIZE) -> Branched:
     return branch(chain, PathSpace(SPACES["tiny"][:3]))
 
 
-def lessons(count: int, seed: int) -> LabelledFrames:
+def labelled_frames(count: int, seed: int) -> LabelledFrames:
     """Return frames with one white box of a third of the frame's size on a dark background."""
     rng = np.random.default_rng(seed)
     images, truth = np.full((count, *SIZE, 3), 40, dtype=np.uint8), np.empty(count, dtype=object)
@@ -42,7 +42,7 @@ def lessons(count: int, seed: int) -> LabelledFrames:
 
 @pytest.fixture(scope="module")
 def problem() -> DataSplits:
-    return DataSplits(DETECTION, CLASSES, lessons(160, 0), lessons(40, 1), lessons(40, 2), 0)
+    return DataSplits(DETECTION, CLASSES, labelled_frames(160, 0), labelled_frames(40, 1), labelled_frames(40, 2), 0)
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -96,7 +96,7 @@ def test_a_feature_place_predicts_the_output_places_that_it_covers():
     assert set(map(tuple, changed.nonzero().tolist())) == {(2, 4), (2, 5), (3, 4), (3, 5)}
 
 
-def test_a_map_is_as_sure_as_its_possible_centres():
+def test_a_map_has_the_confidence_of_its_possible_centres():
     """Sides, places next to a peak and places without a centre are ignored."""
     likely = torch.full((4, CLASSES, 8, 8), 0.001)
     likely[1, 0, 2, 2], likely[1, 0, 2, 3] = 0.9, 0.5
@@ -108,7 +108,7 @@ def test_a_map_is_as_sure_as_its_possible_centres():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DETECTORS)
-def test_exits_learn_boxes_and_are_restored(problem: DataSplits, name: str):
+def test_exits_are_trained_on_boxes_and_restored(problem: DataSplits, name: str):
     member = Branches(exits=2, stage_epochs=8, operator_epochs=1, path_epochs=1, learning_rate=0.05, batch=16)
     family = member.build(build(name, CLASSES, seed=0).eval(), problem)
     exits = [family.test_accuracies[family.branched.space.encode((2,) * count)] for count in (1, 2)]
@@ -120,7 +120,7 @@ def test_exits_learn_boxes_and_are_restored(problem: DataSplits, name: str):
 
 
 @pytest.mark.slow
-def test_frames_leave_where_centres_are_sure(problem: DataSplits):
+def test_frames_exit_where_centres_are_confident(problem: DataSplits):
     member = EarlyExit(exits=2, stage_epochs=8, batch=16)
     family = member.build(build("tiny_detector", CLASSES, seed=0).eval(), problem)
     assert family.leaving[:, 0] == pytest.approx([1 / 1.2, 1 / 1.5, 0.5, 1 / 3, 1 / 6], abs=0.03)

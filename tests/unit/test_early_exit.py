@@ -39,7 +39,7 @@ def untrained():
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
-def test_the_given_shares_of_the_frames_leave_at_each_exit(shares: tuple[float, ...]):
+def test_the_given_share_of_the_frames_uses_each_exit(shares: tuple[float, ...]):
     thresholds = early_exit.place_thresholds(SURE, shares)
     assert early_exit.leaving_shares(SURE, thresholds) == pytest.approx(shares, abs=0.006)
 
@@ -60,7 +60,7 @@ def test_shares_form_a_series_and_cost_rises_with_its_ratio(untrained):
 
 
 @pytest.mark.slow
-def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
+def test_a_frame_is_predicted_by_the_first_confident_exit():
     member = EarlyExit(exits=3, stage_epochs=1)
     family = member.build(model(), factory.problem())
     network = member.select(family, Budget(variant=2))
@@ -78,7 +78,7 @@ def test_a_frame_is_answered_by_the_first_exit_that_is_sure():
 
 @pytest.fixture(scope="module")
 def halved(untrained):
-    """Return frames, a family in which half of them use the first exit, the exits, and the cost up to each exit."""
+    """Return frames, a family whose first exit half of them use, its exits and the cost up to each."""
     family = copy.deepcopy(untrained[1])
     images = np.random.default_rng(0).integers(0, 256, (8, *factory.SIZE, 3), dtype=np.uint8)
     with torch.no_grad():
@@ -110,14 +110,14 @@ def test_a_frame_takes_the_time_of_the_exit_at_which_it_leaves(untrained, halved
     assert [early_exit.reached_cost(costs[2], [exit_]) for exit_ in range(3)] == list(costs)
     node = node_of(untrained[0], family)
     times_s = np.arange(len(images), dtype=np.float64)
-    answers = predict(untrained[0].select(family, Budget()), images, task=CLASSIFICATION)
-    truth = np.where(np.arange(8) < 4, answers, (answers + 1) % factory.CLASSES)
-    told = node.run_stream(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 9.0, ((0.0, 0.5),))
-    assert list(told.rows["frames"][0]["score_frame"]) == [1.0] * 4 + [0.0] * 4
-    assert [int(one == 3) for one in answers] == [one // 2 for one in left]
+    predictions = predict(untrained[0].select(family, Budget()), images, task=CLASSIFICATION)
+    truth = np.where(np.arange(8) < 4, predictions, (predictions + 1) % factory.CLASSES)
+    reply = node.run_stream(Frames(times_s, images, np.zeros(8, np.int32), truth), truth, 9.0, ((0.0, 0.5),))
+    assert list(reply.rows["frames"][0]["score_frame"]) == [1.0] * 4 + [0.0] * 4
+    assert [int(one == 3) for one in predictions] == [one // 2 for one in left]
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
-    assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
-    assert told.facts.joules["inference"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
+    assert reply.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
+    assert reply.facts.joules["inference"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
 
 
 @pytest.mark.slow
@@ -129,10 +129,10 @@ def test_a_frame_of_a_learner_takes_the_time_of_its_exit_too(untrained, halved, 
     node = node_of(untrained[0], family, tent)
     if switched:
         node.switch(2)
-    told = watch(node, images)
+    reply = watch(node, images)
     latencies = 1e3 * np.array([inference_s(costs[exit_], PHONE, share=0.5) for exit_ in left])
-    assert told.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
-    assert told.facts.joules["inference"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
+    assert reply.rows["frames"][0]["latency_ms"] == pytest.approx(latencies)
+    assert reply.facts.joules["inference"] == pytest.approx(sum(inference_j(costs[exit_], PHONE) for exit_ in left))
 
 
 @pytest.mark.slow
@@ -140,11 +140,11 @@ def test_a_batch_of_a_learner_takes_each_stage_for_the_frames_that_reach_it(untr
     """Half of the frames use the first exit: later layers compute four frames; weights are read once."""
     images, family, _, costs = halved
     tent = Member("adaptation", "tent", (("stream_batch", 8), ("variant", "run"), ("learning_rate", 0.0)))
-    told = watch(node_of(untrained[0], family, tent), images)
+    reply = watch(node_of(untrained[0], family, tent), images)
     first, rest = costs[0], replace(costs[2], layers=costs[2].layers[len(costs[0].layers) :])
     assert {layer.name for layer in first.layers}.isdisjoint(layer.name for layer in rest.layers)
     batch_s = inference_s(first, PHONE, batch=8) + inference_s(rest, PHONE, batch=4)
-    assert told.rows["frames"][0]["latency_ms"][-1] == pytest.approx(2e3 * batch_s, rel=1e-5)
+    assert reply.rows["frames"][0]["latency_ms"][-1] == pytest.approx(2e3 * batch_s, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -155,9 +155,9 @@ def test_a_training_batch_costs_the_stages_that_its_frames_reach(untrained, halv
     tent = Member("adaptation", "tent", (("stream_batch", 8),))
     works = []
     for each in (early, replace(family, thresholds=np.full_like(family.thresholds, 2.0))):
-        told = watch(node_of(untrained[0], each, tent), images)
-        assert told.rows["adaptations"][0]["skipped"] == [None]
-        works.append(told.rows["adaptations"][0]["isolated_s"][0])
+        reply = watch(node_of(untrained[0], each, tent), images)
+        assert reply.rows["adaptations"][0]["skipped"] == [None]
+        works.append(reply.rows["adaptations"][0]["isolated_s"][0])
     norms = [layer.name for layer in costs[0].layers if layer.kind == "BatchNorm2d"]
     work = Passes(backward=(8,), trained=tuple(norms))
     assert works[0] == pytest.approx(task_cost(costs[0], PHONE, work).isolated_s)
