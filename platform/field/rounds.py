@@ -325,7 +325,7 @@ def payload_of(job: Job) -> Any:
 
 
 def _row(delivery: Any) -> Mapping[str, Any]:
-    row = update_row(delivery.done, delivery.done.idle)
+    row = update_row(delivery.training_round, delivery.training_round.idle)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
 
 

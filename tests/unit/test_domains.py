@@ -208,7 +208,7 @@ class TestStream:
             opened(**changes)
 
     def test_domains_of_domains_are_refused(self):
-        with pytest.raises(RequestError, match="already"):
+        with pytest.raises(RequestError, match="domains:WORKLOAD once"):
             opened("domains:domains:set:digits")
 
 

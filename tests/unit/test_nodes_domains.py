@@ -72,7 +72,7 @@ class TestCosts:
         assert detecting["facts"][0].memory_bytes > plain["facts"][0].memory_bytes
 
     def test_frames_without_time_for_inference_are_skipped(self):
-        node = real_app(FROZEN, answer_s=0.4, detects_domains=True)
+        node = real_app(FROZEN, frame_s=0.4, detects_domains=True)
         found = run_app(node, stream(12.0), np.arange(0, 13, 4.0))
         assert sum(found["frames.processed"]) == 12  # every second frame of 24: 0.8 s a frame, 0.5 s between frames
 
@@ -92,13 +92,13 @@ class TestConsequences:
     @pytest.mark.slow
     def test_an_episodic_member_resets_where_a_domain_is_detected(self, turns):
         steps = member("tent", stream_batch=6, predict_on="frame", training_runs="concurrent", episodic=True)
-        told, detected = real_app(steps, answer_s=0.1), real_app(steps, answer_s=0.1, detects_domains=True)
+        told, detected = real_app(steps, frame_s=0.1), real_app(steps, frame_s=0.1, detects_domains=True)
         ends = [run_app(node, stream(12.0), np.arange(0, 13, 4.0)) for node in (told, detected)]
         assert len(ends[0]["adaptations.version"]) == 4
         assert len(ends[1]["adaptations.version"]) == 3  # frames 12 to 15 were pooled for a domain that had ended
 
     def test_its_statistics_have_the_detected_domain(self, turns):
-        node, frames = real_app(FROZEN, answer_s=0.05, uses_statistics=True, detects_domains=True), stream(12.0)
+        node, frames = real_app(FROZEN, frame_s=0.05, uses_statistics=True, detects_domains=True), stream(12.0)
         notes = []
         for start in (0.0, 4.0, 8.0):
             part = frames[(frames.times_s >= start) & (frames.times_s < start + 4)]

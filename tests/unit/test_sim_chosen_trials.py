@@ -26,7 +26,7 @@ class ConfigChooser(Scheduling):
     """A scheduler that requests trials of some configurations and trains with one."""
 
     tries: tuple[int, ...] = ()
-    way: int | None = 0
+    config: int | None = 0
     recall_drop: float | None = None
     uses_estimates = uses_observed_accuracy = True
     asked: list[SchedulerInput] = field(default_factory=list)
@@ -79,7 +79,7 @@ class TestTrials:
 class TestStoredNetworks:
     @staticmethod
     def recalling(way: int | None) -> ConfigChooser:
-        scheduler = ConfigChooser(way=way)
+        scheduler = ConfigChooser(config=way)
         scheduler.recall_drop, scheduler.uses_estimates = 0.1, False
         return scheduler
 

@@ -38,7 +38,7 @@ VARIANTS = tuple(Variant(f"v{i}", 0.5 + 0.2 * i, size, 0.01 * (i + 1), 0.5) for 
 class ScriptedScheduler(Scheduling):
     """A scheduler that returns scripted plans and records its calls."""
 
-    answers: list[Allocation]
+    allocations: list[Allocation]
     triggers = WINDOW_ONLY
 
     def __post_init__(self) -> None:
@@ -175,9 +175,9 @@ class TestLearning:
         device = host(ScriptedScheduler([granted((0.8, None))]), "a", variants=VARIANTS[:1], beside=True)
         (one,) = window(device, 0.0)
         assert (one.inference_share, one.training_share) == (0.4, 0.4)
-        assert [device.processor.share_schedule(f"a/{what}", 0.0, 5.0) for what in ("answer", "beside")] == [
-            ((0.0, 0.4),)
-        ] * 2
+        assert [
+            device.processor.share_schedule(f"a/{what}", 0.0, 5.0) for what in ("inference", "concurrent-training")
+        ] == [((0.0, 0.4),)] * 2
 
 
 def several(**more: Any) -> dict[str, Any]:

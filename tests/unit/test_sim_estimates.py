@@ -34,7 +34,7 @@ FOUND = AccuracyEstimates((0.3, 0.6), (0.5, 0.6), (0.8, 0.7), Passes((20,)), Pas
 class Chooser(Scheduling):
     """A scheduler that chooses a given training configuration and records its calls."""
 
-    way: int | None
+    config: int | None
     asked: list[SchedulerInput] = field(default_factory=list)
 
     def initial_trials(self, configs: int) -> Sequence[int]:

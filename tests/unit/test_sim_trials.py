@@ -43,7 +43,7 @@ from driftlab.platform.world.cost import inference_s, task_cost
 class Chooser(Scheduling):
     """A scheduler that chooses a given training configuration and records its calls."""
 
-    way: int | None = 0
+    config: int | None = 0
     trial_fraction: float = 1.0
     asked: list[SchedulerInput] = field(default_factory=list)
 

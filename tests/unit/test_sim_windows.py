@@ -103,7 +103,7 @@ class TestPlacesOfNodes:
         session, loop = run(Labels(uploads(5.0)), session=tracking(), adaptation=tent)
         placed = {node.kind: args for _, node, args in session.placed}
         assert placed["application"][0].student.adaptation == tent
-        assert [device.beside for device in loop.devices.values()] == [training_runs == "concurrent"]
+        assert [device.trains_concurrently for device in loop.devices.values()] == [training_runs == "concurrent"]
 
     @pytest.mark.parametrize("snapshots", [0, 1, 3])
     def test_snapshots_are_spread_over_the_first_device_on_frames_that_exist(self, snapshots):

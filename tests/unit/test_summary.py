@@ -109,7 +109,7 @@ class TestWaitingApplications:
         assert numbers_in(sentences) == [2, 6]
 
     def test_three_applications_are_named_and_the_others_counted(self):
-        told = self.told([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
+        told = self.sentences_of([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
         assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
         assert told[3:] == ["2 more never run; table `shares` lists them."]
 
