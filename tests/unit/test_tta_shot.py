@@ -110,7 +110,7 @@ class TestShot:
 
     def test_one_frame_has_no_diversity(self):
         model, member = build("tiny_classifier", 4, seed=0), Shot()
-        assert "variety" in member.adapt(model, member.prepare(model), frames(1), STREAM).skipped
+        assert "diversity" in member.adapt(model, member.prepare(model), frames(1), STREAM).skipped
 
     def test_a_network_of_a_head_alone(self):
         model, member = nn.Sequential(nn.Flatten(), nn.Linear(16 * 24 * 3, 4)), Shot()
