@@ -115,4 +115,4 @@ def test_custom_classes_require_oracle_teacher_and_fixed_scaling(video: Path):
     assert "scaling=nested builds its networks on pictures of road, " in said and "take scaling=fixed" in said
     for file in video.with_name(f"{video.name}.labels").glob("gt_*.png"):
         file.unlink()
-    assert "no label maps to learn them from; put label maps beside the file, or remove its classes.txt" in refusal()
+    assert "no label maps to train on; put label maps next to the file, or remove its classes.txt" in refusal()

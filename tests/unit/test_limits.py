@@ -62,10 +62,10 @@ class Sizes(Fixed):
 class Adapts(Distill):
     verb: str = ""
     @property
-    def packs(self):
-        return self.verb == "pack"
-    def pack(self, model, data):
-        return endless() if self.verb == "pack" else super().pack(model, data)
+    def has_source_summary(self):
+        return self.verb == "summarise_source"
+    def summarise_source(self, model, data):
+        return endless() if self.verb == "summarise_source" else super().summarise_source(model, data)
     def prepare(self, model, pack, *, go_on=None):
         return endless() if self.verb == "prepare" else super().prepare(model, pack, go_on=go_on)
 
@@ -84,7 +84,7 @@ IN_A_CELL = [
 ]
 BEFORE_ALL_CELLS = [
     *(("scaling", "Sizes", verb) for verb in ("build", "restore", "profile")),
-    ("adaptation", "Adapts", "pack"),
+    ("adaptation", "Adapts", "summarise_source"),
 ]
 LIMIT_S = 2.0  # any call that ends does so sooner, on a busy machine too
 

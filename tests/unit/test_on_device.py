@@ -211,8 +211,8 @@ class TestRecall:
         node.drop_samples_before(99.0)
         node.store(seen, seen.labels)
         found = node.recall_expert(None, -1.0).facts
-        assert found.begins == 1
-        assert len(found.work.forward) == 4  # its own network, the source's features, and two stored ones
+        assert found.resumed_network == 1
+        assert len(found.passes.forward) == 4  # its own network, the source's features, and two stored ones
         sent = node.train(DownlinkPlan(None, Phase(0)))
         assert (sent.facts.iterations, sent.facts.skipped) == (0, "")
         assert sent.payload

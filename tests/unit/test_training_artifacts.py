@@ -198,7 +198,7 @@ class Looking(Frozen):
 
     has_source_summary = True
 
-    def pack(self, model, data):
+    def summarise_source(self, model, data):
         import torch
 
         assert not model.training

@@ -70,7 +70,7 @@ def source_data() -> DataSplits:
 def stream(name: str, **params):
     """Train a member on all batches; return its predictions, the first outputs per call, the results."""
     member, model = Member("adaptation", name, tuple(params.items())).make(), RecordingNetwork().eval()
-    state = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {})
+    state = member.prepare(model, member.summarise_source(model, source_data()) if member.has_source_summary else {})
     answered, first, results = [], [], []
     for images, seed in zip(IMAGES, SEEDS, strict=True):
         task = RecordingTask()
@@ -86,7 +86,7 @@ def stream(name: str, **params):
 def after_each(name: str, **params):
     """Return the outputs for each batch after the step on it, by stored statistics."""
     member, model = Member("adaptation", name, tuple(params.items())).make(), RecordingNetwork().eval()
-    state, found = member.prepare(model, member.pack(model, source_data()) if member.has_source_summary else {}), []
+    state, found = member.prepare(model, member.summarise_source(model, source_data()) if member.has_source_summary else {}), []
     for images, seed in zip(IMAGES, SEEDS, strict=True):
         state = member.adapt(
             model, state, Batch(images, None, np.random.default_rng(seed), CLASSIFICATION), STREAM
@@ -142,7 +142,7 @@ def test_cotta(monkeypatch):
     monkeypatch.setattr("driftlab.platform.adaptation.cotta.augment", dimmed)
     found, _, results = stream("cotta", ema_decay=0.9, restore_prob=0.1, confidence_threshold=1.0, augmentations=1)
     agree(found, reference.cotta(RecordingNetwork(), INPUTS, SEEDS, dimmed))
-    assert results[0].work.forward == (FRAMES,) * 4  # teacher, source, one view, student
+    assert results[0].passes.forward == (FRAMES,) * 4  # teacher, source, one view, student
 
 
 @pytest.mark.slow

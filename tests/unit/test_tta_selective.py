@@ -252,10 +252,10 @@ def test_a_member_computes_on_its_tasks_and_skips_others_with_the_reason(name):
             given = replace(given, labels=labels_of(task, 4, np.random.default_rng(0)))
         done = member.adapt(model, prepared(member, model), given, STREAM if member.stream_batch else Phase(2))
         if task.name in member.tasks:
-            assert done.work is None or done.work.forward or name in ("frozen", "lame"), done.skipped
+            assert done.passes is None or done.passes.forward or name in ("frozen", "lame"), done.skipped
         else:
             assert done.skipped
-            assert done.work == Passes()
+            assert done.passes == Passes()
 
 
 @pytest.mark.slow
