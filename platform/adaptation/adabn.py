@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdaBn(NormStatistics):
-    """Replace the statistics of batch norms."""
+    """Move the batch-norm statistics to the target domain."""
 
     variant: Annotated[Literal["momentum", "batch", "full", "alpha"], Means("which statistics batch norms use")] = (
         "momentum"

@@ -29,7 +29,7 @@ MIN_CLASSES = 4
 
 @dataclass(frozen=True)
 class Asr(AdaptationWrapper):
-    """Reset weights when and as far as predictions collapse."""
+    """Reset weights when predictions collapse, more of them after a stronger collapse."""
 
     start: Annotated[float, Gt(0), Le(1), Means("share of the classes in the first threshold")] = 0.5
     speed: Annotated[float, Ge(0), Le(1), Means("weight of a batch in the threshold")] = 0.15

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RDumb(AdaptationWrapper):
-    """Return to the source regularly."""
+    """Reset the weights to the source network at fixed intervals."""
 
     reset_steps: Annotated[int, Ge(1), Means("steps after which the network returns to the source")] = 1000
 

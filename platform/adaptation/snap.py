@@ -40,7 +40,7 @@ CENTRE_MOMENTUM = 0.9  # weight of the newest batch in the centre of the domain;
 
 @dataclass(frozen=True)
 class Snap(AdaptationWrapper):
-    """Train rarely, on confident and central frames."""
+    """Train on every k-th batch, on confident frames close to the centre of their domain."""
 
     every_batches: Annotated[int, Ge(1), Means("batches from one training batch to the next")] = 10
     capacity: Annotated[int, Ge(2), Le(4096), Means("frames in the memory", "frames")] = 32

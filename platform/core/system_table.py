@@ -45,7 +45,7 @@ def _sized(name: str, one_size: str, three_sizes: str, scheduler: str, **setting
 # is the first line of the docstring of the method's class, and the system is listed after those that are here.
 _TABLE: Mapping[str, str | _Row] = {
     "no_custom": _Row(
-        "No Customization (AMS, ICCV 2021): the pre-trained student without adaptation; the do-nothing bound.",
+        "No Customization (AMS, ICCV 2021): the pre-trained student without adaptation; the bound without adaptation.",
         {},
         bound="no_adaptation",
     ),
@@ -210,7 +210,7 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     "status_quo": "Status quo (NestDNN, MobiCom 2018): one fixed independent model per application, equal shares.",
     "ams+joint": _Row(
-        "AMS with joint scheduling: the server's GPUs serve the training rounds of largest expected gain.",
+        "AMS with joint scheduling: the server's GPUs first run the training rounds with the largest expected gain.",
         {"streaming": "ams", **TAUGHT, "scheduling": {"name": "joint", "patience_s": 30.0}},
     ),
     "ams+nested": _Row(

@@ -266,7 +266,9 @@ class TestRuns:
 
     @pytest.mark.slow
     def test_a_device_without_applications_has_empty_tables(self, tmp_path):
-        document = several(churn={"min_apps": 0, "arrival_prob": 0, "departure_prob": 1}, run_networks=True, duration_s=5)
+        document = several(
+            churn={"min_apps": 0, "arrival_prob": 0, "departure_prob": 1}, run_networks=True, duration_s=5
+        )
         (live,) = document["workloads"]
         document["workloads"] = [{**live, "alias": "live"}, {**live, "alias": "still", "run_networks": False}]
         outcome = run(document, out=tmp_path / "run", open_backend=InlineBackend)
@@ -284,7 +286,9 @@ class TestRuns:
         measured = tmp_path / "measured.csv"
         measured.write_text("variant,accuracy,latency_ms,memory_mb\nsmall,0.7,10,1\nlarge,0.9,40,4\n")
         apps = [{"name": name, "variants": str(measured), "latency_goal_s": 0.1} for name in "abc"]
-        document = several(apps=apps, run_networks=False, churn={"min_apps": 1, "arrival_prob": 0.3, "departure_prob": 0.3})
+        document = several(
+            apps=apps, run_networks=False, churn={"min_apps": 1, "arrival_prob": 0.3, "departure_prob": 0.3}
+        )
         document["systems"] = [{"name": "shared", "base": "no_custom", "scheduling": "nestdnn"}]
         tables = open_run(run(document | {"window_s": 1}, out=tmp_path / "run", open_backend=InlineBackend).directory)
         shares = tables.frame("shares")

@@ -86,7 +86,10 @@ def stream(name: str, **params):
 def after_each(name: str, **params):
     """Return the outputs for each batch after the step on it, by stored statistics."""
     member, model = Member("adaptation", name, tuple(params.items())).make(), RecordingNetwork().eval()
-    state, found = member.prepare(model, member.summarise_source(model, source_data()) if member.has_source_summary else {}), []
+    state, found = (
+        member.prepare(model, member.summarise_source(model, source_data()) if member.has_source_summary else {}),
+        [],
+    )
     for images, seed in zip(IMAGES, SEEDS, strict=True):
         state = member.adapt(
             model, state, Batch(images, None, np.random.default_rng(seed), CLASSIFICATION), STREAM
