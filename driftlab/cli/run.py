@@ -80,7 +80,7 @@ Examples:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Run an experiment.", epilog=EXAMPLES)(run)
-    app.command(short_help="Run five systems on three built-in streams.")(demo)
+    app.command(short_help="Run four methods and four bounds on three built-in streams.")(demo)
 
 
 def run(
@@ -129,7 +129,7 @@ def run(
 
 
 def demo(out: Out = None, backend: BackendName = "ray", portable: Portable = False, as_json: Json = False) -> None:
-    """Run five systems on three built-in streams; print a table and the path of the report."""
+    """Run four methods and four bounds on three built-in streams; print a table and the report's path."""
     from driftlab.platform.lab.read import load
 
     _start(load("demo", [PORTABLE] if portable else []), out, _Place(backend, None, None, None, False), as_json)
