@@ -56,18 +56,14 @@ class Eata(NormAffine, StatefulAdaptation):
         import torch
 
         outputs = samples_of(run.outputs(rows))
-        entropy, shares, e_0 = (
-            entropies(outputs),
-            outputs.detach().softmax(dim=1),
-            entropy_limit(outputs, self.entropy_margin),
-        )
+        entropy, shares = entropies(outputs), outputs.detach().softmax(dim=1)
+        e_0 = entropy_limit(outputs, self.entropy_margin)
         fit, mean = entropy.detach() < e_0, run.array("mean")  # S_ent: confident samples
-        if mean is not None:  # S_div: samples unlike the mean prediction m
+        if mean is not None:  # S_div: samples unlike m, the moving average of predictions
             fit &= torch.cosine_similarity(shares, mean[None], dim=1).abs() < self.redundancy_margin
         if run.judge(fit):
             newest, chosen = shares[fit].mean(dim=0), entropy[fit]
             run.held["mean"] = newest if mean is None else 0.9 * mean + 0.1 * newest
             loss = ((e_0 - chosen.detach()).exp() * chosen).mean()  # S(x) E(x)
-            run.learn(
-                loss + self.fisher_weight * source_distance(run, run.pack)
-            )  # + beta R, weighted by Fisher information
+            # + beta R, the distance to the source weighted by Fisher information
+            run.learn(loss + self.fisher_weight * source_distance(run, run.pack))

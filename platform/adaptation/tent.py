@@ -1,7 +1,8 @@
 """Tent (ICLR 2021): entropy minimisation by the scales and shifts of batch norms.
 
-Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a step
-that leaves the finite numbers is undone. `episodic` resets at boundaries between domains, not before each batch.
+Differs from the paper: mini-batches of a phase hold no frame twice, only batch norms leave evaluation mode, and a call
+that makes a weight or a loss non-finite is undone. `episodic` resets at boundaries between domains, not before each
+batch.
 """
 
 from __future__ import annotations

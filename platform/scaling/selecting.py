@@ -23,7 +23,7 @@ from driftlab.platform.world.load import slowdown
 Floats = npt.NDArray[np.float64]
 Flag = Literal["ok", "relaxed", "infeasible"]
 Mode = Literal["lexicographic", "paper", "distance"]
-SLACK = 1e-12  # of comparisons of accuracies
+SLACK = 1e-12  # tolerance for rounding when accuracies are compared
 MILLI = 1e3  # from seconds and joules to the units of the literal objective
 STANDSTILL = 1e100  # slowdown at a share or clock of 0: finite, so that costs remain comparable
 
@@ -84,7 +84,8 @@ def pick(
     Latencies are `slower` times those of an idle processor.
 
     If no network meets all limits, the floor is dropped, then the energy and accuracy goals; if none is fast enough,
-    the fastest is returned. The memory limit is only exceeded if no network fits. Ties go to the lower number.
+    the fastest that fits in memory is returned. The memory limit is only exceeded if no network fits. Ties go to the
+    lower number.
     """
     slower, flag = min(slower, STANDSTILL), "ok"
     latency_s = table.latency_s * slower
@@ -146,7 +147,7 @@ def demand_distance(demands: Floats, capabilities: Floats) -> Floats:
 def _demands(table: PathTable, latency_s: Floats, limits: PathLimits) -> Floats:
     """Return P of Eq. 1.
 
-    It sums energy, latency, error and memory of each network, as shares of the limit or the maximum.
+    A row per network: energy, latency, error and memory, as shares of the limit or the maximum.
     """
     pairs = (
         (table.energy_j, limits.energy_j), (latency_s, limits.latency_s), (1 - table.accuracy, 1.0),

@@ -2,8 +2,8 @@
 
 In the order of the paper: the micro-profiler runs each training configuration on a part of the samples and extrapolates
 its learning curve; the thief scheduler (Algorithm 1) then alternates between the choice of configurations at the
-current shares (PickConfigs, Algorithm 2) and the shares for these configurations: each job steals shares of every other
-job while the mean accuracy (EstimateAccuracy, `evaluation.py`) rises.
+current shares (PickConfigs, Algorithm 2) and the shares for these configurations: each job steals from every other job
+the share that raises the mean accuracy most (EstimateAccuracy, `evaluation.py`), as in the authors' code.
 
 Differs from the paper: plans are evaluated exactly where its simulator counts whole seconds.
 """
@@ -216,7 +216,7 @@ def pick_configs(
 ) -> tuple[int | None, ...]:
     """Choose each application's candidate of the best mean accuracy at its shares (Algorithm 2).
 
-    Of equals, the first. Candidates must exceed the current accuracy; None, no training, only if none does.
+    The first of equals wins. A candidate must exceed the current accuracy unless its training runs; None: none does.
     """
     chosen: list[int | None] = []
     for app, training_share, inference_share in zip(apps, training, inference, strict=True):

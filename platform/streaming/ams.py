@@ -129,7 +129,7 @@ class Ams(Streaming):
         )
 
     def _training_control(self) -> TrainingControl:
-        """Scale ATR's step by τ_min; without `adaptive_training` the longest interval is the shortest."""
+        """Scale ATR's step by τ_min; without `adaptive_training` the interval stays at τ_min."""
         control = TrainingControl() if self.adaptive_training else TrainingControl(max_stretch=1.0)
         step_s = control.step_s * self.interval_s / control.min_interval_s
         return replace(control, min_interval_s=self.interval_s, step_s=step_s, period_s=self.atr_step_s)

@@ -6,7 +6,8 @@ ATR lengthens the interval between updates step by step; it returns to the short
 
 The paper gives neither φ_target nor the gain η_r; both are those of its released code. With them the rate never settles
 below about 0.6 frames/s: if labels decorrelate as 1 - exp(-c / rate), the fixed point is c / 0.51, and the loop is
-stable only for a gain below 6.5 times that. `scaled` multiplies the gain by the rate and settles at every rate.
+stable only for a gain below 6.5 times the fixed point. `scaled` multiplies the gain by the rate and settles at every
+rate.
 
 Differs from the paper: the step of ASR saturates unless the mode is `linear`; ATR compares the mean of the last rates
 instead of the last one, has a longest interval, and steps whenever the rate is set unless it has a fixed period.
@@ -81,7 +82,7 @@ def update_rates(
 
 
 def next_sampling_fps(fps: float, phi: float, sampling: SamplingControl) -> float:
-    """Return r_{t+1} = [r_t + η_r (φ - φ_target)], clipped to [r_min, r_max] (ASR, Eq. 1)."""
+    """Return r_{t+1} = r_t + η_r (φ - φ_target), clipped to [r_min, r_max] (ASR, Eq. 1; literal in mode `linear`)."""
     error = phi - sampling.phi_target
     if sampling.mode == "tanh":
         step = sampling.max_step_fps * math.tanh(sampling.gain_fps / sampling.max_step_fps * error)
