@@ -94,7 +94,7 @@ class CoTta(LearningAdaptation, StatefulAdaptation):
             weights.copy_(torch.where(restored[name], source[name], weights))  # stochastic restoration
 
     def _target(self, run: LearningRun, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the teacher's prediction; if the source is not confident on the batch, of mean outputs over views."""
+        """Return the teacher's prediction, averaged over views where the source is not confident."""
         plain, confident = (self._outputs(run, name, inputs) for name in ("teacher", "source"))
         confidence = samples_of(confident).softmax(dim=1).amax(dim=1).mean()
         views: Views = self.views if plain.dim() == 2 or self.views == "none" else "colour"

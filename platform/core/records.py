@@ -21,7 +21,7 @@ Share = float | Mapping[Resource, float]  # of a processor; a number holds for a
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of a node's verb: facts for the simulator, rows for the tables, a payload for other nodes.
+    """The result of a node's verb: facts for the simulator, table rows, a payload for other nodes.
 
     Facts and rows are small and travel to the driver; the payload (frames, weights, deltas) never does.
     """

@@ -78,7 +78,7 @@ class Grant:
     """The allocation of one application until the next call."""
 
     inference_share: Share  # inference share of the processor; 0: the application waits
-    training_share: Share | None = None  # training share; None: a running phase receives half of `answer`
+    training_share: Share | None = None  # training share; None: a running phase receives half of `inference_share`
     config: int | None = 0  # index of the chosen configuration; None: no training now
     trials: tuple[int, ...] = ()  # configurations to try before the choice; they are offered again with results
     variant: int | None = None  # index of the network to run; None: the application waits, or scaling chooses

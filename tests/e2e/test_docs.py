@@ -14,6 +14,7 @@ from pages_factory import DOCS, PAGES, ROOT, anchors, blocks, commands, invoke, 
 
 from driftlab.platform.core.registry import BASES
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.scheduling.base import Demand, SchedulerInput, TrainingOffer
 
 OWN = DOCS / "your-own-method.md"
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
@@ -102,6 +103,31 @@ def test_a_plain_class_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest
     rows = open_run(tmp_path / "runs/plain").frame("adaptations").query("cell.str.startswith('sharpen')")
     assert (rows["iterations"] == 1).all() and (rows["isolated_s"] > 0).all() and rows["skipped"].isna().all()
     assert re.search(r"learning_rate.*\n.*power", invoke(shlex.split(shown)[1:]))
+
+
+@pytest.mark.slow
+def test_a_scheduler_trains_the_application_of_the_lowest_observed_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_files(OWN, tmp_path)
+    (command,) = (command for command in commands(OWN) if "neediest.yaml" in command)
+    invoke(shlex.split(command)[1:])
+    run = open_run(tmp_path / "runs/neediest")
+    cell = "cell == 'neediest/town/one/seed-0'"
+    assert run.frame("updates").query(f"{cell} and iterations > 0")["app"].nunique() == 1
+    assert run.frame("shares").query(cell)["training_share"].max() == pytest.approx(0.4)
+    monkeypatch.syspath_prepend(tmp_path)
+    demands = [
+        Demand(app, fps=1, variants=(), observed=observed, learning=TrainingOffer(state))
+        for app, observed, state in [("best", 0.9, "offered"), ("worst", 0.2, "offered"), ("old", 0.5, "running")]
+    ]
+    for offers, trained in (demands, 2), (demands[:2], 1):
+        window = SchedulerInput(0, 10, 1, tuple(offers))
+        shares = [
+            grant.training_share for grant in importlib.import_module("neediest").Neediest().allocate(window).grants
+        ]
+        assert shares.index(0.4) == trained
 
 
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
