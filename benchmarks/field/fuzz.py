@@ -1,4 +1,4 @@
-"""Requests drawn from a server's own description, and mutated binary bodies."""
+"""Draw requests from a server's description, and mutate binary bodies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GROWTH_MB = 150.0  # of the server from the first tenth of the requests to their
 
 @dataclass(frozen=True)
 class Drawn:
-    """A request."""
+    """A random request."""
 
     method: str
     path: str
@@ -113,7 +113,7 @@ class RequestDrawing:
         return json.dumps(self.value(schema)).encode(), "application/json"
 
     def value(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
-        """Draw a value of a schema; one in eight is another."""
+        """Draw a value of a schema; one in eight may break it."""
         if self.dice.random() < 0.125 or depth > 6:
             return self.dice.choice(ODD)
         if "$ref" in schema:
@@ -132,7 +132,7 @@ class RequestDrawing:
         return self.dice.choice(["ams", "half", "streets/running", self.word()])
 
     def upload(self) -> bytes:
-        """Make an upload that would be taken if it came in order."""
+        """Make an upload that is valid if its number is the next one."""
         self.number += self.dice.random() < 0.3
         images = np.frombuffer(self.dice.randbytes(2 * 32 * 48 * 3), np.uint8).reshape(2, 32, 48, 3)
         times_s = (self.number + 0.25, self.number + 0.5)
@@ -158,7 +158,7 @@ def image(dice: random.Random) -> bytes:
 
 
 def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict[str, object], list[str]]:
-    """Ask so many drawn requests, by schemathesis where asked; return what was told, and every promise that broke."""
+    """Send `count` random requests, by schemathesis if chosen; return the totals and the violations."""
     statuses: Counter[str] = Counter()
     broken: list[str] = []
     slowest_s, resident_mb = 0.0, [0.0, 0.0]
@@ -200,7 +200,7 @@ def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict
 
 
 def _send(drawn: Drawn, server: ServerProcess, drawing: RequestDrawing) -> Iterator[tuple[str, int]]:
-    """Ask a request, uploads by the WebSocket now and then; yield its fault, if any, and its status."""
+    """Send a request, one in five uploads by WebSocket; yield its violation (or "") and its status."""
     if drawn.path.endswith("/uploads") and drawing.dice.random() < 0.2:
         line = Line(server.client(drawing.session["token"]), f"/sessions/{drawing.session['id']}")
         if line.open(0) and line._open is not None:

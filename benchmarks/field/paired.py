@@ -1,9 +1,9 @@
-"""The same setting in the field and in the lab: what a device measured beside what virtual time says.
+"""Run the same setting in the field and in the lab, and compare the figures.
 
 The score in the field must lie in the 95 % interval of the lab's (a bootstrap over blocks of frames), traffic must
-agree within 2 %, and the median times of answers and from an upload to its update within a stated share. The lab runs
-the experiment that the device wrote: its machines and its link take as long as the field's did, since Just-In-Time
-samples less often once an update has helped, and so follows how soon updates come.
+agree within 2 %, and the median times of predictions and of updates within a stated share. The lab runs the experiment
+that the device wrote, so that its machines and its link take as long as those of the field. This matters because
+Just-In-Time samples less often after an update has helped, so that its samples depend on the times of updates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCK, DRAWS = 8, 2000  # frames, and resamples of blocks
 
 
 def compare_systems(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[str, object], list[str]]:
-    """Play and compute some systems; return the figures, and every one that differs by more than it may."""
+    """Run some systems in the field and in the lab; return the figures and the violations."""
     broken: list[str] = []
     comparisons: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="driftlab-paired-", ignore_cleanup_errors=True) as place:

@@ -1,4 +1,4 @@
-"""Requests that schemathesis draws from a server's own description (`pip install schemathesis`)."""
+"""Draw requests by schemathesis from a server's description (`pip install schemathesis`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BASE = "http://127.0.0.1"
 def drawn_by_schema(
     described: Mapping[str, Any], session: Mapping[str, str], token: str, seed: int, count: int
 ) -> list[Drawn]:
-    """Draw so many requests, as many for each route; of paths with a session, most have this one."""
+    """Draw `count` requests, as many for each route; most paths with a session have the given one."""
     import schemathesis
 
     loaded = schemathesis.openapi.from_dict(dict(described))
@@ -48,7 +48,7 @@ def _drawn(route: Any, dice: random.Random, session: Mapping[str, str], token: s
         asking = given(case=route.as_strategy(generation_mode=mode))(_kept_in(cases))
         try:
             seeded(dice.randrange(2**32))(options(asking))()
-        except Unsatisfiable:  # a route without anything to break
+        except Unsatisfiable:  # the description of the route cannot be broken
             assert mode is GenerationMode.NEGATIVE
             continue
         for number in range(wanted):

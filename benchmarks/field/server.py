@@ -1,4 +1,4 @@
-"""A server without Ray in a process of its own: `python -m benchmarks.field.server PORT FOLDER`."""
+"""Run a server without Ray in a separate process: `python -m benchmarks.field.server PORT FOLDER`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Ask the command line odd and wrong things, drawn from a grammar; print every answer that breaks a promise.
+"""Run random command lines, valid and invalid, and print each result that violates a rule.
 
-The promises: no traceback, no answer later than 10 s, exit code 2 and one message for a wrong request, 1 and a reason
-for a run that failed. Request `--only N` asks one of them again. The last line is JSON; exit code 1 if a promise broke.
+The rules: no traceback, no result later than 10 s, exit code 2 and one message for an invalid request, 1 and a reason
+for a failed run. `--only N` repeats request N. The last line is JSON; the exit code is 1 after a violation.
 
-Most requests are asked in this process, where nothing has to be imported, and each fiftieth in a process of its own.
-The time for which an answer had no processor, since other work took it, does not count towards the limit.
+Most requests run in this process, where nothing has to be imported; each fiftieth runs in a child process. Time in
+which a command waited for a processor does not count towards the limit.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from benchmarks.fuzz.grammar import TINY, Request, World, request
 from benchmarks.fuzz.videos import write_video
 from driftlab.platform.lab.seal import run
 
-RUN_EVERY = 3  # of so many sound and small runs one is run, which takes longer than all else
-PROCESS_EVERY = 50  # so many requests are asked in this process for each that is asked in one of its own
-SHOWN = 1500  # characters of an answer
+RUN_EVERY = 3  # one of three valid small runs is executed, as this takes longest
+PROCESS_EVERY = 50  # one of fifty requests runs in a child process
+SHOWN = 1500  # characters of a result
 
 
 def campaign(
     seed: int, numbers: range, folder: Path, every: int = PROCESS_EVERY
 ) -> Iterator[tuple[int, Request, CommandResult]]:
-    """Ask the requests of a seed with these numbers; each is the same whichever others are asked."""
+    """Run the requests of a seed with these numbers; a request depends only on seed and number."""
     (folder / "finished").mkdir(parents=True)
     finished = run(TINY, out=folder / "finished" / "run").directory
     video = write_video(folder / "film.mp4")
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int)
-    parser.add_argument("--keep", action="store_true", help="print every answer")
+    parser.add_argument("--keep", action="store_true", help="print every result")
     options = parser.parse_args()
     last = options.first + options.count
     numbers = range(options.first, last) if options.only is None else range(options.only, options.only + 1)

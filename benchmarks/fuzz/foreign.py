@@ -1,4 +1,4 @@
-"""A server on the loopback interface that is none of driftlab's: a request's token says which reply it gets."""
+"""Serve replies that driftlab's server never sends; the token of a request selects the reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPLIES = (
 
 
 def token_of(number: int) -> str:
-    """Return the token that asks for a reply."""
+    """Return the token that selects a reply."""
     return f"{number:02d}" + "x" * 18
 
 

@@ -1,4 +1,7 @@
-"""A grammar of requests: all commands, the keys of experiments and the files that runs keep; sound, odd and wrong."""
+"""Draw requests from a grammar: valid, unusual and invalid ones.
+
+The grammar covers all commands, the keys of experiments and the files of runs.
+"""
 
 from __future__ import annotations
 
@@ -40,21 +43,21 @@ PLAN = ("--dry-run",)
 
 @dataclass(frozen=True)
 class Request:
-    """One call of the command; `runs` says that it may run cells if nothing is wrong with it."""
+    """One call of the command; with `runs` it executes cells if it is valid."""
 
     words: tuple[str, ...]
     runs: bool = False
-    limits: tuple[str, ...] = ()  # what keeps a sound one from running for hours
+    limits: tuple[str, ...] = ()  # words that keep a valid one from running for hours
 
 
 @dataclass(frozen=True)
 class World:
-    """Resources of the grammar: a folder to write in, a finished run and a video."""
+    """Resources of the grammar: a folder for new files, a finished run and a video."""
 
     folder: Path
     finished: Path
     video: Path
-    port: int = 9  # of a server that is none of driftlab's
+    port: int = 9  # of a server that is not driftlab's
 
 
 def request(dice: random.Random, world: World) -> Request:
@@ -78,7 +81,7 @@ def request(dice: random.Random, world: World) -> Request:
 
 @cache
 def _whole(name: str) -> Any:
-    """Write an experiment out, with every default."""
+    """Return an experiment with every default."""
     return (read.parse(TINY) if name == "tiny" else read.load(name)).model_dump(mode="json")
 
 
@@ -88,7 +91,7 @@ def _base(dice: random.Random) -> tuple[str, Any]:
 
 
 def _asked(dice: random.Random, world: World, document: Any) -> Request:
-    """Ask for a document, written as a file."""
+    """Write a document to a file; return the request to run it."""
     text = yaml.dump(document, sort_keys=False, allow_unicode=dice.random() < 0.5)
     return _asked_text(world, text)
 
@@ -128,7 +131,7 @@ def _overrides(dice: random.Random, world: World) -> Request:
 
 
 def _member(dice: random.Random, world: World) -> Request:
-    """Put any members together, with parameters of any value."""
+    """Run a system of random members, with parameters of any value."""
     slots: dict[str, Any] = {}
     for family in dice.sample(sorted(FAMILIES), dice.randint(1, 3)):
         name = dice.choice(sorted(FAMILIES[family]))
@@ -154,7 +157,7 @@ def _has_default(known: tuple[Any, Any]) -> bool:
 
 
 def _measured(dice: random.Random, world: World) -> Request:
-    """Bring measured networks along."""
+    """Run on a file of measured networks, which may be damaged."""
     file = world.folder / dice.choice(("m.csv", "m.csv", "m.csv", "m.parquet", "m.txt"))
     how = dice.random()
     if how < 0.4:
@@ -180,7 +183,7 @@ def _measured(dice: random.Random, world: World) -> Request:
 
 
 def _video(dice: random.Random, world: World) -> Request:
-    """Bring a film and its label maps along."""
+    """Run on a video with label maps, of which one file is damaged."""
     video = Path(shutil.copy(world.video, world.folder / "film.mp4"))
     labels = Path(shutil.copytree(f"{world.video}.labels", world.folder / "film.mp4.labels"))
     victim = dice.choice((video, labels / "classes.txt", *sorted(labels.glob("gt_*.png"))[:3]))
@@ -188,7 +191,7 @@ def _video(dice: random.Random, world: World) -> Request:
         victim.write_bytes(values.spoil_bytes(dice, victim.read_bytes()))
     else:
         _put(dice, victim)
-    if dice.random() < 0.3:  # label maps are a folder of pictures as well
+    if dice.random() < 0.3:  # label maps are also a folder of images
         parts = dice.choice((world.folder, labels))
         for part in dice.choice((("train", "test"), ("train",), ())):
             (world.folder / part).symlink_to(dice.choice((parts, world.folder)))
@@ -205,7 +208,7 @@ def _video(dice: random.Random, world: World) -> Request:
 
 
 def _put(dice: random.Random, file: Path) -> None:
-    """Put something in the place of a file that is none, or is not what its name says."""
+    """Replace a file by a pipe, a folder, a link, other bytes, or nothing."""
     if file.is_dir() and not file.is_symlink():
         shutil.rmtree(file)
     else:
@@ -226,7 +229,7 @@ def _put(dice: random.Random, file: Path) -> None:
 
 
 def _stored(dice: random.Random, world: World) -> Request:
-    """Spoil what a finished run has kept, and read it or go on."""
+    """Damage the files of a finished run, then read or resume it."""
     run = Path(shutil.copytree(world.finished, world.folder / "run"))
     for _ in range(dice.choice((1, 1, 2))):
         _spoil_stored(dice, run)
@@ -248,14 +251,14 @@ def _stored(dice: random.Random, world: World) -> Request:
 
 
 def _export(dice: random.Random, world: World, run: Path) -> Request:
-    """Write what a run has kept for other tools; into the world's folder alone."""
+    """Export a run for other tools, only into the folders of the world."""
     out = dice.choice(((), ("--out", str(dice.choice((world.folder / "out", run, run / "spec.yaml", world.finished))))))
     to = dice.choice(("csv", "csv", "mlflow", "tensorboard", "csv,mlflow", str(values.value(dice))[:6000]))
     return Request(("export", str(run), "--to", to.replace("\0", ""), *out, *dice.choice(((), ("--json",)))))
 
 
 def _tune(dice: random.Random, world: World) -> Request:
-    """Plan a search of a space as it is, spoilt, or with other values."""
+    """Plan a search of a space: as shipped, damaged, or with other values."""
     name = dice.choice((dice.choice(spaces.files()), dice.choice(spaces.names())))
     document = spaces.raw(name)
     words: list[str] = []
@@ -281,7 +284,7 @@ def _spoil_stored(dice: random.Random, run: Path) -> None:
     elif not part.is_file() or part.stat().st_size > 2**20:
         return
     elif part.name in ("spec.yaml", "run.json") and dice.random() < 0.7:
-        with contextlib.suppress(yaml.YAMLError, UnicodeError):  # it may be spoilt already
+        with contextlib.suppress(yaml.YAMLError, UnicodeError):  # the file may be damaged already
             changed = values.spoil(dice, yaml.safe_load(part.read_text(encoding="utf-8")), dice.randint(1, 3))
             text = yaml.dump(changed) if part.suffix == ".yaml" else _json(changed)
             part.write_bytes(text.encode(errors="replace"))
@@ -294,12 +297,12 @@ def _json(document: Any) -> str:
 
     try:
         return json.dumps(document, default=str)
-    except (TypeError, ValueError):  # keys or numbers that JSON has not
+    except (TypeError, ValueError):  # keys or numbers that JSON lacks
         return str(document)[:10_000]
 
 
 def _words(dice: random.Random, world: World) -> Request:
-    """Look things up, under names that may be none."""
+    """Show or list items, under names that may not exist."""
     kind = dice.choice((*KINDS, *KINDS, "x", ""))
     names = [*KINDS[kind].summaries()] if kind in KINDS else ["x"]
     name = dice.choice(
@@ -328,7 +331,7 @@ def _words(dice: random.Random, world: World) -> Request:
 
 
 def _field(dice: random.Random, world: World) -> Request:
-    """Be a device of servers that are none, or ask for a server in a way that is always refused."""
+    """Start a device with a foreign server, or a server with an invalid request."""
 
     def odd() -> str:
         return str(values.value(dice)).replace("\0", "")[:6000]
@@ -378,7 +381,7 @@ PLANNED = ("run", "tune")  # commands that could start Ray or a long run
 
 
 def _options(dice: random.Random, world: World) -> Request:
-    """Give any command any options; what could start Ray or a long run only plans."""
+    """Pass random options to any command; commands that could start Ray only plan."""
     command = dice.choice(COMMANDS)
     words = [command] if command else []
     if command == "run":
