@@ -51,12 +51,12 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 def experiment(system: str, duration_s: float) -> dict[str, object]:
     """Return an experiment of one device that learns."""
-    asked = copy.deepcopy(SYSTEMS[system])
+    settings = copy.deepcopy(SYSTEMS[system])
     if system == "one_time":
-        asked["streaming"]["sample_s"] = duration_s * SAMPLED
+        settings["streaming"]["sample_s"] = duration_s * SAMPLED
     return {
         "name": "loop",
-        "systems": [asked],
+        "systems": [settings],
         "bounds": False,
         "snapshots": 0,
         "student": {"pretrain_steps": 5},

@@ -121,14 +121,17 @@ def decide_ms(repeats: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {}
     for alpha, memory, seed in itertools.product(ALPHAS, MEMORIES, range(repeats)):
         given = window(seed, 6, memory)
-        asked = {name: (member, given) for name, member in members(alpha).items()}
+        decisions = {name: (member, given) for name, member in members(alpha).items()}
         cached = NestDnn(alpha=alpha)
         changed = (dataclasses.replace(given.demands[0], priority=2.0), *given.demands[1:])
         state = cached.allocate(given).state
-        asked["cached"] = (cached, dataclasses.replace(given, demands=changed, state=state))
-        asked["max"] = (NestDnn("max", alpha=alpha, cached=False), given)
-        asked["exact_by_milp" if memory_binds(given, alpha) else "exact_by_programming"] = (Exact(alpha=alpha), given)
-        for name, (member, of) in asked.items():
+        decisions["cached"] = (cached, dataclasses.replace(given, demands=changed, state=state))
+        decisions["max"] = (NestDnn("max", alpha=alpha, cached=False), given)
+        decisions["exact_by_milp" if memory_binds(given, alpha) else "exact_by_programming"] = (
+            Exact(alpha=alpha),
+            given,
+        )
+        for name, (member, of) in decisions.items():
             decide = functools.partial(member.allocate, of)
             times.setdefault(name, []).append(1e3 * seconds(decide, time.process_time))
     return times
@@ -143,9 +146,9 @@ def eight_ms(repeats: int) -> dict[str, float]:
             TrainingConfig("long", TaskCost({"accelerator": 4.0})),
         ),
     )
-    asked = {"uniform": Uniform(), "status_quo": StatusQuo(), "mcdnn": Mcdnn(), "nestdnn": NestDnn()}
-    times: dict[str, list[float]] = {name: [] for name in asked}
-    for seed, (name, member) in itertools.product(range(repeats), asked.items()):
+    decisions = {"uniform": Uniform(), "status_quo": StatusQuo(), "mcdnn": Mcdnn(), "nestdnn": NestDnn()}
+    times: dict[str, list[float]] = {name: [] for name in decisions}
+    for seed, (name, member) in itertools.product(range(repeats), decisions.items()):
         given = window(seed, 8, 0.75)
         given = dataclasses.replace(given, demands=tuple(dataclasses.replace(d, learning=offer) for d in given.demands))
         state = member.allocate(given).state  # as in a run: the cached plan is resumed

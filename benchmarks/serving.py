@@ -51,7 +51,7 @@ PARTS = ("predictions", "camera", "sessions")
 GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
 
 
-def asked(
+def session_request(
     network: str = "half", duration_s: float = 86_400.0, fps: float = 4.0, size: tuple[int, int] = SIZE
 ) -> dict[str, Any]:
     stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": size[0], "width": size[1]}
@@ -91,13 +91,13 @@ def _echo(url: str) -> str:
 @contextlib.contextmanager
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
-    hub = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
-    door = HttpServer(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
+    registry = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
+    server = HttpServer(build_app(lambda: registry), ServerAddress("127.0.0.1", 0))
     try:
-        yield f"http://127.0.0.1:{door.port}", None
+        yield f"http://127.0.0.1:{server.port}", None
     finally:
-        door.close()
-        hub.close()
+        server.close()
+        registry.close()
 
 
 # Predictions ----------------------------------------------------------------------------------------------------------
@@ -109,23 +109,23 @@ def server_cpu_s() -> float:
     return sum(sum(one.cpu_times()[:2]) for one in below) if below else time.process_time()
 
 
-def asking(url: str, path: str, token: str, body: bytes, clients: int, requests: int) -> dict[str, float]:
+def measure_requests(url: str, path: str, token: str, body: bytes, clients: int, requests: int) -> dict[str, float]:
     """Send requests from several clients at once; return their rate, times and processor time."""
     took_s: list[float] = []
     cpu_s = server_cpu_s()
 
-    def ask() -> None:
-        line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
+    def send() -> None:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
         for _ in range(max(1, requests // clients)):
             began_s = time.perf_counter()
-            line.request("POST", path, body, {"Authorization": f"Bearer {token}"})
-            reply = line.getresponse()
+            connection.request("POST", path, body, {"Authorization": f"Bearer {token}"})
+            reply = connection.getresponse()
             reply.read()
             assert reply.status == 200, reply.status
             took_s.append(time.perf_counter() - began_s)
-        line.close()
+        connection.close()
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    threads = [threading.Thread(target=send) for _ in range(clients)]
     began_s = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -155,18 +155,18 @@ def predictions(
 ) -> Iterator[dict[str, Any]]:
     height, width = map(int, options.size.split("x"))
     client, requests, size = Client(url, TOKEN, timeout_s=BUILD_S), options.requests, (height, width)
-    wanted = asked(options.network, size=size)
+    wanted = session_request(options.network, size=size)
     opened = client.ask_json("POST", "/sessions", wanted)
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     body = cv2.imencode(".png", image)[1].tobytes()
     path, echoed = f"/sessions/{opened['id']}/predict", None if echo is None else echo()
     session = HostedSession(folder / "bare", parse_session_request(wanted))
     for clients in options.clients:
-        asking(url, path, opened["token"], body, clients, clients)
+        measure_requests(url, path, opened["token"], body, clients, clients)
         turns = []
         for _ in range(ROUNDS):
-            ours = asking(url, path, opened["token"], body, clients, requests // ROUNDS)
-            other = {} if echoed is None else asking(echoed, "/echo", "", body, clients, requests // ROUNDS)
+            ours = measure_requests(url, path, opened["token"], body, clients, requests // ROUNDS)
+            other = {} if echoed is None else measure_requests(echoed, "/echo", "", body, clients, requests // ROUNDS)
             turns.append((ours, bare(session, image, clients, requests // ROUNDS), other))
         ours, alone, other = (medians(found) for found in zip(*turns, strict=True))
         yield {
@@ -216,7 +216,7 @@ def idle_cores(seconds: float = 5.0) -> float:
 
 def bare_round_s(folder: Path, rounds: int = 6) -> float:
     """Return the processor time of a round in this process, without a server; the first round is left out."""
-    session, took_s = HostedSession(folder / "rounds", parse_session_request(asked())), []
+    session, took_s = HostedSession(folder / "rounds", parse_session_request(session_request())), []
     for number in range(1, rounds + 2):
         session.upload(upload(number))
         cpu_s = time.process_time()
@@ -228,7 +228,7 @@ def bare_round_s(folder: Path, rounds: int = 6) -> float:
 def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, Any]:
     """Keep an upload waiting in each of some sessions, and count the server's rounds."""
     client, waits_s, rounds = Client(url, TOKEN), [], 0
-    names = [client.ask_json("POST", "/sessions", asked())["id"] for _ in range(count)]
+    names = [client.ask_json("POST", "/sessions", session_request())["id"] for _ in range(count)]
     for name in names:  # the first round of a session builds its learner
         client.ask("POST", f"/sessions/{name}/uploads", upload(1))
         client.ask("GET", f"/sessions/{name}/updates?after=0&hold_s=30")
@@ -238,12 +238,12 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
 
     def play(name: str) -> None:
         nonlocal rounds
-        mine = client.another()
+        player = client.another()
         while time.monotonic() < stop_s:
             sent[name] += 1
             began_s = time.monotonic()
-            mine.ask("POST", f"/sessions/{name}/uploads", upload(sent[name]))
-            while not mine.ask("GET", f"/sessions/{name}/updates?after={sent[name] - 1}&hold_s=20"):
+            player.ask("POST", f"/sessions/{name}/uploads", upload(sent[name]))
+            while not player.ask("GET", f"/sessions/{name}/updates?after={sent[name] - 1}&hold_s=20"):
                 if time.monotonic() > stop_s:
                     return
             waits_s.append(time.monotonic() - began_s)
@@ -277,7 +277,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
 
 def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Play a stream on a device, and the same frames in a loop of camera and network alone."""
-    agent = Agent(join(url, TOKEN, parse_session_request(asked(duration_s=seconds, fps=8.0))))
+    agent = Agent(join(url, TOKEN, parse_session_request(session_request(duration_s=seconds, fps=8.0))))
     with create_run(agent.cell.experiment, folder / "run") as directory:
         agent.begin(directory)
         our_cpu_s = time.thread_time()

@@ -46,8 +46,8 @@ def search(
 ) -> tuple[Study, int]:
     """Search until something is found; return the search and the number of evaluations."""
     study = Study(problem, sampler, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
-    while (asked := study.ask()) is not None:
-        number, settings = asked
+    while (proposal := study.ask()) is not None:
+        number, settings = proposal
         metrics = measure(settings)
         study.tell(number, settings, metrics)
         if found(metrics):
@@ -175,8 +175,8 @@ def _held_out(found: SearchResults, metric: str) -> dict[int, float]:
 def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
     """Measure the time of a warm trial in addition to its cells: between rows, and in its process."""
     ended: list[tuple[float, TrialOutcome]] = []
-    asked = [*overrides, "searcher=random", "held_out=[]"]
-    _tuned(space, asked, 1, lambda _, outcome: ended.append((time.perf_counter(), outcome)))
+    settings = [*overrides, "searcher=random", "held_out=[]"]
+    _tuned(space, settings, 1, lambda _, outcome: ended.append((time.perf_counter(), outcome)))
     beyond, inside, cells = [], [], []
     for (before_s, _), (now_s, outcome) in itertools.pairwise(ended):  # the first one warms the process
         cells.append(outcome.host_seconds - outcome.host_overhead_seconds)
@@ -209,15 +209,15 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of `function`")
     parser.add_argument("--count", type=int, default=KNAPSACKS, help="number of knapsacks")
-    asked = options_of(parser, seeds=1, count=1)
+    options = options_of(parser, seeds=1, count=1)
     run = {
-        "function": lambda: function(asked.seeds),
-        "knapsacks": lambda: knapsacks(asked.count),
-        "stopping": lambda: stopping(asked.space, asked.overrides),
-        "overhead": lambda: overhead(asked.space, asked.overrides),
-        "search": lambda: whole(asked.space, asked.overrides),
+        "function": lambda: function(options.seeds),
+        "knapsacks": lambda: knapsacks(options.count),
+        "stopping": lambda: stopping(options.space, options.overrides),
+        "overhead": lambda: overhead(options.space, options.overrides),
+        "search": lambda: whole(options.space, options.overrides),
     }
-    for part in asked.parts:
+    for part in options.parts:
         report({"benchmark": "tune", "part": part, **run[part]()})
 
 

@@ -100,14 +100,14 @@ def written(rows: Sequence[StreetScore]) -> str:
     head = "| street | settings | none: target | calibration | fresh | tracking: target | calibration | fresh |"
     lines = [head, f"|{'---|' * 8}"]
     for preset, targets in TARGETS.items():
-        cells = [preset, _told(SETTINGS[preset])]
+        cells = [preset, _format_settings(SETTINGS[preset])]
         for target, which in zip(targets, ("none", "tracking"), strict=True):
             cells.append(f"{target:.3f}")
             cells += [_outcome(rows, preset, first, which, target) for first in (FIRST_SEED, FRESH_SEED)]
         lines.append(f"| {' | '.join(cells)} |")
     tried = [
-        f"| {row.preset} | {_told(row.settings)} | {row.seeds[0]} to {row.seeds[-1]} | {_told_scores(row.none)} | "
-        f"{_told_scores(row.tracking)} |"
+        f"| {row.preset} | {_format_settings(row.settings)} | {row.seeds[0]} to {row.seeds[-1]} | "
+        f"{_format_scores(row.none)} | {_format_scores(row.tracking)} |"
         for row in sorted(rows, key=lambda row: (row.preset, row.seeds[0], sorted(row.settings.items())))
     ]
     return "\n".join([*lines, "", "Everything that was measured:", "", _TRIED, *tried])
@@ -125,11 +125,11 @@ def _outcome(rows: Sequence[StreetScore], preset: str, first_seed: int, which: s
     return f"{score:.3f}{'' if abs(score - target) <= TOLERANCE else ' (missed)'}"
 
 
-def _told(settings: Mapping[str, float]) -> str:
+def _format_settings(settings: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in settings.items())
 
 
-def _told_scores(scores: Sequence[float]) -> str:
+def _format_scores(scores: Sequence[float]) -> str:
     return f"{statistics.mean(scores):.3f} ({min(scores):.3f} to {max(scores):.3f})"
 
 
@@ -154,5 +154,5 @@ if __name__ == "__main__":
             chosen = dict(SETTINGS[name]) if options.tried is None else options.tried
             row = measure(name, chosen, list(range(options.first_seed, options.first_seed + SEEDS)))
             keep(row)
-            sys.stdout.write(f"{name}: none {_told_scores(row.none)}, tracking {_told_scores(row.tracking)}\n")
+            sys.stdout.write(f"{name}: none {_format_scores(row.none)}, tracking {_format_scores(row.tracking)}\n")
             sys.stdout.flush()

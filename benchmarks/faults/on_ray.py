@@ -49,8 +49,8 @@ def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random,
         for _ in range(dice.randint(1, ACTOR_FAULTS)):
             time.sleep(dice.uniform(0, 2.0))
             keep_logs(mark, logs)
-            if driver.poll() is None and (told := _actor_fault(dice)):
-                say(f"  actor: {told}")
+            if driver.poll() is None and (fault := _actor_fault(dice)):
+                say(f"  actor: {fault}")
         end = dice.choice(ENDS)
         if driver.poll() is not None:
             end = "none"
@@ -84,10 +84,10 @@ def driven(words: Sequence[str], run: Path) -> Iterator[subprocess.Popen[bytes]]
             driver.wait()
 
 
-def clean_failure(said: str) -> str | None:
+def clean_failure(output: str) -> str | None:
     """Return the only message of a failed run that names a reason and `--resume`; otherwise None."""
-    errors = [line for line in said.splitlines() if line.startswith("Error: ")]
-    if len(errors) != 1 or "Traceback (most recent call last)" in said or " --resume " not in said:
+    errors = [line for line in output.splitlines() if line.startswith("Error: ")]
+    if len(errors) != 1 or "Traceback (most recent call last)" in output or " --resume " not in output:
         return None
     return errors[0].removeprefix("Error: ")
 

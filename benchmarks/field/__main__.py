@@ -41,8 +41,8 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
                 found = one.run(min(options.per_session, count - fallen.total()))
                 fallen.update(kind.split()[0] for kind in one.done)
                 broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
-                said = f"session {sessions}, load {os.getloadavg()[0]:.0f}: {', '.join(one.done)}"
-                print(f"{said}: {'; '.join(found) or 'holds'}", flush=True)
+                text = f"session {sessions}, load {os.getloadavg()[0]:.0f}: {', '.join(one.done)}"
+                print(f"{text}: {'; '.join(found) or 'holds'}", flush=True)
                 sessions += 1
         finally:
             server.stop()
@@ -66,14 +66,14 @@ def main() -> int:
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="systems of `paired`")
     options = parser.parse_args()
     if options.campaign == "faults":
-        told, broken = faults(options, options.count or 50)
+        totals, broken = faults(options, options.count or 50)
     elif options.campaign == "paired":
-        told, broken = compare_systems(options.seed, options.seconds, options.systems)
+        totals, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:
-        told, broken = run_fuzzing(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
+        totals, broken = run_fuzzing(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
     for fault in broken:
         print(fault)
-    print(json.dumps({**told, "broken": len(broken)}))
+    print(json.dumps({**totals, "broken": len(broken)}))
     return 1 if broken else 0
 
 

@@ -54,7 +54,7 @@ class Disturbed:
         return [f"the device ended with {code}"] if code else list(self._faults())
 
     def _disturb(self, kind: str, device: Popen[str], proxy: Proxy) -> Popen[str]:
-        said = kind
+        description = kind
         if kind == "server":
             self.server.kill()
             time.sleep(self.dice.uniform(0.0, 4.0))
@@ -68,10 +68,10 @@ class Disturbed:
         elif kind == "cut":
             seconds = self.dice.uniform(*CUT_S)
             proxy.cut(seconds)
-            said = f"cut for {seconds:.1f} s"
+            description = f"cut for {seconds:.1f} s"
         elif kind == "drop":
             proxy.drop()
-        self.done.append(said)
+        self.done.append(description)
         return device
 
     def _device(self, *words: str) -> Popen[str]:

@@ -81,8 +81,8 @@ class RequestDrawing:
     def draw(self) -> Drawn:
         method, path = self.dice.choice(self.places)
         about = self.described["paths"][path][method]
-        mine = method != "delete" and self.dice.random() < 0.8
-        names = {"name": self.session["id"] if mine else self.word(), "kind": self.dice.choice(["frame", self.word()])}
+        known = method != "delete" and self.dice.random() < 0.8
+        names = {"name": self.session["id"] if known else self.word(), "kind": self.dice.choice(["frame", self.word()])}
         for name, value in names.items():
             path = path.replace(f"{{{name}}}", value)
         token = self.dice.choices([self.token, self.session["token"], None, self.word()], [10, 6, 1, 1])[0]
@@ -94,8 +94,8 @@ class RequestDrawing:
         return "".join(self.dice.choices(letters, k=self.dice.randint(1, 30)))
 
     def query(self, about: Mapping[str, Any]) -> str:
-        asked = [one["name"] for one in about.get("parameters", ()) if one["in"] == "query"]
-        given = [f"{name}={self.dice.choice(['0', '1', '-1', '1e9', 'nan', self.word()])}" for name in asked]
+        parameters = [one["name"] for one in about.get("parameters", ()) if one["in"] == "query"]
+        given = [f"{name}={self.dice.choice(['0', '1', '-1', '1e9', 'nan', self.word()])}" for name in parameters]
         given = [one for one in given if self.dice.random() < 0.7 and "hold_s=1e9" not in one]
         return f"?{'&'.join(given)}" if given else ""
 
@@ -181,13 +181,13 @@ def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict
                 for fault, status in _send(drawn, server, drawing):
                     statuses[str(status)] += 1
                     if fault:
-                        what = f"{drawn.method} {drawn.path[:200]} {(drawn.body or b'')[:200]!r}"
-                        broken.append(f"{number}: {fault}: {what}")
+                        request = f"{drawn.method} {drawn.path[:200]} {(drawn.body or b'')[:200]!r}"
+                        broken.append(f"{number}: {fault}: {request}")
                 slowest_s = max(slowest_s, time.monotonic() - began_s)
                 if number == count // 10:
                     resident_mb[0] = held.memory_info().rss / 2**20
                 if number % 500 == 499:
-                    print(f"{number + 1} asked, {len(broken)} broken", file=sys.stderr, flush=True)
+                    print(f"{number + 1} requests, {len(broken)} broken", file=sys.stderr, flush=True)
             resident_mb[1] = held.memory_info().rss / 2**20
             if resident_mb[1] - resident_mb[0] > GROWTH_MB:
                 broken.append(f"the server grew from {resident_mb[0]:.0f} to {resident_mb[1]:.0f} MB")

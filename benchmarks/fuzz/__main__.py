@@ -36,15 +36,15 @@ def campaign(
     """Run the requests of a seed with these numbers; a request depends only on seed and number."""
     (folder / "finished").mkdir(parents=True)
     finished = run(TINY, out=folder / "finished" / "run").directory
-    video = write_video(folder / "film.mp4")
+    video = write_video(folder / "video.mp4")
     with foreign_server() as port:
         for number in numbers:
             dice = random.Random(f"{seed}/{number}")
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                asked = request(dice, World(Path(place), finished, video, port))
+                drawn = request(dice, World(Path(place), finished, video, port))
                 alone, run_it = every > 0 and number % every == every - 1, number % RUN_EVERY == 0
-                for answer in run_request(asked, Path(place), process=alone, run=run_it):
-                    yield number, asked, answer
+                for result in run_request(drawn, Path(place), process=alone, run=run_it):
+                    yield number, drawn, result
 
 
 def main() -> int:
@@ -61,23 +61,23 @@ def main() -> int:
     broken, slowest_s, own_s = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory(prefix="driftlab-fuzz-") as folder:
         os.environ["DRIFTLAB_CACHE"] = f"{folder}/networks"
-        for number, _, answer in campaign(options.seed, numbers, Path(folder)):
-            faults = list(answer.faults())
+        for number, _, result in campaign(options.seed, numbers, Path(folder)):
+            faults = list(result.faults())
             if number % 100 == 0:
-                print(f"{number - numbers.start} asked, {broken} broken", file=sys.stderr, flush=True)
-            codes[str(answer.code)] += 1
+                print(f"{number - numbers.start} requests, {broken} broken", file=sys.stderr, flush=True)
+            codes[str(result.code)] += 1
             broken += bool(faults)
-            if not answer.ran:
-                slowest_s, own_s = max(slowest_s, answer.took_s), max(own_s, answer.busy_s)
-            if faults or options.keep or options.only is not None or (answer.code == 1 and "FAILED" in answer.output):
+            if not result.ran:
+                slowest_s, own_s = max(slowest_s, result.took_s), max(own_s, result.busy_s)
+            if faults or options.keep or options.only is not None or (result.code == 1 and "FAILED" in result.output):
                 print(
-                    f"{number}: {'; '.join(faults) or 'kept'}: {answer.words}".encode("ascii", "replace").decode()[
+                    f"{number}: {'; '.join(faults) or 'kept'}: {result.words}".encode("ascii", "replace").decode()[
                         :SHOWN
                     ]
                 )
-                said = answer.error[-SHOWN:] + answer.output[-SHOWN:]
+                text = result.error[-SHOWN:] + result.output[-SHOWN:]
                 print(
-                    f"    {answer.code} in {answer.took_s:.1f} s\n{said}".encode("ascii", "replace").decode(),
+                    f"    {result.code} in {result.took_s:.1f} s\n{text}".encode("ascii", "replace").decode(),
                     flush=True,
                 )
     line = {"benchmark": "fuzz", "seed": options.seed, "requests": len(numbers), "codes": dict(codes), "broken": broken}

@@ -25,7 +25,7 @@ COMMAND_LIMIT_S = 10.0
 PATIENCE_S = 90.0  # before a command is interrupted
 STEPS, FRAMES, CELLS = 50, 60, 6  # limits of a run that is executed
 REFUSED, FAILED, GOOD = 2, 1, 0
-ASKED_SERVER = "Opening a session. The server trains the network if it is not cached, which takes a minute or more.\n"
+OPENING = "Opening a session. The server trains the network if it is not cached, which takes a minute or more.\n"
 WRONG = re.compile("^Error: ", re.MULTILINE)
 
 
@@ -66,7 +66,7 @@ class CommandResult:
             yield f"a result after {self.busy_s:.1f} s"
 
     def _faults_of_refusal(self) -> Iterator[str]:
-        message = self.error.removeprefix(ASKED_SERVER)
+        message = self.error.removeprefix(OPENING)
         if not self.ran and not message.startswith(("Error: ", "Usage: ")):
             yield "a refusal that does not begin with the fault"
         if not self.words:

@@ -90,26 +90,26 @@ def _base(dice: random.Random) -> tuple[str, Any]:
     return name, dice.choice((_whole(name), TINY)) if name == "tiny" else _whole(name)
 
 
-def _asked(dice: random.Random, world: World, document: Any) -> Request:
+def _run_document(dice: random.Random, world: World, document: Any) -> Request:
     """Write a document to a file; return the request to run it."""
     text = yaml.dump(document, sort_keys=False, allow_unicode=dice.random() < 0.5)
-    return _asked_text(world, text)
+    return _run_text(world, text)
 
 
-def _asked_text(world: World, text: str) -> Request:
+def _run_text(world: World, text: str) -> Request:
     file = world.folder / "mine.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     return Request(("run", str(file)), runs=True, limits=PLAN)
 
 
 def _document(dice: random.Random, world: World) -> Request:
-    return _asked(dice, world, values.spoil(dice, _base(dice)[1], dice.choice((1, 1, 1, 2, 3))))
+    return _run_document(dice, world, values.spoil(dice, _base(dice)[1], dice.choice((1, 1, 1, 2, 3))))
 
 
 def _text(dice: random.Random, world: World) -> Request:
     name, document = _base(dice)
     plain = yaml.safe_dump(document) if name == "tiny" else read.find(name).read_text(encoding="utf-8")
-    return _asked_text(world, values.spoil_text(dice, plain))
+    return _run_text(world, values.spoil_text(dice, plain))
 
 
 def _overrides(dice: random.Random, world: World) -> Request:
@@ -126,7 +126,7 @@ def _overrides(dice: random.Random, world: World) -> Request:
         )
         words += ["--set", f"{key}={plain}".replace("\0", "\\0")]
     if name == "tiny":
-        return Request((*_asked_text(world, yaml.safe_dump(TINY)).words, *words), runs=True, limits=PLAN)
+        return Request((*_run_text(world, yaml.safe_dump(TINY)).words, *words), runs=True, limits=PLAN)
     return Request(("run", name, *words), limits=PLAN)
 
 
@@ -149,7 +149,7 @@ def _member(dice: random.Random, world: World) -> Request:
     workload = {**TINY["workloads"][0], "run_networks": dice.random() < 0.8}
     if dice.random() < 0.5:
         workload |= {"apps": [{"name": "front"}, {"name": "side"}], "churn": {"min_apps": 0, "max_apps": 2}}
-    return _asked(dice, world, {**TINY, "systems": [system], "workloads": [workload], "window_s": 1.0})
+    return _run_document(dice, world, {**TINY, "systems": [system], "workloads": [workload], "window_s": 1.0})
 
 
 def _has_default(known: tuple[Any, Any]) -> bool:
@@ -179,13 +179,13 @@ def _measured(dice: random.Random, world: World) -> Request:
     workload = {**TINY["workloads"][0], "run_networks": False, "apps": apps}
     systems = [dice.choice(("nestdnn", "mcdnn", "status_quo", {"name": "e", "base": "nestdnn", "scheduling": "exact"}))]
     document = {**TINY, "systems": systems, "workloads": [workload]}
-    return _asked(dice, world, values.spoil(dice, document, dice.choice((0, 0, 1))))
+    return _run_document(dice, world, values.spoil(dice, document, dice.choice((0, 0, 1))))
 
 
 def _video(dice: random.Random, world: World) -> Request:
     """Run on a video with label maps, of which one file is damaged."""
-    video = Path(shutil.copy(world.video, world.folder / "film.mp4"))
-    labels = Path(shutil.copytree(f"{world.video}.labels", world.folder / "film.mp4.labels"))
+    video = Path(shutil.copy(world.video, world.folder / "video.mp4"))
+    labels = Path(shutil.copytree(f"{world.video}.labels", world.folder / "video.mp4.labels"))
     victim = dice.choice((video, labels / "classes.txt", *sorted(labels.glob("gt_*.png"))[:3]))
     if dice.random() < 0.7:
         victim.write_bytes(values.spoil_bytes(dice, victim.read_bytes()))
@@ -196,7 +196,7 @@ def _video(dice: random.Random, world: World) -> Request:
         for part in dice.choice((("train", "test"), ("train",), ())):
             (world.folder / part).symlink_to(dice.choice((parts, world.folder)))
         workload = {**TINY["workloads"][0], "name": f"set:images:{world.folder}"}
-        return _asked(
+        return _run_document(
             dice,
             world,
             {**TINY, "workloads": [workload], "student": {"network": "tiny_classifier", "pretrain_steps": 0}},
@@ -204,7 +204,7 @@ def _video(dice: random.Random, world: World) -> Request:
     if dice.random() < 0.2:
         return Request(("show", f"workloads/video:{video}", *dice.choice(((), ("--json",), ("--image", "x.png")))))
     workload = {**TINY["workloads"][0], "name": f"video:{video}", "duration_s": dice.choice((None, 2.0, 1e-9))}
-    return _asked(dice, world, {**TINY, "workloads": [workload]})
+    return _run_document(dice, world, {**TINY, "workloads": [workload]})
 
 
 def _put(dice: random.Random, file: Path) -> None:
@@ -333,24 +333,26 @@ def _words(dice: random.Random, world: World) -> Request:
 def _field(dice: random.Random, world: World) -> Request:
     """Start a device with a foreign server, or a server with an invalid request."""
 
-    def odd() -> str:
+    def unusual() -> str:
         return str(values.value(dice)).replace("\0", "")[:6000]
 
     if dice.random() < 0.2:
-        return Request(("serve", "--token", "short", dice.choice(("--port", "--max-sessions", "--state-dir")), odd()))
+        return Request(
+            ("serve", "--token", "short", dice.choice(("--port", "--max-sessions", "--state-dir")), unusual())
+        )
     server = f"http://127.0.0.1:{world.port}"
-    url = dice.choice((*[server] * 4, *ADDRESSES, odd()))
-    token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), odd()))
+    url = dice.choice((*[server] * 4, *ADDRESSES, unusual()))
+    token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), unusual()))
     if dice.random() < 0.4:
-        asked = {"workload": {"name": "streets/running"}, "student": {"network": "half"}}
-        ticket = {"server": url, "id": "a", "token": token, "asked": asked, "began": 1.0}
+        wanted = {"workload": {"name": "streets/running"}, "student": {"network": "half"}}
+        ticket = {"server": url, "id": "a", "token": token, "asked": wanted, "began": 1.0}
         file = world.folder / "field.json"
         file.write_text(_json(values.spoil(dice, ticket, dice.randint(0, 2))), "utf-8", "replace")
         if dice.random() < 0.3:
             _put(dice, file)
         return Request(("device", "--resume", str(world.folder), *dice.choice(((), ("--json",)))))
     options = ("--workload", "--seconds", "--system", "--network", "--fps", "--size", "--seed", "--pretrain-steps")
-    words = [word for option in dice.sample(options, dice.randint(0, 2)) for word in (option, odd())]
+    words = [word for option in dice.sample(options, dice.randint(0, 2)) for word in (option, unusual())]
     return Request(("device", "--server", url, "--token", token, *words, "--out", str(world.folder / "out")))
 
 
