@@ -109,9 +109,9 @@ class TestWaitingApplications:
         assert numbers_in(sentences) == [2, 6]
 
     def test_three_applications_are_named_and_the_others_counted(self):
-        told = self.sentences_of([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
-        assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
-        assert told[3:] == ["2 more never run; table `shares` lists them."]
+        sentences = self.sentences_of([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
+        assert [sentence.split()[2] for sentence in sentences[:3]] == ["v", "w", "x"]
+        assert sentences[3:] == ["2 more never run; table `shares` lists them."]
 
     def test_it_is_among_the_words_of_the_report(self):
         summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))
