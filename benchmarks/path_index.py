@@ -1,6 +1,6 @@
 """Time look-ups of the most accurate network within a latency; prints a JSON line for each size.
 
-Sorted arrays, a B+ tree of order 16 and a scan return the same networks. Times are microseconds of one call: the
+Sorted arrays, a B+ tree of order 16 and a scan find the same accuracy. Times are microseconds of one call: the
 median and the least over many, on one core. `choice` is the full rule with limits on latency, energy, accuracy and
 memory.
 """

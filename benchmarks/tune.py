@@ -165,7 +165,7 @@ def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def _held_out(found: SearchResults, metric: str) -> dict[int, float]:
-    """Average the metric of the recommended settings over the places of each held-out seed."""
+    """Average the metric of the recommended settings over the rows of each held-out seed."""
     rows = found.measures[found.measures["metric"] == metric]
     stage = "best" if (rows["stage"] == "best").any() else "defaults"
     means: dict[int, float] = rows[rows["stage"] == stage].groupby("seed")["value"].mean().to_dict()

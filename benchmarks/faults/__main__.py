@@ -95,7 +95,7 @@ def disturbed(spec: grids.Experiment, folder: Path, dice: random.Random, span_s:
             say(inflicted.any_fault())
     code = ended(child(go, log))
     if code != 0:
-        return [f"it cannot go on (exit code {code}): {log.read_text(encoding='utf-8')[-1500:]}"]
+        return [f"it cannot be resumed (exit code {code}): {log.read_text(encoding='utf-8')[-1500:]}"]
     found = folder / "differences.json"
     compare = child(lambda: _compare(folder / "reference", run, found), log)
     if ended(compare) != 0:

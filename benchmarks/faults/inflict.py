@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FORKED_S = 600.0  # in which an undisturbed child ends, also on a busy machine
+FORKED_S = 600.0  # limit for an undisturbed child on a busy machine
 ERROR = 3
 Act = Callable[[], Any]
 FaultResult = tuple[str, bool]

@@ -73,7 +73,7 @@ def disturbed_search(searcher: str, folder: Path, dice: random.Random, say: Say)
             break
         output = log_of(run).read_text(encoding="utf-8")
         if left == len(due) and clean_failure(output) is None:
-            wrong.append(f"it does not go on (exit code {code}): {output[-1500:]}")
+            wrong.append(f"it cannot be resumed (exit code {code}): {output[-1500:]}")
     few = [f"it ended before {len(due)} of {KILLS} kills"] if due and not wrong else []
     return [*wrong, *few, *_different(_rows(folder / "reference"), _rows(run))]
 
