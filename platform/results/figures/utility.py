@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, number_cell
-from driftlab.platform.results.relations.timing import (
-    budgets,
-    costs_of_fleet,
-    load_levels,
-    mean_utilities,
-    rank_agreement,
-    served_scores,
-    utilities,
-)
+from driftlab.platform.results.relations import timing
 from driftlab.platform.results.stats import means
 from driftlab.platform.results.tables.read import Tables
 
@@ -46,20 +38,22 @@ AXES: Mapping[str, str] = {
 def show(view: View) -> FigureContent | None:
     """Draw runs with training on the stream and one fleet without skipped frames."""
     tables = view.tables
-    found = tables.once(utilities)
+    found = tables.once(timing.utilities)
     if found.empty or not (found["adapted"] > 0).any() or tables.frame("adaptations").empty:
         return None
     styles = {name: style for name, style in view.styles.items() if name in set(found["system"])}
-    mean = mean_utilities(tables)
+    mean = timing.mean_utilities(tables)
     drawn = _select_systems(view, mean)
     panels = [Panel(f"{kind} utility", partial(_draw, mean=mean, kind=kind, styles=drawn), 300) for kind in AXES]
-    agreement = {kind: rank_agreement(tables, kind) for kind in AXES}
+    agreement = {kind: timing.rank_agreement(tables, kind) for kind in AXES}
     panels += [Panel("agreement of rankings", partial(_draw_agreement, found=agreement))]
     grids = [_grid(tables, mean, styles)]
-    if len(stopped := budgets(tables)):
+    if len(stopped := timing.budgets(tables)):
         panels.append(Panel("amortised utility", partial(_draw_budgets, lines=stopped), 300))
         grids.append(_stopped(stopped["utility"].unstack().sort_index()))
-    grids += [_cost_grid(costs_of_fleet(tables, pace.fleet), styles, pace.fleet) for pace in load_levels(tables)]
+    grids += [
+        _cost_grid(timing.costs_of_fleet(tables, pace.fleet), styles, pace.fleet) for pace in timing.load_levels(tables)
+    ]
     return FigureContent(NOTE, panels, grids, drawn)
 
 
@@ -129,7 +123,7 @@ def _grid(tables: Tables, mean: pd.Series, styles: plots.StyleMap) -> Grid:
     """Tabulate the utilities and the scores of slower fleets."""
     best = mean.groupby(["kind", "pressure"]).max()
     columns = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
-    fleets, served = [pace.fleet for pace in load_levels(tables)[1:]], served_scores(tables)
+    fleets, served = [pace.fleet for pace in timing.load_levels(tables)[1:]], timing.served_scores(tables)
     rows = {
         name: [_entry(mean[kind, pressure, name], best[kind, pressure]) for kind, pressure in columns]
         + [_scored(*served.loc[(fleet, name)]) for fleet in fleets]

@@ -38,7 +38,7 @@ def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def families(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
-    """List the networks of each scaling member (`family`) that prunes all layers, by application (`place`).
+    """List the networks of scaling members (`family`) that prune all layers, by application (`place`).
 
     The first of the systems with a member stands for it, and names it if several members share a name. Workloads are
     separate places if their networks differ.

@@ -138,9 +138,9 @@ def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
 
 
 def budgets(tables: Tables) -> pd.DataFrame:
-    """Average the amortised utility of members that stop training after some steps, by `member` and `steps`.
+    """Average the amortised utility of members that stop training, by `member` and `steps`.
 
-    `overhead` is that time over the time of plain inference. Each member also has a row with 0 steps, the system
+    `overhead` is the time of training over that of plain inference. Each member also has a row with 0 steps, the system
     without training, and one with unlimited steps.
     """
     import pandas as pd
@@ -187,23 +187,19 @@ def mean_utilities(tables: Tables) -> pd.Series:
 
 def served_scores(tables: Tables) -> pd.DataFrame:
     """Average the `score` of each fleet and system, and the share of frames that are `processed`."""
-    runs = completed_cells(tables)
     by = ["fleet", "system"]
-    served = with_columns(tables, "frames", *by).groupby(by)["processed"].mean()
-    return runs.groupby(by)["score_frame"].mean().to_frame("score").join(served)
+    scores = completed_cells(tables).groupby(by)["score_frame"].mean()
+    return scores.to_frame("score").join(with_columns(tables, "frames", *by).groupby(by)["processed"].mean())
 
 
 def costs_of_fleet(tables: Tables, fleet: str) -> pd.DataFrame:
     """Average accuracy and costs on one fleet, by system; shares are of samples accepted for training."""
     import pandas as pd
 
-    runs = completed_cells(tables)
-    runs = runs[runs["fleet"] == fleet]
-    frames, batches, devices = (
-        tables.frame(name).merge(runs[["cell", "system"]], on="cell").groupby("system")
-        for name in ("frames", "adaptations", "devices")
+    rows = (with_columns(tables, name, "system", "fleet") for name in ("frames", "adaptations", "devices"))
+    cells, frames, batches, devices = (
+        each[each["fleet"] == fleet].groupby("system") for each in (completed_cells(tables), *rows)
     )
-    cells = runs.groupby("system")
     return pd.DataFrame({
         "accuracy": cells["score_frame"].mean(),
         "missed, %": 100 * (1 - frames["processed"].mean()),
