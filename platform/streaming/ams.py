@@ -51,7 +51,8 @@ class Ams(Streaming):
         float | None, Gt(0), Means("first sampling rate; none: max_fps, as in the paper", "frames/s")
     ] = None
     control: Annotated[
-        Literal["tanh", "linear", "scaled", "fixed"], Means("control law of the adaptive sampling rate; fixed: no control")
+        Literal["tanh", "linear", "scaled", "fixed"],
+        Means("control law of the adaptive sampling rate; fixed: no control"),
     ] = "tanh"
     adaptive_training: Annotated[bool, Means("whether the training interval adapts too (ATR)")] = True
     atr_step_s: Annotated[
