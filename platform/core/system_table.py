@@ -45,7 +45,7 @@ def _sized(name: str, one_size: str, three_sizes: str, scheduler: str, **setting
 # is the first line of the docstring of the method's class, and the system is listed after those that are here.
 _TABLE: Mapping[str, str | _Row] = {
     "no_custom": _Row(
-        "No Customization (AMS, ICCV 2021): the pre-trained student without adaptation; the bound without adaptation.",
+        "No Customization (AMS, ICCV 2021): the pre-trained student runs unchanged; the bound without adaptation.",
         {},
         bound="no_adaptation",
     ),
