@@ -1,4 +1,4 @@
-"""Frozen: the weights stay as they were built (the null member)."""
+"""Frozen, the null member of adaptation: the weights never change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """T3A (NeurIPS 2021): replaces the linear head by class templates from confident features.
 
 Differs from the paper: the templates replace the head's weights, so that single frames and phases use them too;
-`features_per_class` of 0 keeps all features, where the released code loses one per class.
+`features_per_class` of 0 keeps all features; the released code then loses one per class.
 """
 
 from __future__ import annotations

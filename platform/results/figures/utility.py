@@ -8,7 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, number_cell
+from driftlab.platform.results.figures.base import (
+    LATE_IN_BATCHES,
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    Panel,
+    View,
+    number_cell,
+)
 from driftlab.platform.results.relations import timing
 from driftlab.platform.results.stats import means
 from driftlab.platform.results.tables.read import Tables
@@ -25,7 +34,8 @@ NOTE = (
     "inference times. Agreement: Spearman correlation of the systems' order with their order without skipped batches. "
     "Lines: no adaptation, and every system that is best somewhere. Amortised: members that stop training after some "
     "steps, over the time of these steps. Last columns: scores of slower fleets, whose skipped frames keep the "
-    "previous prediction. Means over workloads and seeds."
+    "previous prediction. Means over workloads and seeds. "
+    f"{LATE_IN_BATCHES}"
 )
 SOON = 0.1  # below this share of the time of plain inference, overheads are drawn evenly
 AXES: Mapping[str, str] = {
