@@ -68,6 +68,9 @@ class Passes:
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""
+        for name in ("forward", "backward"):
+            if not isinstance(given := getattr(self, name), tuple):
+                raise ValueError(f"'{name}' is {given!r}, must be a tuple with the frames of each batch, such as (16,)")
         if self.shares is not None and len(self.shares) != len(self.trained or ()):
             raise ValueError(f"there is a share for each trained module, not {self.shares} for {self.trained}")
         if any(frames < 1 for frames in (*self.forward, *self.backward)) or self.kept_bytes < 0:
