@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from driftlab.errors import RunError
 
+# Beginnings of the reasons that the tables give for a member's failure, in contrast to training that it skips.
+LEARNING_FAILED, NO_END = "learning failed", "learning did not end"
+PREDICTION_FAILED = "prediction failed, and the network predicts without the member"
 Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the value of every row
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
