@@ -37,13 +37,13 @@ class Balance(StreamAdaptation):
 
     tasks = ("classification",)
 
-    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Memory:
+    def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> Any:
         """Copy the network and return the first state."""
         from driftlab.platform.networks.module_utils import copy_entries
 
         return Memory(copy_entries(model, model.state_dict()), np.empty(0, np.float32))
 
-    def reset(self, model: nn.Module, state: Memory) -> Memory:
+    def reset(self, model: nn.Module, state: Memory) -> Any:
         """Restore the network and return the first state."""
         from driftlab.platform.networks.module_utils import restore_entries
 
@@ -64,13 +64,14 @@ class Balance(StreamAdaptation):
         outputs = model(device_inputs(model, batch, np.arange(frames)))
         shares = outputs.softmax(dim=1)
         now = shares.detach().mean(dim=0).cpu().numpy()
-        classes = self.decay * state.classes + (1 - self.decay) * now if len(state.classes) else now
+        past = state.classes if len(state.classes) else now
+        classes = self.decay * past + (1 - self.decay) * now
         rarity = torch.from_numpy(1 / classes).to(outputs)[shares.argmax(dim=1)]
         entropy = -(shares * outputs.log_softmax(dim=1)).sum(dim=1)
         loss = (rarity / rarity.mean() * entropy).mean()
         with torch.no_grad():
             for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-                weight -= self.learning_rate * gradient
+                weight.sub_(self.learning_rate * gradient)
         return Adapted(
             Memory(state.source, classes.astype(np.float32)),
             iterations=1,

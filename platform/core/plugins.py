@@ -141,10 +141,10 @@ def _signature_faults(cls: type[Any]) -> Iterator[str]:
         try:
             inspect.signature(verb).bind(*[None] * (len(expected) - len(named)), **named)
         except TypeError:
-            yield f"{_heading(verb)} must be {_heading(bases[0])}"
+            yield f"{heading(verb)} must be {heading(bases[0])}"
 
 
-def _heading(verb: Callable[..., Any]) -> str:
+def heading(verb: Callable[..., Any]) -> str:
     """Format a method's name and arguments without their types."""
     signature = inspect.signature(verb)
     plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
