@@ -1,4 +1,4 @@
-"""Neediest: shares by frame rate and priority; the training of the lowest observed accuracy runs, others wait."""
+"""Neediest: only the application of the lowest observed accuracy trains; other trainings wait."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class Neediest(Scheduling):
 
 
 def rank(demand: Demand) -> float:
-    """Return the observed accuracy; 0 before the first observation, which follows the labelling of samples."""
+    """Return the observed accuracy; 0 before the first observation, which follows labelling."""
     return 0.0 if demand.observed is None else demand.observed

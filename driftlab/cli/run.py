@@ -261,7 +261,7 @@ def _resume_command(directory: Path) -> str:
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
-    """Write the report, print the table and the path; exit with code 1 if a cell or every step of a member failed."""
+    """Write the report and print the table; exit with code 1 if a cell or all steps of a member failed."""
     from driftlab.platform.results.relations.failures import member_failures
     from driftlab.platform.results.report.page import write_report
     from driftlab.platform.results.tables.read import Tables, open_run

@@ -1,4 +1,4 @@
-"""Parts of a report that cannot be computed: each becomes a line, and the rest of the report is written."""
+"""Isolation of a report's parts: one that raises an exception becomes a line of the report."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Sampling:
     rate_fps: float | None = None  # sampling rate, if the member has one
     scale: int = 1  # factor by which frames are sent larger than the student's input, in both directions
     stamp: Stamp = "capture"
-    state: Any = None  # what the rule remembers on the device: `Seen.state` of its next plan
+    state: Any = None  # stays on the device, as `Seen.state` of its next plan
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Failures in a report: members that failed in their steps, and parts of the report that cannot be computed."""
+"""Failures in a report: of members, and of parts of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Systems whose adaptation failed: training that was undone, and predictions that the network made without it."""
+"""Failures of adaptations: training that was undone, and predictions without the member."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
 
 
 def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
-    """List the rank correlation (Spearman) between no missed jobs and each pressure, by seed; NaN if all tie."""
+    """List Spearman's rank correlation of no missed jobs with each pressure, by seed; NaN if all tie."""
     import pandas as pd
 
     found, rows = tables.once(utilities), list[tuple[int, float, float]]()
