@@ -7,7 +7,8 @@ from typing import Literal
 
 from driftlab.platform.core.registry import Member, member_class
 
-Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle"]
+Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle", "true_load"]
+LOOK_AHEAD: frozenset[Bound] = frozenset({"best_static", "oracle", "true_load"})
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,27 @@ class System:
         """Return whether a learner may train other networks of a family than the first one."""
         return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Return whether it is a bound whose members may use frames or loads before their time."""
+        return self.bound in LOOK_AHEAD
+
     def faults(self) -> list[str]:
         """List the reasons why this combination is invalid; empty if it is valid."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
+        if not self.looks_ahead and self.streaming.make().free:
+            return [
+                f"{whose}: streaming '{self.streaming.name}' is free: its links and servers take no time, and it may "
+                "sample frames before they are shown; only a bound of the table of systems may. Choose a member with "
+                "free = False, or compare with the system 'oracle'"
+            ]
+        if not self.looks_ahead and self.scaling.make().uses_true_load:
+            return [
+                f"{whose}: scaling '{self.scaling.name}' uses_true_load: it receives loads before their time; only a "
+                "bound of the table of systems may. Choose a member with uses_true_load = False, or compare with the "
+                "system 'clairvoyant'"
+            ]
         if streaming.feeds_learner:
             if self.adaptation.name == "frozen":
                 return [

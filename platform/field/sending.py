@@ -130,7 +130,10 @@ class Sender:
             return None
         state, facts = self.app.learner.device_state, self.app.facts
         planned = self.runner.streaming.plan_uplink(state, facts, now_s, self._statistics())
-        return None if planned is None or planned.send_s >= self.app.facts.duration_s else planned
+        if planned is None:
+            return None
+        check_sampling(planned, now_s, self.app.learner.planner)
+        return None if planned.send_s >= self.app.facts.duration_s else planned
 
     def _statistics(self) -> Seen:
         """Return statistics of the stream, empty unless the streaming member uses them."""
