@@ -1,0 +1,208 @@
+"""No member is given a frame, a label, a domain or a load before its time: the future is poisoned, the past stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from driftlab.datasets.frames import Frames
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.lab.seal import run
+from driftlab.platform.results.tables.read import Run, open_run
+from driftlab.platform.sim.nodes.camera import CameraNode
+from driftlab.platform.world import load_csv
+from driftlab.platform.world.load import Load
+
+POISON_S, LENGTH_S, FPS = 7.3, 12.0, 4.0
+PATHS = {"exits": 2, "stage_epochs": 1, "operator_epochs": 1, "path_epochs": 1}
+WIDTHS = {"keep_ratios": [1.0, 0.5], "epochs": 1}
+ON_EATA = {"member_params": ["entropy_margin=0.9", "stream_batch=4"]}
+SEARCHED = {"space": "tiny", "search_epochs": 1, "epochs": 1}
+QUICK: dict[str, dict[str, Any]] = {  # by member: a few steps, and batches that fill twice before the poison
+    "one_time": {"sample_s": 3, "iterations": 2},
+    "just_in_time": {"max_steps": 2},
+    "ams": {"interval_s": 2},
+    "remote_tracking": {"every_s": 1},
+    "on_device": {"period_s": 2, "rate_fps": 4, "horizon_s": 4},
+    "foresight": {"iterations": 2},
+    "distill": {"iterations": 2, "batch": 4},
+    **dict.fromkeys(("adabn", "onda", "tent", "lame", "t3a", "neo"), {"stream_batch": 4}),
+    **dict.fromkeys(("eata", "sar"), {"stream_batch": 4, "entropy_margin": 0.9}),
+    "cotta": {"stream_batch": 4, "augmentations": 0},
+    **dict.fromkeys(("rotta", "note"), {"stream_batch": 4, "capacity": 8, "every_frames": 4}),
+    "rdumb": {"reset_steps": 2, "member_params": ["fisher_weight=0", *ON_EATA["member_params"]]},
+    "asr": ON_EATA,
+    **dict.fromkeys(("sparse", "snap"), {"every_batches": 2, **ON_EATA}),
+    **dict.fromkeys(("shot", "bufr", "conda", "cua"), {"iterations": 1, "batch": 4}),
+    "ace": {"iterations": 1, "batch": 4},
+    "iada": {"iterations": 1, "batch": 4, "source_steps": 5},
+    **dict.fromkeys(("elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"), {"iterations": 1}),
+    "nested": {"accuracy_loss": 1.0, "keep_ratios": [1.0, 0.5], "prune_epochs": 1, "grow_epochs": 1},
+    **dict.fromkeys(("independent", "usnet", "once_for_all"), WIDTHS),
+    "surrogate": {"keep_ratios": [0.5], "epochs": 1},
+    **dict.fromkeys(
+        ("branches", "adascale", "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", "clairvoyant"), PATHS
+    ),
+    "early_exit": {"exits": 2, "stage_epochs": 1},
+    **dict.fromkeys(("darts", "enas"), SEARCHED),
+    "light": {"network": "mobilenet_v3_small", "epochs": 1},
+}
+FEW = ("tent", "ams", "elasticdnn", "ekya", "adascale", "oracle")  # one of each kind, and a bound
+BOARD = {
+    "name": "board",
+    "macs_per_s": 60e6,
+    "bytes_per_s": 120e6,
+    "overhead_s": 60e-6,
+    "memory_bytes": 100_000_000,
+    "idle_w": 0.4,
+    "busy_w": 2.5,
+}
+WORLD: dict[str, Any] = {
+    "name": "causality",
+    "bounds": False,
+    "snapshots": 0,
+    "window_s": 2,
+    "student": {"network": "tiny_staged", "pretrain_steps": 10, "pretrain_batch": 16},
+    "server": {"label_s": 0.01, "step_s": 0.01},
+    "fleets": [{"name": "user", "devices": [{"hardware": BOARD, "load": {"preset": "random", "sense_hz": 2.0}}]}],
+    "workloads": [
+        {
+            "name": "domains:signs/depot",
+            "alias": "depot",
+            "duration_s": LENGTH_S,
+            "fps": FPS,
+            "height": 32,
+            "width": 32,
+            "domain_labels": "oracle",
+            "params": {"domain_s": 3, "severities": [5]},
+            "apps": [{"name": "left", "latency_goal_s": 0.2}, {"name": "right", "latency_goal_s": 0.2}],
+        }
+    ],
+}
+
+
+def system_part(name: str) -> dict[str, Any]:
+    """Return the row of a system with the quick parameters of its members."""
+    slots = {
+        one.family: {"name": one.name, **{key: list(v) if isinstance(v, tuple) else v for key, v in one.params}}
+        for one in SYSTEMS[name].members
+    }
+    quick = {family: QUICK.get(slot["name"], {}) for family, slot in slots.items() if family != "scheduling"}
+    return {"name": name, **{family: {**slot, **quick.get(family, {})} for family, slot in slots.items()}}
+
+
+class PoisonedStream:
+    """A stream that shows noise, other truth and other domains from a time on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def at(self, times_s: Any) -> Frames:
+        frames = self._stream.at(times_s)
+        late = frames.times_s >= POISON_S
+        images, scenes, classes = frames.images.copy(), frames.scenes.copy(), frames.classes.copy()
+        rng = np.random.default_rng(np.round(frames.times_s[late] * FPS).astype(int))
+        images[late] = rng.integers(0, 256, images[late].shape, np.uint8)
+        scenes[late] += 50
+        classes[late] = (classes[late] + 1) % len(self._stream.classes)
+        return replace(frames, images=images, scenes=scenes, classes=classes)
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Poison what cameras show and what other programs use from a time on."""
+    open_stream, load_of = CameraNode._open, load_csv.load_of
+
+    def poisoned_load(*args: Any) -> Load | None:
+        load = load_of(*args)
+        assert load is not None
+        before = [step for step in load.steps if step.time_s < POISON_S]
+        last = replace(before[-1], time_s=POISON_S, cpu=1 - before[-1].cpu, memory=0.9 - before[-1].memory / 2)
+        return replace(load, steps=(*before, last))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CameraNode, "_open", lambda self, scale: PoisonedStream(open_stream(self, scale)))
+        patch.setattr(load_csv, "load_of", poisoned_load)
+        yield
+
+
+def run_twice(names: tuple[str, ...], folder: Path) -> list[Run]:
+    """Run systems in a world, and in the same world with another future."""
+    document = {**WORLD, "systems": [system_part(name) for name in names]}
+    runs = [open_run(run(document, out=folder / "clean").directory)]
+    with poisoned():
+        runs.append(open_run(run(document, out=folder / "poisoned").directory))
+    return runs
+
+
+def ends_of(table: str, rows: pd.DataFrame) -> pd.Series:
+    """Return when the content of each row was complete; NaN where it never was."""
+    if table == "frames":
+        return rows["time_s"] + rows["latency_ms"] / 1000
+    if table == "shares":
+        return rows["time_s"] + rows["window_s"]
+    if table == "loads":
+        return rows["time_s"] + 0.5  # a row holds the true load until the next reading
+    return rows["end_s" if table == "adaptations" else "arrive_s"]
+
+
+TABLES = ("frames", "transfers", "updates", "adaptations", "shares", "loads")
+
+
+def past_of(found: Run, name: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of a system that were complete before the poison."""
+    past = {}
+    for table in TABLES:
+        rows = found.frame(table)
+        rows = rows[rows["cell"].str.startswith(f"{name}/")] if len(rows) else rows
+        rows = rows[[column for column in rows if not column.startswith("host_")]]
+        past[table] = rows[ends_of(table, rows) < POISON_S].reset_index(drop=True) if len(rows) else rows
+    return past
+
+
+def differing(runs: list[Run], name: str) -> list[str]:
+    """List the tables whose rows from before the poison differ."""
+    clean, other = (past_of(found, name) for found in runs)
+    assert len(clean["frames"]) > FPS
+    return [table for table in TABLES if not clean[table].equals(other[table])]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    return run_twice(FEW, tmp_path_factory.mktemp("few"))
+
+
+@pytest.fixture(scope="module")
+def all_others(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    return run_twice(tuple(name for name in SYSTEMS if name not in FEW), tmp_path_factory.mktemp("all"))
+
+
+def check(runs: list[Run], name: str) -> None:
+    """Check that the past of a method is the same, and that a bound that looks ahead differs."""
+    for found in runs:
+        table = found.frame("runs")
+        assert set(table[table["system"] == name]["status"]) == {"done"}
+    differ = differing(runs, name)
+    assert differ if SYSTEMS[name].looks_ahead else not differ, differ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
+def test_a_poisoned_future_leaves_the_past_of_one_system_of_each_kind(few, name):
+    check(few, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name not in FEW])
+def test_a_poisoned_future_leaves_the_past_of_every_other_system(all_others, name):
+    check(all_others, name)
