@@ -54,18 +54,8 @@ class System:
         """List the reasons why this combination is invalid; empty if it is valid."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
-        if not self.looks_ahead and self.streaming.make().free:
-            return [
-                f"{whose}: streaming '{self.streaming.name}' is free: its links and servers take no time, and it may "
-                "sample frames before they are shown; only a bound of the table of systems may. Choose a member with "
-                "free = False, or compare with the system 'oracle'"
-            ]
-        if not self.looks_ahead and self.scaling.make().uses_true_load:
-            return [
-                f"{whose}: scaling '{self.scaling.name}' uses_true_load: it receives loads before their time; only a "
-                "bound of the table of systems may. Choose a member with uses_true_load = False, or compare with the "
-                "system 'clairvoyant'"
-            ]
+        if not self.looks_ahead and (ahead := self._ahead()):
+            return [f"{whose}: {claim}" for claim in ahead]
         if streaming.feeds_learner:
             if self.adaptation.name == "frozen":
                 return [
@@ -93,3 +83,18 @@ class System:
                 "plans none; choose a streaming member that does, such as on_device"
             ]
         return []
+
+    def _ahead(self) -> list[str]:
+        """List the members that only a bound may have, with a way out for each."""
+        faults = []
+        if self.streaming.make().free:
+            faults.append(
+                f"streaming '{self.streaming.name}' is free: it may send frames before they are shown, which only "
+                "bounds of the table of systems may; choose one with free = False, or the system 'oracle'"
+            )
+        if self.scaling.make().uses_true_load:
+            faults.append(
+                f"scaling '{self.scaling.name}' uses_true_load: it gets loads before their time, which only bounds of "
+                "the table of systems may; choose one with uses_true_load = False, or the system 'clairvoyant'"
+            )
+        return faults

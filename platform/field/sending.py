@@ -23,7 +23,7 @@ from driftlab.platform.sim.messages import Delivery, Upload
 from driftlab.platform.sim.rounds import Step
 from driftlab.platform.sim.rows import sample_columns, transfer_row, update_row
 from driftlab.platform.sim.session import NodeId
-from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
+from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen, check_sampling
 from driftlab.platform.world.link import Transfer
 
 log = logging.getLogger(__name__)

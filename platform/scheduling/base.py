@@ -112,7 +112,8 @@ def check_allocation(allocation: Allocation, demands: Sequence[Demand], schedule
                     raise RunError(f"{scheduler} gave {demand.app} {name} = {part:g}: it must be from 0 to 1")
         if grant.variant is not None and grant.variant not in range(len(demand.variants)):
             raise RunError(
-                f"{scheduler} gave {demand.app} network {grant.variant}: it has networks 0 to {len(demand.variants) - 1}"
+                f"{scheduler} gave {demand.app} network {grant.variant}: it has networks 0 to "
+                f"{len(demand.variants) - 1}"
             )
 
 

@@ -291,8 +291,8 @@ class DeviceSim:
         self.chose_s += time.thread_time() - started_s
         if variant not in range(len(variants)):
             raise RunError(
-                f"{self.runner.cell.system.scaling} (device={self.spec.name}, time={now_s:g} s) chose network {variant} "
-                f"for {demand.app}, which has networks 0 to {len(variants) - 1}"
+                f"{self.runner.cell.system.scaling} (device={self.spec.name}, time={now_s:g} s) chose network "
+                f"{variant} for {demand.app}, which has networks 0 to {len(variants) - 1}"
             )
         return replace(grant, variant=variant)
 

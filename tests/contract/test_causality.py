@@ -21,38 +21,37 @@ from driftlab.platform.world import load_csv
 from driftlab.platform.world.load import Load
 
 POISON_S, LENGTH_S, FPS = 7.3, 12.0, 4.0
-PATHS = {"exits": 2, "stage_epochs": 1, "operator_epochs": 1, "path_epochs": 1}
-WIDTHS = {"keep_ratios": [1.0, 0.5], "epochs": 1}
 ON_EATA = {"member_params": ["entropy_margin=0.9", "stream_batch=4"]}
-SEARCHED = {"space": "tiny", "search_epochs": 1, "epochs": 1}
-QUICK: dict[str, dict[str, Any]] = {  # by member: a few steps, and batches that fill twice before the poison
-    "one_time": {"sample_s": 3, "iterations": 2},
-    "just_in_time": {"max_steps": 2},
-    "ams": {"interval_s": 2},
-    "remote_tracking": {"every_s": 1},
-    "on_device": {"period_s": 2, "rate_fps": 4, "horizon_s": 4},
-    "foresight": {"iterations": 2},
-    "distill": {"iterations": 2, "batch": 4},
-    **dict.fromkeys(("adabn", "onda", "tent", "lame", "t3a", "neo"), {"stream_batch": 4}),
-    **dict.fromkeys(("eata", "sar"), {"stream_batch": 4, "entropy_margin": 0.9}),
-    "cotta": {"stream_batch": 4, "augmentations": 0},
-    **dict.fromkeys(("rotta", "note"), {"stream_batch": 4, "capacity": 8, "every_frames": 4}),
-    "rdumb": {"reset_steps": 2, "member_params": ["fisher_weight=0", *ON_EATA["member_params"]]},
-    "asr": ON_EATA,
-    **dict.fromkeys(("sparse", "snap"), {"every_batches": 2, **ON_EATA}),
-    **dict.fromkeys(("shot", "bufr", "conda", "cua"), {"iterations": 1, "batch": 4}),
-    "ace": {"iterations": 1, "batch": 4},
-    "iada": {"iterations": 1, "batch": 4, "source_steps": 5},
-    **dict.fromkeys(("elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"), {"iterations": 1}),
-    "nested": {"accuracy_loss": 1.0, "keep_ratios": [1.0, 0.5], "prune_epochs": 1, "grow_epochs": 1},
-    **dict.fromkeys(("independent", "usnet", "once_for_all"), WIDTHS),
-    "surrogate": {"keep_ratios": [0.5], "epochs": 1},
-    **dict.fromkeys(
-        ("branches", "adascale", "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", "clairvoyant"), PATHS
-    ),
-    "early_exit": {"exits": 2, "stage_epochs": 1},
-    **dict.fromkeys(("darts", "enas"), SEARCHED),
-    "light": {"network": "mobilenet_v3_small", "epochs": 1},
+QUICK: dict[tuple[str, ...], dict[str, Any]] = {  # by members: few steps, and batches that fill before the poison
+    ("one_time",): {"sample_s": 3, "iterations": 2},
+    ("just_in_time",): {"max_steps": 2},
+    ("ams",): {"interval_s": 2},
+    ("remote_tracking",): {"every_s": 1},
+    ("on_device",): {"period_s": 2, "rate_fps": 4, "horizon_s": 4},
+    ("foresight",): {"iterations": 2},
+    ("distill",): {"iterations": 2, "batch": 4},
+    ("adabn", "onda", "tent", "lame", "t3a", "neo"): {"stream_batch": 4},
+    ("eata", "sar"): {"stream_batch": 4, "entropy_margin": 0.9},
+    ("cotta",): {"stream_batch": 4, "augmentations": 0},
+    ("rotta", "note"): {"stream_batch": 4, "capacity": 8, "every_frames": 4},
+    ("rdumb",): {"reset_steps": 2, "member_params": ["fisher_weight=0", *ON_EATA["member_params"]]},
+    ("asr",): ON_EATA,
+    ("sparse", "snap"): {"every_batches": 2, **ON_EATA},
+    ("shot", "bufr", "conda", "cua", "ace"): {"iterations": 1, "batch": 4},
+    ("iada",): {"iterations": 1, "batch": 4, "source_steps": 5},
+    ("elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"): {"iterations": 1},
+    ("nested",): {"accuracy_loss": 1.0, "keep_ratios": [1.0, 0.5], "prune_epochs": 1, "grow_epochs": 1},
+    ("independent", "usnet", "once_for_all"): {"keep_ratios": [1.0, 0.5], "epochs": 1},
+    ("surrogate",): {"keep_ratios": [0.5], "epochs": 1},
+    ("branches", "adascale", "legodnn", "adaptivenet", "adaspring", "adadeep", "nas", "clairvoyant"): {
+        "exits": 2,
+        "stage_epochs": 1,
+        "operator_epochs": 1,
+        "path_epochs": 1,
+    },
+    ("early_exit",): {"exits": 2, "stage_epochs": 1},
+    ("darts", "enas"): {"space": "tiny", "search_epochs": 1, "epochs": 1},
+    ("light",): {"network": "mobilenet_v3_small", "epochs": 1},
 }
 FEW = ("tent", "ams", "elasticdnn", "ekya", "adascale", "oracle")  # one of each kind, and a bound
 BOARD = {
@@ -94,8 +93,10 @@ def system_part(name: str) -> dict[str, Any]:
         one.family: {"name": one.name, **{key: list(v) if isinstance(v, tuple) else v for key, v in one.params}}
         for one in SYSTEMS[name].members
     }
-    quick = {family: QUICK.get(slot["name"], {}) for family, slot in slots.items() if family != "scheduling"}
-    return {"name": name, **{family: {**slot, **quick.get(family, {})} for family, slot in slots.items()}}
+    quick = {member: given for members, given in QUICK.items() for member in members}
+    for family in ("streaming", "adaptation", "scaling"):
+        slots[family] |= quick.get(slots[family]["name"], {})
+    return {"name": name, **slots}
 
 
 class PoisonedStream:

@@ -145,7 +145,9 @@ class TestGrants:
 
     @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
     def test_too_few_grants_or_too_large_shares_are_refused(self, count, share):
-        with pytest.raises(RunError, match=r"\(device=d, time=0 s\) gave [13] grants to 2 applications|add up to 1.2 of 1"):
+        with pytest.raises(
+            RunError, match=r"\(device=d, time=0 s\) gave [13] grants to 2 applications|add up to 1.2 of 1"
+        ):
             window(host(ScriptedScheduler([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
 
     @pytest.mark.parametrize("again_s", [0.0, -1.0, math.nan])

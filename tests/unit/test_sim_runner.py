@@ -147,7 +147,7 @@ class TestQueues:
 class RepeatedPlan(ScriptedStreaming):
     """A streaming member that always sends the same plan."""
 
-    plan: Sampling = Sampling((), 0.0)
+    plan: Sampling | None = None
 
     def plan_uplink(self, state, session, now_s, seen):
         return self.plan
@@ -191,7 +191,9 @@ class TestPlans:
     @pytest.mark.parametrize("free", [False, True])
     def test_a_plan_with_frames_after_it_is_sent_is_refused_even_if_its_member_claims_to_be_free(self, time_s, free):
         plan = Sampling((0.5, time_s), 5.0)
-        with pytest.raises(RunError, match=rf"planned at 0 s to send the frame of {time_s:g} s at 5 s: times_s must be"):
+        with pytest.raises(
+            RunError, match=rf"planned at 0 s to send the frame of {time_s:g} s at 5 s: times_s must be"
+        ):
             run(RepeatedPlan(plan=plan, free=free))
 
     def test_the_plan_of_a_bound_may_have_later_frames(self):

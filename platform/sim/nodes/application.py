@@ -26,7 +26,13 @@ from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.sim.nodes import networks
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults, Scorer
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
-from driftlab.platform.sim.nodes.observing import MAX_FRAMES, DomainDetector, StreamObserver, mean_confidence, ready_images
+from driftlab.platform.sim.nodes.observing import (
+    MAX_FRAMES,
+    DomainDetector,
+    StreamObserver,
+    mean_confidence,
+    ready_images,
+)
 from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
