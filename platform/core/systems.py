@@ -8,7 +8,7 @@ from typing import Literal
 from driftlab.platform.core.registry import Member, member_class
 
 Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle", "true_load"]
-LOOK_AHEAD: frozenset[Bound] = frozenset({"best_static", "oracle", "true_load"})
+FUTURE_BOUNDS: frozenset[Bound] = frozenset({"best_static", "oracle", "true_load"})
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class System:
         return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
 
     @property
-    def looks_ahead(self) -> bool:
+    def uses_future(self) -> bool:
         """Return whether it is a bound whose members may use frames or loads before their time."""
-        return self.bound in LOOK_AHEAD
+        return self.bound in FUTURE_BOUNDS
 
     def faults(self) -> list[str]:
         """List the reasons why this combination is invalid; empty if it is valid."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
-        if not self.looks_ahead and (ahead := self._ahead()):
+        if not self.uses_future and (ahead := self._ahead()):
             return [f"{whose}: {claim}" for claim in ahead]
         if streaming.feeds_learner:
             if self.adaptation.name == "frozen":

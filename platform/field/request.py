@@ -132,7 +132,7 @@ def cell_of(experiment: Experiment) -> Cell:
     """Return the cell of a field experiment; raise RequestError for a system that no device can run."""
     (cell,) = cells_of(experiment)
     streaming = cell.system.streaming.make()
-    if cell.system.looks_ahead:
+    if cell.system.uses_future:
         raise RequestError(
             f"'{cell.system.name}' is a bound: it uses frames or loads before their time, which no device can. "
             "Choose a system that is a method."

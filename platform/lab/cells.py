@@ -66,7 +66,7 @@ def cells_of(experiment: Experiment) -> list[Cell]:
 
 
 def systems_of(experiment: Experiment) -> list[System]:
-    """List the systems of an experiment, then those bounds of its own network that its list lacks."""
+    """List the systems of an experiment, then the missing bounds that need no family of networks."""
     systems = [system_of(part) for part in experiment.systems]
     if not experiment.bounds:
         return systems

@@ -97,7 +97,7 @@ class Allocation:
 
 
 def check_allocation(allocation: Allocation, demands: Sequence[Demand], scheduler: str) -> None:
-    """Raise RunError unless every demand has a grant of shares and networks that exist, and the next call is later."""
+    """Raise RunError for a missing grant, an impossible share, network or time of the next call."""
     if len(allocation.grants) != len(demands):
         raise RunError(f"{scheduler} gave {len(allocation.grants)} grants to {len(demands)} applications")
     again_s = allocation.again_s

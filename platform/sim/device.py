@@ -282,7 +282,7 @@ class DeviceSim:
         budget = Budget(latency_s=goal_s, energy_j=energy_j, accuracy=accuracy, share=share, now_s=now_s)
         if self.sensor.taken:
             free_bytes = int(self.sensor.free_bytes * share)
-            bound = self.runner.cell.system.looks_ahead and self.runner.scaling.uses_true_load
+            bound = self.runner.cell.system.uses_future and self.runner.scaling.uses_true_load
             coming = self.sensor.foresee(now_s) if bound else None
             budget = replace(budget, memory_bytes=free_bytes, load=self.sensor.readings, coming=coming)
         started_s = time.thread_time()

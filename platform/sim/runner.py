@@ -77,7 +77,7 @@ class Runner:
     @property
     def free(self) -> bool:
         """Return whether links and servers take no time, and plans may sample later frames: a bound."""
-        return self.cell.system.looks_ahead and self.streaming.free
+        return self.cell.system.uses_future and self.streaming.free
 
     @property
     def learns_on_stream(self) -> bool:

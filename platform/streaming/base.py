@@ -93,7 +93,7 @@ def check_sampling(sampling: Sampling, now_s: float, planner: str, *, ahead: boo
 
 
 def check_plan(plan: DownlinkPlan, now_s: float, planner: str) -> None:
-    """Raise RunError if a plan drops samples that are not older than now, or its rate or interval is no number."""
+    """Raise RunError for a plan that drops later samples, or has an impossible rate or interval."""
     if not plan.oldest_s <= now_s:
         raise RunError(
             f"{planner} planned at {now_s:g} s to drop samples older than {plan.oldest_s:g} s: oldest_s must be at "

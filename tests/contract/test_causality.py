@@ -1,4 +1,4 @@
-"""No member is given a frame, a label, a domain or a load before its time: the future is poisoned, the past stays."""
+"""A poisoned future changes nothing before it: no member receives frames, labels or loads early."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class PoisonedStream:
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Poison what cameras show and what other programs use from a time on."""
+    """Poison the frames of cameras and the load of other programs from a time on."""
     open_stream, load_of = CameraNode._open, load_csv.load_of
 
     def poisoned_load(*args: Any) -> Load | None:
@@ -194,7 +194,7 @@ def check(runs: list[Run], name: str) -> None:
         table = found.frame("runs")
         assert set(table[table["system"] == name]["status"]) == {"done"}
     differ = differing(runs, name)
-    assert differ if SYSTEMS[name].looks_ahead else not differ, differ
+    assert differ if SYSTEMS[name].uses_future else not differ, differ
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Plug-ins that use the future, or claim to be bounds, are refused with the member, the value and the next step."""
+"""Plug-ins that use the future or claim to be bounds are refused by name, value and next step."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_the_command_refuses_it_with_the_sentence(plug_in, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["oracle", "best_static", "clairvoyant"])
-def test_a_bound_that_looks_ahead_is_refused_in_the_field(name):
+def test_a_bound_that_uses_the_future_is_refused_in_the_field(name):
     given = {"system": name, "workload": {"name": "signs/depot"}, "student": {"network": "tiny_staged"}}
     with pytest.raises(RequestError, match=f"'{name}' is a bound: it uses frames or loads before their time"):
         cell_of(experiment_of(parse_session_request(given)))

@@ -78,7 +78,7 @@ def host(
         adaptation=SimpleNamespace(training_runs="concurrent"),
         setup=SimpleNamespace(apps=dict.fromkeys(names, networks), run_networks=False),
         cell=SimpleNamespace(
-            seed=0, system=SimpleNamespace(scheduling=asked, scaling="the scaling member", looks_ahead=False)
+            seed=0, system=SimpleNamespace(scheduling=asked, scaling="the scaling member", uses_future=False)
         ),
     )
     device = DeviceSim(runner, spec)
