@@ -31,7 +31,7 @@ QUICK: dict[tuple[str, ...], dict[str, Any]] = {  # by members: few steps, and b
     ("remote_tracking",): {"every_s": 1},
     ("on_device",): {"period_s": 2, "rate_fps": 4, "horizon_s": 4},
     ("foresight",): {"iterations": 2},
-    ("distill",): {"iterations": 2, "batch": 4},
+    ("distill",): {"iterations": 2, "batch": 4, "step_choices": [1, 2]},
     ("adabn", "onda", "tent", "lame", "t3a", "neo"): {"stream_batch": 4},
     ("eata", "sar"): {"stream_batch": 4, "entropy_margin": 0.9},
     ("cotta",): {"stream_batch": 4, "augmentations": 0},
