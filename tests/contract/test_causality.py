@@ -184,7 +184,8 @@ def check(runs: Sequence[Tables], name: str) -> None:
     assert [set(tables["runs"].query(f"system == '{name}'")["status"]) for tables in runs] == [{"done"}] * 2
     clean, other = (past_of(tables, name) for tables in runs)
     assert all(len(clean[table]) for table in ("frames", "shares", "loads"))
-    if SYSTEMS[name].streaming.make().feeds_learner:
+    # Trials of several applications end later
+    if SYSTEMS[name].streaming.make().feeds_learner and SYSTEMS[name].scheduling.name == "uniform":
         assert len(clean["updates"])
     differing = [table for table in ENDS if not clean[table].equals(other[table])]
     if SYSTEMS[name].streaming.make().free:
