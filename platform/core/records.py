@@ -20,6 +20,7 @@ Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the va
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
 Resource = Literal["accelerator", "cpu", "storage", "link"]
 Share = float | Mapping[Resource, float]  # of a processor; a number holds for all its resources
+SHARE_TOLERANCE = 1e-6  # of the sum of shares
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ METHODS: Mapping[str, Mapping[str, Method]] = {  # by family; the first of each 
         "darts": Method("darts:Darts", ALONE),
         "enas": Method("enas:Enas", ALONE),
         "early_exit": Method("early_exit:EarlyExit", ALONE),
-        "clairvoyant": Method("clairvoyant:Clairvoyant", ALONE),
+        "clairvoyant": Method("clairvoyant:Clairvoyant"),
         "light": Method("light:Substitute", ALONE),
     },
     "scheduling": {

@@ -200,8 +200,10 @@ _TABLE: Mapping[str, str | _Row] = {
     "enas": (
         "ENAS (ICML 2018): RL controller searches a weight-sharing supernet before deployment; static on the device."
     ),
-    "clairvoyant": (
-        "Clairvoyant bound: most accurate path that meets the deadline under the true load; on the device, per reading."
+    "clairvoyant": _Row(
+        "Clairvoyant bound: most accurate path that meets the deadline at the true load; on the device, per reading.",
+        {"scaling": "clairvoyant"},
+        bound="true_load",
     ),
     "light": "Lightweight baseline: MobileNetV3-like network trained from scratch; static on the device.",
     "branches": "Static supernet: always the full network, or a fixed exit; static on the device.",

@@ -7,7 +7,8 @@ from typing import Literal
 
 from driftlab.platform.core.registry import Member, member_class
 
-Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle"]
+Bound = Literal["no_adaptation", "zero_delay_link", "best_static", "oracle", "true_load"]
+FUTURE_BOUNDS: frozenset[Bound] = frozenset({"best_static", "oracle", "true_load"})
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,17 @@ class System:
         """Return whether a learner may train other networks of a family than the first one."""
         return bool(member_class("streaming", self.streaming.name).feeds_learner) and self.scaling.name != "fixed"
 
+    @property
+    def uses_future(self) -> bool:
+        """Return whether it is a bound whose members may use frames or loads before their time."""
+        return self.bound in FUTURE_BOUNDS
+
     def faults(self) -> list[str]:
         """List the reasons why this combination is invalid; empty if it is valid."""
         streaming = member_class("streaming", self.streaming.name)
         adaptation, whose = self.adaptation.make(), f"system '{self.name}'"
+        if not self.uses_future and (ahead := self._ahead()):
+            return [f"{whose}: {claim}" for claim in ahead]
         if streaming.feeds_learner:
             if self.adaptation.name == "frozen":
                 return [
@@ -75,3 +83,18 @@ class System:
                 "plans none; choose a streaming member that does, such as on_device"
             ]
         return []
+
+    def _ahead(self) -> list[str]:
+        """List the members that only a bound may have, with a way out for each."""
+        faults = []
+        if self.streaming.make().free:
+            faults.append(
+                f"streaming '{self.streaming.name}' is free: it may send frames before they are shown, which only "
+                "bounds of the table of systems may; choose one with free = False, or the system 'oracle'"
+            )
+        if self.scaling.make().uses_true_load:
+            faults.append(
+                f"scaling '{self.scaling.name}' uses_true_load: it gets loads before their time, which only bounds of "
+                "the table of systems may; choose one with uses_true_load = False, or the system 'clairvoyant'"
+            )
+        return faults

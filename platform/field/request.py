@@ -132,8 +132,11 @@ def cell_of(experiment: Experiment) -> Cell:
     """Return the cell of a field experiment; raise RequestError for a system that no device can run."""
     (cell,) = cells_of(experiment)
     streaming = cell.system.streaming.make()
-    if streaming.free:
-        raise RequestError(f"'{cell.system.name}' is a bound with a zero-delay link, which no device has.")
+    if cell.system.uses_future:
+        raise RequestError(
+            f"'{cell.system.name}' is a bound: it uses frames or loads before their time, which no device can. "
+            "Choose a system that is a method."
+        )
     if streaming.learner_site == "device" and cell.system.uses_teacher and experiment.teacher.kind == "network":
         raise RequestError(
             f"'{cell.system.name}' trains on the device with a teacher's labels, but the teacher is on the server. "

@@ -23,7 +23,7 @@ from driftlab.platform.sim.messages import Delivery, Upload
 from driftlab.platform.sim.rounds import Step
 from driftlab.platform.sim.rows import sample_columns, transfer_row, update_row
 from driftlab.platform.sim.session import NodeId
-from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
+from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen, check_sampling
 from driftlab.platform.world.link import Transfer
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,10 @@ class Sender:
             return None
         state, facts = self.app.learner.device_state, self.app.facts
         planned = self.runner.streaming.plan_uplink(state, facts, now_s, self._statistics())
-        if planned is None or planned.send_s >= self.app.facts.duration_s:
+        if planned is None:
+            return None
+        check_sampling(planned, now_s, self.app.learner.planner)
+        if planned.send_s >= facts.duration_s:
             return None
         self.app.learner.remembered = planned.state
         return planned

@@ -66,11 +66,11 @@ def cells_of(experiment: Experiment) -> list[Cell]:
 
 
 def systems_of(experiment: Experiment) -> list[System]:
-    """List the systems of an experiment, then those bounds that its list of systems lacks."""
+    """List the systems of an experiment, then the missing bounds that need no family of networks."""
     systems = [system_of(part) for part in experiment.systems]
     if not experiment.bounds:
         return systems
-    rows = [row for row in SYSTEMS.values() if row.bound]
+    rows = [row for row in SYSTEMS.values() if row.bound and row.scaling.name == "fixed"]
     if experiment.bound_rows is not None:
         rows = [system_of(part) for part in experiment.bound_rows]
     present = {system.bound for system in systems}
@@ -216,7 +216,7 @@ def system_of(part: SystemPart) -> System:
     system = replace(base, name=part.name, **members)
     if [member.name for member in system.members] != [member.name for member in base.members]:
         system = replace(system, bound=None)  # a bound keeps its role with other parameters, but not with other members
-    if part.zero_delay_link:
+    if part.zero_delay_link and not system.bound:
         system = replace(system, bound="zero_delay_link")
     faults = [fault for member in system.members for fault in _member_faults(member)] or system.faults()
     if faults:

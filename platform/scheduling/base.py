@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from driftlab.platform.core.records import LoadReading, Share, TaskCost, Variant
+from driftlab.errors import RunError
+from driftlab.platform.core.records import SHARE_TOLERANCE, LoadReading, Share, TaskCost, Variant
 
 Reason = Literal["window", "offer", "end", "arrival", "departure", "load", "timer"]
 ObservedBy = Literal["teacher", "confidence", "oracle"]
@@ -93,6 +94,27 @@ class Allocation:
     grants: tuple[Grant, ...]
     state: Any = None  # for the next call
     again_s: float | None = None  # the member is called again after this time, unless it is called earlier
+
+
+def check_allocation(allocation: Allocation, demands: Sequence[Demand], scheduler: str) -> None:
+    """Raise RunError for a missing grant, an impossible share, network or time of the next call."""
+    if len(allocation.grants) != len(demands):
+        raise RunError(f"{scheduler} gave {len(allocation.grants)} grants to {len(demands)} applications")
+    again_s = allocation.again_s
+    if again_s is not None and not again_s > 0:
+        raise RunError(
+            f"{scheduler} requested a call after {again_s:g} s, which would never end: again_s must be above 0"
+        )
+    for demand, grant in zip(demands, allocation.grants, strict=True):
+        for name, share in (("inference_share", grant.inference_share), ("training_share", grant.training_share)):
+            for part in share.values() if isinstance(share, Mapping) else (share,):
+                if part is not None and not 0 <= part <= 1 + SHARE_TOLERANCE:
+                    raise RunError(f"{scheduler} gave {demand.app} {name} = {part:g}: it must be from 0 to 1")
+        if grant.variant is not None and grant.variant not in range(len(demand.variants)):
+            raise RunError(
+                f"{scheduler} gave {demand.app} network {grant.variant}: it has networks 0 to "
+                f"{len(demand.variants) - 1}"
+            )
 
 
 class Scheduling(ABC):

@@ -13,7 +13,7 @@ from driftlab.errors import RunError
 from driftlab.platform.core.records import Share, TaskCost, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scaling.base import Budget
-from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput
+from driftlab.platform.scheduling.base import Allocation, Demand, Grant, Reason, SchedulerInput, check_allocation
 from driftlab.platform.sim.app import AppSim
 from driftlab.platform.sim.interleaving import interleaved
 from driftlab.platform.sim.load_sensor import LoadSensor
@@ -59,7 +59,7 @@ class DeviceSim:
 
     def __init__(self, runner: Runner, spec: Device) -> None:
         self.runner, self.spec = runner, spec
-        profile = LINKS["zero-delay"] if runner.streaming.free else spec.link
+        profile = LINKS["zero-delay"] if runner.free else spec.link
         up, down = (
             open_link(runner.clock, rng_for(runner.cell.seed, "link", spec.name, direction))
             for direction, open_link in (("up", profile.up), ("down", profile.down))
@@ -208,11 +208,9 @@ class DeviceSim:
         started_s = time.thread_time()  # of this thread only: other cells run in parallel
         allocation = self.runner.scheduling.allocate(window)
         took_s = time.thread_time() - started_s
-        if len(allocation.grants) != len(demands):
-            raise RunError(
-                f"{self.runner.cell.system.scheduling} gave {len(allocation.grants)} grants to {len(demands)} "
-                f"applications (device={self.spec.name}, time={now_s:g} s)"
-            )
+        check_allocation(
+            allocation, demands, f"{self.runner.cell.system.scheduling} (device={self.spec.name}, time={now_s:g} s)"
+        )
         self.state, self.grants = allocation.state, self._choose_networks(demands, allocation)
         self._schedule_next_call(allocation.again_s, now_s)
         for demand in demands:
@@ -248,11 +246,6 @@ class DeviceSim:
         self.next_call = None
         if after_s is None or now_s + after_s >= self.until_s:
             return  # the next window begins before that
-        if after_s <= 0:
-            raise RunError(
-                f"{self.runner.cell.system.scheduling} requested a call after {after_s:g} s, which would never "
-                f"end (device={self.spec.name}, time={now_s:g} s)"
-            )
         self.next_call = due = self.processor.clock.timeout(after_s)
         due.callbacks.append(lambda _: self.processor.share_out("timer") if self.next_call is due else None)
 
@@ -289,12 +282,18 @@ class DeviceSim:
         budget = Budget(latency_s=goal_s, energy_j=energy_j, accuracy=accuracy, share=share, now_s=now_s)
         if self.sensor.taken:
             free_bytes = int(self.sensor.free_bytes * share)
-            coming = self.sensor.foresee(now_s) if self.runner.scaling.uses_true_load else None
+            bound = self.runner.cell.system.uses_future and self.runner.scaling.uses_true_load
+            coming = self.sensor.foresee(now_s) if bound else None
             budget = replace(budget, memory_bytes=free_bytes, load=self.sensor.readings, coming=coming)
         started_s = time.thread_time()
         variants = choice.with_estimates(demand.variants)
         variant, choice.state = self.runner.scaling.select_variant(variants, budget, choice.state)
         self.chose_s += time.thread_time() - started_s
+        if variant not in range(len(variants)):
+            raise RunError(
+                f"{self.runner.cell.system.scaling} (device={self.spec.name}, time={now_s:g} s) chose network "
+                f"{variant} for {demand.app}, which has networks 0 to {len(variants) - 1}"
+            )
         return replace(grant, variant=variant)
 
     def _choose_again(self) -> bool:

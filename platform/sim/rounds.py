@@ -21,7 +21,7 @@ from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
 from driftlab.platform.sim.session import Job
-from driftlab.platform.streaming.base import DownlinkPlan
+from driftlab.platform.streaming.base import DownlinkPlan, check_plan
 from driftlab.platform.world.cost import add_costs, task_cost
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class WeightRound(Round):
         else:
             self.label_start_s = None
         self.plan = runner.streaming.plan_downlink(learner.server_state, app.facts, self.stored, self.now_s)
+        check_plan(self.plan, self.now_s, learner.planner)
         return self.plan
 
     def _train(self, plan: DownlinkPlan) -> Steps:

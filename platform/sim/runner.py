@@ -75,6 +75,11 @@ class Runner:
     # Consequences of the members --------------------------------------------------------------------------------------
 
     @property
+    def free(self) -> bool:
+        """Return whether links and servers take no time, and plans may sample later frames: a bound."""
+        return self.cell.system.uses_future and self.streaming.free
+
+    @property
     def learns_on_stream(self) -> bool:
         """Return whether applications learn on their stream."""
         return not self.streaming.feeds_learner and self.adaptation.learns_on_stream

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from driftlab.errors import RunError
 from driftlab.platform.core.records import Received, StreamStatistics, Uploaded
 from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import Delivery, Message, UpdateDelivery, Upload
@@ -17,7 +16,7 @@ from driftlab.platform.sim.rounds import Await, LabelRound, Round, RoundGain, St
 from driftlab.platform.sim.rows import sample_columns, update_row
 from driftlab.platform.sim.session import Job, NodeId
 from driftlab.platform.sim.setting import TrainingSite
-from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
+from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen, check_sampling
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import computing_j, moving_j
@@ -71,6 +70,11 @@ class LearnerSim:
         return self.app.node("learner") if self.streaming.label_tracking is None else self.app.teacher
 
     @property
+    def planner(self) -> str:
+        """Return the streaming member and the device, for messages about its plans."""
+        return f"{self.runner.cell.system.streaming} (device={self.app.name})"
+
+    @property
     def reads_truth(self) -> bool:
         """Return whether its teacher is an oracle, which gets frames with their truth."""
         return self.runner.cell.system.uses_teacher and self.app.networks.teacher is None
@@ -97,15 +101,12 @@ class LearnerSim:
             return None
         seen = yield from self._observe()
         sampling: Sampling | None = self.streaming.plan_uplink(self.device_state, facts, now_s, seen)
-        if sampling is None or sampling.send_s >= facts.duration_s:
+        if sampling is None:
+            return None
+        check_sampling(sampling, now_s, self.planner, ahead=self.runner.free)
+        if sampling.send_s >= facts.duration_s:
             return None
         self.remembered = sampling.state
-        again_s = sampling.send_s if sampling.next_s is None else sampling.next_s
-        if not now_s <= sampling.send_s <= again_s > now_s:
-            raise RunError(
-                f"{self.runner.cell.system.streaming} planned at {now_s} s to send at {sampling.send_s} s and to "
-                f"plan again at {again_s} s, which would never end (device={self.app.name})"
-            )
         times_s = tuple(time_s for time_s in sampling.times_s if self.app.present(time_s))
         return replace(sampling, times_s=times_s, state=None)  # which stays here
 
@@ -206,7 +207,7 @@ class LearnerSim:
                         self.offer = step.offer or TrainingOffer("running", left=step.cost)
                         self._spend(step)
                     yield from processor.run_job(
-                        work, replace(step.cost, seconds={}) if self.streaming.free else step.cost
+                        work, replace(step.cost, seconds={}) if self.runner.free else step.cost
                     )
                 step = steps.send(self.clock.now)
         except StopIteration as end:

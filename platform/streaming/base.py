@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Phase
 from driftlab.platform.core.records import Stored, Trained
 
@@ -70,6 +71,42 @@ class DownlinkPlan:
     interval_s: float | None = None  # new interval between uploads, if the member sets one
 
 
+def check_sampling(sampling: Sampling, now_s: float, planner: str, *, ahead: bool = False) -> None:
+    """Raise RunError if a plan goes back in time, never ends, or samples frames after it is sent.
+
+    The plan of a bound (`ahead`) may sample frames that follow.
+    """
+    send_s, again_s = sampling.send_s, sampling.send_s if sampling.next_s is None else sampling.next_s
+    planned = f"{planner} planned at {now_s:g} s"
+    if not (math.isfinite(send_s) and send_s >= now_s):
+        raise RunError(f"{planned} to send at {send_s:g} s: send_s must be finite and at least the time of the plan")
+    if not (math.isfinite(again_s) and again_s >= send_s and again_s > now_s):
+        raise RunError(
+            f"{planned} to send at {send_s:g} s and to plan again at {again_s:g} s, which would never end: next_s must "
+            "be finite, at least send_s and after the time of the plan"
+        )
+    latest_s = math.inf if ahead else send_s + ROUNDING_S
+    for time_s in sampling.times_s:
+        if not (math.isfinite(time_s) and 0 <= time_s <= latest_s):
+            raise RunError(
+                f"{planned} to send the frame of {time_s:g} s at {send_s:g} s: times_s must be finite, at least 0, and "
+                "at most send_s"
+            )
+
+
+def check_plan(plan: DownlinkPlan, now_s: float, planner: str) -> None:
+    """Raise RunError for a plan that drops later samples, or has an impossible rate or interval."""
+    if not plan.oldest_s <= now_s:
+        raise RunError(
+            f"{planner} planned at {now_s:g} s to drop samples older than {plan.oldest_s:g} s: oldest_s must be at "
+            "most the time of the plan"
+        )
+    for name, value in (("rate_fps", plan.rate_fps), ("interval_s", plan.interval_s)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise RunError(f"{planner} planned at {now_s:g} s {name} = {value:g}: it must be finite and at least 0")
+
+
+ROUNDING_S = 1e-9  # of the times of frames
 PLAN_BYTES = 16  # size of a new plan without an update
 RESYNC_BYTES = 16  # size of a device's request for all weights
 
@@ -80,7 +117,7 @@ class Streaming(ABC):
     version: ClassVar[int] = 1  # raise it when results change: cached networks and cells are then recomputed
     feeds_learner: ClassVar[bool]  # whether its samples reach a learner
     needs_labels: ClassVar[bool] = False  # whether its plans use the student's score on teacher labels
-    free: ClassVar[bool] = False  # a bound: zero-delay links and servers
+    free: ClassVar[bool] = False  # a bound: zero-delay links and servers, and plans may sample later frames
     training_runs: Literal["exclusive", "concurrent"] = (
         "concurrent"  # on the device: training pauses inference, or runs concurrently
     )

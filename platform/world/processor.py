@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from driftlab.errors import RunError
-from driftlab.platform.core.records import Resource, Share, TaskCost
+from driftlab.platform.core.records import SHARE_TOLERANCE, Resource, Share, TaskCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,6 @@ ShareSchedule = tuple[tuple[float, float], ...]  # (from this time on, this shar
 Policy = Callable[
     ["Processor", str], Mapping[str, Share]
 ]  # shares by task; the second argument is the reason of the call
-SHARE_TOLERANCE = 1e-6  # tolerance of the sum of shares
 ROUNDING_S = 1e-9  # a task with less time left has ended: the rest is rounding
 
 

@@ -224,7 +224,7 @@ class FixedMember:
 
 
 def uploads(*send_s: float, frames: int = 10, **more: Any) -> tuple[Sampling, ...]:
-    return tuple(Sampling(tuple(np.arange(frames) / FPS), send_s=at, **more) for at in send_s)
+    return tuple(Sampling(tuple(np.minimum(np.arange(frames) / FPS, at)), send_s=at, **more) for at in send_s)
 
 
 def begin(
@@ -262,6 +262,7 @@ def begin(
         adaptation,
         setting.pop("scaling", Member("scaling", "fixed")),
         scheduling,
+        setting.pop("bound", None),
     )
     cell = Cell("scripted/running/one/seed-0", system, "running", "one", specs, 0, duration_s, gpus)
     given = {

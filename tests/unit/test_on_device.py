@@ -102,6 +102,22 @@ class TestStreamStatistics:
         assert [note.distance for note in notes[1:]] == pytest.approx([np.linalg.norm(x) / unit for x in far], rel=1e-4)
         assert [(note.frames, note.domain) for note in notes] == [(8, 0), (8, 0), (8, 1)]
 
+    def test_a_prediction_counts_from_the_time_at_which_it_is_ready(self):
+        """A frame takes 0.7 s: that of 3 s is ready at 3.7 s, and the frames in between are skipped."""
+        from driftlab.platform.networks.predict import to_input
+
+        node = real_app(Member("adaptation", "frozen"), uses_statistics=True, reports_confidence=True, frame_s=0.7)
+        frames, confidence = [], []
+        for start, stop in ((0.0, 3.5), (3.5, 4.0)):
+            confidence.append(
+                node.run_stream(between(stream(), start, stop), None, stop, ((start, 1.0),)).facts.confidence
+            )
+            frames.append(node.stream_statistics().facts.frames)
+        assert frames == [3, 1]
+        shown = between(stream(), 0.0, 3.5).images[::2]
+        each = [node._model(to_input(shown[[k]])).softmax(dim=1).amax(dim=1).mean().item() for k in range(4)]
+        assert confidence == pytest.approx([sum(each[:3]) / 3, each[3]], rel=1e-5)
+
     def test_an_empty_stream_has_no_statistics(self):
         node = real_app(Member("adaptation", "frozen"), uses_statistics=True)
         assert node.stream_statistics().facts == StreamStatistics(0, None, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -69,14 +70,16 @@ def host(
         scaling=more.get("scaling", SimpleNamespace(nested=nested)),
         streaming=SimpleNamespace(
             training_runs=more.get("training_runs", "concurrent"),
-            free=False,
             learner_site="device",
             start=lambda facts: None,
         ),
+        free=False,
         learns_on_stream=more.get("beside", False),
         adaptation=SimpleNamespace(training_runs="concurrent"),
         setup=SimpleNamespace(apps=dict.fromkeys(names, networks), run_networks=False),
-        cell=SimpleNamespace(seed=0, system=SimpleNamespace(scheduling=asked)),
+        cell=SimpleNamespace(
+            seed=0, system=SimpleNamespace(scheduling=asked, scaling="the scaling member", uses_future=False)
+        ),
     )
     device = DeviceSim(runner, spec)
     device.on_shares = lambda: None
@@ -142,13 +145,32 @@ class TestGrants:
 
     @pytest.mark.parametrize(("count", "share"), [(1, 0.5), (3, 0.5), (2, 0.6)])
     def test_too_few_grants_or_too_large_shares_are_refused(self, count, share):
-        with pytest.raises(RunError, match=r"grants to 2 applications \(device=d|add up to 1.2 of 1"):
+        with pytest.raises(
+            RunError, match=r"\(device=d, time=0 s\) gave [13] grants to 2 applications|add up to 1.2 of 1"
+        ):
             window(host(ScriptedScheduler([granted(*[(share, 0)] * count, notes=("",) * 3)]), "a", "b"), 0.0)
 
-    def test_a_call_at_once_would_never_end_and_is_refused(self):
-        at_once = replace(granted((0.5, 0), (0.5, 0)), again_s=0.0)
-        with pytest.raises(RunError, match=r"after 0 s.*device=d"):
-            window(host(ScriptedScheduler([at_once]), "a", "b"), 0.0)
+    @pytest.mark.parametrize("again_s", [0.0, -1.0, math.nan])
+    def test_a_call_at_once_in_the_past_or_at_no_time_is_refused(self, again_s):
+        again = replace(granted((0.5, 0), (0.5, 0)), again_s=again_s)
+        with pytest.raises(RunError, match=rf"\(device=d, time=0 s\) requested a call after {again_s:g} s.*above 0"):
+            window(host(ScriptedScheduler([again]), "a", "b"), 0.0)
+
+    @pytest.mark.parametrize("share", [math.nan, -0.1, 1.1, {"accelerator": 0.5, "cpu": math.inf}])
+    @pytest.mark.parametrize("name", ["inference_share", "training_share"])
+    def test_a_share_that_is_none_is_refused_with_its_application(self, name, share):
+        grant = replace(Grant(0.5, variant=0), **{name: share})
+        with pytest.raises(RunError, match=rf"\(device=d, time=0 s\) gave a {name} = \S+: it must be from 0 to 1"):
+            window(host(ScriptedScheduler([Allocation((grant,))]), "a"), 0.0)
+
+    @pytest.mark.parametrize("variant", [-1, 2, math.nan])
+    def test_a_network_that_an_application_lacks_is_refused(self, variant):
+        with pytest.raises(RunError, match=rf"\(device=d, time=0 s\) gave a network {variant}: it has networks 0 to 1"):
+            window(host(ScriptedScheduler([granted((0.5, variant))]), "a"), 0.0)
+        scaling = SimpleNamespace(nested=False, select_variant=lambda variants, budget, state: (variant, state))
+        device = host(ScriptedScheduler([granted((0.5, None))]), "a", scaling=scaling)
+        with pytest.raises(RunError, match=rf"\(device=d, time=0 s\) chose network {variant} for a, which has"):
+            window(device, 0.0)
 
 
 class TestLearning:

@@ -150,6 +150,7 @@ def many(
 ) -> tuple[Runner, BudgetRecorder]:
     """Run four measured networks under a load, without computing them."""
     scaling = BudgetRecorder(uses_true_load=uses_true_load)
+    setting["bound"] = setting.get("bound", "true_load" if uses_true_load else None)
     return chosen_by(scaling, load, scheduling, **setting), scaling
 
 

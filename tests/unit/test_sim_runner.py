@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -142,6 +143,16 @@ class TestQueues:
         assert [row["sequence"] for row in up] == [1, 2, 3]
 
 
+@dataclass(frozen=True)
+class RepeatedPlan(ScriptedStreaming):
+    """A streaming member that always sends the same plan."""
+
+    plan: Sampling | None = None
+
+    def plan_uplink(self, state, session, now_s, seen):
+        return self.plan
+
+
 class TestPlans:
     @pytest.mark.parametrize(("send_s", "sent"), [(29.999, 1), (30.0, 0), (31.0, 0)])
     def test_no_upload_leaves_after_the_end(self, send_s, sent):
@@ -178,14 +189,40 @@ class TestPlans:
         assert streaming.seen == [(0, 0, None), (5.0, 0, 1), (9.8, 0, 2), (10.3, 11, 3)]
         assert {note.args[0].state for note in session.of("upload")} == {None}
 
-    @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (-1.0, 3.0)])
+    @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (1.0, math.inf), (1.0, math.nan)])
     def test_a_plan_that_would_never_end_is_refused(self, plan):
-        class RepeatedPlan(ScriptedStreaming):
-            def plan_uplink(self, state, session, now_s, seen):
-                return Sampling((0.0,), *plan)
+        with pytest.raises(RunError, match=r"\(device=device-0\) planned at 0 s .* would never end: next_s must"):
+            run(RepeatedPlan(plan=Sampling((0.0,), *plan)))
 
-        with pytest.raises(RunError, match=r"planned at 0 s .* would never end \(device=device-0\)"):
-            run(RepeatedPlan())
+    @pytest.mark.parametrize("send_s", [-1.0, math.nan, math.inf])
+    def test_a_plan_that_sends_in_the_past_or_at_no_time_is_refused(self, send_s):
+        with pytest.raises(RunError, match=rf"\(device=device-0\) planned at 0 s to send at {send_s:g} s: send_s must"):
+            run(RepeatedPlan(plan=Sampling((0.0,), send_s)))
+
+    @pytest.mark.parametrize("time_s", [5.5, -0.5, math.nan, math.inf])
+    @pytest.mark.parametrize("free", [False, True])
+    def test_a_plan_with_frames_after_it_is_sent_is_refused_even_if_its_member_claims_to_be_free(self, time_s, free):
+        plan = Sampling((0.5, time_s), 5.0)
+        with pytest.raises(
+            RunError, match=rf"planned at 0 s to send the frame of {time_s:g} s at 5 s: times_s must be"
+        ):
+            run(RepeatedPlan(plan=plan, free=free))
+
+    def test_the_plan_of_a_bound_may_have_later_frames(self):
+        plan = Sampling((0.5, 5.5), 5.0, next_s=20.0)
+        _, loop = run(ScriptedStreaming((plan,), free=True), bound="oracle")
+        assert rows(loop, "transfers")[0]["queued_s"] == 5.0
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("oldest_s", math.nan), ("oldest_s", 1e3), ("rate_fps", math.nan), ("interval_s", -1.0)]
+    )
+    def test_a_plan_of_the_server_with_an_impossible_value_is_refused(self, name, value):
+        class Impossible(ScriptedStreaming):
+            def plan_downlink(self, state, session, stored, now_s):
+                return DownlinkPlan(state, self.phase, **{name: value})
+
+        with pytest.raises(RunError, match=rf"\(device=device-0\) planned at 8.5 s .*{value:g}.* must be"):
+            run(Impossible(uploads(5.0)))
 
     def test_a_member_without_uploads_places_no_server(self):
         session, loop = run(Member("streaming", "local").make(), adaptation=Member("adaptation", "frozen"))
@@ -197,7 +234,7 @@ class TestPlans:
 class TestTraining:
     def test_a_free_member_takes_no_time(self):
         plans = (*uploads(0.0, next_s=10.0), *uploads(10.0, next_s=20.0))
-        _, loop = run(ScriptedStreaming(plans, free=True), devices=2)
+        _, loop = run(ScriptedStreaming(plans, free=True), devices=2, bound="oracle")
         for row in rows(loop, "transfers"):
             assert row["arrive_s"] == row["queued_s"]
         assert [row["arrive_s"] for row in rows(loop, "updates")] == [0, 0, 10, 10]

@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 
 INK, QUIET, RULE = "#1b1f24", "#6a717b", "#dde1e6"
 COLOURS = ("#2660c4", "#c4491b", "#15795a", "#7a46bd", "#96700a", "#b52d5c", "#127a8a", "#7c5734")
-GREYS = {"no_adaptation": "#80868f", "zero_delay_link": "#757b84", "best_static": "#6b7179", "oracle": "#565b63"}
+GREYS = {
+    "no_adaptation": "#80868f",
+    "zero_delay_link": "#757b84",
+    "best_static": "#6b7179",
+    "oracle": "#565b63",
+    "true_load": "#60666f",
+}
 DASHES: Mapping[str, Any] = {
     "no_adaptation": (0, (1, 1.6)),
     "zero_delay_link": (0, (3, 1.2)),
     "best_static": (0, (6, 2, 1, 2)),
     "oracle": (0, (5, 2)),
+    "true_load": (0, (2, 1.5, 6, 1.5)),
 }
 MARKERS = ("o", "s", "^", "D", "v")  # of points, each for as many systems as there are colours
 BELOW, ABOVE = 1.9, 2.0

@@ -68,7 +68,7 @@ _RUNS = table_of(
     column(
         "bound",
         TEXT,
-        "no_adaptation, zero_delay_link, best_static or oracle",
+        "no_adaptation, zero_delay_link, best_static, oracle or true_load",
         null="the system is a method, not a bound",
     ),
     column("tuned", TEXT, "search that its settings come from", null="they are defaults, or were given"),

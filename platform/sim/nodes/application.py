@@ -26,7 +26,13 @@ from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.sim.nodes import networks
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults, Scorer
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
-from driftlab.platform.sim.nodes.observing import MAX_FRAMES, DomainDetector, StreamObserver, mean_confidence
+from driftlab.platform.sim.nodes.observing import (
+    MAX_FRAMES,
+    DomainDetector,
+    StreamObserver,
+    mean_confidence,
+    ready_images,
+)
 from driftlab.platform.sim.nodes.online_adapter import OnlineAdapter
 from driftlab.platform.sim.nodes.share_timeline import ShareTimeline
 from driftlab.platform.sim.nodes.tracker import Keyframe, Tracker
@@ -57,6 +63,7 @@ class AppNode:
         self._timeline = ShareTimeline()
         self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
         self._observer = StreamObserver(self._task) if spec.uses_statistics else None
+        self._unready: list[FrameResult] = []  # frames whose confidence is not known yet
         self._tracker = Tracker(self._task, chained=spec.chained)
         self._inference_s = 0.0  # of the newest inference, isolated
         self._newest: FrameResult | None = None  # the frame that the model runs on, or ran on last
@@ -362,8 +369,8 @@ class AppNode:
         return self._newest.time_s if self._newest is not None and self._newest.open else float("inf")
 
     def _confidence(self, results: Sequence[FrameResult]) -> float | None:
-        """Return the mean confidence of the newest predicted frames; their inference was charged already."""
-        predicted = [result.image for result in results if result.processed]
+        """Return the mean confidence of the newest ready predictions; their inference was charged already."""
+        predicted, self._unready = ready_images([*self._unready, *results])
         if not predicted:
             return None
         return mean_confidence(self._model, np.stack(predicted[-MAX_FRAMES:]), self._task)

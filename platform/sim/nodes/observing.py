@@ -39,10 +39,11 @@ class StreamObserver:
     scene: int | None = None
     reference: tuple[npt.NDArray[np.float64], float] | None = None  # mean and deviation of features at the last phase
     renews_reference: bool = True  # whether the next frames become the reference of later ones
+    unready: list[FrameResult] = field(default_factory=list)  # earlier frames whose predictions were not ready
 
     def add(self, results: Sequence[FrameResult]) -> None:
-        """Take frames into account."""
-        predicted = [result.image for result in results if result.processed]
+        """Take frames into account once their predictions are ready."""
+        predicted, self.unready = ready_images([*self.unready, *results])
         self.frames += len(predicted)
         self.images = [*self.images, *predicted][-MAX_FRAMES:]
         self.scene = results[-1].scene if results else self.scene
@@ -92,6 +93,13 @@ def entropy_share(output: npt.NDArray[np.float32], task: Task) -> float | None:
     shifted = output.astype(np.float64) - output.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(-(np.exp(log_p) * log_p).sum(axis=1).mean() / np.log(classes))
+
+
+def ready_images(results: Sequence[FrameResult]) -> tuple[list[npt.NDArray[np.uint8]], list[FrameResult]]:
+    """Return the images whose predictions are ready, and the frames whose predictions are not."""
+    return [result.image for result in results if result.processed and not result.open], [
+        result for result in results if result.open
+    ]
 
 
 def mean_confidence(model: nn.Module, images: npt.NDArray[np.uint8], task: Task) -> float | None:

@@ -23,6 +23,7 @@ BOUNDS: Mapping[str, str] = {
     "zero_delay_link": "bound: zero-delay link",
     "best_static": "bound: best static model",
     "oracle": "bound: per-window oracle",
+    "true_load": "bound: true load",
 }
 MAX_SENTENCES = 3  # settings described in sentences; the table holds all
 T = TypeVar("T")
