@@ -139,10 +139,10 @@ class TestKinds:
         ("shares", "run", "first"),
         [
             (SHARED, {}, ["accuracy"]),
-            (SHARED, {"frames": 9, "score": 0.5, "student": "tiny"}, ["mIoU", "accuracy"]),
-            ([share("x")], {"frames": 9, "score": 0.5, "student": "tiny_detector"}, ["F1"]),
-            ([share("x")], {"frames": 0, "score": None}, ["score"]),
-            ([share("x", **WAITS)], {"frames": 0, "score": None}, ["score", "accuracy"]),
+            (SHARED, {"frames": 9, "score_live": 0.5, "student": "tiny"}, ["mIoU", "accuracy"]),
+            ([share("x")], {"frames": 9, "score_live": 0.5, "student": "tiny_detector"}, ["F1"]),
+            ([share("x")], {"frames": 0, "score_live": None}, ["score"]),
+            ([share("x", **WAITS)], {"frames": 0, "score_live": None}, ["score", "accuracy"]),
             ([], {"status": "failed"}, ["score"]),
         ],
     )

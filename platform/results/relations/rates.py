@@ -23,6 +23,7 @@ from driftlab.platform.results.relations.base import (
     with_columns,
 )
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
+from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def uploads(tables: Tables) -> pd.DataFrame:
     return sent.drop(columns=["bytes", "wire_bytes", "kind"]).merge(numbered, on=[*STREAM, "sequence"], how="left")
 
 
-def losses_by_horizon(tables: Tables) -> pd.DataFrame:
+def losses_by_horizon(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the score loss of longer intervals: `ours` at the shortest horizon, `theirs` at the longest."""
     grid = _horizons(tables)
     horizons, intervals = (sorted({key[part] for key in grid}) for part in (0, 1))
@@ -60,13 +61,13 @@ def losses_by_horizon(tables: Tables) -> pd.DataFrame:
     if len(corners) < 4 or any(corner not in grid for corner in corners):
         return no_rows()
     runs = completed_cells(tables)
-    wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
+    wide = runs[runs["student"] != HALF].pivot_table(score, CELL, "system").reindex(columns=list(grid.values()))
     short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
     return pair_rows(short_soon - short_late, long_soon - long_late, note)
 
 
-def scores_by_horizon(tables: Tables) -> pd.DataFrame:
+def scores_by_horizon(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the mean score of a student of half the width by `horizon_s`, at the shortest interval.
 
     Horizons longer than the stream are equivalent, as they contain all samples.
@@ -78,9 +79,9 @@ def scores_by_horizon(tables: Tables) -> pd.DataFrame:
     half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == HALF)]
     if half.empty or half["system"].nunique() < 2:
         return no_rows()
-    means = half.groupby("system")["score"].mean()
+    means = half.groupby("system")[score].mean()
     scores = means.loc[list(soon.values())].set_axis(list(soon)).rename_axis("horizon_s")
-    note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.sort_index().items())
+    note = ", ".join(f"{horizon:g} s {value:.3f}" for horizon, value in scores.sort_index().items())
     if scores.idxmax() >= half["duration_s"].max():
         raise Untestable(f"the best horizon exceeds the streams of {half['duration_s'].max():g} s ({note})")
     return value_rows(scores, note)
