@@ -374,7 +374,7 @@ import driftlab
 run = driftlab.open_run("runs/demo-...")
 run.table("frames")  # pyarrow.Table
 run.frame("runs")  # pandas.DataFrame
-run.sql("select system, avg(score) from runs group by 1")  # DuckDB; every table is a view
+run.sql("select system, avg(score_live) from runs group by 1")  # DuckDB; every table is a view
 run.frame("scores")  # frames with the system, workload, fleet and seed of every row; likewise class_scores of classes
 run.compare("ams", "no_custom")  # see analysis.md
 ```
