@@ -42,7 +42,8 @@ runs[["setting", "system", "seed", "status", "score_live", "score", "uplink_kbps
 
 # %%
 run.sql("""
-    select workload, system, count(*) as n, avg(score_live) as score_live, avg(uplink_kbps) as up, avg(downlink_kbps) as down
+    select workload, system, count(*) as n, avg(score_live) as score_live, avg(uplink_kbps) as up,
+        avg(downlink_kbps) as down
     from runs where status = 'done' group by workload, system order by workload, score_live desc
 """).to_pandas().round(3)
 

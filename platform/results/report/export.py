@@ -72,7 +72,7 @@ def _mlflow(run: Run, folder: Path) -> None:
         started = client.create_run(experiment, start_time=0, run_name=cell)
         record = mlflow.entities.Metric
         metrics = [record(key, value, 0, 0) for key, value in numbers.items()]
-        metrics += [record(LIVE_SCORE, score, int(MS * time_s), step) for step, time_s, score in line]
+        metrics += [record(SERIES, score, int(MS * time_s), step) for step, time_s, score in line]
         params = [mlflow.entities.Param(key, value) for key, value in facts.items() if key != "status"]
         client.log_batch(started.info.run_id, params=params)
         for first in range(0, len(metrics), BATCH):
@@ -89,7 +89,7 @@ def _tensorboard(run: Run, folder: Path) -> None:
             for key, value in numbers.items():
                 events.add_scalar(f"cell/{key}", value, 0, 0)
             for step, time_s, score in line:
-                events.add_scalar(LIVE_SCORE, score, step, time_s)
+                events.add_scalar(SERIES, score, step, time_s)
 
 
 def _package(name: str) -> Any:
@@ -104,6 +104,7 @@ def _package(name: str) -> Any:
         ) from None
 
 
+SERIES = f"frames.{LIVE_SCORE}"  # the metric that has a value per frame; without the table it is the mean of a cell
 Line = list[tuple[int, float, float]]  # frame, time in seconds, live score
 
 
