@@ -64,8 +64,15 @@ def show(view: View) -> Part | None:
     measures = " or ".join(dict.fromkeys(line.measure for line in found))
     grace_s = view.tables.run.spec.get("grace_s")
     grace = "one frame interval" if grace_s is None else f"{grace_s:g} s"
-    note = NOTE.format(measures, reference(view) or "no adaptation", grace)
+    note = NOTE.format(measures, reference(view) or "no adaptation", grace) + _same_bound(runs)
     return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
+
+
+def _same_bound(runs: pd.DataFrame) -> str:
+    """Explain several systems that are one bound, such as `no_custom` and a row of its member `frozen`."""
+    names = list(dict.fromkeys(runs[runs["bound"] == "no_adaptation"]["system"]))
+    same = f" {' and '.join(names)} are the same bound under {len(names)} names: the student without adaptation."
+    return same if len(names) > 1 else ""
 
 
 def lines(view: View) -> list[ScoreLine]:
