@@ -72,7 +72,7 @@ class Account:
 
     @property
     def score_live(self) -> float | None:
-        """Return the mean windowed score of live answers; None where no frame has a truth."""
+        """Return the mean windowed score of live predictions; None where no frame has a truth."""
         return self.live_scores / self.live_scored if self.live_scored else None
 
     @property

@@ -1,4 +1,4 @@
-"""Answers in large batches come too late: a live score says so, whatever the windows of the run."""
+"""Predictions in large batches come too late: a live score says so, whatever the windows of the run."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_batches_of_200_frames_score_higher_than_those_of_16_and_lower_live(usua
     runs, frames = usual
     assert runs.loc["batches-200", "score"] > runs.loc["batches-16", "score"] + 0.1
     assert runs.loc["batches-200", "score_live"] < runs.loc["batches-16", "score_live"] - 0.1
-    assert runs.loc["no_custom", "score_live"] == runs.loc["no_custom", "score"]  # each answer takes milliseconds
+    assert runs.loc["no_custom", "score_live"] == runs.loc["no_custom", "score"]  # each prediction takes milliseconds
     assert (runs["grace_s"] == 1 / FPS).all()
     means = frames.groupby("system")["score_live"].mean()
     assert np.allclose(means, runs["score_live"].reindex(means.index), atol=1e-12)
 
 
 @pytest.mark.slow
-def test_before_the_first_batch_is_answered_every_frame_is_wrong(usual):
-    """Which answers are live follows from the rows: times, latencies and the grace."""
+def test_before_the_first_batch_is_predicted_every_frame_is_wrong(usual):
+    """Which predictions are live follows from the rows: times, latencies and the grace."""
     runs, frames = usual
     for system, own in frames.groupby("system"):
         until_s = own["time_s"] + runs.loc[system, "grace_s"] + 1e-9

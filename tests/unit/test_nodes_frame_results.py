@@ -1,4 +1,4 @@
-"""Live scores of streams of a few frames, by hand; they depend neither on the cuts of calls nor on the backend."""
+"""Live scores of a few frames by hand; they do not depend on the cuts of calls."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ def scored(
     cuts: tuple[int, ...] = (),
     fps: float = FPS,
 ) -> Any:
-    """Answer every frame rightly after a time; return the columns and the sums of all calls."""
+    """Predict every frame rightly after a time; return the columns and the sums of all calls."""
     count = len(latencies_s)
     truth = np.arange(count) % CLASSES if truth is None else truth
-    answers = np.maximum(truth, 0) if found.task is CLASSIFICATION else truth  # a frame without truth has an answer
+    predictions = (
+        np.maximum(truth, 0) if found.task is CLASSIFICATION else truth
+    )  # a frame without truth has a prediction
     times_s = np.arange(count) / fps
     frames = Frames(times_s, np.zeros((count, 16, 16, 3), np.uint8), np.zeros(count, np.int32), None)
     replies = []
     for start, stop in zip((0, *cuts), (*cuts, count), strict=True):
         for place, result in enumerate(found.add(frames[start:stop], truth[start:stop]), start):
             if latencies_s[place] is not NEVER:
-                result.processed, result.latency_s, result.prediction = True, latencies_s[place], answers[place]
+                result.processed, result.latency_s, result.prediction = True, latencies_s[place], predictions[place]
         replies.append(found.collect_rows())
         found = pickle.loads(pickle.dumps(found))
     chunks = [chunk for reply in replies for chunk in reply.rows["frames"]]
@@ -57,7 +59,7 @@ def scored(
 
 
 class TestByHand:
-    """Four frames, each of another class and answered rightly; an answer to another frame is wrong."""
+    """Four frames, each of another class and predicted rightly; a prediction to another frame is wrong."""
 
     @pytest.mark.parametrize(
         ("latencies_s", "live"),
@@ -66,12 +68,12 @@ class TestByHand:
             ([0.25] * 4, [1, 1, 1, 1]),  # at the next frame
             ([0.26] * 4, [0, 0, 0, 0]),  # after the next frame
             ([NEVER] * 4, [0, 0, 0, 0]),
-            ([0.1, 0.25, 0.6, NEVER], [1, 1, 2 / 3, 2 / 4]),  # frames 2 and 3 show the answer to frame 1
-            ([NEVER, 0.6, 0.1, 0.1], [0, 0, 1 / 3, 2 / 4]),  # nothing is answered before frame 2
-            ([0.1, 0.8, 0.1, 0.1], [1, 1 / 2, 2 / 3, 3 / 4]),  # a newer answer overtakes that to frame 1
+            ([0.1, 0.25, 0.6, NEVER], [1, 1, 2 / 3, 2 / 4]),  # frames 2 and 3 show the prediction to frame 1
+            ([NEVER, 0.6, 0.1, 0.1], [0, 0, 1 / 3, 2 / 4]),  # nothing is predicted before frame 2
+            ([0.1, 0.8, 0.1, 0.1], [1, 1 / 2, 2 / 3, 3 / 4]),  # a newer prediction overtakes that to frame 1
         ],
     )
-    def test_the_live_answer_is_the_newest_that_was_ready(self, latencies_s, live):
+    def test_live_is_the_newest_ready_prediction(self, latencies_s, live):
         found, (count, total, _) = scored(results(), latencies_s)
         assert found["score_live"] == pytest.approx(live)
         assert (count, total) == (4, pytest.approx(sum(live)))
@@ -79,11 +81,11 @@ class TestByHand:
     @pytest.mark.parametrize(
         ("grace_s", "live"), [(0.0, [0, 0, 0, 0]), (0.25, [0, 0, 0, 0]), (0.3, [1] * 4), (9.0, [1] * 4)]
     )
-    def test_the_grace_decides_which_answers_are_ready(self, grace_s, live):
+    def test_the_grace_extends_the_wait(self, grace_s, live):
         assert scored(results(grace_s=grace_s), [0.3] * 4)[0]["score_live"] == live
 
-    def test_rounding_makes_no_answer_late(self):
-        """At 10 frames/s each answer is ready 0.2 s late to the rounding, so it is live two frames later."""
+    def test_rounding_makes_no_prediction_late(self):
+        """At 10 frames/s each prediction is ready 0.2 s late to the rounding, so it is live two frames later."""
         found, _ = scored(results(grace_s=0.1), [0.3] * 9, truth=np.arange(9) % 2, fps=10.0)
         assert found["score_live"] == pytest.approx([0, 0, *(right / (right + 2) for right in range(1, 8))])
 
@@ -98,13 +100,13 @@ class TestByHand:
         assert found["score_live"] == pytest.approx([np.nan, 0, 1 / 2, 2 / 3], nan_ok=True)
         assert (count, total) == (3, pytest.approx(0 + 1 / 2 + 2 / 3))
 
-    def test_pixels_without_an_answer_belong_to_no_class(self):
-        """Frame 0 has classes 0 and 1 in halves; frame 1 is the same and is answered rightly."""
+    def test_pixels_without_a_prediction_belong_to_no_class(self):
+        """Frame 0 has classes 0 and 1 in halves; frame 1 is the same and is predicted rightly."""
         halves = np.zeros((2, 16, 16), np.uint8)
         halves[:, 8:] = 1
         assert scored(results(SEGMENTATION), [NEVER, 0.1], halves)[0]["score_live"] == [0, 1 / 2]
 
-    def test_boxes_without_an_answer_are_missed(self):
+    def test_boxes_without_a_prediction_are_missed(self):
         box = np.array([[0, 2.0, 2, 14, 12]])
         truth = np.empty(2, dtype=object)
         truth[:] = [box, box]
@@ -125,7 +127,7 @@ def test_it_depends_neither_on_the_cuts_of_calls_nor_on_copies_of_the_state(cuts
 
 
 @pytest.mark.parametrize("task", [CLASSIFICATION, SEGMENTATION])
-def test_it_equals_the_score_where_every_answer_is_in_time_and_nothing_is_counted_twice(task, monkeypatch):
+def test_it_equals_the_score_of_timely_predictions(task, monkeypatch):
     counted = []
     usual = type(task).counts
     monkeypatch.setattr(
@@ -138,7 +140,7 @@ def test_it_equals_the_score_where_every_answer_is_in_time_and_nothing_is_counte
     assert sum(counted) == 9
 
 
-def test_answers_that_can_no_longer_be_live_are_dropped():
+def test_old_predictions_are_dropped():
     found = results()
     scored(found, [0.1] * 30)
-    assert len(found.answers) == 1
+    assert len(found.recent) == 1

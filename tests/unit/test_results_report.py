@@ -126,7 +126,7 @@ def test_numbers_are_means_over_seeds_of_the_tables(folder):
 def test_the_page_shows_words_bounds_failures_and_the_command(page, folder):
     text = " ".join(" ".join(Reader(page).words).split())
     assert "24 cells, of which 1 failed." in text
-    assert "Live mIoU: likewise, of the newest answers" in text
+    assert "Live mIoU: likewise, of the newest predictions" in text
     for bound in ("no_adaptation", "best_static", "oracle"):
         assert BOUNDS[bound] in text
     assert "Update exceeds the link: 2.4 MB for a window of 1.0 MB (device=cam-1)" in text

@@ -48,7 +48,7 @@ class Task(ABC):
 
     @abstractmethod
     def nothing(self, height: int, width: int) -> TaskLabel:
-        """Return the prediction of a frame without an answer, which scores count as wrong."""
+        """Return the prediction of a frame without a prediction, which scores count as wrong."""
 
     @abstractmethod
     def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:

@@ -7,8 +7,8 @@ The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a pl
 `<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
 table. The value of a claim comes from the experiment that tests it.
 
-The column "evidence" names the score that a claim reads: the score of the papers, where late answers count as if they
-were in time, or the live score.
+The column "evidence" names the score that a claim reads: the score of the papers, where late predictions count
+as if they were in time, or the live score.
 
 The mark `<!-- claims AMS of size city -->` shows the claims that runs of that size measured, and
 `<!-- claims AMS-1 by ams-table2 -->` the value that another experiment measured. A size that any mark lists is shown

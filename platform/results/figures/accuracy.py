@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score over the last 10 s of the answers that were ready in time ({}), averaged over devices. Thin lines: seeds. "
-    "Thick lines: mean over seeds. Vertical rules: scene changes; short ones at the foot: scene changes in some "
-    "streams only."
+    "Score over the last 10 s of the predictions that were ready in time ({}), averaged over devices. Thin lines: "
+    "seeds. Thick lines: mean over seeds. Vertical rules: scene changes; short ones at the foot: scene changes in "
+    "some streams only."
 )
 BLIND = "No stream of this run has truth, so there is no accuracy to draw."
 

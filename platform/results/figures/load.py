@@ -43,7 +43,7 @@ LEGEND = {
 NOTE = (
     "One application on one device, lowest seed, first {most:g} s at most; a few systems, of different scaling "
     "members where possible. CPU load of other programs: true, sensed (at the next reading), forecast. Ticks: "
-    "missed frames, which were skipped or answered after their deadline (latency goal, or the next frame if sooner). "
+    "missed frames, which were skipped or predicted after their deadline (latency goal, or the next frame if sooner). "
     f"{LATE_IN_BATCHES} "
     "Network time: latency on the idle device, relative to the slowest network. Forecast error: mean absolute error "
     "on the sensed load of all devices. Skill: reduction of this error relative to persistence; negative is worse "

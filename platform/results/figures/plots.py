@@ -131,7 +131,7 @@ def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
 
 
 def scores(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
-    """Draw each system's live score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
+    """Draw each system's live score: mean (dot), 95 % interval (bar) and seeds (ticks)."""
     for row, (system, style) in enumerate(styles.items()):
         values = runs[runs["system"] == system][LIVE_SCORE].dropna()
         found = stats.mean(values)

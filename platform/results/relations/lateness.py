@@ -1,4 +1,4 @@
-"""Late frames: those that were not answered by their deadline."""
+"""Late frames: those that were not predicted by their deadline."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from driftlab.platform.results.tables.read import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
-EDGE_MS = 1e-6  # an answer exactly at its deadline is in time, whatever the rounding
+EDGE_MS = 1e-6  # a prediction exactly at its deadline is in time, whatever the rounding
 
 
 def with_lateness(tables: Tables, frames: pd.DataFrame, *, next_frame: bool) -> pd.DataFrame:
-    """Return frames with `deadline_ms`, and `late`: skipped, without a latency, or answered after the deadline.
+    """Return frames with `deadline_ms` and `late`.
 
-    The deadline is the latency goal of the application, or with `next_frame` the next frame where that is sooner or
-    there is no goal.
+    A late frame was skipped, has no latency, or was predicted after its deadline. The deadline is the latency goal of
+    the application, or with `next_frame` the next frame where that is sooner or there is no goal.
     """
     goals = tables.frame("shares").groupby(STREAM)[["latency_goal_ms", "fps"]].max().reset_index()
     found = frames.merge(goals, on=STREAM, how="left")

@@ -19,7 +19,7 @@ MIN_READINGS = 60  # readings of a load; shorter series are not scored
 
 
 def misses(tables: Tables) -> pd.DataFrame:
-    """Return every frame of loaded devices, and whether it was missed: `late` for its goal or the next frame."""
+    """Return the frames of loaded devices; one is missed if it is late for its goal or for the next frame."""
     loaded = tables.frame("loads")[STREAM].drop_duplicates()
     found = with_lateness(tables, tables.frame("frames").merge(loaded, on=STREAM), next_frame=True)
     return found.rename(columns={"late": "missed"})

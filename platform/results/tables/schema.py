@@ -51,11 +51,10 @@ _FAILED = "the cell failed"
 _ALLOCATED_ONLY = "applications were only given shares"
 _NOT_RUN = f"{_ALLOCATED_ONLY} or {_FAILED}"
 _NO_TRUTH = "the stream has no truth"
-_GRACE = "how long after a frame is shown an answer may be ready and still be the live one"
+_GRACE = "how long after a frame is shown a prediction may be ready and still be the live one"
 _LIVE = (
-    "score over the same window of the live answers, 0 to 1; that of a frame is the prediction of the newest frame up "
-    "to it that was ready (time_s + latency_ms) when it was shown or runs.grace_s later. Before the first one "
-    "nothing is predicted, which counts as wrong"
+    "likewise, of the live predictions: the newest that were ready (time_s + latency_ms) when a frame was shown, or "
+    "runs.grace_s later; before the first one, frames are wrong"
 )
 
 _RUNS = table_of(
@@ -92,7 +91,7 @@ _RUNS = table_of(
     column(
         "score",
         REAL,
-        "mean over frames of the windowed score, 0 to 1: late answers count as if they were in time",
+        "mean over frames of the windowed score, 0 to 1: late predictions count as if they were in time",
         null=f"{_NO_TRUTH}, {_NOT_RUN}",
     ),
     column("score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),

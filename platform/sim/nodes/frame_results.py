@@ -21,8 +21,8 @@ Image = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 WINDOW_S = 10.0  # window of the windowed scores
-NO_OTHER: Mapping[int, TaskLabel] = MappingProxyType({})  # every live answer is the prediction
-EDGE_S = 1e-9  # an answer that takes exactly the grace is in time, whatever the rounding of k / fps
+NO_OTHER: Mapping[int, TaskLabel] = MappingProxyType({})  # every frame's own prediction, or the previous one, is live
+EDGE_S = 1e-9  # a prediction that takes exactly the grace is in time, whatever the rounding of k / fps
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Scores:
 
     frame: Floats
     window: Floats
-    live: Floats  # over the same windows, of the live answers
+    live: Floats  # over the same windows, of the live predictions
     has_truth: npt.NDArray[np.bool_]  # of the frames with a live score
     pixel_accuracy: Floats | None
     counts: Counts | None  # over the full batch
@@ -61,7 +61,7 @@ class CountWindow:
 
 @dataclass
 class Scorer:
-    """Scores predictions and live answers by frame, and over the windows that end with the frames."""
+    """Scores predictions and live predictions by frame, and over the windows that end with the frames."""
 
     classes: int
     task: Task = SEGMENTATION
@@ -78,18 +78,18 @@ class Scorer:
     ) -> Scores:
         """Score frames that follow those scored before.
 
-        `live` maps the places of frames whose live answer is not their prediction to that answer. The first
-        `unpredicted` frames come before any prediction.
+        `live` maps the places of frames whose live prediction differs from `predicted` to it. The first `unpredicted`
+        frames come before any prediction.
         """
         counts = self.task.counts(predicted, truth, self.classes)
         live_counts, shown = counts, slice(unpredicted, None)
         if live:
             places = list(live)
-            answers = predicted[places]
-            for index, answer in enumerate(live.values()):
-                answers[index] = answer
+            others = predicted[places]
+            for index, label in enumerate(live.values()):
+                others[index] = label
             live_counts = counts.copy()
-            live_counts[places] = self.task.counts(answers, truth[places], self.classes)
+            live_counts[places] = self.task.counts(others, truth[places], self.classes)
         frame, own = self.task.score(counts), counts[shown]
         return Scores(
             frame=frame[shown],
@@ -119,7 +119,7 @@ class FrameResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class TimedPrediction:
     """A prediction, and when it was ready."""
 
     ready_s: float
@@ -135,7 +135,7 @@ class FrameResults:
     scorer: Scorer
     waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
-    answers: list[Answer] = field(default_factory=list)  # the live one, if any, and all after it
+    recent: list[TimedPrediction] = field(default_factory=list)  # from the live one on, if any
     busy_s: float = 0.0  # time of training instead of inference since the last call
     joules: dict[str, float] = field(default_factory=dict)
     adaptation_rows: list[Columns] = field(default_factory=list)  # rows of the adaptations table
@@ -159,7 +159,7 @@ class FrameResults:
         rows: dict[str, list[Columns]] = {"frames": [], "snapshots": []}
         scores = None
         if settled:
-            predictions, live = self._answers(settled)
+            predictions, live = self._predictions(settled)
             predicted = self._stack(predictions)
             unpredicted = sum(label is None for label in predictions)
             scores = self._scores(settled, predicted, live, unpredicted)
@@ -171,24 +171,26 @@ class FrameResults:
         self.reported += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
-    def _answers(self, settled: Sequence[FrameResult]) -> tuple[list[TaskLabel | None], dict[int, TaskLabel | None]]:
-        """Return the prediction of each frame, and the live answers that are another, by place.
+    def _predictions(
+        self, settled: Sequence[FrameResult]
+    ) -> tuple[list[TaskLabel | None], dict[int, TaskLabel | None]]:
+        """Return the prediction of each frame, and the live predictions that differ from it, by place.
 
-        A frame that was not processed repeats the previous prediction. The live answer is the newest one that was
+        A frame that was not processed repeats the previous prediction. The live prediction is the newest one that was
         ready when the frame was shown, or at most the grace later. None: there is none yet.
         """
         predictions: list[TaskLabel | None] = []
         others: dict[int, TaskLabel | None] = {}
         for place, result in enumerate(settled):
             if result.prediction is not None:
-                self.answers.append(Answer(result.time_s + result.latency_s, result.prediction))
+                self.recent.append(TimedPrediction(result.time_s + result.latency_s, result.prediction))
             until_s = result.time_s + self.spec.grace_s + EDGE_S
-            ready = [index for index, answer in enumerate(self.answers) if answer.ready_s <= until_s]
+            ready = [index for index, one in enumerate(self.recent) if one.ready_s <= until_s]
             if ready:
-                del self.answers[: ready[-1]]
-            if self.answers and not (ready and len(self.answers) == 1):
-                others[place] = self.answers[0].prediction if ready else None
-            predictions.append(self.answers[-1].prediction if self.answers else None)
+                del self.recent[: ready[-1]]
+            if self.recent and not (ready and len(self.recent) == 1):
+                others[place] = self.recent[0].prediction if ready else None
+            predictions.append(self.recent[-1].prediction if self.recent else None)
         return predictions, others
 
     def _stack(self, labels: Sequence[TaskLabel | None]) -> TaskLabels:
