@@ -31,7 +31,7 @@ RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 # %%
 run = driftlab.open_run(RUN)
 view = view_of(run)
-view.runs[["setting", "system", "seed", "score", "uplink_kbps", "downlink_kbps"]]
+view.runs[["setting", "system", "seed", "score_live", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]
 # ## Tables 1 and 2: five schemes per street (`ams-table1`, `ams-table2`)

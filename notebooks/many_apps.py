@@ -30,7 +30,7 @@ RUN = os.environ.get("DRIFTLAB_RUN") or driftlab.newest_run()
 # %%
 run = driftlab.open_run(RUN)
 view = view_of(run)
-view.runs[["setting", "system", "seed", "score", "training_j", "labelling_j"]]
+view.runs[["setting", "system", "seed", "score_live", "training_j", "labelling_j"]]
 
 # %% [markdown]
 # ## Compute shares over time

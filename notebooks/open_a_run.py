@@ -33,7 +33,7 @@ run = driftlab.open_run(RUN)
 runs = plots.with_settings(run.frame("runs"))
 frames = run.frame("frames")
 styles = view_of(run).styles  # the colours of its report
-runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_kbps"]]
+runs[["setting", "system", "seed", "status", "score_live", "score", "uplink_kbps", "downlink_kbps"]]
 
 # %% [markdown]
 # ## Scores
@@ -42,8 +42,9 @@ runs[["setting", "system", "seed", "status", "score", "uplink_kbps", "downlink_k
 
 # %%
 run.sql("""
-    select workload, system, count(*) as n, avg(score) as score, avg(uplink_kbps) as up, avg(downlink_kbps) as down
-    from runs where status = 'done' group by workload, system order by workload, score desc
+    select workload, system, count(*) as n, avg(score_live) as score_live, avg(uplink_kbps) as up,
+        avg(downlink_kbps) as down
+    from runs where status = 'done' group by workload, system order by workload, score_live desc
 """).to_pandas().round(3)
 
 # %% [markdown]

@@ -295,10 +295,10 @@ def _print_report(report: DeviceReport) -> None:
 
 
 def _line(report: DeviceReport) -> str:
-    score = "-" if report.score is None else f"{report.score:.3f}"
+    score = "-" if report.score_live is None else f"{report.score_live:.3f}"
     latency = "-" if report.latency_ms is None else f"{report.latency_ms:.0f}"
     line = (
         f"{report.time_s:6.1f} s  {report.fps:4.1f} fps  {latency:>4} ms  up {report.up_kbps:6.1f}  "
-        f"down {report.down_kbps:6.1f} kbit/s  version {report.version:3d}  mIoU {score}"
+        f"down {report.down_kbps:6.1f} kbit/s  version {report.version:3d}  live score {score}"
     )
     return f"{line}  no server: {report.away[:60]}" if report.away else line

@@ -308,6 +308,7 @@ def _claim(name: str) -> Entry:
         raise unknown_name("claim", name, claims)
     claim = claims[name]
     facts = {"source": claim.source, "paper": claim.paper, "unit": claim.unit, "rule": claim.rule}
+    facts |= {"reads": claim.score} if claim.score else {}
     return Entry("claims", name, claim.sentence, tuple({"field": k, "value": v} for k, v in facts.items()))
 
 

@@ -16,7 +16,10 @@ EDGE_S = 1e-9  # a frame shown exactly window_s ago lies outside the window, wha
 
 
 def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
-    """Count per frame how often truth [row] was predicted as [column]: [n, classes, classes]."""
+    """Count per frame how often truth [row] was predicted as [column]: [n, classes, classes + 1].
+
+    The last column counts the pixels whose prediction is `IGNORE`: nothing was predicted there.
+    """
     if predictions.shape != truths.shape:
         raise ValueError(f"predictions are {predictions.shape}, truths are {truths.shape}")
     if classes > IGNORE:
@@ -27,11 +30,14 @@ def confusions(predictions: Labels, truths: Labels, classes: int) -> Counts:
     counted = true != IGNORE
     if np.any((true[counted] < 0) | (true[counted] >= classes)):
         raise ValueError(f"truth holds a class outside 0..{classes - 1} that is not {IGNORE}")
-    if np.any((predicted[counted] < 0) | (predicted[counted] >= classes)):
-        raise ValueError(f"prediction holds a class outside 0..{classes - 1}")
-    cell = (np.arange(frames)[:, None] * classes + true) * classes + predicted
-    counts = np.bincount(cell[counted], minlength=frames * classes * classes)
-    return np.asarray(counts, dtype=np.int64).reshape(frames, classes, classes)
+    named = counted & (predicted != IGNORE)
+    if np.any((predicted[named] < 0) | (predicted[named] >= classes)):
+        raise ValueError(f"prediction holds a class outside 0..{classes - 1} that is not {IGNORE}")
+    columns = classes + 1
+    predicted[counted & ~named] = classes
+    cell = (np.arange(frames)[:, None] * classes + true) * columns + predicted
+    counts = np.bincount(cell[counted], minlength=frames * classes * columns)
+    return np.asarray(counts, dtype=np.int64).reshape(frames, classes, columns)
 
 
 def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:
@@ -41,9 +47,9 @@ def confusion(prediction: Labels, truth: Labels, classes: int) -> Counts:
 
 
 def iou(matrices: Counts) -> Floats:
-    """Return IoU per class, NaN for a class in neither truth nor prediction: [..., classes]."""
+    """Return IoU per class [row], NaN for a class in neither truth nor prediction: [..., classes]."""
     hit = np.diagonal(matrices, axis1=-2, axis2=-1).astype(np.float64)
-    union = matrices.sum(axis=-1) + matrices.sum(axis=-2) - hit
+    union = matrices.sum(axis=-1) + matrices.sum(axis=-2)[..., : matrices.shape[-2]] - hit
     return ratio(hit, union)
 
 

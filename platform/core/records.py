@@ -272,6 +272,8 @@ class InferenceReport:
     memory_bytes: int = 0  # peak of training on the stream
     by_class: npt.NDArray[np.int64] | None = None  # truth, predictions and hits of each class; None: not counted so
     confidence: float | None = None  # mean of the newest predictions; None: not requested, or no predictions
+    live_scored: int = 0  # frames with truth, those before the first prediction included
+    live_score_sum: float = 0.0  # over these
 
 
 @dataclass(frozen=True)

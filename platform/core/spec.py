@@ -242,6 +242,7 @@ class Spec(StrictPart):
     fleets: Annotated[tuple[FleetPart, ...], Field(min_length=1, max_length=MAX_PARTS, strict=False)] = (FleetPart(),)
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)] = (0,)
     window_s: Positive = 10.0
+    grace_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # of live predictions; none: 1 / fps
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 4
     bounds: bool = True
     bound_rows: Annotated[Systems, Field(strict=False)] | None = None  # in a run's spec: as they were

@@ -62,7 +62,7 @@ class DeviceReport:
     up_kbps: float
     down_kbps: float
     version: int
-    score: float | None
+    score_live: float | None
     away: str
 
 
@@ -393,6 +393,6 @@ class Agent:
             up_kbps=account.up_bytes * 8e-3 / max(now_s, 1e-9),
             down_kbps=account.down_bytes * 8e-3 / max(now_s, 1e-9),
             version=self.version,
-            score=account.score,
+            score_live=account.score_live,
             away=self.traffic.failed or self.traffic.away,
         )

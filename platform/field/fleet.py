@@ -22,7 +22,7 @@ MAX_DEVICES = 1000
 
 @dataclass(frozen=True)
 class FleetReport:
-    """The result of a fleet: totals, mean score and percentiles of the update delay."""
+    """The result of a fleet: totals, mean live score and percentiles of the update delay."""
 
     devices: int
     failed: int
@@ -32,7 +32,7 @@ class FleetReport:
     updates: int
     up_bytes: int
     down_bytes: int
-    score: float | None  # mean of the devices
+    score_live: float | None  # mean of the devices
     wait_p50_s: float | None  # from an upload to the update that was trained on it
     wait_p95_s: float | None
 
@@ -91,7 +91,7 @@ def report_of(folders: Sequence[Path], failed: int) -> FleetReport:
     waits = [
         wait_s for run in runs for row in run.table("runs").to_pylist() for wait_s in update_waits(run, row["cell"])
     ]
-    scores = [row["score"] for row in rows if row["score"] is not None]
+    scores = [row["score_live"] for row in rows if row["score_live"] is not None]
     return FleetReport(
         devices=len(folders),
         failed=failed,
@@ -101,7 +101,7 @@ def report_of(folders: Sequence[Path], failed: int) -> FleetReport:
         updates=sum(row["updates"] for row in rows),
         up_bytes=sum(row["uplink_bytes"] for row in rows),
         down_bytes=sum(row["downlink_bytes"] for row in rows),
-        score=float(np.mean(scores)) if scores else None,
+        score_live=float(np.mean(scores)) if scores else None,
         wait_p50_s=float(np.percentile(waits, 50)) if waits else None,
         wait_p95_s=float(np.percentile(waits, 95)) if waits else None,
     )

@@ -174,6 +174,7 @@ def _setup(
         experiment=experiment.name,
         clock=experiment.clock,
         window_s=experiment.window_s,
+        grace_s=experiment.grace_s,
         snapshots=experiment.snapshots,
         apps=apps,
         server=server,

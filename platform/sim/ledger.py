@@ -25,6 +25,8 @@ class Account:
     scored: int = 0
     frame_scores: float = 0.0
     window_scores: float = 0.0
+    live_scored: int = 0
+    live_scores: float = 0.0
     up_bytes: int = 0
     down_bytes: int = 0
     updates: int = 0
@@ -42,6 +44,8 @@ class Account:
         self.scored += seen.scored
         self.frame_scores += seen.frame_score_sum
         self.window_scores += seen.window_score_sum
+        self.live_scored += seen.live_scored
+        self.live_scores += seen.live_score_sum
         self.counts = _sum(self.counts, seen.counts)
         self.by_class = _sum(self.by_class, seen.by_class)
 
@@ -65,6 +69,11 @@ class Account:
     def score(self) -> float | None:
         """Return the mean windowed score; None where no frame was scored."""
         return self.window_scores / self.scored if self.scored else None
+
+    @property
+    def score_live(self) -> float | None:
+        """Return the mean windowed score of live predictions; None where no frame has a truth."""
+        return self.live_scores / self.live_scored if self.live_scored else None
 
     @property
     def score_frame(self) -> float | None:

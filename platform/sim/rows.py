@@ -55,6 +55,7 @@ def run_row(cell: Cell, setup: WorkloadSetup, accounts: Sequence[Account], diges
         "tuned": setup.tuned.get(cell.system.name),
         "status": "done",
         "duration_s": cell.duration_s,
+        "grace_s": setup.grace_of(cell.devices[0].apps[0].stream),
         **(_came_out(cell, apps, accounts, digests) if setup.run_networks else {}),
         "student": _names(app.student.name for app in apps),
         "teacher": _names(app.teacher_name for app in apps) if cell.system.uses_teacher else None,
@@ -71,6 +72,7 @@ def _came_out(
     seconds = cell.duration_s * len(cell.devices)
     return {
         "frames": whole.frames,
+        "score_live": whole.score_live,
         "score": whole.score,
         "score_frame": whole.score_frame,
         "score_global": _score_global(apps, accounts),
@@ -250,6 +252,7 @@ def _did(account: Account, device: DeviceSim) -> Mapping[str, Any]:
         "busy_s": account.busy_s,
         "uplink_bytes": account.up_bytes,
         "downlink_bytes": account.down_bytes,
+        "score_live": account.score_live,
         "score": account.score,
     }
 

@@ -181,6 +181,7 @@ class Runner:
             cost=app.networks.student.cost,
             tracks=self.streaming.label_tracking is not None,
             chained=self.streaming.label_tracking != "direct",
+            grace_s=self.setup.grace_of(app.spec.stream),
             snapshot_times_s=self._snapshot_times(app),
             uses_statistics=self.streaming.uses_statistics,
             reports_confidence=self.observes == "confidence",

@@ -119,6 +119,7 @@ class AppNodeConfig:
     cost: ModelCost  # of the student as built
     tracks: bool = False  # whether labels will come, to be warped along optical flow
     chained: bool = True  # whether to warp frame by frame
+    grace_s: float = 0.0  # how long after a frame is shown a prediction may be ready and still be the live one
     snapshot_times_s: tuple[float, ...] = ()  # frames to keep for the report
     uses_statistics: bool = False  # whether the simulator reads its observations
     reports_confidence: bool = False  # whether the simulator reads the confidence of its predictions
@@ -244,6 +245,7 @@ class WorkloadSetup:
     snapshots: int
     apps: Mapping[str, AppNetworks]
     server: TrainingSite
+    grace_s: float | None = None  # of live predictions; None: the interval between two frames
     domain_oracle: bool = False  # whether devices get the true domain of each frame
     domains_detected: bool = False  # whether devices detect domain boundaries
     accuracy_source: Literal["device", "oracle"] = "device"  # source of the accuracies that schedulers read
@@ -252,6 +254,10 @@ class WorkloadSetup:
     run_networks: bool = True  # whether applications run their networks, or only get shares
     torch_device: str = "cpu"
     tuned: Mapping[str, str] = field(default_factory=dict)  # by system: which search its settings come from
+
+    def grace_of(self, stream: StreamSpec) -> float:
+        """Return the grace of a stream: the time after a frame until which its live prediction may be ready."""
+        return 1 / stream.fps if self.grace_s is None else self.grace_s
 
 
 def setup_key(workload: str, scaling: Member, seed: int) -> str:

@@ -22,6 +22,7 @@ from driftlab.platform.lab.check import fault_of, report
 from driftlab.platform.lab.overrides import apply_overrides, read_value, set_at
 from driftlab.platform.lab.read import Choice as Narrowed
 from driftlab.platform.lab.read import Experiment
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 from driftlab.platform.results.tables.search import METRICS
 from driftlab.platform.streaming.base import StreamFacts
 
@@ -81,7 +82,7 @@ class SpaceDocument(_Part):
     size: str | None = None
     system: str
     space: Annotated[dict[str, DomainPart], Field(min_length=1)]
-    objectives: Annotated[dict[str, Literal["max", "min"]], Field(min_length=1)] = {"score": "max"}
+    objectives: Annotated[dict[str, Literal["max", "min"]], Field(min_length=1)] = {LIVE_SCORE: "max"}
     constraints: Annotated[tuple[str, ...], Field(strict=False)] = ()
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)] = (100, 101)
     held_out: Annotated[tuple[Seed, ...], Field(max_length=MAX_SEEDS, strict=False)] = (200, 201, 202, 203)

@@ -45,7 +45,8 @@ def mean(cells: Sequence[Measures]) -> dict[str, float]:
 
 
 def _from_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: run.get(name) for name in ("score", "score_frame", "uplink_kbps", "downlink_kbps", "energy_j")}
+    names = ("score_live", "score", "score_frame", "uplink_kbps", "downlink_kbps", "energy_j")
+    found = {name: run.get(name) for name in names}
     if found["uplink_kbps"] is not None:
         found["kbps"] = run["uplink_kbps"] + run["downlink_kbps"]
     return found

@@ -35,7 +35,7 @@ from driftlab.platform.streaming.base import DownlinkPlan
 
 LABEL_FREE = [name for name in sorted(FAMILIES["adaptation"]) if member_class("adaptation", name).labels == "none"]
 NETWORK = "tiny_classifier"
-SCORES = ("frames.score_window", "frames.score_frame", "frames.pixel_accuracy", "facts")
+SCORES = ("frames.score_window", "frames.score_live", "frames.score_frame", "frames.pixel_accuracy", "facts")
 
 
 class PoisonedBatch(Batch):

@@ -23,6 +23,14 @@ def test_a_deadline_is_missed_by_a_late_or_missing_prediction():
     assert found.loc[("adascale", "depot", "random")]["energy_j"].tolist() == pytest.approx([0.1] * 3)
 
 
+def test_an_application_without_a_goal_has_no_deadlines():
+    made = tables()
+    made.change("shares", latency_goal_ms=lambda row: None)
+    why = "needs a deadline of every application, 'a' on 'd' has none: set its latency_goal_s"
+    assert ask("AS-11", made).reason == why
+    assert show(figure, made).note == f"Not drawn: {why}."
+
+
 @pytest.mark.parametrize(("column", "hint"), [("known_accuracy", " It is now 'val_accuracy'."), ("zzz", "")])
 def test_a_claim_about_an_unknown_column_is_an_error_with_the_new_name(column, hint):
     claim = every_claim()["AS-4"]

@@ -87,12 +87,12 @@ class TestServer:
         tables = self.fleets({"ams": 1, "ams-steady": 1}, most=9)
         sizes = tables.run.spec["fleets"]
         sizes[1]["gpus"] = 3  # no wait with three devices either, but here they lost two points
-        lost = fleets.losses(tables)
+        lost = fleets.losses(tables, "score")
         assert set(lost["devices"]) == {5, 7, 9} and len(lost) == 2 * len(SEEDS) * (5 + 7 + 9)
         assert lost["loss"].tolist() == pytest.approx([0.02] * len(lost))
         for fleet in sizes:
             fleet["gpus"] = None
-        assert fleets.losses(tables).empty
+        assert fleets.losses(tables, "score").empty
         assert "one of them with a GPU for each device" in ask("AMS-14", tables).reason
 
     def test_where_even_the_smallest_fleet_loses_one_device_is_served(self):

@@ -151,15 +151,15 @@ def test_mlflow_receives_a_run_per_cell_with_numbers_and_the_score_over_time(fol
     assert client.ended == {cell: "FINISHED" if row["status"] == "done" else "FAILED" for cell, row in rows.items()}
     logged = client.runs["one_time/w/two-phones/seed-0"]
     assert logged["params"]["adaptation"] == "distill"
-    numbers = {key: value for key, value, *_ in logged["metrics"] if key != "score_window"}
+    numbers = {key: value for key, value, *_ in logged["metrics"] if key != "frames.score_live"}
     row = rows["one_time/w/two-phones/seed-0"]
-    assert numbers["score"] == row["score"]
+    assert (numbers["score"], numbers["score_live"]) == (row["score"], row["score_live"])
     assert numbers["uplink_bytes"] == row["uplink_bytes"]
-    line = [metric for metric in logged["metrics"] if metric[0] == "score_window"]
+    line = [metric for metric in logged["metrics"] if metric[0] == "frames.score_live"]
     assert [(at_ms, step) for _, _, at_ms, step in line] == [(500 * step, step) for step in range(20)]
     frames = run.frame("frames")
     first = frames[(frames["cell"] == row["cell"]) & (frames["frame"] == 0)]
-    assert line[0][1] == pytest.approx(first["score_window"].mean())
+    assert line[0][1] == pytest.approx(first["score_live"].mean())
 
 
 class Events:
@@ -189,7 +189,7 @@ def test_tensorboard_receives_a_folder_per_cell_in_virtual_time(folder, tmp_path
     assert set(Events.written) == {str(tmp_path / row["cell"]) for row in rows}
     own = Events.written[str(tmp_path / "no_custom/w/two-phones/seed-1")]
     assert own[-1] == "closed"
-    line = [scalar for scalar in own[:-1] if scalar[0] == "score_window"]
+    line = [scalar for scalar in own[:-1] if scalar[0] == "frames.score_live"]
     assert [(step, time_s) for _, _, step, time_s in line] == [(step, step / 2) for step in range(20)]
     assert (
         "cell/score",

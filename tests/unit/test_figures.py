@@ -63,13 +63,14 @@ def made(name: str) -> Made:
         run = {"system": cell.system.name, "workload": cell.workload, "fleet": cell.fleet, "seed": cell.seed}
         run |= {"devices": len(cell.devices), "bound": cell.system.bound, "status": "done", "student": "tiny"}
         run["duration_s"] = cell.duration_s
-        rows["runs"].append({**here, **run, "score": 0.5, "downlink_kbps": 2.0, "uplink_kbps": 3.0})
+        rows["runs"].append({**here, **run, "score_live": 0.5, "downlink_kbps": 2.0, "uplink_kbps": 3.0})
         for edge in cell.devices:
             place = {**here, "device": edge.name, "app": "a"}
-            rows["devices"].append({**here, "device": edge.name, "score": 0.5, "stream_seed": edge.apps[0].stream.seed})
+            of_device = {"device": edge.name, "score_live": 0.5, "stream_seed": edge.apps[0].stream.seed}
+            rows["devices"].append({**here, **of_device})
             for frame in range(2):
                 seen = {"frame": frame, "time_s": frame / 2, "scene": 0, "score_frame": 0.5}
-                rows["frames"].append({**place, **seen, "score_window": 0.5})
+                rows["frames"].append({**place, **seen, "score_live": 0.5})
             for number in (1, 2):
                 sent = {"direction": "up", "kind": "samples", "sequence": number, "queued_s": 10.0 * number}
                 rows["transfers"].append(
@@ -162,7 +163,7 @@ def test_the_frontier_joins_systems_that_differ_in_one_number():
     tables.change(
         "runs",
         downlink_kbps=lambda row: kbps.get(row["system"], 9.0) * (0.5 + row["seed"]),
-        score=lambda row: kbps.get(row["system"], 3.0) / 10 + row["seed"] / 100,
+        score_live=lambda row: kbps.get(row["system"], 3.0) / 10 + row["seed"] / 100,
     )
     shown = show(frontier, tables)
     x, y = lines(drawn(shown.panels[0]))[shown.legend["ams"].colour]
@@ -180,7 +181,9 @@ def test_strategies_are_compared_with_everything_street_by_street():
     tables = made("ams-table3")
     lost = {"guided-5": 0.01, "random-5": 0.03}
     level = {"dance": 0.5, "walking_paris": 0.6, "drift": 0.7}
-    tables.change("runs", score=lambda row: level[row["workload"]] - lost.get(row["system"], 0) * (1 + row["seed"]))
+    tables.change(
+        "runs", score_live=lambda row: level[row["workload"]] - lost.get(row["system"], 0) * (1 + row["seed"])
+    )
     shown = show(strategies, tables)
     (grid,) = shown.grids
     assert list(grid.columns) == ["20 %", "5 %", "all"]
@@ -194,7 +197,7 @@ def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
     tables = made("ams-horizon")
     grid = [(past, every) for past in (12, 40, 120) for every in (8, 25)]
     scores = {f"horizon-{past}-every-{every}": (past - every) / 1000 for past, every in grid}
-    tables.change("runs", score=lambda row: scores.get(row["system"], 0.9))
+    tables.change("runs", score_live=lambda row: scores.get(row["system"], 0.9))
     shown = show(training_horizon, tables)
     first, second = (drawn(panel) for panel in shown.panels)
     assert lines(first)[plots.INK] == ([12, 40, 120], pytest.approx([0.004, 0.032, 0.112]))
@@ -204,7 +207,7 @@ def test_the_horizon_is_drawn_at_the_shortest_interval_and_over_intervals():
 def test_each_student_has_a_separate_horizon():
     tables = made("ams-horizon")
     tables.change("runs", student=lambda row: "half" if row["workload"] == "half-width" else "tiny")
-    tables.change("runs", score=lambda row: 0.3 if row["student"] == "half" else 0.5)
+    tables.change("runs", score_live=lambda row: 0.3 if row["student"] == "half" else 0.5)
     panels = show(training_horizon, tables).panels
     assert [panel.title for panel in panels[::2]] == ["by horizon, student half", "by horizon, student tiny"]
     assert [lines(drawn(panel))[plots.INK][1] for panel in panels[::2]] == [pytest.approx([x] * 3) for x in (0.3, 0.5)]
@@ -215,7 +218,7 @@ def test_devices_that_share_lose_and_wait():
     tables = made("ams-clients")
     count = dict(tables.frame("runs")[["cell", "devices"]].itertuples(index=False))
     count |= {cell: 0 for cell in count if "/alone/" in cell}
-    tables.change("devices", score=lambda row: 0.5 - count[row["cell"]] / 1000)
+    tables.change("devices", score_live=lambda row: 0.5 - count[row["cell"]] / 1000)
     tables.change("updates", label_start_s=lambda row: row["label_start_s"] + count[row["cell"]])
     shown = show(clients, tables)
     loss, wait = (lines(drawn(panel))[shown.legend["ams"].colour] for panel in shown.panels)
@@ -276,7 +279,7 @@ def test_the_best_method_of_a_street_is_strong_and_bounds_never_are():
     level = {"ams": 0.7, "no_custom": 0.725, "just_in_time": 0.6}
     tables.change(
         "runs",
-        score=lambda row: level.get(row["system"], 0.3) + (row["system"] == "just_in_time" and row["seed"]) / 4,
+        score_live=lambda row: level.get(row["system"], 0.3) + (row["system"] == "just_in_time" and row["seed"]) / 4,
     )
     (grid,) = show(per_workload, tables).grids
     assert grid.columns[-1] == "mean"

@@ -24,7 +24,7 @@ def test_a_front_has_the_points_that_no_other_one_beats():
 
 def frames(scores: list[float], scenes: list[int], device: str = "d") -> list[dict[str, Any]]:
     return [
-        {"cell": "c", "device": device, "app": "a", "time_s": 2.0 * k, "scene": scene, "score_window": score}
+        {"cell": "c", "device": device, "app": "a", "time_s": 2.0 * k, "scene": scene, "score_live": score}
         for k, (score, scene) in enumerate(zip(scores, scenes, strict=True))
     ]
 

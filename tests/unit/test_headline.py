@@ -24,7 +24,8 @@ SPEC = {"name": "x", "summary": "Everything gains a lot.", "systems": ["up", "do
 
 def run_row(system: str, seed: int, score: float | None, **more: Any) -> dict[str, Any]:
     usual = {"workload": "w", "fleet": "one", "devices": 1, "status": "done", "frames": 9, "student": "tiny"}
-    usual |= {"cell": f"{system}/{more.get('workload', 'w')}/{seed}", "system": system, "seed": seed, "score": score}
+    cell = f"{system}/{more.get('workload', 'w')}/{seed}"
+    usual |= {"cell": cell, "system": system, "seed": seed, "score_live": score}
     usual |= {"bound": "no_adaptation" if system == "no_custom" else None, "streaming": "ams"}
     return {**usual, "uplink_bytes": 1, "downlink_bytes": 1, **more}
 

@@ -20,7 +20,7 @@ SEEDS = (0, 1, 2)
 def row(system: str, seed: int, score: float | None, workload: str = "dance", **more: Any) -> dict[str, Any]:
     cell = f"{system}/{workload}/{more.get('fleet', 'one')}/{seed}"
     usual = {"fleet": "one", "status": "done"}
-    return {"cell": cell, "system": system, "seed": seed, "workload": workload, "score": score, **usual, **more}
+    return {"cell": cell, "system": system, "seed": seed, "workload": workload, "score_live": score, **usual, **more}
 
 
 def scored(ours: dict[str, tuple[float, ...]], theirs: dict[str, tuple[float, ...]], **more: Any) -> Made:

@@ -18,7 +18,7 @@ USUAL = {"workload": "w", "fleet": "one", "devices": 2, "status": "done", "frame
 def run_row(
     system: str, score: float, up: float, energy_j: float, bound: str | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    row = {**USUAL, "cell": f"{system}/{seed}", "system": system, "score": score, "seed": seed, "bound": bound}
+    row = {**USUAL, "cell": f"{system}/{seed}", "system": system, "score_live": score, "seed": seed, "bound": bound}
     return {**row, "uplink_kbps": up, "downlink_kbps": 2 * up, "energy_j": energy_j}
 
 
@@ -112,7 +112,7 @@ def test_costs_that_differ_much_are_counted_by_factors():
     assert drawn(far)["w: traffic"].get_xscale() == "symlog"
 
 
-@pytest.mark.parametrize("rows", [ROWS[:1] + ROWS[3:], [row | {"score": None} for row in ROWS]])
+@pytest.mark.parametrize("rows", [ROWS[:1] + ROWS[3:], [row | {"score_live": None} for row in ROWS]])
 def test_one_method_or_no_score_is_no_plot(rows):
     assert pareto.FIGURE.show(view(rows)) is None
 

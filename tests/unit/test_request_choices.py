@@ -18,6 +18,7 @@ class TestOverrides:
         "summary=words",
         "systems.0=oracle",
         "limits.training_batch_s=30",
+        "grace_s=0.5",
         "limits.member_s=60",
         "systems.1.name=another",
         "systems.1.streaming.sample_s=6",

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import results_factory as factory
-from tables_factory import Made
+from claims_factory import measured
+from tables_factory import Made, run_row
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.claims.base import (
@@ -17,6 +18,7 @@ from driftlab.platform.results.claims.base import (
     count_results,
     evaluate,
     every_claim,
+    format_evidence,
     judge,
     untestable_by_reason,
 )
@@ -62,6 +64,30 @@ def test_a_claim_about_an_old_column_is_an_error_with_the_new_name(tmp_path):
     of = {"relation": "scores.scores", "systems": ["one_time", "no_custom"], "where": {"traffic_column": "answering_j"}}
     with pytest.raises(RequestError, match=r"Unknown column of 'runs' 'answering_j'\. It is now 'inference_j'"):
         replace(every_claim()["ONCE-1"], of=of).measure(tables)
+
+
+class TestScores:
+    """A claim reads the score of the papers unless it names the live one, and says which."""
+
+    def claim(self, relation="scores.scores", **where):
+        of = {"relation": relation, "systems": ["one_time", "no_custom"], "where": where}
+        return replace(every_claim()["ONCE-1"], of=of, statistic="difference", assumes={})
+
+    @pytest.mark.parametrize(
+        ("where", "difference", "named"),
+        [({}, 0.25, "score"), ({"score": "score"}, 0.25, "score"), ({"score": "score_live"}, 0.125, "live score")],
+    )
+    def test_the_value_and_the_name_are_those_of_one_column(self, where, difference, named):
+        scores = {"one_time": {"score": 0.75, "score_live": 0.5}, "no_custom": {"score": 0.5, "score_live": 0.375}}
+        runs = [run_row(system, seed, **own) for system, own in scores.items() for seed in (0, 1)]
+        claim = self.claim(**where)
+        assert measured(claim.measure(Made({}, runs=runs))).value == difference
+        (record,), (row,) = as_records([judge(claim, Measured(0.1))]), as_rows([judge(claim, Measured(0.1))])
+        assert (record["score"], row[4]) == (named, f"{claim.strength}, by {named}")
+
+    def test_a_claim_about_traffic_reads_none(self):
+        claim = every_claim()["AMS-7"]
+        assert (claim.score, format_evidence(claim)) == ("", claim.strength)
 
 
 def test_an_untestable_measure_is_not_judged():

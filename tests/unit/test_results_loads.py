@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from claims_factory import ask_of
 from figures_factory import drawn, hidden, lines, notes, show, texts
@@ -17,6 +18,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.results.claims.statistics import Measured
 from driftlab.platform.results.figures import load as figure
 from driftlab.platform.results.relations.base import Untestable
+from driftlab.platform.results.relations.lateness import with_lateness
 from driftlab.platform.results.relations.loads import loads_by_fleet, misses, skills, stated_errors
 
 PLACE = {"device": "d", "app": "a"}
@@ -56,6 +58,16 @@ def test_a_skipped_frame_or_one_later_than_its_goal_or_the_next_is_missed(tables
     assert shares.tolist() == [2, 4, 2, 2]
     tables.drop("loads", lambda row: row["cell"].startswith("x"))
     assert set(misses(tables)["cell"]) == {"y/w/one/seed-0", "y/w/one/seed-1"}
+
+
+@pytest.mark.parametrize(("next_frame", "late"), [(True, [1, 1, 1, 1]), (False, [1, 1, 1, 0])])
+def test_a_frame_without_a_latency_or_that_is_skipped_is_late_for_every_deadline(next_frame, late):
+    """The last of these frames is late for the next frame, and in time for its goal."""
+    frames = pd.DataFrame([frame_row("c", 0.0, None), frame_row("c", 0.25, None), frame_row("c", 0.5, 10.0),
+                           frame_row("c", 0.75, 300.0)])  # fmt: skip
+    frames["processed"] = [False, True, False, True]
+    made = Made({}, shares=[{"cell": "c", **share_row(fps=4.0, latency_goal_ms=400.0)}])
+    assert with_lateness(made, frames, next_frame=next_frame)["late"].tolist() == late
 
 
 def test_each_load_is_judged_once_for_all_systems(tables: Made):

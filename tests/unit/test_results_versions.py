@@ -24,6 +24,7 @@ from driftlab.platform.lab.cells import cells_of, resolved
 from driftlab.platform.lab.read import load, parse
 from driftlab.platform.results.tables import recorder, schema
 from driftlab.platform.results.tables.diff import differences
+from driftlab.platform.results.tables.integrity import warnings_of
 from driftlab.platform.results.tables.origin import Seal, seal_of, with_seal
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.results.tables.recorder import Recorder
@@ -72,6 +73,14 @@ def test_a_column_that_may_be_null_is_null_where_it_is_missing(run):
     assert found["loss_last"].null_count == len(found) == 2
     assert found["loss_first"].null_count == 0
     assert open_run(run).frame("updates")["loss_last"].isna().all()
+
+
+def test_a_run_without_live_scores_names_the_command_that_repeats_it(run):
+    assert not any("live score" in warning for warning in warnings_of(open_run(run)))
+    rewrite(run, "runs", lambda table: table.drop_columns(["score_live"]))
+    (warning,) = (warning for warning in warnings_of(open_run(run)) if "live score" in warning)
+    assert "2 cells have no live score" in warning
+    assert f"driftlab run --resume {run}" in warning
 
 
 def test_a_column_that_is_never_null_is_missed(run):

@@ -148,11 +148,11 @@ class TestKinds:
         ("shares", "run", "first"),
         [
             (SHARED, {}, ["accuracy"]),
-            (SHARED, {"frames": 9, "score": 0.5, "student": "tiny"}, ["mIoU", "accuracy"]),
-            ([share("x")], {"frames": 9, "score": 0.5, "student": "tiny_detector"}, ["F1"]),
-            ([share("x")], {"frames": 0, "score": None}, ["score"]),
-            ([share("x", **WAITS)], {"frames": 0, "score": None}, ["score", "accuracy"]),
-            ([], {"status": "failed"}, ["score"]),
+            (SHARED, {"frames": 9, "score_live": 0.5, "student": "tiny"}, ["live mIoU", "accuracy"]),
+            ([share("x")], {"frames": 9, "score_live": 0.5, "student": "tiny_detector"}, ["live F1"]),
+            ([share("x")], {"frames": 0, "score_live": None}, ["live score"]),
+            ([share("x", **WAITS)], {"frames": 0, "score_live": None}, ["live score", "accuracy"]),
+            ([], {"status": "failed"}, ["live score"]),
         ],
     )
     def test_parts_follow_from_the_tables(self, shares, run, first):

@@ -29,6 +29,12 @@ def test_a_document_is_read():
     assert document.defaults() == {RATE: 1e-3, BATCH: 32}
 
 
+def test_a_search_without_objectives_improves_the_live_score():
+    raw = factory.raw()
+    del raw["objectives"]
+    assert [one.metric for one in parse(raw).problem.objectives] == ["score_live"]
+
+
 def test_written_documents_are_read_unchanged():
     document = factory.document(constraints=["energy_j <= 5"])
     stored = yaml.safe_load(yaml.safe_dump(document.model_dump(mode="json")))

@@ -47,6 +47,10 @@ class Task(ABC):
         """Return an uninitialised array for the labels of `count` frames."""
 
     @abstractmethod
+    def nothing(self, height: int, width: int) -> TaskLabel:
+        """Return the prediction of a frame without a prediction, which scores count as wrong."""
+
+    @abstractmethod
     def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         """Decode a network's output into predictions for frames of this size."""
 
@@ -127,6 +131,11 @@ class _OfClasses(Task):
     label: ClassVar[type[np.integer[Any]]]  # type of one label
     ignored: ClassVar[int]  # label of an unlisted class
 
+    def nothing(self, height: int, width: int) -> TaskLabel:
+        labels = self.blank(1, height, width)
+        labels[...] = self.ignored
+        return labels[0]
+
     def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
 
@@ -178,7 +187,7 @@ class Segmentation(_OfClasses):
 
     def by_class(self, counts: Counts, predicted: TaskLabels, truth: TaskLabels, classes: int) -> Counts | None:
         matrix = counts.sum(axis=0)
-        return np.stack([matrix.sum(axis=1), matrix.sum(axis=0), np.diagonal(matrix)], axis=1)
+        return np.stack([matrix.sum(axis=1), matrix.sum(axis=0)[:classes], np.diagonal(matrix)], axis=1)
 
     def score_classes(self, by_class: Counts) -> Floats:
         """Return the intersection over union per class."""
@@ -283,6 +292,9 @@ class Detection(Task):
 
     def blank(self, count: int, height: int, width: int) -> TaskLabels:
         return np.empty(count, dtype=object)
+
+    def nothing(self, height: int, width: int) -> TaskLabel:
+        return np.empty((0, 6))
 
     def usable(self, labels: TaskLabels, classes: int) -> npt.NDArray[np.bool_]:
         """Return True for every frame: a frame without boxes is a training sample too."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from driftlab.platform.results import isolation
 from driftlab.platform.results.claims.assumed import missing_assumption
 from driftlab.platform.results.claims.statistics import STATISTICS, Measured
 from driftlab.platform.results.relations.base import Untestable
+from driftlab.platform.results.tables.columns import LIVE_SCORE, PAPER_SCORE
 from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.schema import TABLES
 from driftlab.renamed import name_hint
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 DASH = "–"
 NO_RUN = "testable by no run"
 RELATIONS = "driftlab.platform.results.relations"
+SCORES = {PAPER_SCORE: "score", LIVE_SCORE: "live score"}  # names on pages
 DIFFERENCE = "mIoU difference"  # a unit whose numbers are written with their sign
 ClaimResult = Literal["reproduced", "not reproduced", "not testable here", "information"]  # the last: rule `info`
 Strength = Literal["quantitative", "direction", "by construction", "information"]
@@ -54,6 +57,12 @@ class Claim:
     assumes: Mapping[str, Any] = field(default_factory=dict)  # conditions on the run, by their names in assumed.py
     minimum: float | None = None  # least possible value, where intervals are cut
     by_construction: bool = False  # it follows from the definition of the systems, and fails only by a fault
+
+    @property
+    def score(self) -> str:
+        """Return the name of the score that it reads: that of the papers or the live one; empty: neither."""
+        found = signature(relation(self.of["relation"])).parameters.get("score") if self.of else None
+        return "" if found is None else SCORES[self.of.get("where", {}).get("score", found.default)]
 
     @property
     def strength(self) -> Strength:
@@ -199,6 +208,7 @@ def as_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
             "n": verdict.measured.n if verdict.measured else 0,
             "unit": verdict.claim.unit,
             "rule": verdict.claim.rule,
+            "score": verdict.claim.score or None,
             "strength": verdict.claim.strength,
             "verdict": verdict.result,
             "note": verdict.note,
@@ -218,7 +228,7 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
             format_paper(verdict.claim),
             format_value(verdict),
             format_interval(verdict),
-            verdict.claim.strength,
+            format_evidence(verdict.claim),
             verdict.result + (f" ({verdict.note})" if verdict.note else ""),
         )
         for verdict in verdicts
@@ -237,6 +247,11 @@ def untestable_by_reason(verdicts: Iterable[Verdict]) -> dict[str, str]:
         if verdict.measured is None:
             reasons[verdict.note] = ", ".join(filter(None, (reasons.get(verdict.note), verdict.claim.id)))
     return {names: reason for reason, names in reasons.items()}
+
+
+def format_evidence(claim: Claim) -> str:
+    """Format the kind of evidence, and the score that the claim reads."""
+    return claim.strength + (f", by {claim.score}" if claim.score else "")
 
 
 def format_paper(claim: Claim) -> str:

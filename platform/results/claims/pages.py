@@ -7,6 +7,9 @@ The ledger is `evidence/ledger.jsonl` next to the pages' folder. A page has a pl
 `<!-- claims AMS DELTA-1 -->` lists claims or prefixes of their identifiers, and `<!-- end of claims -->` ends the
 table. The value of a claim comes from the experiment that tests it.
 
+The column "evidence" names the score that a claim reads: the score of the papers, where late predictions count
+as if they were in time, or the live score.
+
 The mark `<!-- claims AMS of size city -->` shows the claims that runs of that size measured, and
 `<!-- claims AMS-1 by ams-table2 -->` the value that another experiment measured. A size that any mark lists is shown
 in the tables of these marks only; other tables show the most recent of the remaining sizes. A line is marked as stale
@@ -27,6 +30,7 @@ from driftlab.platform.results.claims.base import (
     Claim,
     Verdict,
     every_claim,
+    format_evidence,
     format_interval,
     format_paper,
     format_value,
@@ -120,7 +124,7 @@ def _row(claim: Claim, line: Line | None, evidence: Evidence) -> str:
         format_paper(claim),
         format_value(verdict),
         format_interval(verdict),
-        claim.strength,
+        format_evidence(claim),
         f"{verdict.result}: {verdict.note}" if verdict.note else verdict.result,
         f"{claim.experiment}, *stale*" if line and evidence.stale(line) else claim.experiment,
     )

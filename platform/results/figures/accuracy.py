@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Windowed {}, averaged over devices. Thin lines: seeds. Thick lines: mean over seeds. Vertical rules: scene "
-    "changes; short ones at the foot: scene changes in some streams only."
+    "Score over the last 10 s of the predictions that were ready in time ({}), averaged over devices. Thin lines: "
+    "seeds. Thick lines: mean over seeds. Vertical rules: scene changes; short ones at the foot: scene changes in "
+    "some streams only."
 )
 BLIND = "No stream of this run has truth, so there is no accuracy to draw."
 
@@ -25,16 +27,16 @@ def show(view: View) -> FigureContent | None:
     frames = view.tables.frame("frames")
     if frames.empty:
         return None
-    low, high = frames["score_window"].min(), frames["score_window"].max()
+    low, high = frames[LIVE_SCORE].min(), frames[LIVE_SCORE].max()
     if math.isnan(low):
         return FigureContent(BLIND)
     limits = (math.floor(low * 10) / 10, math.floor(high * 10 + 1) / 10)
     panels = [
         Panel(setting, partial(_draw, view=view, setting=setting, frames=frames, limits=limits))
         for setting in view.settings()
-        if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])]["score_window"].notna().any()
+        if frames[frames["cell"].isin(view.runs[view.runs["setting"] == setting]["cell"])][LIVE_SCORE].notna().any()
     ]
-    return FigureContent(NOTE.format(plots.measure(view.runs)), panels, legend=view.styles)
+    return FigureContent(NOTE.format(plots.live_measure(view.runs)), panels, legend=view.styles)
 
 
 def _draw(axis: Axes, view: View, setting: str, frames: pd.DataFrame, limits: tuple[float, float]) -> None:

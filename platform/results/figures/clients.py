@@ -10,25 +10,26 @@ from driftlab.platform.results.figures.base import Figure, FigureContent, Panel,
 from driftlab.platform.results.relations.fleets import LOSS, losses, without_waiting
 from driftlab.platform.results.relations.rates import uploads
 from driftlab.platform.results.stats import means
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 LOST = (
-    "Score lost: relative to the same device when it never waits. The rule marks one point, the largest loss at which "
-    "the paper counts a device as served. "
+    "Live score lost: relative to the same device when it never waits. The rule marks one point, the largest loss at "
+    "which the paper counts a device as served. "
 )
 WAITED = "Waiting: from the arrival of an upload until the server begins to label it. "
 MEANS = "Means over streets and seeds with their 95 % intervals."
-POINTS = "points of score"
+POINTS = "points of live score"
 
 
 def show(view: View) -> FigureContent | None:
     """Draw loss and waiting over the number of devices, if fleets differ in it."""
     if view.runs["devices"].nunique() < 2:
         return None
-    lost = losses(view.tables)
+    lost = losses(view.tables, LIVE_SCORE)
     shared = view.runs[~view.runs["fleet"].isin(without_waiting(view.tables))]
     sent = view.tables.once(uploads).merge(shared[["cell", "devices"]], on="cell")
     waited = sent.assign(waited_s=sent["label_start_s"] - sent["arrive_s"])
@@ -36,7 +37,7 @@ def show(view: View) -> FigureContent | None:
     panels, notes = [], []
     if len(lost):
         loss = means(lost.assign(points=100 * lost["loss"]), ["system", "devices"], "points")
-        panels.append(Panel("score lost", partial(_draw, points=loss, styles=styles, label=POINTS)))
+        panels.append(Panel("live score lost", partial(_draw, points=loss, styles=styles, label=POINTS)))
         notes.append(LOST)
     if len(waited):
         wait = means(waited, ["system", "devices"], "waited_s", least=0.0)

@@ -9,14 +9,15 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View, common
 from driftlab.platform.results.relations.traffic import DOWN, sweeps
 from driftlab.platform.results.stats import means
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score over downlink traffic; the upper left is better. A line joins systems that differ in one parameter, whose "
-    "value is printed at each point. Grey lines: bounds, drawn without traffic. Means over seeds; bars: 95 % CI of "
-    "the score."
+    "Live score over downlink traffic; the upper left is better. A line joins systems that differ in one parameter, "
+    "whose value is printed at each point. Grey lines: bounds, drawn without traffic. Means over seeds; bars: 95 % CI "
+    "of the score."
 )
 FEWEST = 3  # points that make a line
 
@@ -48,7 +49,7 @@ def _bounds(view: View) -> list[str]:
 
 def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, float]], styles: plots.StyleMap) -> None:
     runs = view.runs[view.runs["setting"] == setting]
-    scores = means(runs, ["system"], "score", others=[DOWN])
+    scores = means(runs, ["system"], LIVE_SCORE, others=[DOWN])
     for name in _bounds(view):
         for score in scores[scores["system"] == name]["mean"]:
             axis.axhline(
@@ -61,9 +62,9 @@ def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, float
             plots.label_point(axis, f"{values[system]:g}" if len(values) > 1 else "", kbps, mean, above=k % 2 == 0)
     plots.scale(axis)
     axis.set_xlabel("downlink, kbit/s per device")
-    axis.set_ylabel(plots.measure(view.runs))
+    axis.set_ylabel(plots.live_measure(view.runs))
     axis.margins(x=0.08, y=0.1)
     plots.tidy(axis)
 
 
-FIGURE = Figure("frontier", "Score over traffic", show)
+FIGURE = Figure("frontier", "Live score over traffic", show)

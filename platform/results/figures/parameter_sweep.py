@@ -10,26 +10,27 @@ from driftlab.platform.results.figures.base import Figure, FigureContent, Panel,
 from driftlab.platform.results.relations.base import CELL
 from driftlab.platform.results.relations.scenery import swept
 from driftlab.platform.results.stats import gains, means
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score difference to {against} in points, over one stream parameter; all other parameters are constant. Means "
-    "over seeds, 95 % CI."
+    "Difference in live score to {against} in points, over one stream parameter; all other parameters are constant. "
+    "Means over seeds, 95 % CI."
 )
 
 
 def show(view: View) -> FigureContent | None:
     """Draw differences to the first system, if the streams differ in exactly one parameter."""
     knobs = swept(view.tables)
-    runs = view.runs[view.runs["bound"].isna()].dropna(subset=["score"])
+    runs = view.runs[view.runs["bound"].isna()].dropna(subset=[LIVE_SCORE])
     names = [name for name in view.styles if name in set(runs["system"])]
     if not knobs or len(names) < 2:
         return None
     against, *others = names
-    both = gains(runs[runs["system"].isin(others)], runs[runs["system"] == against], "score", CELL)
+    both = gains(runs[runs["system"].isin(others)], runs[runs["system"] == against], LIVE_SCORE, CELL)
     both = both.assign(points=100 * both["gain"])
     styles = {name: view.styles[name] for name in others}
     panels = []

@@ -11,14 +11,15 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.relations.frontiers import pareto
 from driftlab.platform.results.stats import means
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score over traffic and energy; the upper left is better. Stepped line: Pareto front of the methods. Grey lines: "
-    "bounds, drawn without cost. Means over seeds; bars: 95 % CI of the score. Costs are per device; traffic is "
+    "Live score over traffic and energy; the upper left is better. Stepped line: Pareto front of the methods. Grey "
+    "lines: bounds, drawn without cost. Means over seeds; bars: 95 % CI of the score. Costs are per device; traffic is "
     "uplink plus downlink. The axis is logarithmic where costs differ much."
 )
 COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
@@ -38,7 +39,7 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for setting in view.settings():
         here = runs[runs["setting"] == setting]
-        scores = means(here, ["system"], "score", least=0.0, most=1.0, others=list(COSTS)).set_index("system")
+        scores = means(here, ["system"], LIVE_SCORE, least=0.0, most=1.0, others=list(COSTS)).set_index("system")
         for cost, label in COSTS.items():
             points = scores.assign(cost=scores[cost].astype(float)).dropna(subset=["cost"])
             points = points.assign(method=[view.styles[name].colour not in GREYS for name in points.index])
@@ -69,7 +70,7 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
     if len(best) <= LABELLED:
         _name(axis, best)
     axis.set_xlabel(f"{label} per device")
-    axis.set_ylabel(plots.measure(view.runs))
+    axis.set_ylabel(plots.live_measure(view.runs))
     plots.tidy(axis)
 
 
@@ -105,4 +106,4 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
 
 
-FIGURE = Figure("pareto", "Score over cost", show)
+FIGURE = Figure("pareto", "Live score over cost", show)

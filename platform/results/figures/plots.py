@@ -14,6 +14,7 @@ import numpy as np
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.relations.time_series import average_scores, scene_changes
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,8 +103,13 @@ def measure(runs: pd.DataFrame) -> str:
     return found.pop() if len(found) == 1 else "score"
 
 
+def live_measure(runs: pd.DataFrame) -> str:
+    """Return the name of the live score."""
+    return f"live {measure(runs)}"
+
+
 def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, styles: Mapping[str, Style]) -> None:
-    """Draw accuracy over time: a line per system, a thin line per seed, a rule at each scene change."""
+    """Draw the live score over time: a line per system, a thin line per seed, a rule at each scene change."""
     mark_changes(axis, frames)
     lines = average_scores(runs, frames, POINTS)
     for system, style in styles.items():
@@ -114,11 +120,11 @@ def accuracy(axis: Axes, runs: pd.DataFrame, frames: pd.DataFrame, styles: Mappi
         usual: dict[str, Any] = {"color": style.colour, "zorder": height}
         if own["seed"].nunique() > 1:
             for _, line in own.groupby("seed"):
-                axis.plot(line["time_s"], line["score_window"], linewidth=0.6, alpha=0.35, **usual)
-        mean = own.groupby("bin")[["time_s", "score_window"]].mean()
-        axis.plot(mean["time_s"], mean["score_window"], linestyle=style.dash, linewidth=1.7, label=system, **usual)
+                axis.plot(line["time_s"], line[LIVE_SCORE], linewidth=0.6, alpha=0.35, **usual)
+        mean = own.groupby("bin")[["time_s", LIVE_SCORE]].mean()
+        axis.plot(mean["time_s"], mean[LIVE_SCORE], linestyle=style.dash, linewidth=1.7, label=system, **usual)
     axis.set_xlabel("time, s")
-    axis.set_ylabel(measure(runs))
+    axis.set_ylabel(live_measure(runs))
     axis.margins(x=0.01)
     tidy(axis)
     axis.grid(axis="x", visible=False)  # a vertical rule is a change of scene
@@ -132,9 +138,9 @@ def mark_changes(axis: Axes, frames: pd.DataFrame) -> None:
 
 
 def scores(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
-    """Draw each system's score: a dot for the mean, a bar for the 95 % interval, a faint tick per seed."""
+    """Draw each system's live score: mean (dot), 95 % interval (bar) and seeds (ticks)."""
     for row, (system, style) in enumerate(styles.items()):
-        values = runs[runs["system"] == system]["score"].dropna()
+        values = runs[runs["system"] == system][LIVE_SCORE].dropna()
         found = stats.mean(values)
         if found is None:
             continue
@@ -153,7 +159,7 @@ def scores(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
             color=INK,
         )
     name_rows(axis, styles)
-    axis.set_xlabel(measure(runs))
+    axis.set_xlabel(live_measure(runs))
     axis.margins(x=0.12)
     axis.locator_params(axis="x", nbins=TICKS)
     tidy(axis)

@@ -18,14 +18,15 @@ from driftlab.platform.results.figures.base import (
     inconclusive,
 )
 from driftlab.platform.results.stats import gains, means
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Score difference to training and sending all weights, in points, paired by street and seed; ± half of the 95 % "
-    "CI. Last row: downlink traffic per device."
+    "Difference in live score to training and sending all weights, in points, paired by street and seed; ± half of the "
+    "95 % CI. Last row: downlink traffic per device."
 )
 
 
@@ -40,7 +41,7 @@ def show(view: View) -> FigureContent | None:
         return None
     runs = view.runs
     full, sparse = runs[runs["system"] == everything[0]], runs[runs["system"].isin(list(parts))]
-    both = gains(sparse, full, "score", ["setting", "seed"])
+    both = gains(sparse, full, LIVE_SCORE, ["setting", "seed"])
     both = both.assign(
         strategy=[parts[name][0] for name in both["system"]],
         fraction=[parts[name][1] for name in both["system"]],
@@ -67,7 +68,7 @@ def _grid(points: pd.DataFrame, cells: pd.DataFrame, full_kbps: float, styles: p
     }
     kbps = cells.groupby("fraction")["downlink_kbps"].mean()
     rows["kbit/s down"] = [GridCell(plots.short(value)) for value in (*(kbps[part] for part in fractions), full_kbps)]
-    return Grid("points of score", [*(f"{100 * part:g} %" for part in fractions), "all"], rows)
+    return Grid("points of live score", [*(f"{100 * part:g} %" for part in fractions), "all"], rows)
 
 
 def _entry(found: pd.Series) -> GridCell:
@@ -81,7 +82,7 @@ def _draw(axis: Axes, points: pd.DataFrame, styles: plots.StyleMap) -> None:
         plots.trend(axis, shown[shown["strategy"] == name], "percent", style)
     plots.scale(axis, sorted(set(shown["percent"])))
     axis.set_xlabel("weights sent, %")
-    axis.set_ylabel("points of score")
+    axis.set_ylabel("points of live score")
     plots.tidy(axis)
 
 

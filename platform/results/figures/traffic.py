@@ -6,9 +6,10 @@ from functools import partial
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 NOTE = (
-    "Score: mean over seeds (dot), 95 % CI (bar), each seed (tick). Traffic: bytes on the link, with headers and "
+    "Live score: mean over seeds (dot), 95 % CI (bar), each seed (tick). Traffic: bytes on the link, with headers and "
     "retransmissions, divided by the session length; 1 kbit is 1000 bit."
 )
 ROW, FRAME = 28, 46  # pixels per system, and around them
@@ -21,8 +22,8 @@ def show(view: View) -> FigureContent | None:
         runs = view.runs[view.runs["setting"] == setting]
         styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
         height = FRAME + ROW * len(styles)
-        if runs["score"].notna().any():
-            panels.append(Panel(f"{setting}: score", partial(plots.scores, runs=runs, styles=styles), height))
+        if runs[LIVE_SCORE].notna().any():
+            panels.append(Panel(f"{setting}: live score", partial(plots.scores, runs=runs, styles=styles), height))
         if (runs[["downlink_kbps", "uplink_kbps"]] > 0).any(axis=None):
             panels.append(Panel(f"{setting}: traffic", partial(plots.traffic, runs=runs, styles=styles), height))
     return FigureContent(NOTE, panels) if panels else None

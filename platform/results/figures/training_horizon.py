@@ -9,6 +9,7 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
 from driftlab.platform.results.relations.rates import fixed_schedules
 from driftlab.platform.results.stats import means
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 ONE = {"": plots.Style(plots.INK)}
 NOTE = (
-    "By horizon: score at the shortest update interval. By interval: score over the update interval, per horizon. "
-    "Means over streams and seeds, 95 % CI; each student has its own panels."
+    "By horizon: live score at the shortest update interval. By interval: live score over the update interval, per "
+    "horizon. Means over streams and seeds, 95 % CI; each student has its own panels."
 )
 
 
@@ -31,7 +32,7 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for student, own in grid.groupby("student"):
         suffix = f", student {student}" if grid["student"].nunique() > 1 else ""
-        points = means(own, ["horizon_s", "interval_s"], "score", least=0.0, most=1.0)
+        points = means(own, ["horizon_s", "interval_s"], LIVE_SCORE, least=0.0, most=1.0)
         shortest = {"": points[points["interval_s"] == points["interval_s"].min()]}
         series = {name: points[points["horizon_s"] == value] for name, value in horizons.items()}
         panels += [
@@ -46,7 +47,7 @@ def _draw(axis: Axes, series: dict[str, pd.DataFrame], x: str, styles: plots.Sty
         plots.trend(axis, points, x, styles[name])
     plots.scale(axis, sorted({value for points in series.values() for value in points[x]}))
     axis.set_xlabel({"horizon_s": "training horizon, s", "interval_s": "interval between updates, s"}[x])
-    axis.set_ylabel("score")
+    axis.set_ylabel("live score")
     plots.tidy(axis)
 
 

@@ -132,7 +132,7 @@ def _has(of: Mapping[str, Slot], key: str, value: Any) -> bool:
     return bool((of[family][parameter] if dot else of[family].name) == value)
 
 
-def pairs(tables: Tables, ours: str, theirs: str, column: str = "score") -> pd.DataFrame:
+def pairs(tables: Tables, ours: str, theirs: str, column: str) -> pd.DataFrame:
     """List `ours` and `theirs` by place and seed, wherever both systems were measured."""
     rows = tables.once(_rows_with, column)
     places = [place for place in stats.PLACES if place in rows.columns]

@@ -12,7 +12,7 @@ from driftlab.platform.results import stats
 from driftlab.platform.results.relations.base import column_of, pairs
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables import read
-from driftlab.platform.results.tables.columns import note
+from driftlab.platform.results.tables.columns import LIVE_SCORE, note
 from driftlab.platform.results.tables.read import Run, Tables
 from driftlab.platform.results.tables.schema import TABLES
 
@@ -88,7 +88,7 @@ def compare(
     tables: Tables,
     ours: str,
     theirs: str,
-    column: str = "score",
+    column: str = LIVE_SCORE,
     *,
     by: str = "workload",
     less_is_better: bool | None = None,
@@ -135,7 +135,13 @@ class AnalysedRun(Run):
     """A run folder with comparisons of its systems."""
 
     def compare(
-        self, ours: str, theirs: str, column: str = "score", *, by: str = "workload", less_is_better: bool | None = None
+        self,
+        ours: str,
+        theirs: str,
+        column: str = LIVE_SCORE,
+        *,
+        by: str = "workload",
+        less_is_better: bool | None = None,
     ) -> Comparison:
         """Compare two systems over the seeds that both ran: better, worse or inconclusive (see `compare`)."""
         return compare(Tables(self), ours, theirs, column, by=by, less_is_better=less_is_better)

@@ -14,6 +14,7 @@ from driftlab.platform.results.relations.base import (
     pair_rows,
     value_rows,
 )
+from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MORE = 10  # devices, one more than the paper's GPU serves
 SHARING = "in fleets of several sizes, one of them with a GPU for each device"
 
 
-def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
+def losses(tables: Tables, score: str, against: str | None = None) -> pd.DataFrame:
     """List the score loss of each device relative to the same device that never waits: `devices`, `loss`.
 
     A device never waits in a fleet with a GPU for each device; the largest such fleet is the reference. There it runs
@@ -37,9 +38,9 @@ def losses(tables: Tables, against: str | None = None) -> pd.DataFrame:
     key = ["system", *device] if against is None else device
     alone = rows["fleet"].isin(without_waiting(tables))
     own = rows[alone] if against is None else rows[alone & (rows["system"] == against)]
-    own = own.drop_duplicates(key, keep="last")[[*key, "score"]]
+    own = own.drop_duplicates(key, keep="last")[[*key, score]]
     shared = rows[~alone].merge(own, on=key, suffixes=("", "_alone"))
-    return shared.assign(loss=shared["score_alone"] - shared["score"])[["system", *device, "devices", "loss"]]
+    return shared.assign(loss=shared[f"{score}_alone"] - shared[score])[["system", *device, "devices", "loss"]]
 
 
 def without_waiting(tables: Tables) -> set[str]:
@@ -50,10 +51,10 @@ def without_waiting(tables: Tables) -> set[str]:
     return {part["name"] for part in fleets if (part.get("gpus") or usual) >= sizes[part["name"]]}
 
 
-def devices_by_slowdown(tables: Tables) -> pd.DataFrame:
+def devices_by_slowdown(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List how many devices a GPU serves with and without adaptive training intervals, by seed."""
     names = [_first(tables, slowdown=slowdown, patient=False) for slowdown in (True, False)]
-    adaptive, steady = (_losses(tables, name, name) for name in names)
+    adaptive, steady = (_losses(tables, score, name, name) for name in names)
     if adaptive.empty or steady.empty:
         return no_rows(f"needs AMS with and without slowdown {SHARING}")
     if adaptive["loss"].tolist() == steady["loss"].tolist():
@@ -63,9 +64,9 @@ def devices_by_slowdown(tables: Tables) -> pd.DataFrame:
     return pair_rows(served, without, note)
 
 
-def patient_devices(tables: Tables) -> pd.DataFrame:
+def patient_devices(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the number of patient devices that a GPU serves, by seed."""
-    lost, _ = _patient_and_not(tables)
+    lost, _ = _patient_and_not(tables, score)
     if lost.empty:
         return no_rows(f"needs AMS with and without patience {SHARING}")
     served, most = _served(lost), int(lost["devices"].max())
@@ -75,9 +76,9 @@ def patient_devices(tables: Tables) -> pd.DataFrame:
     return value_rows(served, "loss by devices " + ", ".join(f"{count}: {loss:+.3f}" for count, loss in means.items()))
 
 
-def losses_by_patience(tables: Tables) -> pd.DataFrame:
+def losses_by_patience(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the loss in the largest fleet by seed: `ours` of impatient devices, `theirs` of patient ones."""
-    patient, plain = _patient_and_not(tables)
+    patient, plain = _patient_and_not(tables, score)
     if patient.empty or plain.empty:
         return no_rows(f"needs AMS with and without patience {SHARING}")
     most = plain["devices"].max()
@@ -87,14 +88,14 @@ def losses_by_patience(tables: Tables) -> pd.DataFrame:
     )
 
 
-def _patient_and_not(tables: Tables) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _patient_and_not(tables: Tables, score: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """List the losses of patient and of impatient devices, both against impatient devices that never wait."""
     names = [_first(tables, slowdown=True, patient=patient) for patient in (True, False)]
-    return _losses(tables, names[0], names[1]), _losses(tables, names[1], names[1])
+    return _losses(tables, score, names[0], names[1]), _losses(tables, score, names[1], names[1])
 
 
-def _losses(tables: Tables, name: str, against: str) -> pd.DataFrame:
-    lost = tables.once(losses, against)
+def _losses(tables: Tables, score: str, name: str, against: str) -> pd.DataFrame:
+    lost = tables.once(losses, score, against)
     return lost[lost["system"] == name]
 
 

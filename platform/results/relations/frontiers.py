@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from driftlab.platform.results.relations.base import STREAM
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -26,19 +27,19 @@ def pareto(points: pd.DataFrame, gain: str, cost: str) -> pd.DataFrame:
 
 
 def recoveries(tables: Tables, tolerance: float = 0.02) -> pd.DataFrame:
-    """List every scene change of every stream, and the time until the windowed score has recovered.
+    """List every scene change of every stream, and the time until the live score has recovered.
 
-    `before` is the windowed score of the last frame of the old scene; `lost` is its largest fall below that;
+    `before` is the live score of the last frame of the old scene; `lost` is its largest fall below that;
     `recover_s` is the time until the score, after its lowest point, is within the tolerance of `before`; NaN if the
     scene changes again or the session ends first.
     """
     import pandas as pd
 
-    frames = tables.frame("frames").dropna(subset=["score_window"])
+    frames = tables.frame("frames").dropna(subset=[LIVE_SCORE])
     columns = ["change_s", "before", "lost", "recover_s"]
     found = []
     for key, rows in frames.sort_values([*STREAM, "time_s"]).groupby(STREAM, sort=False):
-        time_s, scores = (rows[name].to_numpy(float) for name in ("time_s", "score_window"))
+        time_s, scores = (rows[name].to_numpy(float) for name in ("time_s", LIVE_SCORE))
         changes = np.flatnonzero(np.diff(rows["scene"].to_numpy())) + 1
         for begin, end in zip(changes, np.append(changes, len(rows))[1:], strict=True):
             found.append((*key, *_recovery(time_s[begin:end], scores[begin:end], scores[begin - 1], tolerance)))

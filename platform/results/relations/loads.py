@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.relations.base import STREAM, by_seed, completed_cells, no_rows, value_rows
+from driftlab.platform.results.relations.lateness import with_lateness
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.world.forecasting import ForecastKind, score_forecasts
 
@@ -18,17 +19,10 @@ MIN_READINGS = 60  # readings of a load; shorter series are not scored
 
 
 def misses(tables: Tables) -> pd.DataFrame:
-    """Return every frame of loaded devices, and whether it was missed: skipped, or predicted too late.
-
-    The deadline is the application's latency goal, or the next frame where that is sooner.
-    """
-    frames, shares = tables.frame("frames"), tables.frame("shares")
-    goals = shares.assign(deadline_ms=(1e3 / shares["fps"]).where(
-        ~(shares["latency_goal_ms"] < 1e3 / shares["fps"]), shares["latency_goal_ms"]
-    )).drop_duplicates(STREAM)[[*STREAM, "deadline_ms"]]  # fmt: skip
+    """Return the frames of loaded devices; one is missed if it is late for its goal or for the next frame."""
     loaded = tables.frame("loads")[STREAM].drop_duplicates()
-    found = frames.merge(loaded, on=STREAM).merge(goals, on=STREAM)
-    return found.assign(missed=~(found["latency_ms"] <= found["deadline_ms"] + 1e-6))
+    found = with_lateness(tables, tables.frame("frames").merge(loaded, on=STREAM), next_frame=True)
+    return found.rename(columns={"late": "missed"})
 
 
 def loads_by_fleet(tables: Tables) -> dict[tuple[str, int], list[list[float]]]:

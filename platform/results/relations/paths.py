@@ -19,6 +19,7 @@ from driftlab.platform.results.relations.base import (
     with_columns,
     with_note,
 )
+from driftlab.platform.results.relations.lateness import with_lateness
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot, every_system
 
@@ -40,14 +41,12 @@ OTHER_NETWORKS = ("usnet", "once_for_all", "early_exit", "darts", "enas", LIGHT)
 def deadlines(tables: Tables) -> pd.DataFrame:
     """List accuracy, share of missed deadlines, latency and energy per frame of each cell.
 
-    A missed frame keeps the last prediction, which `accuracy` scores. Columns: `accuracy`, `missed`, `latency_ms`,
-    `energy_j`.
+    The deadline is the latency goal alone. `accuracy` scores the prediction of a frame even if it is late, and the
+    last one for a skipped frame. Columns: `accuracy`, `missed`, `latency_ms`, `energy_j`.
     """
     cells = completed_cells(tables)[["cell", "system", *CELL, "inference_j", "frames"]]
-    goals = tables.frame("shares").groupby(STREAM)["latency_goal_ms"].max().reset_index()
-    frames = tables.frame("frames").merge(goals.dropna(), on=STREAM)
-    late = ~frames["processed"] | (frames["latency_ms"] > frames["latency_goal_ms"])
-    frames = frames.assign(missed=late.astype(float), accuracy=frames["score_frame"])
+    frames = with_lateness(tables, tables.frame("frames"), next_frame=False)
+    frames = frames.assign(missed=frames["late"].astype(float), accuracy=frames["score_frame"])
     means = frames.groupby("cell")[["accuracy", "missed", "latency_ms"]].mean()
     found = cells.merge(means, left_on="cell", right_index=True)
     return found.assign(energy_j=found["inference_j"] / found["frames"]).set_index(["system", *CELL]).sort_index()

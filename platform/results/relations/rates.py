@@ -23,6 +23,7 @@ from driftlab.platform.results.relations.base import (
     with_columns,
 )
 from driftlab.platform.results.relations.scenery import sceneries, stops, travelled_m
+from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ def fixed_schedules(tables: Tables) -> pd.DataFrame:
     return runs.assign(**{key: runs["system"].map({name: one[key] for name, one in fixed.items()}) for key in times})
 
 
-def losses_by_horizon(tables: Tables) -> pd.DataFrame:
+def losses_by_horizon(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the score loss of longer intervals: `ours` at the shortest horizon, `theirs` at the longest."""
     rows = fixed_schedules(tables)
-    wide = rows[rows["student"] != HALF].pivot_table("score", CELL, ["horizon_s", "interval_s"])
+    wide = rows[rows["student"] != HALF].pivot_table(score, CELL, ["horizon_s", "interval_s"])
     horizons, intervals = (sorted(set(rows[key])) for key in ("horizon_s", "interval_s"))
     corners = list(itertools.product(_ends(horizons), _ends(intervals)))
     if len(corners) < 4 or any(corner not in wide for corner in corners):
@@ -74,7 +75,7 @@ def losses_by_horizon(tables: Tables) -> pd.DataFrame:
     return pair_rows(short_soon - short_late, long_soon - long_late, note)
 
 
-def scores_by_horizon(tables: Tables) -> pd.DataFrame:
+def scores_by_horizon(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the mean score of a student of half the width by `horizon_s`, at the shortest interval.
 
     Horizons longer than the stream are equivalent, as they contain all samples.
@@ -83,8 +84,8 @@ def scores_by_horizon(tables: Tables) -> pd.DataFrame:
     half = rows[(rows["interval_s"] == rows["interval_s"].min()) & (rows["student"] == HALF)]
     if half["horizon_s"].nunique() < 2:
         return no_rows()
-    scores = half.groupby("horizon_s")["score"].mean()
-    note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.items())
+    scores = half.groupby("horizon_s")[score].mean()
+    note = ", ".join(f"{horizon:g} s {value:.3f}" for horizon, value in scores.items())
     if scores.idxmax() >= half["duration_s"].max():
         raise Untestable(f"the best horizon exceeds the streams of {half['duration_s'].max():g} s ({note})")
     return value_rows(scores, note)

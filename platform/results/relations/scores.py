@@ -20,6 +20,7 @@ from driftlab.platform.results.relations.base import (
     with_note,
 )
 from driftlab.platform.results.relations.scenery import sceneries, swept
+from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
@@ -38,10 +39,12 @@ ONCE_OR_NEVER = "needs 'one_time' and 'no_custom' on the same workload and seed,
 UPDATED = ", and an update that arrived"
 
 
-def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_column: str = "") -> pd.DataFrame:
+def scores(
+    tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_column: str = "", score: str = PAPER_SCORE
+) -> pd.DataFrame:
     """List the scores of two systems by place and seed; the note has the ratio of `traffic_column`."""
     names = [first_of(tables, system) for system in (ours, theirs)]
-    found = pairs(tables, *names)
+    found = pairs(tables, names[0], names[1], score)
     if found.empty:
         return no_rows(f"needs '{ours}' and '{theirs}' on the same workload and seed, with truth")
     if traffic_column:
@@ -51,10 +54,10 @@ def scores(tables: Tables, ours: str | Kinds, theirs: str | Kinds, traffic_colum
     return found
 
 
-def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> pd.DataFrame:
+def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the score difference of two systems at the highest and the lowest value of a stream parameter."""
     values = swept(tables).get(setting, {})
-    found = pairs(tables, ours, theirs)
+    found = pairs(tables, ours, theirs, score)
     found = found[found.index.get_level_values("workload").isin(list(values))]
     if found.empty:
         return no_rows(f"needs '{ours}' and '{theirs}' on a stream with three values of '{setting}'")
@@ -65,12 +68,12 @@ def scores_by_setting(tables: Tables, ours: str, theirs: str, setting: str) -> p
     return pair_rows(by_value[highest], by_value[lowest], f"by {setting} {note}")
 
 
-def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
+def gains_over_baselines(tables: Tables, ours: str, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the scores of a system and of each other one that trains, by workload, fleet and seed."""
     import pandas as pd
 
     others = [name for name in completed_cells(tables)["system"].unique() if name not in (ours, "no_custom")]
-    parts = [pairs(tables, ours, name).reset_index().assign(other=name) for name in others]
+    parts = [pairs(tables, ours, name, score).reset_index().assign(other=name) for name in others]
     if not any(map(len, parts)):
         return no_rows(f"needs '{ours}' and baselines, with truth")
     found = pd.concat([part for part in parts if len(part)])
@@ -78,7 +81,7 @@ def gains_over_baselines(tables: Tables, ours: str) -> pd.DataFrame:
     return found.set_index(["workload", "seed"])[["ours", "theirs"]]
 
 
-def strategies(tables: Tables) -> pd.DataFrame:
+def strategies(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the score differences guided − random, random − both ends, both ends − one end, as `workload`."""
     names = {name: first_of(tables, {**GUIDED, "adaptation.strategy": name}) for name in STRATEGIES}
     if not all(names.values()):
@@ -86,7 +89,7 @@ def strategies(tables: Tables) -> pd.DataFrame:
     import pandas as pd
 
     runs = completed_cells(tables)
-    wide = runs[runs["system"].isin(list(names.values()))].pivot_table("score", ["workload", "seed"], "system").dropna()
+    wide = runs[runs["system"].isin(list(names.values()))].pivot_table(score, ["workload", "seed"], "system").dropna()
     guided, scattered, ends, first, last = (wide[name] for name in names.values())
     steps = {
         "guided − random": guided - scattered,

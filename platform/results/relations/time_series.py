@@ -1,10 +1,12 @@
-"""Time series of a run: windowed scores, scene changes, compute shares and the cost of switching."""
+"""Time series of a run: live scores, scene changes, compute shares and the cost of switching."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,14 +15,14 @@ BINS = 20  # of a window
 
 
 def average_scores(runs: pd.DataFrame, frames: pd.DataFrame, points: int) -> pd.DataFrame:
-    """Average windowed scores over applications, by system, seed and one of at most `points` bins of time."""
-    scored = frames.dropna(subset=["score_window"])[["cell", "time_s", "score_window"]]
+    """Average live scores over applications, by system, seed and one of at most `points` bins of time."""
+    scored = frames.dropna(subset=[LIVE_SCORE])[["cell", "time_s", LIVE_SCORE]]
     joined = scored.merge(runs[["cell", "system", "seed"]], on="cell")
     times = np.unique(joined["time_s"].to_numpy())
     edges = times[:: max(1, -(-len(times) // points))]
     joined["bin"] = np.searchsorted(edges, joined["time_s"].to_numpy(), side="right") - 1
     grouped = joined.groupby(["system", "seed", "bin"], as_index=False)
-    return grouped[["time_s", "score_window"]].mean()
+    return grouped[["time_s", LIVE_SCORE]].mean()
 
 
 def scene_changes(frames: pd.DataFrame) -> pd.DataFrame:

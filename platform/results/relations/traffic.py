@@ -30,6 +30,7 @@ from driftlab.platform.results.relations.base import (
     with_columns,
     with_note,
 )
+from driftlab.platform.results.tables.columns import PAPER_SCORE
 from driftlab.platform.results.tables.read import Tables
 from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.streaming.wire.values import bytes_of
@@ -62,27 +63,27 @@ def sweeps(tables: Tables, systems: Iterable[str]) -> list[dict[str, float]]:
     return found
 
 
-def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
+def traffic_at_equal_score(tables: Tables, column: str, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the traffic of Just-In-Time relative to AMS, interpolated to the score of AMS."""
     names = _just_in_time(tables, dense=False)
-    runs = completed_cells(tables).dropna(subset=["score"])
+    runs = completed_cells(tables).dropna(subset=[score])
     ams = runs[runs["system"] == "ams"]
     if len(names) < 3 or ams.empty:
         return no_rows()
     rows, above = [], 0
     streets: defaultdict[str, list[float]] = defaultdict(list)
     for _, cell in ams.iterrows():
-        others = runs[(runs[CELL] == cell[CELL]).all(axis=1) & runs["system"].isin(names)].sort_values("score")
+        others = runs[(runs[CELL] == cell[CELL]).all(axis=1) & runs["system"].isin(names)].sort_values(score)
         others = others[others[column] > 0]
         if others.empty or not cell[column] > 0:  # a link without traffic has no factor
             continue
-        if cell["score"] < others["score"].iloc[0]:
+        if cell[score] < others[score].iloc[0]:
             raise Untestable(
                 f"the lowest threshold of Just-In-Time still scores higher than AMS on {cell['workload']}, seed "
                 f"{cell['seed']}; add lower ones"
             )
-        above += cell["score"] > others["score"].iloc[-1]
-        factor = np.exp(np.interp(cell["score"], others["score"], np.log(others[column]))) / cell[column]
+        above += cell[score] > others[score].iloc[-1]
+        factor = np.exp(np.interp(cell[score], others[score], np.log(others[column]))) / cell[column]
         rows.append((cell["seed"], factor))
         streets[cell["workload"]].append(factor)
     note = ", ".join(f"{name} {np.exp(np.mean(np.log(factors))):.2g}" for name, factors in streets.items())
@@ -90,15 +91,15 @@ def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:
     return value_rows(by_seed(rows), note)
 
 
-def slopes(tables: Tables) -> pd.DataFrame:
+def slopes(tables: Tables, score: str = PAPER_SCORE) -> pd.DataFrame:
     """List the slopes of the scores of Just-In-Time and of AMS over the logarithm of their downlink."""
     kinds = (_just_in_time(tables, dense=False), of_kinds(tables, USUAL))
     if any(len(names) < 3 for names in kinds):
         return no_rows()
     found = []
-    for (_, _, seed), cells in completed_cells(tables).dropna(subset=["score"]).groupby(CELL):
+    for (_, _, seed), cells in completed_cells(tables).dropna(subset=[score]).groupby(CELL):
         used = [cells[cells["system"].isin(names) & (cells[DOWN] > 0)] for names in kinds]
-        found.append((seed, *(stats.slope(np.log(own[DOWN]), own["score"]) for own in used)))
+        found.append((seed, *(stats.slope(np.log(own[DOWN]), own[score]) for own in used)))
     both = [by_seed([(row[0], row[side]) for row in found]) for side in (1, 2)]
     return pair_rows(both[0], both[1], "per e-fold of downlink")
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.core.files import atomic_write, write_atomically
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 from driftlab.platform.results.tables.read import Run, open_run
 from driftlab.platform.results.tables.schema import IDENTITY, TABLES, VIEWS
 
@@ -71,7 +72,7 @@ def _mlflow(run: Run, folder: Path) -> None:
         started = client.create_run(experiment, start_time=0, run_name=cell)
         record = mlflow.entities.Metric
         metrics = [record(key, value, 0, 0) for key, value in numbers.items()]
-        metrics += [record("score_window", score, int(MS * time_s), step) for step, time_s, score in line]
+        metrics += [record(SERIES, score, int(MS * time_s), step) for step, time_s, score in line]
         params = [mlflow.entities.Param(key, value) for key, value in facts.items() if key != "status"]
         client.log_batch(started.info.run_id, params=params)
         for first in range(0, len(metrics), BATCH):
@@ -88,7 +89,7 @@ def _tensorboard(run: Run, folder: Path) -> None:
             for key, value in numbers.items():
                 events.add_scalar(f"cell/{key}", value, 0, 0)
             for step, time_s, score in line:
-                events.add_scalar("score_window", score, step, time_s)
+                events.add_scalar(SERIES, score, step, time_s)
 
 
 def _package(name: str) -> Any:
@@ -103,19 +104,20 @@ def _package(name: str) -> Any:
         ) from None
 
 
-Line = list[tuple[int, float, float]]  # frame, time in seconds, windowed score
+SERIES = f"frames.{LIVE_SCORE}"  # the metric that has a value per frame; without the table it is the mean of a cell
+Line = list[tuple[int, float, float]]  # frame, time in seconds, live score
 
 
 def _cells(run: Run) -> Iterator[tuple[str, dict[str, str], dict[str, float], Line]]:
     """Yield the name, the descriptions, the results and the score over time of each cell."""
-    frames = run.frame("frames").dropna(subset=["score_window"])
-    lines = frames.groupby(["cell", "frame"])[["time_s", "score_window"]].mean().reset_index()
+    frames = run.frame("frames").dropna(subset=[LIVE_SCORE])
+    lines = frames.groupby(["cell", "frame"])[["time_s", LIVE_SCORE]].mean().reset_index()
     by_cell = {str(cell): line for cell, line in lines.groupby("cell")}
     for row in run.table("runs").to_pylist():
         facts = {key: str(row[key]) for key in (*NAMED, "status") if row[key] is not None}
         numbers = {key: float(value) for key, value in row.items() if _is_number(key, value)}
         own = by_cell.get(row["cell"])
-        columns = ["frame", "time_s", "score_window"]
+        columns = ["frame", "time_s", LIVE_SCORE]
         line = [] if own is None else list(own[columns].itertuples(index=False, name=None))
         yield row["cell"], facts, numbers, line
 

@@ -206,6 +206,7 @@ def _render(template: str, page: Page) -> str:
         "dashes": _dashes,
         "shape": _shape,
         "count_results": claims.count_results,
+        "format_evidence": claims.format_evidence,
         "format_paper": claims.format_paper,
         "format_value": claims.format_value,
         "format_interval": claims.format_interval,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures.plots import StyleMap
 from driftlab.platform.results.report.snapshots import Moments, address, evenly_spaced, first_stream, score_notes
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ class Video(Moments):
 
 def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame, styles: StyleMap) -> Video | None:
     """Return the video of the first setting with several moments, if possible one with truth."""
-    joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", "score"]], on="cell")
+    joined = snapshots.merge(runs[["cell", "setting", "system", "seed", "bound", LIVE_SCORE]], on="cell")
     streams = [first_stream(joined, setting) for setting in sorted(set(joined["setting"]))]
     streams = [here for here in streams if here["time_s"].nunique() > 1]
     if not streams:
@@ -61,11 +62,11 @@ def make_video(runs: pd.DataFrame, snapshots: pd.DataFrame, frames: pd.DataFrame
 
 
 def _shown_systems(here: pd.DataFrame, styles: StyleMap) -> list[str]:
-    """Return the method with the highest score and the system without adaptation."""
+    """Return the method with the highest live score and the system without adaptation."""
     systems = here.drop_duplicates("system").set_index("system")
     systems = systems.loc[[name for name in styles if name in systems.index]]
     methods = systems[systems["bound"].isna()]
-    best = methods["score"].astype(float).fillna(-1.0).idxmax() if len(methods) else None
+    best = methods[LIVE_SCORE].astype(float).fillna(-1.0).idxmax() if len(methods) else None
     return [*([str(best)] if best is not None else []), *systems[systems["bound"] == "no_adaptation"].index]
 
 

@@ -8,6 +8,9 @@ import pyarrow as pa
 # Changed values raise the minor version. A new table or nullable column raises none, as files list their columns.
 SCHEMA_VERSION = "5.0"
 HOST = "host_"
+# Columns of scores. Systems are ranked by the live one; claims read the one of the papers, where late predictions count
+# as if they were in time.
+LIVE_SCORE, PAPER_SCORE = "score_live", "score"
 
 TEXT, COUNT, BYTES, REAL, FLAG = pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.bool_()
 INDEX, PNG = pa.int32(), pa.binary()

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from driftlab.errors import as_typed
+from driftlab.platform.results.tables.columns import LIVE_SCORE, PAPER_SCORE
 from driftlab.platform.results.tables.diff import spec_differences
 from driftlab.platform.results.tables.origin import Seal, cell_spec, digest_of, seal_of
 from driftlab.platform.results.tables.read import Run
@@ -19,12 +21,19 @@ def warnings_of(run: Run) -> list[str]:
     """Return the warnings on a run's rows; cells without a seal cannot be checked."""
     tables, runs = run.path / "tables", run.table("runs")
     names = runs.select(["cell", "system", "workload", "fleet", "seed"]).to_pylist()
+    scores = runs.select(["cell", LIVE_SCORE, PAPER_SCORE]).to_pylist()
     misplaced = len({row["cell"] for row in names}) < len(names)
     found = [(row, seal) for row in names if (seal := _seal(tables, row["cell"])) is not None]
     changed = [row["cell"] for row, seal in found if not _as_written(tables, row["cell"], seal)]
     versions = [(row["system"], seal.origin.versions) for row, seal in found if seal.origin is not None]
     edited = dict.fromkeys(line for row, seal in found for line in _edited(run, row, seal))
+    without = [row["cell"] for row in scores if row[PAPER_SCORE] is not None and row[LIVE_SCORE] is None]
     warnings = []
+    if without:
+        warnings.append(
+            f"Warning: {len(without)} cells have no live score, as an older driftlab computed them: "
+            f"{as_typed('driftlab', 'run', '--resume', run.path)} repeats them."
+        )
     if misplaced:
         warnings.append("Warning: a cell exists twice; remove the file in 'runs' whose name is not that of its cell.")
     if changed:

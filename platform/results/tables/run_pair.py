@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from driftlab.platform.results.tables.read import Run
 
-COUNTED = ("duration_s", "frames", "score", "score_frame", "uplink_kbps", "downlink_kbps", "updates")
+COUNTED = ("duration_s", "frames", "score_live", "score", "score_frame", "uplink_kbps", "downlink_kbps", "updates")
 TIMED = ("latency_ms", "update_s")  # medians: from a frame to its prediction, from an upload to the update from it
 
 

@@ -51,6 +51,11 @@ _FAILED = "the cell failed"
 _ALLOCATED_ONLY = "applications were only given shares"
 _NOT_RUN = f"{_ALLOCATED_ONLY} or {_FAILED}"
 _NO_TRUTH = "the stream has no truth"
+_GRACE = "how long after a frame is shown a prediction may be ready and still be the live one"
+_LIVE = (
+    "likewise, of the live predictions: the newest that were ready (time_s + latency_ms) when a frame was shown, or "
+    "runs.grace_s later; before the first one, frames are wrong"
+)
 
 _RUNS = table_of(
     "runs",
@@ -76,7 +81,19 @@ _RUNS = table_of(
     column("error", TEXT, "error of the cell", null="it did not fail"),
     column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),
     column("frames", COUNT, "frames of the cameras", "frames", null=_NOT_RUN),
-    column("score", REAL, "mean over frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
+    column("grace_s", REAL, _GRACE, "s", null=_FAILED),
+    column(
+        "score_live",
+        REAL,
+        "mean over frames of frames.score_live, 0 to 1: the score by which systems are ranked",
+        null=f"{_NO_TRUTH}, {_NOT_RUN}",
+    ),
+    column(
+        "score",
+        REAL,
+        "mean over frames of the windowed score, 0 to 1: late predictions count as if they were in time",
+        null=f"{_NO_TRUTH}, {_NOT_RUN}",
+    ),
     column("score_frame", REAL, "mean over frames of each frame's own score, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     column("score_global", REAL, "score of the whole session at once, 0 to 1", null=f"{_NO_TRUTH}, {_NOT_RUN}"),
     column("uplink_bytes", BYTES, "device to server, all devices, with retransmissions", "B", null=_NOT_RUN),
@@ -116,7 +133,13 @@ _FRAMES = table_of(
         "score of this frame by the student's task, 0 to 1",
         null=_NO_TRUTH,
     ),
-    column("score_window", REAL, "score over the window that ends with this frame, likewise, 0 to 1", null=_NO_TRUTH),
+    column(
+        "score_window",
+        REAL,
+        "score over the 10 s that end with this frame, likewise, 0 to 1",
+        null=f"{_NO_TRUTH}, or nothing was predicted yet",
+    ),
+    column("score_live", REAL, _LIVE, null=_NO_TRUTH),
     column(
         "pixel_accuracy", REAL, "share of pixels that are right, 0 to 1", null=f"{_NO_TRUTH} or no pixels are named"
     ),
@@ -276,6 +299,12 @@ _DEVICES = table_of(
     column("uplink_bytes", BYTES, "sent, with retransmissions", "B", null=_ALLOCATED_ONLY),
     column("downlink_bytes", BYTES, "received, with retransmissions", "B", null=_ALLOCATED_ONLY),
     column(
+        "score_live",
+        REAL,
+        "mean over its frames of frames.score_live, 0 to 1",
+        null=f"{_NO_TRUTH} or {_ALLOCATED_ONLY}",
+    ),
+    column(
         "score", REAL, "mean over its frames of the windowed score, 0 to 1", null=f"{_NO_TRUTH} or {_ALLOCATED_ONLY}"
     ),
 )
@@ -344,7 +373,7 @@ import driftlab
 run = driftlab.open_run("runs/demo-...")
 run.table("frames")  # pyarrow.Table
 run.frame("runs")  # pandas.DataFrame
-run.sql("select system, avg(score) from runs group by 1")  # DuckDB; every table is a view
+run.sql("select system, avg(score_live) from runs group by 1")  # DuckDB; every table is a view
 run.frame("scores")  # frames with the system, workload, fleet and seed of every row; likewise class_scores of classes
 run.compare("ams", "no_custom")  # see analysis.md
 ```

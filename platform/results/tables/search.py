@@ -23,6 +23,7 @@ class Metric:
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
+        "score_live": Metric("windowed score of live predictions (runs.score_live), 0 to 1", needs_truth=True),
         "score": Metric("windowed score (runs.score), 0 to 1", needs_truth=True),
         "score_frame": Metric("score of single frames (runs.score_frame), 0 to 1", needs_truth=True),
         "uplink_kbps": Metric("device to server, per device (runs.uplink_kbps)", "kbit/s"),

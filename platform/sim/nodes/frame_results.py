@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import cv2
@@ -19,51 +20,86 @@ from driftlab.platform.sim.setting import AppNodeConfig
 Image = npt.NDArray[np.uint8]
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-WINDOW_S = 10.0  # window of the windowed score
+WINDOW_S = 10.0  # window of the windowed scores
+NO_OTHER: Mapping[int, TaskLabel] = MappingProxyType({})  # every frame's own prediction, or the previous one, is live
+EDGE_S = 1e-9  # a prediction that takes exactly the grace is in time, whatever the rounding of k / fps
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of one batch of frames."""
+    """Scores of one batch of frames; all but the live ones begin with the first prediction."""
 
     frame: Floats
     window: Floats
+    live: Floats  # over the same windows, of the live predictions
+    has_truth: npt.NDArray[np.bool_]  # of the frames with a live score
     pixel_accuracy: Floats | None
-    counts: Counts  # over the full batch
+    counts: Counts | None  # over the full batch
     by_class: Counts | None  # likewise: truth, predictions and hits of each class
 
 
 @dataclass
-class Scorer:
-    """Keeps the counts of the last seconds."""
+class CountWindow:
+    """The counts of the last seconds."""
 
-    classes: int
-    task: Task = SEGMENTATION
     _times_s: Floats = field(default_factory=lambda: np.empty(0))
     _counts: Counts | None = None
 
-    def score(self, times_s: Floats, predicted: TaskLabels, truth: TaskLabels) -> Scores:
-        """Score frames that follow those scored before."""
-        counts = self.task.counts(predicted, truth, self.classes)
-        before = self._append(times_s, counts)
-        assert self._counts is not None
-        return Scores(
-            frame=self.task.score(counts),
-            window=self.task.score(windowed(self._counts, self._times_s, WINDOW_S)[before:]),
-            pixel_accuracy=self.task.pixel_accuracy(counts),
-            counts=counts.sum(axis=0),
-            by_class=self.task.by_class(counts, predicted, truth, self.classes),
-        )
+    def add(self, times_s: Floats, counts: Counts) -> Counts:
+        """Add the counts of the next frames, and return the sums over the windows that end with them."""
+        if not len(times_s):
+            return counts
+        before = 0
+        if self._counts is not None:
+            kept = self._times_s > times_s[0] - WINDOW_S
+            before = int(kept.sum())
+            times_s = np.concatenate([self._times_s[kept], times_s])
+            counts = np.concatenate([self._counts[kept], counts])
+        self._times_s, self._counts = times_s, counts
+        return windowed(counts, times_s, WINDOW_S)[before:]
 
-    def _append(self, times_s: Floats, counts: Counts) -> int:
-        """Append counts, drop those that no later window needs, and return the number of earlier frames."""
-        if self._counts is None:
-            self._times_s, self._counts = times_s, counts
-            return 0
-        kept = self._times_s > times_s[0] - WINDOW_S
-        self._times_s = np.concatenate([self._times_s[kept], times_s])
-        self._counts = np.concatenate([self._counts[kept], counts])
-        return int(kept.sum())
+
+@dataclass
+class Scorer:
+    """Scores predictions and live predictions by frame, and over the windows that end with the frames."""
+
+    classes: int
+    task: Task = SEGMENTATION
+    _predicted: CountWindow = field(default_factory=CountWindow)
+    _live: CountWindow = field(default_factory=CountWindow)
+
+    def score(
+        self,
+        times_s: Floats,
+        predicted: TaskLabels,
+        truth: TaskLabels,
+        live: Mapping[int, TaskLabel] = NO_OTHER,
+        unpredicted: int = 0,
+    ) -> Scores:
+        """Score frames that follow those scored before.
+
+        `live` maps the places of frames whose live prediction differs from `predicted` to it. The first `unpredicted`
+        frames come before any prediction.
+        """
+        counts = self.task.counts(predicted, truth, self.classes)
+        live_counts, shown = counts, slice(unpredicted, None)
+        if live:
+            places = list(live)
+            others = predicted[places]
+            for index, label in enumerate(live.values()):
+                others[index] = label
+            live_counts = counts.copy()
+            live_counts[places] = self.task.counts(others, truth[places], self.classes)
+        frame, own = self.task.score(counts), counts[shown]
+        return Scores(
+            frame=frame[shown],
+            window=self.task.score(self._predicted.add(times_s[shown], own)),
+            live=self.task.score(self._live.add(times_s, live_counts)),
+            has_truth=np.isfinite(frame),
+            pixel_accuracy=self.task.pixel_accuracy(own),
+            counts=own.sum(axis=0) if len(own) else None,
+            by_class=self.task.by_class(own, predicted[shown], truth[shown], self.classes) if len(own) else None,
+        )
 
 
 @dataclass(eq=False)
@@ -82,6 +118,14 @@ class FrameResult:
     open: bool = False  # its prediction or latency is not computed yet
 
 
+@dataclass(frozen=True, eq=False)
+class TimedPrediction:
+    """A prediction, and when it was ready."""
+
+    ready_s: float
+    prediction: TaskLabel
+
+
 @dataclass
 class FrameResults:
     """Frames in order of time; settled ones are scored and become rows."""
@@ -91,7 +135,7 @@ class FrameResults:
     scorer: Scorer
     waiting: list[FrameResult] = field(default_factory=list)
     reported: int = 0  # frames that have become rows
-    last: TaskLabel | None = None
+    recent: list[TimedPrediction] = field(default_factory=list)  # from the live one on, if any
     busy_s: float = 0.0  # time of training instead of inference since the last call
     joules: dict[str, float] = field(default_factory=dict)
     adaptation_rows: list[Columns] = field(default_factory=list)  # rows of the adaptations table
@@ -113,44 +157,64 @@ class FrameResults:
         stop = next((index for index, result in enumerate(self.waiting) if result.open), len(self.waiting))
         settled, self.waiting = self.waiting[:stop], self.waiting[stop:]
         rows: dict[str, list[Columns]] = {"frames": [], "snapshots": []}
-        shown, adaptation_rows = self._shown(settled), self.adaptation_rows
-        predicted = self._predictions(shown)
-        scores = self._scores(shown, predicted)
+        scores = None
         if settled:
+            predictions, live = self._predictions(settled)
+            predicted = self._stack(predictions)
+            unpredicted = sum(label is None for label in predictions)
+            scores = self._scores(settled, predicted, live, unpredicted)
             rows["frames"].append(self._rows(settled, scores))
-            rows["snapshots"] += self._snapshots(shown, predicted)
+            rows["snapshots"] += self._snapshots(settled[unpredicted:], predicted[unpredicted:])
+        adaptation_rows = self.adaptation_rows
         if adaptation_rows:
             rows["adaptations"], self.adaptation_rows = adaptation_rows, []
         self.reported += len(settled)
         return Reply(self._facts(settled, scores), rows)
 
-    def _shown(self, settled: list[FrameResult]) -> list[FrameResult]:
-        """Leave out the frames before the first prediction: they have no score."""
-        if self.last is not None:
-            return settled
-        return settled[
-            next((index for index, result in enumerate(settled) if result.prediction is not None), len(settled)) :
-        ]
+    def _predictions(
+        self, settled: Sequence[FrameResult]
+    ) -> tuple[list[TaskLabel | None], dict[int, TaskLabel | None]]:
+        """Return the prediction of each frame, and the live predictions that differ from it, by place.
 
-    def _predictions(self, shown: Sequence[FrameResult]) -> TaskLabels:
-        """Stack the predictions; a frame without one repeats the previous one."""
-        predictions = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
-        for index, result in enumerate(shown):
+        A frame that was not processed repeats the previous prediction. The live prediction is the newest one that was
+        ready when the frame was shown, or at most the grace later. None: there is none yet.
+        """
+        predictions: list[TaskLabel | None] = []
+        others: dict[int, TaskLabel | None] = {}
+        for place, result in enumerate(settled):
             if result.prediction is not None:
-                predictions[index] = result.prediction
-            elif self.last is not None:
-                predictions[index] = self.last
-            self.last = predictions[index]
-        return predictions
+                self.recent.append(TimedPrediction(result.time_s + result.latency_s, result.prediction))
+            until_s = result.time_s + self.spec.grace_s + EDGE_S
+            ready = [index for index, one in enumerate(self.recent) if one.ready_s <= until_s]
+            if ready:
+                del self.recent[: ready[-1]]
+            if self.recent and not (ready and len(self.recent) == 1):
+                others[place] = self.recent[0].prediction if ready else None
+            predictions.append(self.recent[-1].prediction if self.recent else None)
+        return predictions, others
 
-    def _scores(self, shown: Sequence[FrameResult], predicted: TaskLabels) -> Scores | None:
-        """Score predictions where the truth is available."""
-        if not shown or shown[0].truth is None:
+    def _stack(self, labels: Sequence[TaskLabel | None]) -> TaskLabels:
+        """Stack labels; for None, nothing is predicted."""
+        height, width = self.spec.student.height, self.spec.student.width
+        stacked = self.task.blank(len(labels), height, width)
+        for place, label in enumerate(labels):
+            stacked[place] = self.task.nothing(height, width) if label is None else label
+        return stacked
+
+    def _scores(
+        self,
+        settled: Sequence[FrameResult],
+        predicted: TaskLabels,
+        live: Mapping[int, TaskLabel | None],
+        unpredicted: int,
+    ) -> Scores | None:
+        """Score frames where the truth is available."""
+        if settled[0].truth is None:
             return None
-        truth = self.task.blank(len(shown), self.spec.student.height, self.spec.student.width)
-        for index, result in enumerate(shown):
-            truth[index] = result.truth
-        return self.scorer.score(np.array([result.time_s for result in shown]), predicted, truth)
+        times_s = np.array([result.time_s for result in settled])
+        truth = self._stack([result.truth for result in settled])
+        others = dict(zip(live, self._stack(list(live.values())), strict=True))
+        return self.scorer.score(times_s, predicted, truth, others, unpredicted)
 
     def _facts(self, settled: Sequence[FrameResult], scores: Scores | None) -> InferenceReport:
         lengths, counts = np.unique([result.busy_s for result in settled], return_counts=True)
@@ -168,6 +232,8 @@ class FrameResults:
             counts=None if scores is None else scores.counts,
             memory_bytes=self.memory_bytes,
             by_class=None if scores is None else scores.by_class,
+            live_scored=0 if scores is None else int(scores.has_truth.sum()),
+            live_score_sum=0.0 if scores is None else float(scores.live[scores.has_truth].sum()),
         )
 
     def _rows(self, settled: Sequence[FrameResult], scores: Scores | None) -> Columns:
@@ -185,6 +251,7 @@ class FrameResults:
             "latency_ms": np.array([result.latency_s for result in settled]) * 1e3,
             "score_frame": None if scores is None else score(scores.frame),
             "score_window": None if scores is None else score(scores.window),
+            "score_live": None if scores is None else scores.live,
             "pixel_accuracy": None if scores is None else score(scores.pixel_accuracy),
         }
 

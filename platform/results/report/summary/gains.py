@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
-from driftlab.platform.results.figures.plots import measure, signed
+from driftlab.platform.results.figures.plots import live_measure, signed
 from driftlab.platform.results.relations.base import pairs
 from driftlab.platform.results.relations.comparison import Comparison, compare
 from driftlab.platform.results.report.summary.base import DASH, count, half
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
+from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 MARKS: Mapping[ComparisonResult, str] = {"better": "▲", "worse": "▼", "inconclusive": "≈"}
 AGAINST: Mapping[ComparisonResult, str] = {
@@ -58,14 +59,16 @@ def reference(view: View) -> str | None:
 
 
 def by_setting(view: View) -> dict[tuple[str, str], Gain]:
-    """Compare every system with the reference per setting, by score over paired seeds."""
+    """Compare every system with the reference per setting, by live score over paired seeds."""
     against = reference(view)
     found: dict[tuple[str, str], Gain] = {}
     settings = view.runs[["workload", "fleet", "setting"]].drop_duplicates()
     for system in view.styles if against else ():
         if system == against:
             continue
-        both = pairs(view.tables, system, str(against)).reset_index().merge(settings, on=["workload", "fleet"])
+        both = (
+            pairs(view.tables, system, str(against), LIVE_SCORE).reset_index().merge(settings, on=["workload", "fleet"])
+        )
         for setting, part in both.groupby("setting"):
             own = part.set_index("seed")
             difference = stats.mean(stats.over_seeds(own["ours"] - own["theirs"]))
@@ -79,10 +82,10 @@ def headline(view: View, verdicts: Sequence[Verdict] = ()) -> list[HeadlineLine]
 
 
 def _compared(view: View) -> list[HeadlineLine]:
-    scored = view.runs["score"].notna().any()
+    scored = view.runs[LIVE_SCORE].notna().any()
     if not scored and not view.tables.frame("shares")["accuracy"].notna().any():
         return []
-    column, name = ("score", measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
+    column, name = (LIVE_SCORE, live_measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
     methods = [name for name in view.styles if name in set(view.runs[view.runs["bound"].isna()]["system"])]
     against = reference(view)
     if against is None:
@@ -114,7 +117,7 @@ def _named(one: Comparison) -> str:
 
 def _best(view: View, methods: Sequence[str], name: str) -> list[HeadlineLine]:
     """Compare the two systems with the highest means if the run has no reference."""
-    means = view.runs[view.runs["system"].isin(list(methods))].groupby("system")["score"].mean().dropna()
+    means = view.runs[view.runs["system"].isin(list(methods))].groupby("system")[LIVE_SCORE].mean().dropna()
     if len(means) < 2:
         return []
     first, second = map(str, means.sort_values(ascending=False, kind="stable").index[:2])

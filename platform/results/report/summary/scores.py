@@ -23,15 +23,17 @@ from driftlab.platform.results.report.summary.base import (
 )
 from driftlab.platform.results.report.summary.gains import Gain, by_setting, reference
 from driftlab.platform.results.stats import Estimate
+from driftlab.platform.results.tables.columns import LIVE_SCORE, PAPER_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NOTE = (
-    "Means over n seeds; ±: half of the 95 % interval (Student’s t). Score: {} over the last 10 s, mean over frames "
-    "(0 to 1). Gain: mean difference to {} over paired seeds. Better or worse: the 95 % interval excludes 0; "
-    "inconclusive: it includes 0, or there is one seed. Traffic, energy and updates: mean per device. "
-    f"Grey rows: bounds. {DASH}: not measured."
+    "Means over n seeds; ±: half of the 95 % interval (Student’s t). {0}: over the last 10 s, mean over frames (0 to "
+    "1); late predictions count as if they were in time. Live {0}: likewise, of the newest predictions that were ready "
+    "when a frame was shown, or {2} later. Gain: mean difference in live {0} to {1} over paired seeds. Better or "
+    "worse: the 95 % interval excludes 0; inconclusive: it includes 0, or there is one seed. Traffic, energy and "
+    f"updates: mean per device. Grey rows: bounds. {DASH}: not measured."
 )
 
 
@@ -43,7 +45,8 @@ class ScoreLine:
     system: str
     bound: str | None
     measure: str  # name of the score
-    score: Estimate | None
+    live: Estimate | None  # score of the live predictions
+    score: Estimate | None  # late predictions count as if they were in time
     gain: Gain | None  # over the system that others are compared with
     uplink_kbps: float | None
     downlink_kbps: float | None
@@ -59,7 +62,9 @@ def show(view: View) -> Part | None:
         return None
     found = lines(view)
     measures = " or ".join(dict.fromkeys(line.measure for line in found))
-    note = NOTE.format(measures, reference(view) or "no adaptation") + _same_bound(runs)
+    grace_s = view.tables.run.spec.get("grace_s")
+    grace = "one frame interval" if grace_s is None else f"{grace_s:g} s"
+    note = NOTE.format(measures, reference(view) or "no adaptation", grace) + _same_bound(runs)
     return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
 
 
@@ -83,7 +88,8 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> S
         system=system,
         bound=bound_of(runs),
         measure=measure(runs),
-        score=stats.mean(done["score"]),
+        live=stats.mean(done[LIVE_SCORE]),
+        score=stats.mean(done[PAPER_SCORE]),
         gain=gain,
         uplink_kbps=mean(done["uplink_kbps"]),
         downlink_kbps=mean(done["downlink_kbps"]),
@@ -95,9 +101,10 @@ def _line(setting: str, system: str, runs: pd.DataFrame, gain: Gain | None) -> S
 
 def _columns(score_name: str) -> list[Column]:
     return [
-        Column(score_name, emphasis="strong"),
+        Column(f"live {score_name}", emphasis="strong"),
         Column("gain"),
         Column("verdict"),
+        Column(score_name),
         Column("n", emphasis="quiet"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
@@ -108,9 +115,10 @@ def _columns(score_name: str) -> list[Column]:
 
 def _row(line: ScoreLine) -> Row:
     texts = [
-        score(line.score),
+        score(line.live),
         *((line.gain.text, line.gain.mark) if line.gain else (DASH, DASH)),
-        str(line.score.n if line.score else 0),
+        score(line.score),
+        str(line.live.n if line.live else 0),
         *map(number, (line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
     ]
     return Row(line.setting, line.system, line.bound, line.failed, texts)
