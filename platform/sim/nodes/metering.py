@@ -125,12 +125,19 @@ class Call:
 
     def beyond(self, passes: Passes) -> tuple[LayerPasses, ...]:
         """Return the layers that ran more often than passes state; empty within the tolerance."""
-        stated, ran = frames_by_layer(self.cost, passes), self.counts.frames()
-        if macs_of(self.cost, ran) <= (1 + TOLERANCE) * macs_of(self.cost, stated):
+        if self.counts.macs <= (1 + TOLERANCE) * stated_macs(self.cost, passes):
             return ()
+        stated, ran = frames_by_layer(self.cost, passes), self.counts.frames()
         more = {name: frames - stated[name] for name, frames in ran.items() if frames > stated[name]}
         batches = {name: self.counts.usual_batch(name) for name in more}
         return tuple((name, batches[name], frames / batches[name]) for name, frames in more.items())
+
+
+def stated_macs(cost: ModelCost, passes: Passes) -> float:
+    """Return the multiply-accumulates of passes."""
+    if not passes.backward:
+        return float(sum(passes.forward) * cost.macs)
+    return macs_of(cost, frames_by_layer(cost, passes))
 
 
 @dataclass
@@ -169,7 +176,7 @@ class CallMeter:
 
     def charge(self, call: Call, passes: Passes, *, learned: bool = False) -> Passes:
         """Add to passes the layers that ran beyond them, and the operations outside the network."""
-        beyond, macs, kind = call.beyond(passes), macs_of(call.cost, call.counts.frames()), (call.verb, learned)
+        beyond, macs, kind = call.beyond(passes), call.counts.macs, (call.verb, learned)
         if call.operators is not None:
             operations = max(0, call.operators.macs - round(macs)) + call.operators.operations
             operations *= operations > TOLERANCE * macs
@@ -197,7 +204,7 @@ class CallMeter:
                 "call": [call.verb],
                 "number": [self._calls],
                 "frames": [call.frames],
-                "stated_macs": [round(macs_of(call.cost, frames_by_layer(call.cost, passes)))],
+                "stated_macs": [round(stated_macs(call.cost, passes))],
                 "network_macs": [macs],
                 "operations": [operations],
                 "beyond_macs": [round(macs_of(call.cost, more))],
