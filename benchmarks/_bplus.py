@@ -1,4 +1,4 @@
-"""A B+ tree by latency, as AdaScale keeps its networks: every node knows the greatest accuracy below it."""
+"""Store networks in a B+ tree by latency; each node has the greatest accuracy below it (AdaScale)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 ORDER = 16  # most keys of a node
-Key = tuple[float, int]  # latency and number, so that equal latencies are apart
+Key = tuple[float, int]  # latency and number, which separates networks of equal latency
 
 
 @dataclass(eq=False)
 class Node:
-    """Keys in order; a leaf has their accuracies, an inner node its children, split at the keys."""
+    """Sorted keys; a leaf has their accuracies, an inner node has children that are split at the keys."""
 
     keys: list[Key] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Node:
 
 
 class BPlusTree:
-    """Insert, delete, list a range, and find the greatest accuracy up to a latency."""
+    """A tree with insertion, deletion, range queries and the greatest accuracy up to a latency."""
 
     def __init__(self, entries: Sequence[tuple[float, int, float]] = ()) -> None:
         self.root, self.visits = Node(), 0
@@ -71,7 +71,7 @@ class BPlusTree:
             node, place = node.following, 0
 
     def greatest(self, high: float) -> float:
-        """Return the greatest accuracy up to a latency, without a walk over leaves; minus infinity if there is none."""
+        """Return the greatest accuracy up to a latency without scanning leaves; -inf if there is none."""
         node, best, limit, self.visits = self.root, float("-inf"), (high, 1 << 62), 1
         while not node.is_leaf:
             place = bisect_right(node.keys, limit)
@@ -141,7 +141,7 @@ class BPlusTree:
 
     @staticmethod
     def _rebalance(parent: Node, place: int) -> None:
-        """Join a child with a neighbour; what is then too full splits into halves again."""
+        """Join a child with a neighbour; split the result into halves if it is too full."""
         left = max(0, place - 1)
         first, second = parent.children[left], parent.children[left + 1]
         if first.is_leaf:

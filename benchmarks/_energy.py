@@ -1,8 +1,8 @@
-"""Energy of a network by its memory accesses alone, as AdaScale has it (Eq. 3 to 5), and the share that a cache serves.
+"""Compute the energy of a network from its memory accesses alone, as AdaScale does (Eq. 3 to 5).
 
 An access is a byte that convolutions, pooling or linear layers read or write; batch norms, activations and additions
-are fused into them. The paper's share of hits is the ratio of two running times, which falls as caching helps: it
-counts misses; `hit_share` is corrected, `paper_share` is literal.
+are fused into them. The paper's share of cache hits is the ratio of two running times, which falls as caching helps:
+it counts misses. `hit_share` is corrected, `paper_share` is literal.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from driftlab.platform.core.records import LayerCost, ModelCost
 
 COUNTED = ("Conv", "Linear", "AdaptiveAvgPool", "MaxPool", "AvgPool")
-FALLBACK = 0.5  # of the literal share, where the second run took as long as the first
+FALLBACK = 0.5  # the literal share if the second run takes as long as the first
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """Power of cache and memory while they are read, and how much they deliver."""
+    """Power of cache and memory while they are read, and their bandwidth."""
 
     cache_w: float = 2.0
     cache_bytes_per_s: float = 40e9
@@ -44,20 +44,20 @@ def energy_j(accessed: float, hits: float, memory: MemoryModel = MemoryModel()) 
 
 
 def hit_share(miss_s: float, hit_s: float, mean_s: float) -> float:
-    """Return the share of hits, from times of a run without any, of one with all, and of the runs asked about."""
+    """Return the share of hits from the times of a run of misses, a run of hits, and the mean."""
     return min(1.0, max(0.0, (miss_s - mean_s) / (miss_s - hit_s))) if miss_s > hit_s else 0.0
 
 
 def paper_share(first_s: float, mean_s: float) -> float:
-    """Return Eq. 5 as it is written, which is the second time over the first; a half where that is no share."""
+    """Return Eq. 5 as written: the second time over the first, or a half if that is not below 1."""
     ratio = 1 - (first_s - mean_s) / first_s
     return ratio if ratio < 1 else FALLBACK
 
 
 def simulated_share(cost: ModelCost, cache_bytes: int, runs: int = 1) -> float:
-    """Simulate a cache that drops the least recently used tensors; a hit is a whole tensor that lies there.
+    """Simulate a cache of whole tensors that drops the least recently used; return its share of hits.
 
-    Each layer reads its input and its weights and writes its output; of several runs the last one is told.
+    Each layer reads its input and its weights and writes its output. Of several runs only the last is counted.
     """
     cache: OrderedDict[str, int] = OrderedDict()
     hits = touched = 0
@@ -76,7 +76,7 @@ def simulated_share(cost: ModelCost, cache_bytes: int, runs: int = 1) -> float:
 
 
 def _touch(cache: OrderedDict[str, int], name: str, size: int, most: int) -> None:
-    """Make a tensor the most recent one; what does not fit at all is not kept."""
+    """Make a tensor the most recent one; a tensor larger than the cache is not stored."""
     cache.pop(name, None)
     if size <= most:
         cache[name] = size

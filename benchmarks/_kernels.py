@@ -1,9 +1,9 @@
-"""Predict the latency of a network from that of its kernels (as nn-Meter does): fitted to kernels measured one by one.
+"""Predict the latency of a network from the measured times of its kernels, as nn-Meter does.
 
-Kernels are the operators that the dispatcher runs, those without a module of their own as well: additions, gates and
-joined channels. The logarithm of a kernel's time is a quadratic form of the logarithms of its shape, one form for each
-kind, fitted by ridge regression. A network takes the sum of its convolutions and that of its other kernels, each times
-a factor, and a constant for each kernel: what lies between kernels. These three are fitted to whole networks.
+Kernels are the operators that the dispatcher runs, including those without a module: additions, gates and joined
+channels. The logarithm of a kernel's time is a quadratic form of the logarithms of its shape, one form for each kind,
+fitted by ridge regression. The time of a network is the sum of its convolutions and the sum of its other kernels, each
+times a factor, plus a constant per kernel for the time between kernels. These three are fitted to whole networks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kernel:
 
 
 class _Trace(TorchDispatchMode):
-    """Note each operator that runs, but for those that only look at memory differently."""
+    """Record each operator that runs, except those that only create a view of memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,23 +96,23 @@ class KernelModel:
         return cls(forms)
 
     def kernel_s(self, kernel: Kernel) -> float:
-        """Predict one kernel; kinds that were not measured take no time of their own."""
+        """Predict the time of one kernel; a kind that was not measured takes no time."""
         form = self.forms.get(kernel.kind)
         return 0.0 if form is None else float(np.exp(kernel.features @ form))
 
     def sums(self, kernels: Sequence[Kernel]) -> tuple[float, float, float]:
-        """Return the times of the convolutions and of the other kernels, and how many kernels there are."""
+        """Return the times of the convolutions and of the other kernels, and the number of kernels."""
         parts = [
             sum(self.kernel_s(one) for one in kernels if one.convolves is convolves) for convolves in (True, False)
         ]
         return parts[0], parts[1], float(len(kernels))
 
     def fitted_to(self, networks: Sequence[tuple[Sequence[Kernel], float]]) -> KernelModel:
-        """Fit factors and constant to whole networks, by relative errors."""
+        """Return a model whose factors and constant fit whole networks by relative errors."""
         x, times = np.array([self.sums(kernels) for kernels, _ in networks]), np.array([time for _, time in networks])
         found = nnls(x / times[:, None], np.ones(len(times)))[0]
         return KernelModel(self.forms, (float(found[0]), float(found[1])), float(found[2]))
 
     def predict(self, kernels: Sequence[Kernel]) -> float:
-        """Predict a network for one picture, in seconds."""
+        """Return the predicted seconds of a network on one image."""
         return float(np.dot(self.sums(kernels), (*self.factors, self.between_s)))

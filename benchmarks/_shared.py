@@ -16,10 +16,10 @@ from driftlab.datasets.frames import Stream
 
 
 def options_of(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
-    """Read the options; with `--quick` they are the smallest, which show that a benchmark runs and measure nothing."""
+    """Read the options; `--quick` sets the smallest ones, which only show that a benchmark runs."""
     unknown = quick.keys() - {action.dest for action in parser._actions}
     assert not unknown, f"no options of this benchmark: {sorted(unknown)}"
-    parser.add_argument("--quick", action="store_true", help="the smallest size: it shows that this runs")
+    parser.add_argument("--quick", action="store_true", help="the smallest size: it only shows that this runs")
     options = parser.parse_args()
     if options.quick:
         vars(options).update(quick)

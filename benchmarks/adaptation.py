@@ -1,11 +1,11 @@
-"""Measure one adaptation of each label-free member per 100 samples against bare PyTorch; prints one JSON line.
+"""Measure one adaptation of each label-free member against bare PyTorch; prints one JSON line.
 
-The bare loop makes the same forward and backward passes over batches of the same sizes, through the network as the
-member prepares it, with a plain step of gradient descent and nothing else. A member without passes has no ratio.
-`fifth_of_filters` is, for small and wide networks, the time of ElasticDNN's phase with a fifth of each layer's
-filters over that with all of them, and the same share of what the cost model charges. Times are of the processor, on
-one thread, in turns, and ratios are medians of those of two turns; there the least times' too, which what else runs
-disturbs least.
+An adaptation is one phase over 100 samples. The bare loop makes the same forward and backward passes over batches of
+the same sizes, through the network as prepared by the member, with a plain step of gradient descent and nothing else.
+A member without passes has no ratio. `fifth_of_filters` compares ElasticDNN's phase with a fifth of each layer's
+filters to the phase with all filters, on small and wide networks: `median` and `least` are ratios of times, `charged`
+is the ratio in the cost model. Both sides run in turn on one thread; times are processor times, and ratios are medians
+over the turns. `least` is the ratio of the least times, which other programs disturb least.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def adapt_seconds(
 
 
 def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
-    """Time the same passes without the member: forward alone, or with a step on what it trained."""
+    """Time the same passes without the member: forward alone, or with a step on the trained parameters."""
     twin, images = copy.deepcopy(model), batch_of(size).images
     for name, parameter in twin.named_parameters():
         owner = name.rpartition(".")[0]
@@ -92,13 +92,13 @@ def bare_seconds(model: nn.Module, passes: Passes, size: int) -> float:
 
 
 def in_turns(first: Callable[[], float], second: Callable[[], float], repeats: int) -> list[tuple[float, float]]:
-    """Return the times of two, measured in turns after one run of each to warm up."""
+    """Return the times of two functions that run in turn, after one run of each to warm up."""
     first(), second()
     return [(first(), second()) for _ in range(repeats)]
 
 
 def over_bare(name: str, model: nn.Module, size: int, steps: int, repeats: int, params: Params = ()) -> float | None:
-    """Return the time of one phase of a member over that of its passes alone; None where it makes none."""
+    """Return the time of one phase of a member over that of its passes alone; None without passes."""
     member = Member("adaptation", name, params).make()
     pack, prepared = pack_of(member, model, size), copy.deepcopy(model)
     member.prepare(prepared, pack)
@@ -116,7 +116,7 @@ def over_bare(name: str, model: nn.Module, size: int, steps: int, repeats: int, 
 
 
 def fifth_of_filters(network: str, size: int, steps: int, repeats: int) -> dict[str, float]:
-    """Return time and charge of a phase with a fifth of the filters, over those with all."""
+    """Return the ratios of time and charge of a phase with a fifth of the filters to one with all."""
     model = build(network, CLASSES, seed=0).eval()
     fifth, whole = (
         Member("adaptation", "elasticdnn", (("select", how), ("share", share), ("batch", 32))).make()
@@ -161,9 +161,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="wide_residual")
     parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=50, help="of a phase")
+    parser.add_argument("--steps", type=int, default=50, help="steps of a phase")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--members", default="", help="of the comparison with bare loops; all without a name")
+    parser.add_argument("--members", default="", help="NAME,...: members to compare with bare loops; all by default")
     parser.add_argument("--wide", default="tiny_classifier@32,wide_residual@32,resnet18@64", help="NETWORK@SIZE,...")
     torch.set_num_threads(1)
     quick = {"network": "tiny_classifier", "size": 16, "steps": 5, "repeats": 1, "wide": "tiny_classifier@16"}

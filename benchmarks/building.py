@@ -1,7 +1,7 @@
 """Time the building of each family of networks that an experiment needs; prints a JSON line for each.
 
-`processor_s` is what training and measuring the family took of a processor, given the pre-trained network that all of
-them begin from; `ratio` is how many times as long as the first system's on the same network.
+`processor_s` is the processor time of training and measuring the family, given the pre-trained network that all of
+them start from; `ratio` is this time over that of the first system on the same network.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from driftlab.platform.networks.training.pretrain import build_family
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", default="adascale-spaces")
-    parser.add_argument("--workload", nargs="*", default=[], help="those of the experiment, if not all")
-    parser.add_argument("--system", nargs="*", default=[], help="likewise")
-    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of a run")
+    parser.add_argument("--workload", nargs="*", default=[], help="workloads of the experiment; all by default")
+    parser.add_argument("--system", nargs="*", default=[], help="systems of the experiment; all by default")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as in `driftlab run`")
     options = options_of(parser, experiment="quick", set=["student.pretrain_steps=0"])
     choice = Choice(systems=tuple(options.system), workloads=tuple(options.workload))
     first: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Measure the work of encoding a pixel, as multiply-accumulates of an x86 core; prints one JSON line per codec.
+"""Measure the work of encoding a pixel, in multiply-accumulates; prints one JSON line per codec.
 
-Processor seconds of this process and its threads for a buffer of street frames; the median of some runs.
-The cost model uses CODING_MACS of streaming/wire/samples.py, which is printed beside each measurement.
+The work is the processor time of this process and its threads for a buffer of street frames, the median of some runs,
+times the speed of one x86 core. `constant` is the value in the cost model, CODING_MACS of streaming/wire/samples.py.
 """
 
 from __future__ import annotations

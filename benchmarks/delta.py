@@ -1,8 +1,8 @@
-"""Measure the wire format at the paper's size, 2 M parameters of which 5 % are sent; prints one JSON line.
+"""Measure the wire format at the paper's size, 5 % of 2 M parameters; prints one JSON line.
 
 The mask is uniformly random, the worst case. `bytes_over_bound` compares the message with log2 of the number of masks
-plus the unencoded values; `int4_over_gzip_fp16` compares it with AMS's format. `codec_ms` is the slowest
-format's time on one core, encoding and applying together.
+plus the unencoded values; `int4_over_gzip_fp16` compares it with AMS's format. `codec_ms` is the time of the slowest
+format on one core to encode and apply a message.
 """
 
 from __future__ import annotations

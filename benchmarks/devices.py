@@ -1,10 +1,10 @@
-"""Measure the cost per device of a fleet of 1 000 devices, against fleets of 10; prints one JSON line per system.
+"""Measure the cost per device of a fleet of 1 000 devices against fleets of 10; prints JSON lines.
 
-Every device has its own stream. Under `one_time` it uploads, is trained and gets an update, so that each has a device,
-an application and a learner node; under `tent` it learns on its stream. Both sides run on the same Ray,
-warmed up by a cell before; small fleets run one after another for a tenth of the large one's work,
-before it and once more after it, since the speed of a shared machine varies. Cost is processor time of all
-processes, memory their proportional set size.
+Every device has a different stream. Under `one_time` a device uploads frames and receives an update after training, so
+that each has a device, an application and a learner node; under `tent` it learns on its stream. Both sides run on the
+same Ray, after one cell to warm up. The small fleets have a tenth of the large one's work in all. They run once before
+it and once after it, since the speed of a shared machine varies. Cost is the processor time of all processes, memory
+is their proportional set size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.seal import run
 
 SMALL = 10
-LOOK_S = 5.0  # interval of looks at memory, which stop the process
+LOOK_S = 5.0  # between two measurements of memory, which stop the process
 
 
 class SharedBackend(RayBackend):
@@ -113,7 +113,7 @@ def measure(system: str, devices: int, duration_s: float, workers: int) -> dict[
 
     small = max(1, devices // SMALL // 10)
     try:
-        cost_of(min(4, small), SMALL)  # warms Ray up
+        cost_of(min(4, small), SMALL)  # warm-up of Ray
         before = cost_of(small, SMALL)
         watching = threading.Thread(target=meter.watch, daemon=True)
         watching.start()

@@ -1,7 +1,8 @@
-"""Compare the energies of all paths by AdaScale's memory accesses with those of a hardware profile; one JSON line.
+"""Compare AdaScale's energy of each path with that of a hardware profile; prints one JSON line.
 
-`rank` correlates the two orders (Spearman), `spread` is the greatest over the smallest ratio of the two. `hits` is the
-share of tensors that a simulated cache serves in the first and the second run of the whole network.
+AdaScale computes energy from memory accesses. `rank` is the Spearman correlation of the two orders, `spread` is the
+greatest ratio of the two energies over the smallest. `hits` is the share of tensors that a simulated cache serves in
+the first and the second run of the whole network.
 """
 
 from __future__ import annotations

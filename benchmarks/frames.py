@@ -13,7 +13,7 @@ HEIGHT, WIDTH, FPS = 64, 128, 5.0
 
 
 def frames_per_s(name: str, count: int, repeats: int) -> float:
-    """Return the median over the repeats, with labels, boxes and noise."""
+    """Return the median speed over the repeats, with labels, boxes and noise."""
     stream = open_stream(name, seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=1e4)
     return statistics.median(count / frames_s(stream, repeat, count, FPS) for repeat in range(repeats))
 

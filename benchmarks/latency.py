@@ -1,10 +1,10 @@
-"""Compare the latency of networks on this machine with what a predictor fitted to other operators says; one JSON line.
+"""Compare the measured latency of networks with that of a fitted predictor; prints one JSON line.
 
-Kernels of random shapes are measured one by one, and whole paths of a branched network with some operators. The
-predictor is asked for paths with the other operators, none of which it was fitted to. All of them are measured in turn,
-once per round in random order: a time is the median over rounds by one thread, in processor seconds, so that what
-other programs disturb is spread evenly. `within` is the share of predictions within ten percent; `kernels` is the
-median error of kernels that the forms were not fitted to, by kind.
+Kernels of random shapes are measured one by one, and whole paths of a branched network with some operators; the
+predictor is fitted to both. Then it predicts paths with other operators. All of them are measured in turn, once per
+round in random order. A time is the median over rounds, in processor seconds of one thread, so that disturbances by
+other programs are spread evenly. `within` is the share of predictions with an error of at most ten percent; `kernels`
+is the median error by kind of kernels that are left out of the fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from driftlab.platform.networks.chain import chain_of
 from driftlab.platform.networks.paths import BASE, PathSpace
 
 FITTED, OTHERS = ("svd", "dwsep", "fire", "shuffle"), ("ghost", "bneck", "asym", "mbconv")
-HELD_OUT = 5  # every fifth kernel is not fitted to
+HELD_OUT = 5  # every fifth kernel is left out of the fit
 Call = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 

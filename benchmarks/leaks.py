@@ -1,7 +1,8 @@
-"""Run a small grid many times in one process and print how files, folders and memory grow per run; one JSON line.
+"""Run a small grid many times in one process; prints the growth of its resources as one JSON line.
 
-File descriptors, entries of the folder for temporary files (one of this process alone) and of /dev/shm, and resident
-memory are read after each run. The slope is that of a line through all runs but the first ones, which load code.
+After each run the benchmark counts file descriptors, temporary files (in a folder of this process alone) and entries
+of /dev/shm, and reads the resident memory. The growth is the slope of a line through all runs but the first ones,
+which load code.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ GOALS = {"descriptors": 0.0, "temporary": 0.0, "shared": 0.0, "resident_kb": 100
 
 
 def measured(runs: int, folder: Path) -> dict[str, list[float]]:
-    """Run so many times; return what was held after each run. Temporary files go into the folder meanwhile."""
+    """Run the grid several times; return the resources in use after each run.
+
+    Temporary files go into a folder below the given one.
+    """
     process, found = psutil.Process(), {name: list[float]() for name in GOALS}
     before, tempfile.tempdir = tempfile.tempdir, str(folder / "temporary")
     (folder / "temporary").mkdir()
@@ -65,7 +69,7 @@ def slopes(found: Mapping[str, Sequence[float]], skipped: int) -> dict[str, floa
 
 
 if __name__ == "__main__":
-    from _shared import options_of, report  # beside this file, report, which tests import as a module
+    from _shared import options_of, report  # a neighbour of this script; tests import this file as a module
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50)

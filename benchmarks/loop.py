@@ -1,9 +1,9 @@
-"""Measure the overhead over a bare PyTorch loop that does the same work in one process; a JSON line per system.
+"""Measure the overhead over a bare PyTorch loop with the same work; prints a JSON line per system.
 
 Both sides draw the same frames, run the same student on them, score every frame and train on the same samples:
 once with labels from the server (`one_time`), or repeatedly on the device, frame by frame (`tent`). The bare side
-has no nodes, no clock, no links, no encoded updates and no rows. Processor time of this process is compared, the two
-taking turns; the median ratio is printed.
+has no nodes, no clock, no links, no encoded updates and no rows. Both run in turn in one process; `ratio` is the median
+ratio of their processor times.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 def experiment(system: str, duration_s: float) -> dict[str, object]:
     """Return an experiment of one device that learns."""
-    asked = copy.deepcopy(SYSTEMS[system])
+    settings = copy.deepcopy(SYSTEMS[system])
     if system == "one_time":
-        asked["streaming"]["sample_s"] = duration_s * SAMPLED
+        settings["streaming"]["sample_s"] = duration_s * SAMPLED
     return {
         "name": "loop",
-        "systems": [asked],
+        "systems": [settings],
         "bounds": False,
         "snapshots": 0,
         "student": {"pretrain_steps": 5},
@@ -139,7 +139,7 @@ def main() -> None:
 
 
 def compare(system: str, seconds: float, runs: int) -> dict[str, object]:
-    """Measure the two sides in turns."""
+    """Measure both sides in turn."""
     alone = {"one_time": bare, "tent": bare_tent}[system]
     spec = parse(experiment(system, seconds))
     (cell,) = cells_of(spec)

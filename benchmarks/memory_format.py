@@ -2,8 +2,8 @@
 
 `forward` and `training` are the time with channels-last input as a multiple of the time with contiguous input: below 1,
 channels-last is faster. Both run in turn in one process on one thread; each figure is the median over rounds. Networks
-for which channels-last is slower by a tenth or more stand in `CONTIGUOUS` of `networks/memory_format.py`. `ratio` is
-the worst forward pass in the format that the lab chose, over the time in the other one.
+for which channels-last is slower by a tenth or more are listed in `CONTIGUOUS` of `networks/memory_format.py`.
+`ratio` is the worst ratio of a forward pass in the chosen format to one in the other format.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def step(model: nn.Module, images: torch.Tensor, *, trains: bool) -> None:
 def ratio(name: str, repeats: int, batch: int, *, trains: bool) -> float:
     """Return the median ratio of channels-last to contiguous."""
     model = build(name, 8, seed=0).train(trains)
-    model._forward_pre_hooks.clear()  # the format that the lab chooses
-    model._forward_pre_hooks.clear()  # the format that the zoo chooses
+    model._forward_pre_hooks.clear()  # which would convert the input to the format of the zoo
     height, width = (64, 96) if ZOO[name].task is SEGMENTATION else (32, 32)
     frames = torch.randn(batch, 3, height, width)
     images = {which: frames.to(memory_format=form) for which, form in FORMATS.items()}

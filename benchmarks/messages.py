@@ -1,7 +1,7 @@
-"""Measure messages of 1 MB from 50 devices to a learner, against bare Ray doing the same; prints one JSON line.
+"""Measure messages of 1 MB from 50 devices to a learner against bare Ray; prints one JSON line.
 
-Each device makes a payload and the learner takes it; the driver sees neither. The bare side has as many actors and
-calls, without names, logs, racks and sessions. The two take turns on the same Ray; medians are compared.
+Each device makes a payload and the learner receives it; the driver sees neither. The bare side has as many actors and
+calls, without names, logs, racks and sessions. Both run in turn on the same Ray; medians are compared.
 """
 
 from __future__ import annotations

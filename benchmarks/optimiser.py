@@ -1,8 +1,8 @@
 """Measure the step on flat vectors against `torch.optim.Adam(foreach=True)`; prints one JSON line.
 
 Both run in turn in one process, on the parameters of the same networks with the same gradients. `ratio` compares the
-optimiser step alone, at fraction 1 and at 5 %; `iteration` a whole iteration of the small network: forward, backward,
-clearing gradients, step.
+optimiser step alone, at fraction 1 and at 5 %; `iteration` compares a whole iteration of the small network: forward,
+backward, clearing gradients, step.
 """
 
 from __future__ import annotations

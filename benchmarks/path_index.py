@@ -1,7 +1,8 @@
-"""Time look-ups of the most accurate network within a latency, and the full choice; prints a JSON line for each size.
+"""Time look-ups of the most accurate network within a latency; prints a JSON line for each size.
 
-Sorted arrays, a B+ tree of order 16 and a scan give the same answers. Times are microseconds of one call: the median
-and the least over many, on one core. `choice` is the full rule with limits on latency, energy, accuracy and memory.
+Sorted arrays, a B+ tree of order 16 and a scan find the same accuracy. Times are microseconds of one call: the
+median and the least over many, on one core. `choice` is the full rule with limits on latency, energy, accuracy and
+memory.
 """
 
 from __future__ import annotations

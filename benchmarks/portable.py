@@ -2,7 +2,7 @@
 
 Each side runs in its own process, one right after the other, in an order that changes from pair to pair; it builds
 the networks, runs the cells of a family once to load all libraries, and then measures them. `ratio` is the median over
-pairs of the time with the settings by the time without them, `build_ratio` that of building the networks.
+pairs of the time with the settings over the time without them, `build_ratio` that of building the networks.
 """
 
 from __future__ import annotations

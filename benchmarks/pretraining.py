@@ -1,7 +1,7 @@
-"""Score generic networks on worlds that they were not taught on, by steps of pre-training; a JSON line for each.
+"""Score generic networks on unseen worlds by steps of pre-training; prints a JSON line for each.
 
-`score` is the mean over seeds, each with a network and worlds of its own, and `gain` what it is above that of the fewer
-steps before it: where it is hardly more than nothing, the network has learned what it can from such worlds.
+`score` is the mean over seeds; each seed has a different network and different worlds. `gain` is the increase of the
+score over the previous, smaller number of steps. If it is near zero, more steps on such worlds do not help.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def score(recipe: Recipe) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="tiny")
-    parser.add_argument("--workload", default="city/running", help="one of the family whose worlds are drawn")
+    parser.add_argument("--workload", default="city/running", help="a workload of the family of worlds")
     parser.add_argument("--size", type=int, nargs=2, default=[64, 96], metavar=("HEIGHT", "WIDTH"))
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, nargs="+", default=[1250, 2500, 5000, 10000])

@@ -1,14 +1,14 @@
 """Measure the schedulers' gap to the exact optimum and their decision times; prints three JSON lines.
 
-Two to six applications with five networks each, such as pruning makes them: work and memory fall with powers of the
-width. The gap is the cost of a schedule above the optimum, in percent of the optimum's loss against every answer
-right and in time (goals of accuracy are 1, so costs are errors plus lateness). It is measured for three weights of
-lateness and where memory is enough for 100, 75 and 55 % of the largest networks. Times are of one core for six
-applications, a whole decision each. The exact one is timed apart where memory binds, so that it has to be solved as an
-integer programme; `steepest_longer` walks a finer grid, so that it takes at least as long as `lookahead`.
+Two to six applications have five networks each, similar to pruned ones: work and memory fall with powers of the width.
+The gap is the cost of a schedule above the optimum, in percent of the cost of the optimum. The accuracy goals are 1, so
+that a cost is the sum of errors and weighted lateness. The gap is measured for three weights of lateness, and with
+memory for 100, 75 and 55 % of the largest networks. Times are of a whole decision for six applications on one core. The
+exact scheduler is timed separately where memory binds, because it then solves an integer programme. `steepest_longer`
+has a finer grid, so that it takes at least as long as `lookahead`.
 
-The second line is for eight applications that offer to learn. The third is for Ekya's thief, with two cameras and with
-ten that may each be retrained in four ways; its goals are a hundredth of the time that the published simulator takes.
+The second line is for eight applications that offer training. The third is for Ekya's thief, with two and with ten
+cameras that have four training configurations each; its goals are a hundredth of the published simulator's time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from driftlab.platform.world.processor import accelerator_share
 
 WIDTHS = np.array([0.2, 0.3, 0.45, 0.6, 0.8]) / 0.8
 ALPHAS, MEMORIES = (0.05, 0.3, 1.0), (1.0, 0.75, 0.55)
-FINER = 2  # times as many units
+FINER = 2  # factor of the number of units
 WINDOW_S, THIEF_GOAL_MS = 200.0, {"2": 1.0, "10": 80.0}
 Gaps = dict[str, list[float]]
 
@@ -93,7 +93,7 @@ def members(alpha: float) -> dict[str, Scheduling]:
 
 
 def gaps_percent(alpha: float, memory: float, repeats: int, *, equal: bool = False) -> Gaps:
-    """Return every method's gaps over the same windows; of equal applications there are six."""
+    """Return each method's gaps over the same windows; `equal` means six equal applications."""
     found: Gaps = {name: [] for name in members(alpha)}
     for seed in range(repeats):
         given = window(seed, 6 if equal else None, memory, equal=equal)
@@ -117,25 +117,28 @@ def memory_binds(given: SchedulerInput, alpha: float) -> bool:
 
 
 def decide_ms(repeats: int) -> dict[str, list[float]]:
-    """Time decisions for six applications in turn; a cached one follows a change of priority."""
+    """Time decisions for six applications in turn; `cached` resumes a plan after a change of priority."""
     times: dict[str, list[float]] = {}
     for alpha, memory, seed in itertools.product(ALPHAS, MEMORIES, range(repeats)):
         given = window(seed, 6, memory)
-        asked = {name: (member, given) for name, member in members(alpha).items()}
+        decisions = {name: (member, given) for name, member in members(alpha).items()}
         cached = NestDnn(alpha=alpha)
         changed = (dataclasses.replace(given.demands[0], priority=2.0), *given.demands[1:])
         state = cached.allocate(given).state
-        asked["cached"] = (cached, dataclasses.replace(given, demands=changed, state=state))
-        asked["max"] = (NestDnn("max", alpha=alpha, cached=False), given)
-        asked["exact_by_milp" if memory_binds(given, alpha) else "exact_by_programming"] = (Exact(alpha=alpha), given)
-        for name, (member, of) in asked.items():
+        decisions["cached"] = (cached, dataclasses.replace(given, demands=changed, state=state))
+        decisions["max"] = (NestDnn("max", alpha=alpha, cached=False), given)
+        decisions["exact_by_milp" if memory_binds(given, alpha) else "exact_by_programming"] = (
+            Exact(alpha=alpha),
+            given,
+        )
+        for name, (member, of) in decisions.items():
             decide = functools.partial(member.allocate, of)
             times.setdefault(name, []).append(1e3 * seconds(decide, time.process_time))
     return times
 
 
 def eight_ms(repeats: int) -> dict[str, float]:
-    """Time decisions for eight applications, each of which offers to learn, as during a run."""
+    """Time decisions for eight applications, each with an offer of training, as during a run."""
     offer = TrainingOffer(
         "offered",
         (
@@ -143,9 +146,9 @@ def eight_ms(repeats: int) -> dict[str, float]:
             TrainingConfig("long", TaskCost({"accelerator": 4.0})),
         ),
     )
-    asked = {"uniform": Uniform(), "status_quo": StatusQuo(), "mcdnn": Mcdnn(), "nestdnn": NestDnn()}
-    times: dict[str, list[float]] = {name: [] for name in asked}
-    for seed, (name, member) in itertools.product(range(repeats), asked.items()):
+    decisions = {"uniform": Uniform(), "status_quo": StatusQuo(), "mcdnn": Mcdnn(), "nestdnn": NestDnn()}
+    times: dict[str, list[float]] = {name: [] for name in decisions}
+    for seed, (name, member) in itertools.product(range(repeats), decisions.items()):
         given = window(seed, 8, 0.75)
         given = dataclasses.replace(given, demands=tuple(dataclasses.replace(d, learning=offer) for d in given.demands))
         state = member.allocate(given).state  # as in a run: the cached plan is resumed
@@ -169,7 +172,10 @@ def _thief_ms(count: int, repeats: int) -> list[float]:
 
 
 def _camera(rng: np.random.Generator, index: int) -> LearningApp:
-    """Draw a camera with ways of three seconds to five minutes; a quarter of the machine answers every frame."""
+    """Draw a camera with four configurations of three seconds to five minutes.
+
+    A quarter of the machine predicts every frame.
+    """
     now, seconds = float(rng.uniform(0.3, 0.6)), np.exp(rng.uniform(np.log(3), np.log(300), 4)).tolist()
     after = rng.uniform(0.3, 0.9, 4).tolist()
     configs = tuple(Candidate(k, seconds[k], now, after[k]) for k in range(4))

@@ -1,12 +1,12 @@
-"""Measure a server with devices against the same work without one; prints one JSON line per comparison.
+"""Measure a server with devices against the same work without a server; prints JSON lines.
 
-* answers: requests per second and times at 1, 10 and 50 clients, against the same batches in this process and against a
-  Ray Serve deployment that answers nothing: medians of rounds in which each has its turn. Load and server share this
-  machine's cores, so processor times are told too. Goals: at most 3 ms more than in this process at one client, at
-  least 0.7 of its throughput at 50.
-* sessions: how many sessions the server's rounds per second would hold at an interval of 10 s, and how many two cores
-  of its own would by the processor time of a round. Goal: 100.
-* camera: time from a frame to its answer on a device, against a loop of camera and network alone. Goal: at most 1.1.
+* predictions: requests per second and times with 1, 10 and 50 clients, against the same batches in this process and
+  against a Ray Serve deployment without a network: medians of interleaved rounds. Load and server share this machine's
+  cores, so processor times are printed as well. Goals: at most 3 ms more than in this process with one client, at
+  least 0.7 of its throughput with 50.
+* sessions: the number of sessions that the measured rounds per second can serve at an interval of 10 s, and the number
+  that two cores can serve by the processor time of a round. Goal: 100.
+* camera: time from a frame to its prediction on a device, against a loop of camera and network. Goal: at most 1.1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PARTS = ("predictions", "camera", "sessions")
 GOALS = {"more_ms": 3.0, "throughput": 0.7, "sessions": 100, "camera": 1.1}
 
 
-def asked(
+def session_request(
     network: str = "half", duration_s: float = 86_400.0, fps: float = 4.0, size: tuple[int, int] = SIZE
 ) -> dict[str, Any]:
     stream = {"name": "streets/running", "duration_s": duration_s, "fps": fps, "height": size[0], "width": size[1]}
@@ -60,7 +60,7 @@ def asked(
 
 @contextlib.contextmanager
 def on_serve(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
-    """Serve on Ray Serve; the second value deploys a bare echo behind Ray Serve's proxy and returns its address."""
+    """Serve on Ray Serve; the second value is a function that deploys an echo and returns its URL."""
     from driftlab.serve_apps import deployment
 
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
@@ -91,41 +91,41 @@ def _echo(url: str) -> str:
 @contextlib.contextmanager
 def on_uvicorn(folder: Path, sessions: int) -> Iterator[tuple[str, Callable[[], str] | None]]:
     """Serve without Ray."""
-    hub = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
-    door = HttpServer(build_app(lambda: hub), ServerAddress("127.0.0.1", 0))
+    registry = SessionRegistry(folder, TOKEN, Limits(max_sessions=sessions, rate_limit=RATE))
+    server = HttpServer(build_app(lambda: registry), ServerAddress("127.0.0.1", 0))
     try:
-        yield f"http://127.0.0.1:{door.port}", None
+        yield f"http://127.0.0.1:{server.port}", None
     finally:
-        door.close()
-        hub.close()
+        server.close()
+        registry.close()
 
 
-# Answers --------------------------------------------------------------------------------------------------------------
+# Predictions ----------------------------------------------------------------------------------------------------------
 
 
 def server_cpu_s() -> float:
-    """Return the processor time of the processes below this one: those of Ray, where there are some."""
+    """Return the processor time of the child processes (those of Ray), or of this one without children."""
     below = psutil.Process().children(recursive=True)
     return sum(sum(one.cpu_times()[:2]) for one in below) if below else time.process_time()
 
 
-def asking(url: str, path: str, token: str, body: bytes, clients: int, requests: int) -> dict[str, float]:
-    """Ask from so many clients at once; return requests per second, milliseconds and the server's processor time."""
+def measure_requests(url: str, path: str, token: str, body: bytes, clients: int, requests: int) -> dict[str, float]:
+    """Send requests from several clients at once; return their rate, times and processor time."""
     took_s: list[float] = []
     cpu_s = server_cpu_s()
 
-    def ask() -> None:
-        line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
+    def send() -> None:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
         for _ in range(max(1, requests // clients)):
             began_s = time.perf_counter()
-            line.request("POST", path, body, {"Authorization": f"Bearer {token}"})
-            reply = line.getresponse()
+            connection.request("POST", path, body, {"Authorization": f"Bearer {token}"})
+            reply = connection.getresponse()
             reply.read()
             assert reply.status == 200, reply.status
             took_s.append(time.perf_counter() - began_s)
-        line.close()
+        connection.close()
 
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    threads = [threading.Thread(target=send) for _ in range(clients)]
     began_s = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -137,7 +137,7 @@ def asking(url: str, path: str, token: str, body: bytes, clients: int, requests:
 
 
 def bare(session: HostedSession, image: np.ndarray[Any, Any], clients: int, requests: int) -> dict[str, float]:
-    """Answer as many images in this process, in batches as large as the clients allow."""
+    """Predict as many images in this process, in batches as large as the clients allow."""
     batch = min(clients, BATCH)
     images, took_s = np.repeat(image[None], batch, axis=0), []
     session.predict(images)
@@ -155,18 +155,18 @@ def predictions(
 ) -> Iterator[dict[str, Any]]:
     height, width = map(int, options.size.split("x"))
     client, requests, size = Client(url, TOKEN, timeout_s=BUILD_S), options.requests, (height, width)
-    wanted = asked(options.network, size=size)
+    wanted = session_request(options.network, size=size)
     opened = client.ask_json("POST", "/sessions", wanted)
     image = rng_for(0, "benchmark").integers(0, 255, (*size, 3)).astype(np.uint8)
     body = cv2.imencode(".png", image)[1].tobytes()
     path, echoed = f"/sessions/{opened['id']}/predict", None if echo is None else echo()
     session = HostedSession(folder / "bare", parse_session_request(wanted))
     for clients in options.clients:
-        asking(url, path, opened["token"], body, clients, clients)
+        measure_requests(url, path, opened["token"], body, clients, clients)
         turns = []
         for _ in range(ROUNDS):
-            ours = asking(url, path, opened["token"], body, clients, requests // ROUNDS)
-            other = {} if echoed is None else asking(echoed, "/echo", "", body, clients, requests // ROUNDS)
+            ours = measure_requests(url, path, opened["token"], body, clients, requests // ROUNDS)
+            other = {} if echoed is None else measure_requests(echoed, "/echo", "", body, clients, requests // ROUNDS)
             turns.append((ours, bare(session, image, clients, requests // ROUNDS), other))
         ours, alone, other = (medians(found) for found in zip(*turns, strict=True))
         yield {
@@ -179,7 +179,7 @@ def predictions(
             "echo": rounded(other),
             "more_ms": round(ours["p50_ms"] - alone["p50_ms"], 2),
             "throughput": round(ours["per_s"] / alone["per_s"], 3),
-            "throughput_by_cpu": round(alone["cpu_ms"] / ours["cpu_ms"], 3),  # on cores of the server's own
+            "throughput_by_cpu": round(alone["cpu_ms"] / ours["cpu_ms"], 3),  # as if no client used the server's cores
             **({"throughput_of_echo": round(ours["per_s"] / other["per_s"], 3)} if other else {}),
             **({"more_than_echo_ms": round(ours["p50_ms"] - other["p50_ms"], 2)} if other else {}),
             "goals": GOALS,
@@ -206,7 +206,7 @@ def upload(number: int) -> bytes:
 
 
 def idle_cores(seconds: float = 5.0) -> float:
-    """Return the processor time per second that the server's processes take while nothing is asked."""
+    """Return the processor time per second of the server's processes without requests."""
     if not psutil.Process().children():
         return 0.0  # the server is in this process, which sleeps
     cpu_s, began_s = server_cpu_s(), time.monotonic()
@@ -215,8 +215,8 @@ def idle_cores(seconds: float = 5.0) -> float:
 
 
 def bare_round_s(folder: Path, rounds: int = 6) -> float:
-    """Return the processor time of a round in this process, without a server; the first one is left out."""
-    session, took_s = HostedSession(folder / "rounds", parse_session_request(asked())), []
+    """Return the processor time of a round in this process, without a server; the first round is left out."""
+    session, took_s = HostedSession(folder / "rounds", parse_session_request(session_request())), []
     for number in range(1, rounds + 2):
         session.upload(upload(number))
         cpu_s = time.process_time()
@@ -226,9 +226,9 @@ def bare_round_s(folder: Path, rounds: int = 6) -> float:
 
 
 def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, Any]:
-    """Keep an upload waiting in each of some sessions, and count the rounds that the server does."""
+    """Keep an upload waiting in each of some sessions, and count the server's rounds."""
     client, waits_s, rounds = Client(url, TOKEN), [], 0
-    names = [client.ask_json("POST", "/sessions", asked())["id"] for _ in range(count)]
+    names = [client.ask_json("POST", "/sessions", session_request())["id"] for _ in range(count)]
     for name in names:  # the first round of a session builds its learner
         client.ask("POST", f"/sessions/{name}/uploads", upload(1))
         client.ask("GET", f"/sessions/{name}/updates?after=0&hold_s=30")
@@ -238,12 +238,12 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
 
     def play(name: str) -> None:
         nonlocal rounds
-        mine = client.another()
+        player = client.another()
         while time.monotonic() < stop_s:
             sent[name] += 1
             began_s = time.monotonic()
-            mine.ask("POST", f"/sessions/{name}/uploads", upload(sent[name]))
-            while not mine.ask("GET", f"/sessions/{name}/updates?after={sent[name] - 1}&hold_s=20"):
+            player.ask("POST", f"/sessions/{name}/uploads", upload(sent[name]))
+            while not player.ask("GET", f"/sessions/{name}/updates?after={sent[name] - 1}&hold_s=20"):
                 if time.monotonic() > stop_s:
                     return
             waits_s.append(time.monotonic() - began_s)
@@ -277,7 +277,7 @@ def sessions(url: str, folder: Path, count: int, seconds: float) -> dict[str, An
 
 def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
     """Play a stream on a device, and the same frames in a loop of camera and network alone."""
-    agent = Agent(join(url, TOKEN, parse_session_request(asked(duration_s=seconds, fps=8.0))))
+    agent = Agent(join(url, TOKEN, parse_session_request(session_request(duration_s=seconds, fps=8.0))))
     with create_run(agent.cell.experiment, folder / "run") as directory:
         agent.begin(directory)
         our_cpu_s = time.thread_time()
@@ -295,7 +295,7 @@ def camera(url: str, folder: Path, seconds: float) -> dict[str, Any]:
         took_s.append(time.monotonic() - shown_s)
     alone_ms, our_ms = statistics.median(took_s) * 1e3, statistics.median(ours)
     found = {"p50_ms": round(our_ms, 2), "bare_p50_ms": round(alone_ms, 2), "ratio": round(our_ms / alone_ms, 3)}
-    cpu = our_cpu_s / len(ours), (time.thread_time() - cpu_s) / len(took_s)  # which other work on this machine spares
+    cpu = our_cpu_s / len(ours), (time.thread_time() - cpu_s) / len(took_s)  # other programs hardly change these
     found |= {"cpu_ms": round(cpu[0] * 1e3, 2), "bare_cpu_ms": round(cpu[1] * 1e3, 2)}
     return {"benchmark": "serving-camera", **found, "goal": GOALS["camera"]}
 
@@ -304,9 +304,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 50])
-    parser.add_argument("--size", default="x".join(map(str, SIZE)), help="of the images: HEIGHTxWIDTH")
-    parser.add_argument("--network", default="half", help="that answers the images")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
+    parser.add_argument("--size", default="x".join(map(str, SIZE)), help="HEIGHTxWIDTH of the images")
+    parser.add_argument("--network", default="half", help="student that predicts the images")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--sessions", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--server", choices=("serve", "uvicorn"), default="serve")

@@ -151,7 +151,7 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--tune", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--streets", type=int, default=len(STREETS), help="so many of the streets")
+    parser.add_argument("--streets", type=int, default=len(STREETS), help="number of streets")
     torch.set_num_threads(1)
     options = options_of(parser, frames=4, steps=1, tune=1, seeds=1, streets=1)
     report(measure(**vars(options)))

@@ -1,7 +1,7 @@
-"""Measure the time from the start of a process to the first finished round, against bare Ray; prints one JSON line.
+"""Measure the time from process start to the first finished round against bare Ray; one JSON line.
 
 A round is a window that a device has captured and its model has processed. Bare Ray is `ray.init` and one actor that
-has imported torch. The two take turns in separate processes; medians are compared.
+has imported torch. Both run in turn in separate processes; medians are compared.
 """
 
 from __future__ import annotations

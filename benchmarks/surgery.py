@@ -1,4 +1,4 @@
-"""Measure channel surgery, on ResNet-50 of torchvision unless asked otherwise; prints one JSON line.
+"""Measure channel surgery, by default on ResNet-50 of torchvision; prints one JSON line.
 
 `groups_over_forward` compares finding the channel groups, once per architecture, with one forward pass over the same
 image. The others are relative to `copy.deepcopy` of the network, the least cost of a function that returns a new

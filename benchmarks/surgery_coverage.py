@@ -1,12 +1,12 @@
-"""Count the channel groups of torchvision's classifiers, ours beside Torch-Pruning's; prints one JSON line.
+"""Compare channel groups of torchvision's classifiers with Torch-Pruning's; prints one JSON line.
 
     python benchmarks/surgery_coverage.py                                  some small networks
     python benchmarks/surgery_coverage.py --all --page docs/channel-surgery.md     all, and the table of that page
 
-A third of every group is cut. The difference is that between the cut network and the masked one, in which kept
-channels do not read removed ones, relative to the largest output: both have the same random weights and see the same
-noise. Torch-Pruning is no dependency: without it (`pip install torch-pruning`) its columns stay empty. Images have
-64 pixels a side where the network takes them.
+A third of every group is cut. `difference` compares the outputs of the cut network and of a masked one, in which the
+remaining channels do not read removed ones, relative to the largest output; both have the same random weights and
+input. Torch-Pruning is optional: without it (`pip install torch-pruning`) its columns stay empty. Images have 64 pixels
+a side if the network accepts them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def image_for(model: nn.Module) -> Tensor:
         except (RuntimeError, AssertionError, ValueError):
             continue
         return image
-    raise ValueError(f"no picture of {SIDES_PX} pixels suits it")
+    raise ValueError(f"no image of {SIDES_PX} pixels suits the network")
 
 
 def predict_image(model: nn.Module, image: Tensor) -> Tensor:

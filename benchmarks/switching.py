@@ -1,9 +1,9 @@
 """Measure switching between nested networks against loading independent ones; prints one JSON line.
 
 Both have the same five widths, of a classifier of 370 k parameters. Bytes are those that a switch loads into memory,
-averaged over all ordered pairs; `ratio` is nested over independent. Loading reads them from a cached file: of
-nested networks the next part of one vector, nothing on the way down; of independent ones everything. Building the
-network from memory is the same work for both and counted separately. Times are medians over the pairs.
+averaged over all ordered pairs; `ratio` is nested over independent. Loading reads them from a cached file:
+for nested networks the next part of one vector, and nothing for a smaller network; for independent ones everything.
+Building the network from memory is the same work for both and counted separately. Times are medians over the pairs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Compare the memory of training stage by stage with that of light networks, and the bytes of exits; one JSON line.
+"""Compare the training memory of stages with that of light networks; prints one JSON line.
 
-Memory is what one step keeps for the backward pass (each storage once), with gradients and momentum of what is trained;
-what lies before a stage is frozen and keeps nothing. `stages_mb` should fall, `saved` is how much less the last stage
-needs than the hungriest light network. `exits` is how many more bytes a network with 2, 3 and 4 exits holds than the
-same network with one.
+Memory is the bytes that one step stores for the backward pass (each storage once), plus gradients and momentum of the
+trained weights. Layers before a stage are frozen and store nothing. `stages_mb` should fall from stage to stage;
+`saved` is the saving of the last stage relative to the light network with the largest memory. `exits` is the relative
+increase in bytes of a network with 2, 3 and 4 exits over the same network with one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StageStep(nn.Module):
 
 
 def training_bytes(module: nn.Module, x: torch.Tensor) -> int:
-    """Count what a step keeps: activations once each, and gradients and momentum of all weights."""
+    """Count the bytes of a step: each activation once, and gradients and momentum of all weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept: dict[int, int] = {}
 

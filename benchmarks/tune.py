@@ -1,11 +1,11 @@
 """Measure searchers and searches; prints one JSON line per part.
 
 `function`: evaluations until the optimum of a constrained function of 10 000 points, median of 20 seeds; a searcher
-that has not found it counts with its limit. `knapsacks`: the part of the exact hypervolume of random knapsacks with
-two values that the evolutionary searcher reaches, the least of 100. `stopping`: compute and held-out score of a search
-whose trials are stopped early (ASHA), beside one of full trials on the same proposals. `overhead`: time of a warm
-trial beyond its cells, from the row of the trial before to its own, with one worker. `search`: `driftlab tune` of a
-space, from nothing to its report.
+that has not found it counts with its limit. `knapsacks`: the fraction of the exact hypervolume that the evolutionary
+searcher reaches on 100 random knapsacks with two values. `stopping`: compute and held-out score of a search with early
+stopping (ASHA), against a search of full trials on the same proposals. `overhead`: time of a warm trial in addition to
+its cells, from one row to the next, with one worker. `search`: time of `driftlab tune` on a space, from the start to
+the report.
 
 The first two take a minute, the others some minutes on two cores. Example: python benchmarks/tune.py function knapsacks
 """
@@ -46,8 +46,8 @@ def search(
 ) -> tuple[Study, int]:
     """Search until something is found; return the search and the number of evaluations."""
     study = Study(problem, sampler, trials, defaults=problem.space.at([0.0] * len(problem.space.domains)))
-    while (asked := study.ask()) is not None:
-        number, settings = asked
+    while (proposal := study.ask()) is not None:
+        number, settings = proposal
         metrics = measure(settings)
         study.tell(number, settings, metrics)
         if found(metrics):
@@ -56,7 +56,7 @@ def search(
 
 
 def constrained(seed: int) -> tuple[SearchProblem, Callable[[Any], Metrics], float]:
-    """Make four settings of ten values with several optima, of which a bound forbids two thirds of the space."""
+    """Make a function of four settings with several optima; a bound forbids two thirds of the space."""
     rng = np.random.default_rng(seed)
     peak, slope, price = rng.integers(0, POINTS, 4), rng.uniform(0.5, 2, 4), rng.uniform(0.5, 1.5, 4)
     grid = np.array(list(itertools.product(range(POINTS), repeat=4)))
@@ -93,7 +93,7 @@ def function(seeds: int) -> dict[str, Any]:
 
 
 def knapsack(seed: int, trials: int = TRIALS) -> float:
-    """Search a knapsack with two values, and tell which part of the exact hypervolume is reached."""
+    """Search a knapsack with two values; return the reached fraction of the exact hypervolume."""
     rng = np.random.default_rng(seed)
     values, weights = rng.integers(1, 100, (2, ITEMS)), rng.integers(1, 100, ITEMS)
     bound = float(weights.sum() // 2)
@@ -115,14 +115,14 @@ def knapsack(seed: int, trials: int = TRIALS) -> float:
 
 
 def _front(losses: Any) -> Any:
-    """Keep the points that no other one beats, of two coordinates."""
+    """Return the points of two coordinates that no other point dominates."""
     order = np.lexsort((losses[:, 1], losses[:, 0]))
     best = np.minimum.accumulate(losses[order, 1])
     return losses[order[np.concatenate(([True], best[1:] < best[:-1]))]]
 
 
 def knapsacks(count: int) -> dict[str, Any]:
-    """Search many knapsacks."""
+    """Summarise the reached fractions of many knapsacks."""
     parts = [knapsack(seed) for seed in range(count)]
     reached = sum(bool(part >= 0.99) for part in parts)
     return {
@@ -137,7 +137,7 @@ def knapsacks(count: int) -> dict[str, Any]:
 def _tuned(
     space: str, overrides: list[str], workers: int | None = None, on_end: OnTrialEnd = lambda assignment, outcome: None
 ) -> tuple[SearchResults, float]:
-    """Run a search in a folder of its own; return what it found and the seconds it took."""
+    """Run a search in a temporary folder; return its results and its seconds."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         with begin_search(load(space, overrides), Path(folder) / "search") as session:
@@ -146,7 +146,7 @@ def _tuned(
 
 
 def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
-    """Compare a search whose trials may be stopped with one of full trials, on the same proposals."""
+    """Compare a search with early stopping with one of full trials, on the same proposals."""
     full, stopped = (
         _tuned(space, [*overrides, "searcher=random", f"early_stopping={early}"])[0] for early in ("false", "true")
     )
@@ -165,7 +165,7 @@ def stopping(space: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def _held_out(found: SearchResults, metric: str) -> dict[int, float]:
-    """Average the metric of the recommended settings over the places of each held-out seed."""
+    """Average the metric of the recommended settings over the rows of each held-out seed."""
     rows = found.measures[found.measures["metric"] == metric]
     stage = "best" if (rows["stage"] == "best").any() else "defaults"
     means: dict[int, float] = rows[rows["stage"] == stage].groupby("seed")["value"].mean().to_dict()
@@ -173,10 +173,10 @@ def _held_out(found: SearchResults, metric: str) -> dict[int, float]:
 
 
 def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
-    """Measure what a trial in a warm process takes beyond its cells: from one row to the next, and in its process."""
+    """Measure the time of a warm trial in addition to its cells: between rows, and in its process."""
     ended: list[tuple[float, TrialOutcome]] = []
-    asked = [*overrides, "searcher=random", "held_out=[]"]
-    _tuned(space, asked, 1, lambda _, outcome: ended.append((time.perf_counter(), outcome)))
+    settings = [*overrides, "searcher=random", "held_out=[]"]
+    _tuned(space, settings, 1, lambda _, outcome: ended.append((time.perf_counter(), outcome)))
     beyond, inside, cells = [], [], []
     for (before_s, _), (now_s, outcome) in itertools.pairwise(ended):  # the first one warms the process
         cells.append(outcome.host_seconds - outcome.host_overhead_seconds)
@@ -194,30 +194,30 @@ def overhead(space: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def whole(space: str, overrides: list[str]) -> dict[str, Any]:
-    """Run a search as it is shipped."""
+    """Run a whole search; return its time and the comparison on held-out seeds."""
     found, seconds = _tuned(space, overrides)
     comparisons = {row.metric: [row.best, row.defaults, row.difference, row.verdict] for row in found.held_out()}
     return {"space": space, "trials": found.budget.trials, "seconds": seconds, "held_out": comparisons}
 
 
 def main() -> None:
-    """Run the parts that are asked for."""
+    """Run the chosen parts."""
     parts = ("function", "knapsacks", "stopping", "overhead", "search")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["function", "knapsacks"], help=", ".join(parts))
     parser.add_argument("--space", default="ams")
     parser.add_argument("--set", action="append", default=["size=small"], dest="overrides")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the function")
-    parser.add_argument("--count", type=int, default=KNAPSACKS, help="of the knapsacks")
-    asked = options_of(parser, seeds=1, count=1)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of `function`")
+    parser.add_argument("--count", type=int, default=KNAPSACKS, help="number of knapsacks")
+    options = options_of(parser, seeds=1, count=1)
     run = {
-        "function": lambda: function(asked.seeds),
-        "knapsacks": lambda: knapsacks(asked.count),
-        "stopping": lambda: stopping(asked.space, asked.overrides),
-        "overhead": lambda: overhead(asked.space, asked.overrides),
-        "search": lambda: whole(asked.space, asked.overrides),
+        "function": lambda: function(options.seeds),
+        "knapsacks": lambda: knapsacks(options.count),
+        "stopping": lambda: stopping(options.space, options.overrides),
+        "overhead": lambda: overhead(options.space, options.overrides),
+        "search": lambda: whole(options.space, options.overrides),
     }
-    for part in asked.parts:
+    for part in options.parts:
         report({"benchmark": "tune", "part": part, **run[part]()})
 
 

@@ -2,9 +2,9 @@
 
 Each side runs the same cells in a separate process. The compared speed is that of cells while there is work
 for all workers: from the end of the first wave of cells, during which Ray starts its processes, to the end of the last
-but one, after which workers begin to run out of cells. Printed beside it are the total time, from the first line of
-Python to the end of the last cell, and the speed of the machine itself: two such processes side by side, independent
-of each other.
+but one, after which workers begin to run out of cells. `speedup_with_start` compares the total times, from the first
+line of Python to the end of the last cell. `speedup_of_two_processes` is the speed of two independent processes, the
+limit of the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure how fast city streets are made beside the drawn ones, both in one run; prints one JSON line."""
+"""Measure the speed of city streets relative to drawn streets in one run; prints one JSON line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = (("streets", {}), ("city", PLAIN), ("city", {}))
 
 
 def frame_ms(count: int, repeats: int, preset: str) -> list[float]:
-    """Give the median time of a frame: drawn, city as plain as that, city with the settings of its preset."""
+    """Return the median time of a frame: drawn, city as plain as drawn, city with its preset."""
     size = {"height": HEIGHT, "width": WIDTH, "fps": FPS, "duration_s": 1e4}
     streams = [open_stream(f"{family}/{preset}", seed=0, **size, **params) for family, params in KINDS]
     found: list[list[float]] = [[] for _ in streams]

@@ -1,12 +1,12 @@
-"""Calibrate the city streets by what needs no learning: a generic student alone, and labels carried from key frames.
+"""Calibrate the city streets with systems that do not train: a generic student, and tracked labels.
 
-The AMS paper's Tables 1 and 2 are the targets. Rows of methods that adapt are never read here: settings that were
-chosen by them would make their claims true by construction. Every measurement is kept, those that were dropped too.
+Targets are Tables 1 and 2 of the AMS paper. Systems that adapt are never run here: settings that were chosen by their
+scores would make their claims true by construction. Every measurement is stored, also those of rejected settings.
 
     python -m benchmarks.calibrate measure                        every preset at its settings, seeds 1000 to 1005
     python -m benchmarks.calibrate measure --preset dance --try '{"variety": 0.6}'      another setting of one preset
-    python -m benchmarks.calibrate measure --first-seed 2000      seeds that no setting was chosen by
-    python -m benchmarks.calibrate page                           write docs/calibration.md from what was measured
+    python -m benchmarks.calibrate measure --first-seed 2000      fresh seeds, which no setting was chosen with
+    python -m benchmarks.calibrate page                           write docs/calibration.md from the measurements
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TARGETS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class StreetScore:
-    """The scores of one preset at one setting, a seed after the other."""
+    """The scores of one preset at one setting, in the order of the seeds."""
 
     preset: str
     settings: Mapping[str, float]
@@ -59,7 +59,7 @@ class StreetScore:
 
 
 def measure(preset: str, settings: Mapping[str, float], seeds: Sequence[int]) -> StreetScore:
-    """Run the two systems on a preset; every other setting is the lab's own."""
+    """Run the two systems on a preset; every other setting has its default."""
     workload = {"name": f"city/{preset}", "duration_s": DURATION_S, "fps": FPS, "params": dict(settings)}
     document = {
         "name": "calibrate",
@@ -78,12 +78,12 @@ def measure(preset: str, settings: Mapping[str, float], seeds: Sequence[int]) ->
 
 
 def kept(path: Path = KEPT) -> list[StreetScore]:
-    """Read what was measured before."""
+    """Read the stored measurements."""
     return [StreetScore(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
 def keep(new: StreetScore, path: Path = KEPT) -> None:
-    """Keep a measurement; the same one, made again, takes the place of the earlier."""
+    """Store a measurement; it replaces an earlier one of the same preset, settings and seeds."""
     with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several presets may be measured at the same time
         others = [row for row in kept(path) if _which(row) != _which(new)]
@@ -96,18 +96,18 @@ def _which(row: StreetScore) -> tuple[str, Mapping[str, float], Sequence[int]]:
 
 
 def written(rows: Sequence[StreetScore]) -> str:
-    """Write the tables of the page."""
+    """Return the tables of the page as text."""
     head = "| street | settings | none: target | calibration | fresh | tracking: target | calibration | fresh |"
     lines = [head, f"|{'---|' * 8}"]
     for preset, targets in TARGETS.items():
-        cells = [preset, _told(SETTINGS[preset])]
+        cells = [preset, _format_settings(SETTINGS[preset])]
         for target, which in zip(targets, ("none", "tracking"), strict=True):
             cells.append(f"{target:.3f}")
             cells += [_outcome(rows, preset, first, which, target) for first in (FIRST_SEED, FRESH_SEED)]
         lines.append(f"| {' | '.join(cells)} |")
     tried = [
-        f"| {row.preset} | {_told(row.settings)} | {row.seeds[0]} to {row.seeds[-1]} | {_told_scores(row.none)} | "
-        f"{_told_scores(row.tracking)} |"
+        f"| {row.preset} | {_format_settings(row.settings)} | {row.seeds[0]} to {row.seeds[-1]} | "
+        f"{_format_scores(row.none)} | {_format_scores(row.tracking)} |"
         for row in sorted(rows, key=lambda row: (row.preset, row.seeds[0], sorted(row.settings.items())))
     ]
     return "\n".join([*lines, "", "Everything that was measured:", "", _TRIED, *tried])
@@ -125,16 +125,16 @@ def _outcome(rows: Sequence[StreetScore], preset: str, first_seed: int, which: s
     return f"{score:.3f}{'' if abs(score - target) <= TOLERANCE else ' (missed)'}"
 
 
-def _told(settings: Mapping[str, float]) -> str:
+def _format_settings(settings: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in settings.items())
 
 
-def _told_scores(scores: Sequence[float]) -> str:
+def _format_scores(scores: Sequence[float]) -> str:
     return f"{statistics.mean(scores):.3f} ({min(scores):.3f} to {max(scores):.3f})"
 
 
 def write_page(page: Path = PAGE, path: Path = KEPT) -> None:
-    """Put the tables between the marks of the page."""
+    """Replace the tables between the marks of the page."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{written(kept(path))}\n\n{END}{after}", encoding="utf-8")
@@ -144,7 +144,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["measure", "page"])
     parser.add_argument("--preset", action="append", choices=list(TARGETS), help="may be given several times")
-    parser.add_argument("--try", dest="tried", type=json.loads, help="settings as JSON, in the place of the preset's")
+    parser.add_argument("--try", dest="tried", type=json.loads, help="settings as JSON, instead of those of the preset")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     options = parser.parse_args()
     if options.verb == "page":
@@ -154,5 +154,5 @@ if __name__ == "__main__":
             chosen = dict(SETTINGS[name]) if options.tried is None else options.tried
             row = measure(name, chosen, list(range(options.first_seed, options.first_seed + SEEDS)))
             keep(row)
-            sys.stdout.write(f"{name}: none {_told_scores(row.none)}, tracking {_told_scores(row.tracking)}\n")
+            sys.stdout.write(f"{name}: none {_format_scores(row.none)}, tracking {_format_scores(row.tracking)}\n")
             sys.stdout.flush()

@@ -1,10 +1,11 @@
-"""Disturb runs of every built-in grid, let each go on, and compare its tables with those of an undisturbed run.
+"""Disturb runs of every built-in grid, resume each, and compare its tables with an undisturbed run.
 
-Kills of the driver, torn files, full disks, wrong clocks and pauses fall on runs in one process, which are forked and
-so begin at once. With `--ray` the runs are on Ray, and actors, raylet, control store and driver are killed or stopped.
-With `--searches` searches are disturbed instead, each by ten kills of its driver, its raylet or a trial.
-Prints what it did and the first difference; the last line is JSON. Exit code 1 if a table differs, or anything stays
-behind. Then, and where a run on Ray failed by itself, its folder and Ray's logs move to the folder `--keep`.
+Runs in one process are forked, so that they start at once; their faults are kills of the driver, damaged files, full
+disks, wrong clocks and pauses. With `--ray` the runs are on Ray, and actors, raylet, control store and driver are
+killed or stopped. With `--searches` searches are disturbed instead: each has ten kills of its driver, its raylet or a
+trial. The output lists the faults and the first difference; the last line is JSON. The exit code is 1 if a table
+differs, or if files or processes are left behind. Then, and after a failed run on Ray, the folder of the run and Ray's
+logs are copied to the folder `--keep`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ FAULTS_PER_RUN, RAY_RUNS = 8, 2
 
 
 def undisturbed(spec: grids.Experiment, folder: Path) -> float:
-    """Run a grid; return how long its cells took. What it has imported is imported here, for the children to come."""
+    """Run a grid in a child process; return the duration of its cells.
+
+    The modules that it imported are imported here too, so that the next children start faster.
+    """
     imported = folder / "imported.json"
 
     def act() -> None:
@@ -59,7 +63,7 @@ def undisturbed(spec: grids.Experiment, folder: Path) -> float:
 
 
 def _runner(spec: grids.Experiment, folder: Path) -> Callable[[], object]:
-    """Begin a run, or go on where there is one."""
+    """Return a function that starts a run, or resumes it if there is one."""
 
     def go() -> None:
         if (folder / "spec.yaml").exists():
@@ -74,7 +78,10 @@ def _runner(spec: grids.Experiment, folder: Path) -> Callable[[], object]:
 
 
 def disturbed(spec: grids.Experiment, folder: Path, dice: random.Random, span_s: float | None, say: Say) -> list[str]:
-    """Disturb a run several times, let it end, and name every difference from the reference; without a span, on Ray."""
+    """Disturb a run several times, let it end, and return its differences from the reference.
+
+    Without a span the run is on Ray.
+    """
     run, log = folder / "disturbed", folder / "disturbed.log"
     go = _runner(spec, run)
     if span_s is None:
@@ -88,7 +95,7 @@ def disturbed(spec: grids.Experiment, folder: Path, dice: random.Random, span_s:
             say(inflicted.any_fault())
     code = ended(child(go, log))
     if code != 0:
-        return [f"it cannot go on (exit code {code}): {log.read_text(encoding='utf-8')[-1500:]}"]
+        return [f"it cannot be resumed (exit code {code}): {log.read_text(encoding='utf-8')[-1500:]}"]
     found = folder / "differences.json"
     compare = child(lambda: _compare(folder / "reference", run, found), log)
     if ended(compare) != 0:
@@ -102,18 +109,18 @@ def _compare(first: Path, second: Path, found: Path) -> None:
 
 @dataclass
 class Campaign:
-    """One seed's grids, and what happened to them."""
+    """The grids of one seed, and the counts of their faults."""
 
     seed: int
     on_ray: bool
-    kept: Path  # where folders of broken and failed runs go
+    kept: Path  # folder for copies of broken and failed runs
     searches: bool = False
     faults: Counter[str] = field(default_factory=Counter)
-    failed: int = 0  # runs that failed by themselves, with a reason, and could go on
+    failed: int = 0  # runs that failed with a message and could be resumed
     broken: int = 0
 
     def say(self, line: str) -> None:
-        """Print what was done, and count it."""
+        """Print a line; count it if it names a fault or a failed run."""
         kind = line.partition(":")[0]
         if kind.startswith("  "):
             self.faults[kind.strip()] += 1
@@ -121,7 +128,7 @@ class Campaign:
         print(line, flush=True)
 
     def disturb(self, number: int, name: str, place: Path) -> None:
-        """Disturb a grid or a search, and keep its folder if something is to be looked at."""
+        """Disturb a grid or a search, and copy its folder if it broke or failed."""
         dice, failed = random.Random(f"{self.seed}/{number}"), self.failed
         with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as folder:
             found = (self._search if self.searches else self._grid)(number, name, Path(folder), dice)
@@ -154,11 +161,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--faults", type=int, default=10**9, help="end after so many")
-    parser.add_argument("--grid", help="this built-in grid alone")
+    parser.add_argument("--faults", type=int, default=10**9, help="end after this number of faults")
+    parser.add_argument("--grid", help="this built-in grid only")
     parser.add_argument("--searches", action="store_true", help="kill searches on Ray instead, one per searcher")
-    parser.add_argument("--ray", action="store_true", help="kill parts of Ray too, which takes longer")
-    parser.add_argument("--keep", type=Path, default=Path("faults-kept"), help="folder for what is to be looked at")
+    parser.add_argument("--ray", action="store_true", help="run on Ray and kill its parts, which takes longer")
+    parser.add_argument("--keep", type=Path, default=Path("faults-kept"), help="folder for broken and failed runs")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     campaign = Campaign(options.seed, options.ray or options.searches, options.keep, options.searches)

@@ -15,7 +15,7 @@ SYSTEMS, DURATION_S, FPS, APPS = 2, 6.0, 2.0, 2
 
 
 def small(name: str, dice: random.Random) -> Experiment:
-    """Shrink a built-in experiment to a few cells, whichever systems and workload the dice choose."""
+    """Shrink a built-in experiment to a few cells, with random systems and a random workload."""
     document = load(name).model_dump(mode="json")
     systems, workloads = document["systems"], document["workloads"]
     document["systems"] = [_reduced(part) for part in dice.sample(systems, min(SYSTEMS, len(systems)))]
@@ -33,7 +33,7 @@ def any_grid(dice: random.Random) -> str:
 
 
 def _reduced(part: Any) -> Any:
-    """Cut the numbers that cost time, wherever they stand in a system."""
+    """Reduce the numbers that cost time, at any depth of a system."""
     if isinstance(part, dict):
         return {
             key: min(value, MAX_VALUES[key])

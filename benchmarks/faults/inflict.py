@@ -1,4 +1,4 @@
-"""Faults of a run in one process: each begins in a process forked for it, is disturbed, and goes on in the next."""
+"""Disturb a run in one process: forked children run it, are disturbed, and resume it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FORKED_S = 600.0  # a child that is not disturbed ends within, on a busy machine
+FORKED_S = 600.0  # limit for an undisturbed child on a busy machine
 ERROR = 3
 Act = Callable[[], Any]
 FaultResult = tuple[str, bool]
 
 
 def child(act: Act, log: Path) -> int:
-    """Start an act in a process of its own; return its number."""
+    """Run an act in a forked process; return the number of the process."""
     pid = os.fork()
     if pid:
         return pid
     code = ERROR
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
     try:
         with log.open("a", encoding="utf-8") as file:
             os.dup2(file.fileno(), 1)
@@ -42,7 +42,7 @@ def child(act: Act, log: Path) -> int:
 
 
 def ended(pid: int, within_s: float = FORKED_S) -> int | None:
-    """Wait for a child: its exit code, less than 0 for a signal; None, and it is killed, if it does not end."""
+    """Wait for a child; return its exit code, negative for a signal, or None if it had to be killed."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -55,25 +55,28 @@ def ended(pid: int, within_s: float = FORKED_S) -> int | None:
 
 
 class Inflicted:
-    """One folder of a run and what is done to it; every method is a fault and says what it did, and whether it hit."""
+    """Inflicts faults on the run in one folder.
+
+    Each fault is a method that returns its description and whether it took effect.
+    """
 
     def __init__(self, dice: random.Random, folder: Path, go: Act, span_s: float, log: Path) -> None:
         self._dice, self._folder, self._go, self._span_s, self._log = dice, folder, go, span_s, log
 
     def kill(self) -> FaultResult:
         """Kill the driver at any moment of the run."""
-        after_s = self._span_s * self._dice.random() ** 2  # what goes on takes less long than the whole
+        after_s = self._span_s * self._dice.random() ** 2  # squared: a resumed run is shorter than a whole one
         code = ended_or_signalled(child(self._go, self._log), after_s, signal.SIGKILL)
         return f"SIGKILL after {after_s:.2f} s ({code})", code != 0
 
     def interrupt(self) -> FaultResult:
         """Interrupt the driver as Ctrl-C does."""
-        after_s = self._span_s * self._dice.random() ** 2  # what goes on takes less long than the whole
+        after_s = self._span_s * self._dice.random() ** 2  # squared: a resumed run is shorter than a whole one
         code = ended_or_signalled(child(self._go, self._log), after_s, signal.SIGINT)
         return f"SIGINT after {after_s:.2f} s ({code})", code != 0
 
     def pause(self) -> FaultResult:
-        """Stop the driver and let it go on, several times: a slow machine."""
+        """Stop and continue the driver several times, as on a slow machine."""
         pid, times = child(self._go, self._log), self._dice.randint(1, 4)
         for _ in range(times):
             time.sleep(self._dice.uniform(0, self._span_s / times))
@@ -84,7 +87,7 @@ class Inflicted:
         return f"{times} pauses ({ended(pid)})", True
 
     def tear(self) -> FaultResult:
-        """Cut, bend or remove files that a run leaves behind."""
+        """Truncate, change, swap or remove a table file of the run."""
         files = sorted(self._folder.rglob("*.parquet"))
         if not files:
             return "nothing to tear", False
@@ -114,7 +117,7 @@ class Inflicted:
         return f"files end at {most} bytes ({code})", code != 0
 
     def refuse(self) -> FaultResult:
-        """Fail flushes with a full disk from a random one on."""
+        """Fail all flushes after a random number of them, as a full disk does."""
         good = self._dice.randint(0, 60)
 
         def act() -> None:
@@ -132,7 +135,7 @@ class Inflicted:
         return f"disk full after {good} flushes ({code})", code != 0
 
     def turn_clock(self) -> FaultResult:
-        """Make the wall clock jump by years in both directions, and files have other times."""
+        """Make the wall clock jump by years in both directions, and change the times of files."""
         jumps = [self._dice.uniform(-2e9, 2e9) for _ in range(5)]
         for file in self._folder.rglob("*"):
             os.utime(file, (t := max(0.0, time.time() + self._dice.choice(jumps)), t), follow_symlinks=False)
@@ -145,7 +148,7 @@ class Inflicted:
         return f"clock off by up to {max(map(abs, jumps)) / 3e7:.0f} years ({ended(child(act, self._log))})", True
 
     def any_fault(self) -> str:
-        """Inflict a fault; an indented line says what it was, another line that the run had ended before."""
+        """Inflict a random fault; return an indented line, or `missed ...` if it took no effect."""
         often, seldom = (self.kill, self.tear), (self.fill, self.refuse, self.turn_clock, self.pause, self.interrupt)
         make = self._dice.choice(often if self._dice.random() < 0.6 else seldom)
         self._undo()
@@ -153,7 +156,7 @@ class Inflicted:
         return f"  {make.__name__}: {outcome}" if hit else f"missed {make.__name__}: {outcome}"
 
     def _undo(self) -> None:
-        """Take some cells back, so that there is something to disturb."""
+        """Remove the rows of some cells, so that there is work to disturb."""
         for file in sorted(self._folder.glob("tables/runs/*.parquet")):
             if self._dice.random() < 0.5:
                 file.unlink()
@@ -170,7 +173,7 @@ def ended_or_signalled(pid: int, after_s: float, number: int) -> int | None:
 
 
 def _is_running(pid: int) -> bool:
-    """Look, and leave the exit code to its reader."""
+    """Return whether a child runs, without collecting its exit code."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 

@@ -1,7 +1,7 @@
-"""Faults of a run on Ray: actors, raylet, control store and driver are killed, or stopped for a while.
+"""Disturb a run on Ray: kill actors, raylet, control store and driver, or stop them for a while.
 
-A run may also fail by itself on a busy machine. One that ends with exit code 1 and one message is no difference: it
-is told and counted, Ray's logs of it are kept, and what matters is that it goes on to the same tables.
+On a busy machine a run may also fail without a fault. A run that ends with exit code 1 and one message is no
+difference: it is counted, its logs of Ray are stored, and the resumed run must have the same tables.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ Say = Callable[[str], None]
 
 
 def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random, say: Say) -> Iterator[str]:
-    """Run on Ray, or go on; kill and stop its actors, then perhaps Ray or the driver. Yield what should not be.
+    """Start or resume a run on Ray, disturb it, and yield each violation.
 
-    What the driver says and Ray's logs are linked into a folder, where they outlive the session.
+    Actors are killed and stopped, then perhaps Ray or the driver. The driver's output and Ray's logs are linked into a
+    folder, where they outlive the session.
     """
     words = ["run", "--resume", str(run)]
     if not (run / "spec.yaml").exists():
@@ -48,15 +49,15 @@ def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random,
         for _ in range(dice.randint(1, ACTOR_FAULTS)):
             time.sleep(dice.uniform(0, 2.0))
             keep_logs(mark, logs)
-            if driver.poll() is None and (told := _actor_fault(dice)):
-                say(f"  actor: {told}")
+            if driver.poll() is None and (fault := _actor_fault(dice)):
+                say(f"  actor: {fault}")
         end = dice.choice(ENDS)
         if driver.poll() is not None:
             end = "none"
         wrong = list(end_driver(driver, end, say))
     if driver.returncode == FAILED:
         reason = clean_failure(log_of(run).read_text(encoding="utf-8", errors="replace"))
-        wrong = [] if reason else [f"it failed without one message that says how to go on, after {end}"]
+        wrong = [] if reason else [f"it failed without one message that names `--resume`, after {end}"]
         if reason and end not in HEADS:
             say(f"failed: {reason}")
     yield from wrong
@@ -64,15 +65,15 @@ def disturb_on_ray(spec: Experiment, run: Path, logs: Path, dice: random.Random,
 
 
 def log_of(run: Path) -> Path:
-    """Name the file with what the last driver of a run has said."""
+    """Return the file with the output of the last driver of a run."""
     return run.with_suffix(".log")
 
 
 @contextlib.contextmanager
 def driven(words: Sequence[str], run: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start driftlab in a process of its own, which ends with the block at the latest."""
+    """Start driftlab in a child process, which is killed at the end of the block if it still runs."""
     log_of(run).unlink(missing_ok=True)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
     with log_of(run).open("wb") as log:
         driver = subprocess.Popen([sys.executable, "-m", "driftlab", *words], stdout=log, stderr=log)
         signal.signal(signal.SIGINT, before)
@@ -83,10 +84,10 @@ def driven(words: Sequence[str], run: Path) -> Iterator[subprocess.Popen[bytes]]
             driver.wait()
 
 
-def clean_failure(said: str) -> str | None:
-    """Return the only message of a run that failed with a reason and a way back; None if it did not end so."""
-    errors = [line for line in said.splitlines() if line.startswith("Error: ")]
-    if len(errors) != 1 or "Traceback (most recent call last)" in said or " --resume " not in said:
+def clean_failure(output: str) -> str | None:
+    """Return the only message of a failed run that names a reason and `--resume`; otherwise None."""
+    errors = [line for line in output.splitlines() if line.startswith("Error: ")]
+    if len(errors) != 1 or "Traceback (most recent call last)" in output or " --resume " not in output:
         return None
     return errors[0].removeprefix("Error: ")
 
@@ -100,7 +101,7 @@ def left_running(mark: str | None, end: str) -> Iterator[str]:
 
 
 def _await_actors(driver: subprocess.Popen[bytes], logs: Path) -> str | None:
-    """Wait for the first actor, or the end; return the folder of the Ray that the driver has started."""
+    """Wait for the first actor, or the end; return the folder of the driver's Ray."""
     mark, deadline = None, time.monotonic() + RUN_S
     while driver.poll() is None and time.monotonic() < deadline:
         mark = mark or mark_of(driver)
@@ -112,14 +113,14 @@ def _await_actors(driver: subprocess.Popen[bytes], logs: Path) -> str | None:
 
 
 def keep_logs(mark: str | None, kept: Path) -> None:
-    """Link the logs of a Ray into a folder on the same disk, as far as they are there."""
+    """Link the existing logs of a Ray into a folder on the same disk."""
     for file in Path(mark).glob("session_2*/logs/*") if mark else ():
         with contextlib.suppress(OSError):  # a folder, linked before, or just removed
             os.link(file, kept / file.name)
 
 
 def mark_of(driver: subprocess.Popen[bytes]) -> str | None:
-    """Find the folder of the Ray that the driver has started."""
+    """Return the folder of the Ray that the driver has started; None if there is none."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(driver.pid).children():
             with contextlib.suppress(psutil.Error):
@@ -129,7 +130,7 @@ def mark_of(driver: subprocess.Popen[bytes]) -> str | None:
 
 
 def _actor_fault(dice: random.Random) -> str | None:
-    """Kill an actor, or let it stand still for a while, as on a machine that is short of memory."""
+    """Kill an actor, or stop it for a while, as on a machine that is short of memory."""
     if dice.random() < 0.7:
         title = faults.kill_one(dice)
         return title and f"SIGKILL {title}"
@@ -147,7 +148,7 @@ def _actor_fault(dice: random.Random) -> str | None:
 
 
 def end_driver(driver: subprocess.Popen[bytes], end: str, say: Say) -> Iterator[str]:
-    """End the run by a fault, or let it end; yield what is wrong with how it ends."""
+    """End the run by a fault, or let it end; yield a line if its end is not allowed."""
     allowed: tuple[int, ...] = (0,)
     if end == "driver":
         driver.kill()

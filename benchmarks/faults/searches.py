@@ -1,7 +1,7 @@
-"""Faults of a search on Ray: driver, trial or raylet is killed, and the search goes on, ten times and more.
+"""Disturb a search on Ray at least ten times: kill its driver, its raylet or a trial, and resume it.
 
-In the end its trials have to be those of a search that was left alone in one process, and a trial that had a row
-before a kill must still have that row, to the second that it took: it was not run again.
+In the end its trials must be those of an undisturbed search in one process. A trial that had a row before a kill must
+still have that row with the same duration: it was not run again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from driftlab.platform.tune.document import SpaceDocument, parse
 from driftlab.platform.tune.session import begin_search
 from driftlab.platform.tune.trial import WarmBackend, outcomes
 
-KILLS, TRIALS, MAX_NEW = 10, 60, 3  # at most so many trials end between two kills
-MOMENT_S = 0.5  # about half a trial: a kill falls anywhere in it
+KILLS, TRIALS, MAX_NEW = 10, 60, 3  # `MAX_NEW` trials end between two kills at most
+MOMENT_S = 0.5  # most additional delay of a kill, about half a trial
 VICTIMS = ("driver", "trial", "raylet", "interrupt")
-TRIAL_ACTOR = ("TrialTrainable", "ResourceTrainable")  # between two calls, and in one
+TRIAL_ACTOR = ("TrialTrainable", "ResourceTrainable")  # titles between two calls, and during one
 SPACE: Mapping[str, Any] = {
     "system": "tent",
     "experiment": {
@@ -48,13 +48,13 @@ Row = Mapping[str, Any]
 
 
 def small(searcher: str, seed: int) -> SpaceDocument:
-    """Describe a search whose trials take a second; CMA-ES knows one objective only."""
+    """Return a search whose trials take a second; CMA-ES has one objective, the others have two."""
     objectives = {"score": "max", **({} if searcher == "cmaes" else {"energy_j": "min"})}
     return parse({**SPACE, "name": searcher, "searcher": searcher, "seed": seed, "objectives": objectives})
 
 
 def disturbed_search(searcher: str, folder: Path, dice: random.Random, say: Say) -> list[str]:
-    """Kill a search ten times, let it end, and name what differs from one that was left alone."""
+    """Kill a search ten times, let it end, and return its differences from an undisturbed one."""
     document = small(searcher, dice.randrange(1000))
     _alone(document, folder / "reference")
     run, space = folder / "disturbed", folder / "space.yaml"
@@ -71,15 +71,15 @@ def disturbed_search(searcher: str, folder: Path, dice: random.Random, say: Say)
         wrong += _repeated(before, _rows(run))
         if code == 0:
             break
-        said = log_of(run).read_text(encoding="utf-8")
-        if left == len(due) and clean_failure(said) is None:
-            wrong.append(f"it does not go on (exit code {code}): {said[-1500:]}")
+        output = log_of(run).read_text(encoding="utf-8")
+        if left == len(due) and clean_failure(output) is None:
+            wrong.append(f"it cannot be resumed (exit code {code}): {output[-1500:]}")
     few = [f"it ended before {len(due)} of {KILLS} kills"] if due and not wrong else []
     return [*wrong, *few, *_different(_rows(folder / "reference"), _rows(run))]
 
 
 def _kill(driver: subprocess.Popen[bytes], run: Path, due: list[str], dice: random.Random, say: Say) -> Iterator[str]:
-    """Inflict the kills that are due until the driver has ended; then let it end by itself."""
+    """Inflict the remaining kills until the driver has ended; after the last kill let it end."""
     mark, end = None, "none"
     while due and end == "none" and _await_rows(driver, run, dice):
         mark = mark or mark_of(driver)
@@ -97,7 +97,7 @@ def _kill(driver: subprocess.Popen[bytes], run: Path, due: list[str], dice: rand
 
 
 def _await_rows(driver: subprocess.Popen[bytes], run: Path, dice: random.Random) -> bool:
-    """Wait for the next trials to end, and for a moment more; tell whether the driver is still there."""
+    """Wait for the next trials to end, and for a moment more; return whether the driver still runs."""
     wanted, deadline = len(_rows(run)) + dice.randint(1, MAX_NEW), time.monotonic() + RUN_S
     while driver.poll() is None and _files(run) < wanted and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -106,7 +106,7 @@ def _await_rows(driver: subprocess.Popen[bytes], run: Path, dice: random.Random)
 
 
 def _alone(document: SpaceDocument, folder: Path) -> None:
-    """Run the search in one process without Ray, which is forked so that this one imports no torch."""
+    """Run the search without Ray in a forked process, so that this process imports no torch."""
 
     def act() -> None:
         backend = WarmBackend()
@@ -129,12 +129,12 @@ def _files(run: Path) -> int:
 
 
 def _repeated(before: Mapping[tuple[str, int], Row], after: Mapping[tuple[str, int], Row]) -> Iterator[str]:
-    """Name the trials whose rows are gone or were written anew."""
+    """Name the trials whose rows are missing or have changed."""
     yield from (f"{key} was lost or run again" for key, row in before.items() if after.get(key) != row)
 
 
 def _different(alone: Mapping[tuple[str, int], Row], disturbed: Mapping[tuple[str, int], Row]) -> Iterator[str]:
-    """Name the trials that differ in anything but the host."""
+    """Name the trials that differ in a column, except those of the host."""
     yield from (f"{key} ran in one of both only" for key in sorted(alone.keys() ^ disturbed.keys()))
     for key in sorted(alone.keys() & disturbed.keys()):
         ours, theirs = alone[key], disturbed[key]

@@ -1,11 +1,11 @@
-"""Disturb devices and their server, or ask the server odd things; print every promise that broke; then one JSON line.
+"""Test devices and their server with faults and random requests; print each violation and a JSON line.
 
-`python -m benchmarks.field faults` kills server and device and cuts their network while a device plays its stream. It
-must go on answering, end on the server's line of versions, and nothing that was acknowledged may be lost.
-`python -m benchmarks.field fuzz` draws requests from the server's own description and mutates binary bodies: no reply
-of 500 or more but 503, none that does not come, no growing memory; `schema` lets schemathesis draw them instead.
+`python -m benchmarks.field faults` kills server and device and cuts their network while a device plays its stream. The
+device must go on predicting and end on one of the server's versions, and no acknowledged upload may be lost.
+`python -m benchmarks.field fuzz` draws requests from the server's description and mutates binary bodies. Each request
+must get a reply below 500 or a 503, and memory may not grow; `schema` lets schemathesis draw the requests instead.
 `python -m benchmarks.field paired` plays settings in the field and in the lab: their figures must agree.
-Exit code 1 if a promise broke.
+The exit code is 1 after a violation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.field.processes import RayServerProcess, ServerProcess
 
 
 def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], list[str]]:
-    """Disturb sessions one after another until so many faults fell."""
+    """Disturb sessions one after another until `count` faults; return the totals and the violations."""
     fallen: Counter[str] = Counter()
     broken: list[str] = []
     sessions = 0
@@ -41,8 +41,8 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
                 found = one.run(min(options.per_session, count - fallen.total()))
                 fallen.update(kind.split()[0] for kind in one.done)
                 broken += [f"session {sessions} after {', '.join(one.done)}: {fault}" for fault in found]
-                said = f"session {sessions}, load {os.getloadavg()[0]:.0f}: {', '.join(one.done)}"
-                print(f"{said}: {'; '.join(found) or 'holds'}", flush=True)
+                text = f"session {sessions}, load {os.getloadavg()[0]:.0f}: {', '.join(one.done)}"
+                print(f"{text}: {'; '.join(found) or 'holds'}", flush=True)
                 sessions += 1
         finally:
             server.stop()
@@ -61,19 +61,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="faults or requests")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
-    parser.add_argument("--per-session", type=int, default=6, help="faults of one stream at most")
+    parser.add_argument("--per-session", type=int, default=6, help="most faults of one stream")
     parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
-    parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="to play in the field and in the lab")
+    parser.add_argument("--systems", nargs="+", default=SYSTEMS, help="systems of `paired`")
     options = parser.parse_args()
     if options.campaign == "faults":
-        told, broken = faults(options, options.count or 50)
+        totals, broken = faults(options, options.count or 50)
     elif options.campaign == "paired":
-        told, broken = compare_systems(options.seed, options.seconds, options.systems)
+        totals, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:
-        told, broken = run_fuzzing(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
+        totals, broken = run_fuzzing(options.seed, options.count or 5000, by_schema=options.campaign == "schema")
     for fault in broken:
         print(fault)
-    print(json.dumps({**told, "broken": len(broken)}))
+    print(json.dumps({**totals, "broken": len(broken)}))
     return 1 if broken else 0
 
 

@@ -1,4 +1,4 @@
-"""Sessions whose server and device are killed and whose network is cut, and what must hold afterwards."""
+"""Kill the server and the device of a session, cut its network, and check its results afterwards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ KINDS = ("server", "device", "cut", "drop")
 STREAM = ["--workload", "streets/running", "--fps", "4", "--size", "32x48", "--network", "half"]
 PAUSE_S = (2.0, 6.0)  # between two faults
 CUT_S = (3.0, 20.0)
-MIN_PROCESSED_SHARE = 0.8  # share of the frames while the device's last process ran
-LATE_S = 3.0  # before the end of the stream, from which on a result may miss it
-MAX_GAP_S = 5.0  # between two answers of it
+MIN_PROCESSED_SHARE = 0.8  # of the frames while the device's last process ran
+LATE_S = 3.0  # before the end of the stream; later results may miss it
+MAX_GAP_S = 5.0  # between two predictions of that process
 
 
 @dataclass
 class Disturbed:
-    """One session and what is done to it."""
+    """One session and the faults that it went through."""
 
     folder: Path
     server: ServerProcess
@@ -37,7 +37,7 @@ class Disturbed:
     done: list[str] = field(default_factory=list)
 
     def run(self, faults: int) -> list[str]:
-        """Play a stream through faults; name what does not hold at its end."""
+        """Play a stream through faults; return the violations at its end."""
         proxy = Proxy(self.server.port)
         try:
             device = self._device("--server", proxy.url, "--out", str(self.folder / "run"), *STREAM)
@@ -54,7 +54,7 @@ class Disturbed:
         return [f"the device ended with {code}"] if code else list(self._faults())
 
     def _disturb(self, kind: str, device: Popen[str], proxy: Proxy) -> Popen[str]:
-        said = kind
+        description = kind
         if kind == "server":
             self.server.kill()
             time.sleep(self.dice.uniform(0.0, 4.0))
@@ -68,10 +68,10 @@ class Disturbed:
         elif kind == "cut":
             seconds = self.dice.uniform(*CUT_S)
             proxy.cut(seconds)
-            said = f"cut for {seconds:.1f} s"
+            description = f"cut for {seconds:.1f} s"
         elif kind == "drop":
             proxy.drop()
-        self.done.append(said)
+        self.done.append(description)
         return device
 
     def _device(self, *words: str) -> Popen[str]:
@@ -99,7 +99,7 @@ class Disturbed:
         yield from version_faults(run, status["version"], report["version"], late)
 
     def _settled(self, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Wait until the server has used every upload."""
+        """Return the status and the rounds as soon as the server has used every upload."""
         client, until_s = self.server.client(), time.monotonic() + START_S
         while True:
             try:
@@ -119,14 +119,14 @@ class Disturbed:
 
 
 def prediction_faults(run: Run) -> Iterator[str]:
-    """The device never stops answering."""
+    """Yield a violation if the device stopped predicting."""
     frames = run.frame("frames")
     processed = frames[frames["processed"]]
     share, gap_s = frames["processed"].mean(), processed["time_s"].diff().max()
     if share < MIN_PROCESSED_SHARE:
-        yield f"only {share:.0%} of the frames were answered"
+        yield f"only {share:.0%} of the frames were processed"
     if gap_s > MAX_GAP_S:
-        yield f"no answer for {gap_s:.1f} s"
+        yield f"no prediction for {gap_s:.1f} s"
 
 
 def used_of(rounds: list[dict[str, Any]]) -> int:
@@ -135,7 +135,7 @@ def used_of(rounds: list[dict[str, Any]]) -> int:
 
 
 def server_faults(status: dict[str, Any], rounds: list[dict[str, Any]]) -> Iterator[str]:
-    """Nothing acknowledged is lost, and nothing is used twice."""
+    """Yield a violation if an acknowledged upload was lost or used twice."""
     used = used_of(rounds)
     if status["fault"]:
         yield f"the session failed: {status['fault']}"
@@ -146,7 +146,10 @@ def server_faults(status: dict[str, Any], rounds: list[dict[str, Any]]) -> Itera
 
 
 def version_faults(run: Run, served: int, ended: int, late: int) -> Iterator[str]:
-    """The device ends on the server's line of versions but for late results, and applies no update twice."""
+    """Yield a violation if versions went back, an update was applied twice, or the last versions differ.
+
+    The device may end as many versions behind the server as there were late results.
+    """
     versions, updates = run.frame("frames")["version"], run.frame("updates")
     taken = updates[updates["version"].notna()]["version"].astype(int).tolist()
     if not versions.is_monotonic_increasing:

@@ -1,4 +1,4 @@
-"""Requests drawn from a server's own description, and mutated binary bodies."""
+"""Draw requests from a server's description, and mutate binary bodies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GROWTH_MB = 150.0  # of the server from the first tenth of the requests to their
 
 @dataclass(frozen=True)
 class Drawn:
-    """A request."""
+    """A random request."""
 
     method: str
     path: str
@@ -81,8 +81,8 @@ class RequestDrawing:
     def draw(self) -> Drawn:
         method, path = self.dice.choice(self.places)
         about = self.described["paths"][path][method]
-        mine = method != "delete" and self.dice.random() < 0.8
-        names = {"name": self.session["id"] if mine else self.word(), "kind": self.dice.choice(["frame", self.word()])}
+        known = method != "delete" and self.dice.random() < 0.8
+        names = {"name": self.session["id"] if known else self.word(), "kind": self.dice.choice(["frame", self.word()])}
         for name, value in names.items():
             path = path.replace(f"{{{name}}}", value)
         token = self.dice.choices([self.token, self.session["token"], None, self.word()], [10, 6, 1, 1])[0]
@@ -94,8 +94,8 @@ class RequestDrawing:
         return "".join(self.dice.choices(letters, k=self.dice.randint(1, 30)))
 
     def query(self, about: Mapping[str, Any]) -> str:
-        asked = [one["name"] for one in about.get("parameters", ()) if one["in"] == "query"]
-        given = [f"{name}={self.dice.choice(['0', '1', '-1', '1e9', 'nan', self.word()])}" for name in asked]
+        parameters = [one["name"] for one in about.get("parameters", ()) if one["in"] == "query"]
+        given = [f"{name}={self.dice.choice(['0', '1', '-1', '1e9', 'nan', self.word()])}" for name in parameters]
         given = [one for one in given if self.dice.random() < 0.7 and "hold_s=1e9" not in one]
         return f"?{'&'.join(given)}" if given else ""
 
@@ -113,7 +113,7 @@ class RequestDrawing:
         return json.dumps(self.value(schema)).encode(), "application/json"
 
     def value(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
-        """Draw a value of a schema; one in eight is another."""
+        """Draw a value of a schema; one in eight may break it."""
         if self.dice.random() < 0.125 or depth > 6:
             return self.dice.choice(ODD)
         if "$ref" in schema:
@@ -132,7 +132,7 @@ class RequestDrawing:
         return self.dice.choice(["ams", "half", "streets/running", self.word()])
 
     def upload(self) -> bytes:
-        """Make an upload that would be taken if it came in order."""
+        """Make an upload that is valid if its number is the next one."""
         self.number += self.dice.random() < 0.3
         images = np.frombuffer(self.dice.randbytes(2 * 32 * 48 * 3), np.uint8).reshape(2, 32, 48, 3)
         times_s = (self.number + 0.25, self.number + 0.5)
@@ -158,7 +158,7 @@ def image(dice: random.Random) -> bytes:
 
 
 def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict[str, object], list[str]]:
-    """Ask so many drawn requests, by schemathesis where asked; return what was told, and every promise that broke."""
+    """Send `count` random requests, by schemathesis if chosen; return the totals and the violations."""
     statuses: Counter[str] = Counter()
     broken: list[str] = []
     slowest_s, resident_mb = 0.0, [0.0, 0.0]
@@ -181,13 +181,13 @@ def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict
                 for fault, status in _send(drawn, server, drawing):
                     statuses[str(status)] += 1
                     if fault:
-                        what = f"{drawn.method} {drawn.path[:200]} {(drawn.body or b'')[:200]!r}"
-                        broken.append(f"{number}: {fault}: {what}")
+                        request = f"{drawn.method} {drawn.path[:200]} {(drawn.body or b'')[:200]!r}"
+                        broken.append(f"{number}: {fault}: {request}")
                 slowest_s = max(slowest_s, time.monotonic() - began_s)
                 if number == count // 10:
                     resident_mb[0] = held.memory_info().rss / 2**20
                 if number % 500 == 499:
-                    print(f"{number + 1} asked, {len(broken)} broken", file=sys.stderr, flush=True)
+                    print(f"{number + 1} requests, {len(broken)} broken", file=sys.stderr, flush=True)
             resident_mb[1] = held.memory_info().rss / 2**20
             if resident_mb[1] - resident_mb[0] > GROWTH_MB:
                 broken.append(f"the server grew from {resident_mb[0]:.0f} to {resident_mb[1]:.0f} MB")
@@ -200,7 +200,7 @@ def run_fuzzing(seed: int, count: int, *, by_schema: bool = False) -> tuple[dict
 
 
 def _send(drawn: Drawn, server: ServerProcess, drawing: RequestDrawing) -> Iterator[tuple[str, int]]:
-    """Ask a request, uploads by the WebSocket now and then; yield its fault, if any, and its status."""
+    """Send a request, one in five uploads by WebSocket; yield its violation (or "") and its status."""
     if drawn.path.endswith("/uploads") and drawing.dice.random() < 0.2:
         line = Line(server.client(drawing.session["token"]), f"/sessions/{drawing.session['id']}")
         if line.open(0) and line._open is not None:

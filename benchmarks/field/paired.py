@@ -1,9 +1,9 @@
-"""The same setting in the field and in the lab: what a device measured beside what virtual time says.
+"""Run the same setting in the field and in the lab, and compare the figures.
 
 The score in the field must lie in the 95 % interval of the lab's (a bootstrap over blocks of frames), traffic must
-agree within 2 %, and the median times of answers and from an upload to its update within a stated share. The lab runs
-the experiment that the device wrote: its machines and its link take as long as the field's did, since Just-In-Time
-samples less often once an update has helped, and so follows how soon updates come.
+agree within 2 %, and the median times of predictions and of updates within a stated share. The lab runs the experiment
+that the device wrote, so that its machines and its link take as long as those of the field. This matters because
+Just-In-Time samples less often after an update has helped, so that its samples depend on the times of updates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCK, DRAWS = 8, 2000  # frames, and resamples of blocks
 
 
 def compare_systems(seed: int, seconds: float, systems: Sequence[str]) -> tuple[dict[str, object], list[str]]:
-    """Play and compute some systems; return the figures, and every one that differs by more than it may."""
+    """Run some systems in the field and in the lab; return the figures and the violations."""
     broken: list[str] = []
     comparisons: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="driftlab-paired-", ignore_cleanup_errors=True) as place:
@@ -45,10 +45,10 @@ def compare_systems(seed: int, seconds: float, systems: Sequence[str]) -> tuple[
         try:
             for system in systems:
                 workload = {**STREAM, "duration_s": seconds}
-                asked = parse_session_request(
+                request = parse_session_request(
                     {"system": system, "workload": workload, "student": STUDENT, "seed": seed}
                 )
-                field = _run_field(server, asked, Path(place) / system)
+                field = _run_field(server, request, Path(place) / system)
                 lab = _computed(field.path / LAB, Path(place) / f"lab-{system}")
                 comparisons[system] = {**_figures(field, lab), "load": os.getloadavg()[0]}
                 faults = [f"{system}: {fault}" for fault in _faults(comparisons[system])]
@@ -76,7 +76,7 @@ def _computed(experiment: Path, folder: Path) -> Run:
 
 
 def _figures(field: Run, lab: Run) -> dict[str, Any]:
-    (mine,), (theirs,) = figures_of(field).values(), figures_of(lab).values()
+    (ours,), (theirs,) = figures_of(field).values(), figures_of(lab).values()
     scores = lab.frame("frames")["score_frame"].dropna().to_numpy()
     blocks = np.array_split(scores, max(1, len(scores) // BLOCK))
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def _figures(field: Run, lab: Run) -> dict[str, Any]:
         np.concatenate([blocks[i] for i in rng.integers(len(blocks), size=len(blocks))]).mean() for _ in range(DRAWS)
     ]
     names = ("score_frame", "uplink_kbps", "downlink_kbps", "updates", "update_s", "latency_ms")
-    figures = {name: [_short(mine[name]), _short(theirs[name])] for name in names}
+    figures = {name: [_short(ours[name]), _short(theirs[name])] for name in names}
     return figures | {"interval": [_short(float(np.percentile(means, q))) for q in (2.5, 97.5)]}
 
 
@@ -94,9 +94,9 @@ def _faults(figures: dict[str, Any]) -> Iterator[str]:
         yield f"score {figures['score_frame'][0]} is not in {low} to {high}"
     tolerances = {"uplink_kbps": TRAFFIC, "downlink_kbps": TRAFFIC, "update_s": TIMES, "latency_ms": TIMES}
     for name, most in tolerances.items():
-        mine, theirs = figures[name]
-        if mine is not None and theirs is not None and abs(mine - theirs) > most * max(mine, theirs):
-            yield f"{name} {mine}, in the lab {theirs}"
+        ours, theirs = figures[name]
+        if ours is not None and theirs is not None and abs(ours - theirs) > most * max(ours, theirs):
+            yield f"{name} {ours}, in the lab {theirs}"
 
 
 def _short(value: float | None) -> float | None:

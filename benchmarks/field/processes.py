@@ -1,4 +1,4 @@
-"""The processes of the campaigns: a server with or without Ray, and devices; each ends with this one."""
+"""Processes of the campaigns: a server with or without Ray, and devices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spawned(*words: str, log: Path) -> subprocess.Popen[str]:
 class ServerProcess:
     """A server without Ray that can be killed and started again on its port and folder."""
 
-    parts: ClassVar[Mapping[str, str]] = {}  # titles of processes below it, by what they are
+    parts: ClassVar[Mapping[str, str]] = {}  # titles of child processes, by part
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -72,7 +72,7 @@ class ServerProcess:
         self.kill()
 
     def kill_part(self, part: str) -> None:
-        """Kill a process below the server, which has none."""
+        """Raise an error: a server without Ray has no child processes."""
         raise ValueError(f"a server without Ray has no {part}")
 
     def client(self, token: str = TOKEN) -> Client:
@@ -80,7 +80,7 @@ class ServerProcess:
 
 
 class RayServerProcess(ServerProcess):
-    """`driftlab serve`, whose replica and whose sessions' learners are processes of their own."""
+    """`driftlab serve`, whose replica and learners are separate processes."""
 
     parts: ClassVar[Mapping[str, str]] = {"replica": "ray::ServeReplica", "learner": "ray::SessionRack"}
 

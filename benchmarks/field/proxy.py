@@ -1,4 +1,4 @@
-"""A proxy on the loopback interface that can stop forwarding, as a network that is cut does."""
+"""Forward TCP connections on the loopback interface, and interrupt them as a failing network does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE = 65536
 
 
 class Proxy:
-    """Forwards TCP connections to a port; while it is cut, bytes stay where they are."""
+    """Forwards TCP connections to a port; while it is cut, no byte passes."""
 
     def __init__(self, to_port: int) -> None:
         self._to = ("127.0.0.1", to_port)
@@ -29,7 +29,7 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def cut(self, seconds: float) -> None:
-        """Forward nothing for a while; connections stay open, and neither side is told."""
+        """Forward nothing for a while; connections stay open, without notice to either side."""
         self._open.clear()
         time.sleep(seconds)
         self._open.set()

@@ -1,4 +1,4 @@
-"""Requests that schemathesis draws from a server's own description (`pip install schemathesis`)."""
+"""Draw requests by schemathesis from a server's description (`pip install schemathesis`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BASE = "http://127.0.0.1"
 def drawn_by_schema(
     described: Mapping[str, Any], session: Mapping[str, str], token: str, seed: int, count: int
 ) -> list[Drawn]:
-    """Draw so many requests, as many for each route; of paths with a session, most have this one."""
+    """Draw `count` requests, as many for each route; most paths with a session have the given one."""
     import schemathesis
 
     loaded = schemathesis.openapi.from_dict(dict(described))
@@ -45,10 +45,10 @@ def _drawn(route: Any, dice: random.Random, session: Mapping[str, str], token: s
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        asking = given(case=route.as_strategy(generation_mode=mode))(_kept_in(cases))
+        draw_cases = given(case=route.as_strategy(generation_mode=mode))(_kept_in(cases))
         try:
-            seeded(dice.randrange(2**32))(options(asking))()
-        except Unsatisfiable:  # a route without anything to break
+            seeded(dice.randrange(2**32))(options(draw_cases))()
+        except Unsatisfiable:  # the description of the route cannot be broken
             assert mode is GenerationMode.NEGATIVE
             continue
         for number in range(wanted):
@@ -67,11 +67,11 @@ def _request(case: Any, dice: random.Random, session: Mapping[str, str], token: 
 
     if case.path_parameters.get("name") and case.method.upper() != "DELETE" and dice.random() < 0.8:
         case.path_parameters["name"] = session["id"]
-    asked = requests.Request(**case.as_transport_kwargs(base_url=BASE)).prepare()
-    parts = urlsplit(asked.url or BASE)
-    body = asked.body.encode() if isinstance(asked.body, str) else asked.body
+    prepared = requests.Request(**case.as_transport_kwargs(base_url=BASE)).prepare()
+    parts = urlsplit(prepared.url or BASE)
+    body = prepared.body.encode() if isinstance(prepared.body, str) else prepared.body
     if body is not None and not isinstance(body, bytes):  # a file of a form
         body = bytes(body.read()) if hasattr(body, "read") else b"".join(body)
     given = dice.choices([token, session["token"], None, "stranger"], [10, 6, 1, 1])[0]
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Drawn(case.method.upper(), path, body, given, asked.headers.get("Content-Type", "application/json"))
+    return Drawn(case.method.upper(), path, body, given, prepared.headers.get("Content-Type", "application/json"))

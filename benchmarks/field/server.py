@@ -1,4 +1,4 @@
-"""A server without Ray in a process of its own: `python -m benchmarks.field.server PORT FOLDER`."""
+"""Run a server without Ray in a separate process: `python -m benchmarks.field.server PORT FOLDER`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from driftlab.serve_apps.sessions import Limits, SessionRegistry
 
 
 def main(port: str, folder: str) -> None:
-    hub = SessionRegistry(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate_limit=5000.0))
-    HttpServer(build_app(lambda: hub), ServerAddress("127.0.0.1", int(port))).thread.join()
+    registry = SessionRegistry(Path(folder), os.environ[TOKEN_VARIABLE], Limits(rate_limit=5000.0))
+    HttpServer(build_app(lambda: registry), ServerAddress("127.0.0.1", int(port))).thread.join()
 
 
 if __name__ == "__main__":

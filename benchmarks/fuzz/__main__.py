@@ -1,10 +1,10 @@
-"""Ask the command line odd and wrong things, drawn from a grammar; print every answer that breaks a promise.
+"""Run random command lines, valid and invalid, and print each result that violates a rule.
 
-The promises: no traceback, no answer later than 10 s, exit code 2 and one message for a wrong request, 1 and a reason
-for a run that failed. Request `--only N` asks one of them again. The last line is JSON; exit code 1 if a promise broke.
+The rules: no traceback, no result later than 10 s, exit code 2 and one message for an invalid request, 1 and a reason
+for a failed run. `--only N` repeats request N. The last line is JSON; the exit code is 1 after a violation.
 
-Most requests are asked in this process, where nothing has to be imported, and each fiftieth in a process of its own.
-The time for which an answer had no processor, since other work took it, does not count towards the limit.
+Most requests run in this process, where nothing has to be imported; each fiftieth runs in a child process. Time in
+which a command waited for a processor does not count towards the limit.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from benchmarks.fuzz.grammar import TINY, Request, World, request
 from benchmarks.fuzz.videos import write_video
 from driftlab.platform.lab.seal import run
 
-RUN_EVERY = 3  # of so many sound and small runs one is run, which takes longer than all else
-PROCESS_EVERY = 50  # so many requests are asked in this process for each that is asked in one of its own
-SHOWN = 1500  # characters of an answer
+RUN_EVERY = 3  # one of three valid small runs is executed, as this takes longest
+PROCESS_EVERY = 50  # one of fifty requests runs in a child process
+SHOWN = 1500  # characters of a result
 
 
 def campaign(
     seed: int, numbers: range, folder: Path, every: int = PROCESS_EVERY
 ) -> Iterator[tuple[int, Request, CommandResult]]:
-    """Ask the requests of a seed with these numbers; each is the same whichever others are asked."""
+    """Run the requests of a seed with these numbers; a request depends only on seed and number."""
     (folder / "finished").mkdir(parents=True)
     finished = run(TINY, out=folder / "finished" / "run").directory
-    video = write_video(folder / "film.mp4")
+    video = write_video(folder / "video.mp4")
     with foreign_server() as port:
         for number in numbers:
             dice = random.Random(f"{seed}/{number}")
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                asked = request(dice, World(Path(place), finished, video, port))
+                drawn = request(dice, World(Path(place), finished, video, port))
                 alone, run_it = every > 0 and number % every == every - 1, number % RUN_EVERY == 0
-                for answer in run_request(asked, Path(place), process=alone, run=run_it):
-                    yield number, asked, answer
+                for result in run_request(drawn, Path(place), process=alone, run=run_it):
+                    yield number, drawn, result
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int)
-    parser.add_argument("--keep", action="store_true", help="print every answer")
+    parser.add_argument("--keep", action="store_true", help="print every result")
     options = parser.parse_args()
     last = options.first + options.count
     numbers = range(options.first, last) if options.only is None else range(options.only, options.only + 1)
@@ -61,23 +61,23 @@ def main() -> int:
     broken, slowest_s, own_s = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory(prefix="driftlab-fuzz-") as folder:
         os.environ["DRIFTLAB_CACHE"] = f"{folder}/networks"
-        for number, _, answer in campaign(options.seed, numbers, Path(folder)):
-            faults = list(answer.faults())
+        for number, _, result in campaign(options.seed, numbers, Path(folder)):
+            faults = list(result.faults())
             if number % 100 == 0:
-                print(f"{number - numbers.start} asked, {broken} broken", file=sys.stderr, flush=True)
-            codes[str(answer.code)] += 1
+                print(f"{number - numbers.start} requests, {broken} broken", file=sys.stderr, flush=True)
+            codes[str(result.code)] += 1
             broken += bool(faults)
-            if not answer.ran:
-                slowest_s, own_s = max(slowest_s, answer.took_s), max(own_s, answer.busy_s)
-            if faults or options.keep or options.only is not None or (answer.code == 1 and "FAILED" in answer.output):
+            if not result.ran:
+                slowest_s, own_s = max(slowest_s, result.took_s), max(own_s, result.busy_s)
+            if faults or options.keep or options.only is not None or (result.code == 1 and "FAILED" in result.output):
                 print(
-                    f"{number}: {'; '.join(faults) or 'kept'}: {answer.words}".encode("ascii", "replace").decode()[
+                    f"{number}: {'; '.join(faults) or 'kept'}: {result.words}".encode("ascii", "replace").decode()[
                         :SHOWN
                     ]
                 )
-                said = answer.error[-SHOWN:] + answer.output[-SHOWN:]
+                text = result.error[-SHOWN:] + result.output[-SHOWN:]
                 print(
-                    f"    {answer.code} in {answer.took_s:.1f} s\n{said}".encode("ascii", "replace").decode(),
+                    f"    {result.code} in {result.took_s:.1f} s\n{text}".encode("ascii", "replace").decode(),
                     flush=True,
                 )
     line = {"benchmark": "fuzz", "seed": options.seed, "requests": len(numbers), "codes": dict(codes), "broken": broken}

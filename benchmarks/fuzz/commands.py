@@ -1,4 +1,4 @@
-"""Ask the command line within this process, and judge the answer by what it promises."""
+"""Run the command line in this process or in a child, and check the result against the rules."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from benchmarks.fuzz.grammar import INLINE, Request
 from driftlab.cli import app
 
 COMMAND_LIMIT_S = 10.0
-PATIENCE_S = 90.0  # before an answer is broken off
-STEPS, FRAMES, CELLS = 50, 60, 6  # what a run may cost that is run
+PATIENCE_S = 90.0  # before a command is interrupted
+STEPS, FRAMES, CELLS = 50, 60, 6  # limits of a run that is executed
 REFUSED, FAILED, GOOD = 2, 1, 0
-ASKED_SERVER = "Opening a session. The server trains the network if it is not cached, which takes a minute or more.\n"
+OPENING = "Opening a session. The server trains the network if it is not cached, which takes a minute or more.\n"
 WRONG = re.compile("^Error: ", re.MULTILINE)
 
 
 class TooLate(BaseException):
-    """Raised within a command that does not come back."""
+    """Raised within a command that exceeds the time limit."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class CommandResult:
     output: str
     error: str
     took_s: float
-    waited_s: float = 0.0  # of these, for a processor that was at other work
-    ran: bool = False  # whether it was to run cells, which may take longer
+    waited_s: float = 0.0  # without a processor, since other processes had it
+    ran: bool = False  # whether it executed cells, which may take longer
 
     def faults(self) -> Iterator[str]:
-        """Name every promise that the answer breaks."""
+        """Name every rule that the result violates."""
         if self.ran and self.took_s > PATIENCE_S:
-            return  # broken off: it is only long
+            return  # interrupted: a long run is no violation
         if "Traceback (most" in self.error + self.output:
             yield "a traceback"
         if self.code not in (GOOD, FAILED, REFUSED):
@@ -63,25 +63,25 @@ class CommandResult:
         ):
             yield "a failure without a reason"
         if self.busy_s > COMMAND_LIMIT_S and not self.ran:
-            yield f"an answer after {self.busy_s:.1f} s"
+            yield f"a result after {self.busy_s:.1f} s"
 
     def _faults_of_refusal(self) -> Iterator[str]:
-        message = self.error.removeprefix(ASKED_SERVER)
+        message = self.error.removeprefix(OPENING)
         if not self.ran and not message.startswith(("Error: ", "Usage: ")):
-            yield "a refusal that does not begin with what is wrong"
+            yield "a refusal that does not begin with the fault"
         if not self.words:
-            return  # the answer is the page of help
+            return  # without words the command prints its help
         if len(WRONG.findall(message)) != 1 or len(message) > 20_000:
             yield "a refusal that is not one message"
 
     @property
     def busy_s(self) -> float:
-        """Return how long the answer takes on a machine with nothing else to do."""
+        """Return the duration without the time that other processes took."""
         return self.took_s - self.waited_s
 
 
 def run_inline(words: Sequence[str], folder: Path) -> CommandResult:
-    """Call the command in this process, in a folder of its own."""
+    """Run the command in this process, with a working folder."""
     output, error = io.StringIO(), io.StringIO()
     argv, here = sys.argv, Path.cwd()
     code: int | None = None
@@ -114,7 +114,7 @@ def run_inline(words: Sequence[str], folder: Path) -> CommandResult:
 
 
 def run_process(words: Sequence[str], folder: Path) -> CommandResult:
-    """Call the command as a user does."""
+    """Run the command in a child process, as a user does."""
     begun_s, command = time.monotonic(), [sys.executable, "-m", "driftlab", *words]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=error)
@@ -122,7 +122,7 @@ def run_process(words: Sequence[str], folder: Path) -> CommandResult:
             if time.monotonic() - begun_s > 2 * PATIENCE_S:
                 process.kill()
             time.sleep(0.01)
-        waited_s = _waited_s(str(process.pid))  # which is known until the process is waited for
+        waited_s = _waited_s(str(process.pid))  # which can be read until `wait`
         code = process.wait() if ended.si_code == os.CLD_EXITED else None
         texts = []
         for file in (output, error):
@@ -132,7 +132,7 @@ def run_process(words: Sequence[str], folder: Path) -> CommandResult:
 
 
 def _waited_s(process: str) -> float:
-    """Return how long the main thread of a process could run and had no processor; 0 where Linux does not say."""
+    """Return how long the main thread of a process waited for a processor; 0 if not known."""
     try:
         return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, IndexError):
@@ -140,7 +140,7 @@ def _waited_s(process: str) -> float:
 
 
 def run_request(request: Request, folder: Path, *, process: bool = False, run: bool = True) -> Iterator[CommandResult]:
-    """Ask; of a run that is sound and small, ask for its plan and then run it, unless it is to be left at that."""
+    """Run a request; then execute it if it only planned a valid small run and `run` is set."""
     run_command = run_process if process else run_inline
     first = run_command((*request.words, *request.limits), folder)
     yield replace(first, ran=request.runs and not request.limits)
@@ -165,7 +165,7 @@ def _is_small(request: Request) -> bool:
 
 
 def _work(part: Any) -> Iterator[float]:
-    """List the numbers of steps, epochs and pictures that members are told."""
+    """Yield the numbers of steps, epochs and images in the settings of members."""
     for key, value in (
         part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list | tuple) else ()
     ):

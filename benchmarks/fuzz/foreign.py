@@ -1,4 +1,4 @@
-"""A server on the loopback interface that is none of driftlab's: a request's token says which reply it gets."""
+"""Serve replies that driftlab's server never sends; the token of a request selects the reply."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ REPLIES = (
 
 
 def token_of(number: int) -> str:
-    """Return the token that asks for a reply."""
+    """Return the token that selects a reply."""
     return f"{number:02d}" + "x" * 18
 
 
-class _Odd(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     def _reply(self) -> None:
         number = self.headers.get("Authorization", "").removeprefix("Bearer ")[:2]
         code, body = REPLIES[int(number) % len(REPLIES) if number.isdecimal() else 0]
@@ -53,7 +53,7 @@ class _Odd(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def foreign_server() -> Iterator[int]:
     """Serve until the block ends; yields the port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Odd) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

@@ -1,4 +1,7 @@
-"""A grammar of requests: all commands, the keys of experiments and the files that runs keep; sound, odd and wrong."""
+"""Draw requests from a grammar: valid, unusual and invalid ones.
+
+The grammar covers all commands, the keys of experiments and the files of runs.
+"""
 
 from __future__ import annotations
 
@@ -40,21 +43,21 @@ PLAN = ("--dry-run",)
 
 @dataclass(frozen=True)
 class Request:
-    """One call of the command; `runs` says that it may run cells if nothing is wrong with it."""
+    """One call of the command; with `runs` it executes cells if it is valid."""
 
     words: tuple[str, ...]
     runs: bool = False
-    limits: tuple[str, ...] = ()  # what keeps a sound one from running for hours
+    limits: tuple[str, ...] = ()  # words that keep a valid one from running for hours
 
 
 @dataclass(frozen=True)
 class World:
-    """Resources of the grammar: a folder to write in, a finished run and a video."""
+    """Resources of the grammar: a folder for new files, a finished run and a video."""
 
     folder: Path
     finished: Path
     video: Path
-    port: int = 9  # of a server that is none of driftlab's
+    port: int = 9  # of a server that is not driftlab's
 
 
 def request(dice: random.Random, world: World) -> Request:
@@ -78,7 +81,7 @@ def request(dice: random.Random, world: World) -> Request:
 
 @cache
 def _whole(name: str) -> Any:
-    """Write an experiment out, with every default."""
+    """Return an experiment with every default."""
     return (read.parse(TINY) if name == "tiny" else read.load(name)).model_dump(mode="json")
 
 
@@ -87,26 +90,26 @@ def _base(dice: random.Random) -> tuple[str, Any]:
     return name, dice.choice((_whole(name), TINY)) if name == "tiny" else _whole(name)
 
 
-def _asked(dice: random.Random, world: World, document: Any) -> Request:
-    """Ask for a document, written as a file."""
+def _run_document(dice: random.Random, world: World, document: Any) -> Request:
+    """Write a document to a file; return the request to run it."""
     text = yaml.dump(document, sort_keys=False, allow_unicode=dice.random() < 0.5)
-    return _asked_text(world, text)
+    return _run_text(world, text)
 
 
-def _asked_text(world: World, text: str) -> Request:
+def _run_text(world: World, text: str) -> Request:
     file = world.folder / "mine.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     return Request(("run", str(file)), runs=True, limits=PLAN)
 
 
 def _document(dice: random.Random, world: World) -> Request:
-    return _asked(dice, world, values.spoil(dice, _base(dice)[1], dice.choice((1, 1, 1, 2, 3))))
+    return _run_document(dice, world, values.spoil(dice, _base(dice)[1], dice.choice((1, 1, 1, 2, 3))))
 
 
 def _text(dice: random.Random, world: World) -> Request:
     name, document = _base(dice)
     plain = yaml.safe_dump(document) if name == "tiny" else read.find(name).read_text(encoding="utf-8")
-    return _asked_text(world, values.spoil_text(dice, plain))
+    return _run_text(world, values.spoil_text(dice, plain))
 
 
 def _overrides(dice: random.Random, world: World) -> Request:
@@ -123,12 +126,12 @@ def _overrides(dice: random.Random, world: World) -> Request:
         )
         words += ["--set", f"{key}={plain}".replace("\0", "\\0")]
     if name == "tiny":
-        return Request((*_asked_text(world, yaml.safe_dump(TINY)).words, *words), runs=True, limits=PLAN)
+        return Request((*_run_text(world, yaml.safe_dump(TINY)).words, *words), runs=True, limits=PLAN)
     return Request(("run", name, *words), limits=PLAN)
 
 
 def _member(dice: random.Random, world: World) -> Request:
-    """Put any members together, with parameters of any value."""
+    """Run a system of random members, with parameters of any value."""
     slots: dict[str, Any] = {}
     for family in dice.sample(sorted(FAMILIES), dice.randint(1, 3)):
         name = dice.choice(sorted(FAMILIES[family]))
@@ -146,7 +149,7 @@ def _member(dice: random.Random, world: World) -> Request:
     workload = {**TINY["workloads"][0], "run_networks": dice.random() < 0.8}
     if dice.random() < 0.5:
         workload |= {"apps": [{"name": "front"}, {"name": "side"}], "churn": {"min_apps": 0, "max_apps": 2}}
-    return _asked(dice, world, {**TINY, "systems": [system], "workloads": [workload], "window_s": 1.0})
+    return _run_document(dice, world, {**TINY, "systems": [system], "workloads": [workload], "window_s": 1.0})
 
 
 def _has_default(known: tuple[Any, Any]) -> bool:
@@ -154,7 +157,7 @@ def _has_default(known: tuple[Any, Any]) -> bool:
 
 
 def _measured(dice: random.Random, world: World) -> Request:
-    """Bring measured networks along."""
+    """Run on a file of measured networks, which may be damaged."""
     file = world.folder / dice.choice(("m.csv", "m.csv", "m.csv", "m.parquet", "m.txt"))
     how = dice.random()
     if how < 0.4:
@@ -176,24 +179,24 @@ def _measured(dice: random.Random, world: World) -> Request:
     workload = {**TINY["workloads"][0], "run_networks": False, "apps": apps}
     systems = [dice.choice(("nestdnn", "mcdnn", "status_quo", {"name": "e", "base": "nestdnn", "scheduling": "exact"}))]
     document = {**TINY, "systems": systems, "workloads": [workload]}
-    return _asked(dice, world, values.spoil(dice, document, dice.choice((0, 0, 1))))
+    return _run_document(dice, world, values.spoil(dice, document, dice.choice((0, 0, 1))))
 
 
 def _video(dice: random.Random, world: World) -> Request:
-    """Bring a film and its label maps along."""
-    video = Path(shutil.copy(world.video, world.folder / "film.mp4"))
-    labels = Path(shutil.copytree(f"{world.video}.labels", world.folder / "film.mp4.labels"))
+    """Run on a video with label maps, of which one file is damaged."""
+    video = Path(shutil.copy(world.video, world.folder / "video.mp4"))
+    labels = Path(shutil.copytree(f"{world.video}.labels", world.folder / "video.mp4.labels"))
     victim = dice.choice((video, labels / "classes.txt", *sorted(labels.glob("gt_*.png"))[:3]))
     if dice.random() < 0.7:
         victim.write_bytes(values.spoil_bytes(dice, victim.read_bytes()))
     else:
         _put(dice, victim)
-    if dice.random() < 0.3:  # label maps are a folder of pictures as well
+    if dice.random() < 0.3:  # label maps are also a folder of images
         parts = dice.choice((world.folder, labels))
         for part in dice.choice((("train", "test"), ("train",), ())):
             (world.folder / part).symlink_to(dice.choice((parts, world.folder)))
         workload = {**TINY["workloads"][0], "name": f"set:images:{world.folder}"}
-        return _asked(
+        return _run_document(
             dice,
             world,
             {**TINY, "workloads": [workload], "student": {"network": "tiny_classifier", "pretrain_steps": 0}},
@@ -201,11 +204,11 @@ def _video(dice: random.Random, world: World) -> Request:
     if dice.random() < 0.2:
         return Request(("show", f"workloads/video:{video}", *dice.choice(((), ("--json",), ("--image", "x.png")))))
     workload = {**TINY["workloads"][0], "name": f"video:{video}", "duration_s": dice.choice((None, 2.0, 1e-9))}
-    return _asked(dice, world, {**TINY, "workloads": [workload]})
+    return _run_document(dice, world, {**TINY, "workloads": [workload]})
 
 
 def _put(dice: random.Random, file: Path) -> None:
-    """Put something in the place of a file that is none, or is not what its name says."""
+    """Replace a file by a pipe, a folder, a link, other bytes, or nothing."""
     if file.is_dir() and not file.is_symlink():
         shutil.rmtree(file)
     else:
@@ -226,7 +229,7 @@ def _put(dice: random.Random, file: Path) -> None:
 
 
 def _stored(dice: random.Random, world: World) -> Request:
-    """Spoil what a finished run has kept, and read it or go on."""
+    """Damage the files of a finished run, then read or resume it."""
     run = Path(shutil.copytree(world.finished, world.folder / "run"))
     for _ in range(dice.choice((1, 1, 2))):
         _spoil_stored(dice, run)
@@ -248,14 +251,14 @@ def _stored(dice: random.Random, world: World) -> Request:
 
 
 def _export(dice: random.Random, world: World, run: Path) -> Request:
-    """Write what a run has kept for other tools; into the world's folder alone."""
+    """Export a run for other tools, only into the folders of the world."""
     out = dice.choice(((), ("--out", str(dice.choice((world.folder / "out", run, run / "spec.yaml", world.finished))))))
     to = dice.choice(("csv", "csv", "mlflow", "tensorboard", "csv,mlflow", str(values.value(dice))[:6000]))
     return Request(("export", str(run), "--to", to.replace("\0", ""), *out, *dice.choice(((), ("--json",)))))
 
 
 def _tune(dice: random.Random, world: World) -> Request:
-    """Plan a search of a space as it is, spoilt, or with other values."""
+    """Plan a search of a space: as shipped, damaged, or with other values."""
     name = dice.choice((dice.choice(spaces.files()), dice.choice(spaces.names())))
     document = spaces.raw(name)
     words: list[str] = []
@@ -281,7 +284,7 @@ def _spoil_stored(dice: random.Random, run: Path) -> None:
     elif not part.is_file() or part.stat().st_size > 2**20:
         return
     elif part.name in ("spec.yaml", "run.json") and dice.random() < 0.7:
-        with contextlib.suppress(yaml.YAMLError, UnicodeError):  # it may be spoilt already
+        with contextlib.suppress(yaml.YAMLError, UnicodeError):  # the file may be damaged already
             changed = values.spoil(dice, yaml.safe_load(part.read_text(encoding="utf-8")), dice.randint(1, 3))
             text = yaml.dump(changed) if part.suffix == ".yaml" else _json(changed)
             part.write_bytes(text.encode(errors="replace"))
@@ -294,12 +297,12 @@ def _json(document: Any) -> str:
 
     try:
         return json.dumps(document, default=str)
-    except (TypeError, ValueError):  # keys or numbers that JSON has not
+    except (TypeError, ValueError):  # keys or numbers that JSON lacks
         return str(document)[:10_000]
 
 
 def _words(dice: random.Random, world: World) -> Request:
-    """Look things up, under names that may be none."""
+    """Show or list items, under names that may not exist."""
     kind = dice.choice((*KINDS, *KINDS, "x", ""))
     names = [*KINDS[kind].summaries()] if kind in KINDS else ["x"]
     name = dice.choice(
@@ -328,26 +331,28 @@ def _words(dice: random.Random, world: World) -> Request:
 
 
 def _field(dice: random.Random, world: World) -> Request:
-    """Be a device of servers that are none, or ask for a server in a way that is always refused."""
+    """Start a device with a foreign server, or a server with an invalid request."""
 
-    def odd() -> str:
+    def unusual() -> str:
         return str(values.value(dice)).replace("\0", "")[:6000]
 
     if dice.random() < 0.2:
-        return Request(("serve", "--token", "short", dice.choice(("--port", "--max-sessions", "--state-dir")), odd()))
+        return Request(
+            ("serve", "--token", "short", dice.choice(("--port", "--max-sessions", "--state-dir")), unusual())
+        )
     server = f"http://127.0.0.1:{world.port}"
-    url = dice.choice((*[server] * 4, *ADDRESSES, odd()))
-    token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), odd()))
+    url = dice.choice((*[server] * 4, *ADDRESSES, unusual()))
+    token = dice.choice((*map(foreign.token_of, range(len(foreign.REPLIES))), unusual()))
     if dice.random() < 0.4:
-        asked = {"workload": {"name": "streets/running"}, "student": {"network": "half"}}
-        ticket = {"server": url, "id": "a", "token": token, "asked": asked, "began": 1.0}
+        wanted = {"workload": {"name": "streets/running"}, "student": {"network": "half"}}
+        ticket = {"server": url, "id": "a", "token": token, "asked": wanted, "began": 1.0}
         file = world.folder / "field.json"
         file.write_text(_json(values.spoil(dice, ticket, dice.randint(0, 2))), "utf-8", "replace")
         if dice.random() < 0.3:
             _put(dice, file)
         return Request(("device", "--resume", str(world.folder), *dice.choice(((), ("--json",)))))
     options = ("--workload", "--seconds", "--system", "--network", "--fps", "--size", "--seed", "--pretrain-steps")
-    words = [word for option in dice.sample(options, dice.randint(0, 2)) for word in (option, odd())]
+    words = [word for option in dice.sample(options, dice.randint(0, 2)) for word in (option, unusual())]
     return Request(("device", "--server", url, "--token", token, *words, "--out", str(world.folder / "out")))
 
 
@@ -378,7 +383,7 @@ PLANNED = ("run", "tune")  # commands that could start Ray or a long run
 
 
 def _options(dice: random.Random, world: World) -> Request:
-    """Give any command any options; what could start Ray or a long run only plans."""
+    """Pass random options to any command; commands that could start Ray only plan."""
     command = dice.choice(COMMANDS)
     words = [command] if command else []
     if command == "run":

@@ -1,4 +1,4 @@
-"""Odd values, and changes that spoil what is sound: documents, texts and bytes."""
+"""Draw unusual values, and change documents, texts and bytes at random."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Path = tuple[str | int, ...]
 
 
 def value(dice: random.Random) -> Any:
-    """Draw an odd value."""
+    """Draw an unusual value."""
     return copy.deepcopy(dice.choice(dice.choice((NUMBERS, STRANGE, WORDS, POOL))))
 
 
@@ -92,7 +92,7 @@ def near(dice: random.Random, old: Any) -> Any:
 
 
 def spoil(dice: random.Random, document: Any, changes: int) -> Any:
-    """Change a few places of a document: other values, keys that are gone, new, misspelt or twice."""
+    """Change a few places of a document: other values; missing, new, misspelt or duplicate keys."""
     document = copy.deepcopy(document)
     for _ in range(changes):
         places = list(paths(document))
@@ -149,7 +149,7 @@ SNIPPETS = (
 
 
 def spoil_text(dice: random.Random, text: str) -> str:
-    """Change a text somewhere: cut, doubled, or with something between that does not belong there."""
+    """Change a text at random: cut a part, double it, or insert foreign characters."""
     for _ in range(dice.randint(1, 3)):
         here, there = sorted(dice.randrange(len(text) + 1) for _ in range(2))
         text = dice.choice(
@@ -165,7 +165,7 @@ def spoil_text(dice: random.Random, text: str) -> str:
 
 
 def spoil_bytes(dice: random.Random, content: bytes) -> bytes:
-    """Change bytes somewhere: flipped, cut, doubled or replaced."""
+    """Change bytes at random: flip a bit, or cut, double or replace a part."""
     if not content:
         return dice.randbytes(8)
     here = dice.randrange(len(content))

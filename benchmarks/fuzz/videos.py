@@ -1,4 +1,4 @@
-"""A film of a few frames with label maps beside it."""
+"""Write a short video with label maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES, FRAMES, HEIGHT, WIDTH = ("sea", "boat"), 8, 32, 48
 
 
 def write_video(path: Path) -> Path:
-    """Film a boat at sea, and put label maps and the names of their classes beside the file."""
+    """Write a video of a boat at sea, with a folder of label maps and the names of their classes."""
     labels = path.with_name(f"{path.name}.labels")
     labels.mkdir()
     (labels / "classes.txt").write_text("\n".join(CLASSES), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Change files in small ways, one at a time, and print the changes that no fast unit test notices.
+"""Change files in small steps, one at a time, and print the changes that no fast unit test detects.
 
-The changes are those of mutmut, which leave texts, annotations and decorators as they are, made in a copy of the
-checkout. Each mutant gets the tests that run its statement, until one fails. The runner of mutmut does not fit: its
-wrappers break tests of generators, and it leaves out properties and the constants of modules.
+The changes are those of mutmut, except changes of texts, annotations and decorators. They are made in a copy of the
+checkout. For each mutant the tests that run its statement are run, until one fails. The runner of mutmut does not fit:
+its wrappers break tests of generators, and it leaves out properties and the constants of modules.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ LIMIT_S = 60.0  # for the tests of one mutant
 
 
 class Mutator(cst.CSTVisitor):
-    """Collects the mutants of each node, and the lines of its statement (of a compound one the first line).
+    """Collects the mutants of each node, and the lines of its statement.
 
-    Outside functions there are none: an import runs them once, whichever test needs them.
+    A compound statement has its first line. A statement outside functions has no line: an import runs it once,
+    whichever test needs it.
     """
 
     METADATA_DEPENDENCIES = (PositionProvider,)
@@ -65,7 +66,10 @@ class Mutator(cst.CSTVisitor):
 
 
 def run(arguments: Sequence[str], limit_s: float, *, silent: bool = True) -> int | None:
-    """Run pytest in a child process, which ends with all that it started; None if it takes too long."""
+    """Run pytest in a child process and return its exit code; None if it takes too long.
+
+    The child and all processes that it started are killed at the end.
+    """
     ends_s, child = time.monotonic() + limit_s, os.fork()
     if not child:
         import pytest

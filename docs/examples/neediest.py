@@ -1,4 +1,4 @@
-"""Neediest: shares by frame rate and priority; only the application of the lowest observed accuracy trains."""
+"""Shares by frame rate and priority; only the application of the lowest observed accuracy trains."""
 
 from __future__ import annotations
 

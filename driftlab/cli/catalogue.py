@@ -80,7 +80,7 @@ def show(
     """Show the description, parameters, defaults and documentation page of one name."""
     kind, slash, rest = name.partition("/")
     if not slash or not rest:
-        raise RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. Kinds: {', '.join(KINDS)}.")
+        raise _without_kind(name)
     if image is None and video is None:
         given = {"--set": set_, "--seed": seed, "--seconds": seconds}
         if extra := [option for option, value in given.items() if value not in (None, [])]:
@@ -99,6 +99,13 @@ def show(
         print_json(asdict(entry))
     else:
         _print_entry(entry)
+
+
+def _without_kind(name: str) -> RequestError:
+    """Return the error for a name without its kind, with every kind that has this name."""
+    found = [f"{kind}/{name}" for kind, own in KINDS.items() if name in own.summaries()]
+    fix = f"Use {' or '.join(found)}." if found else f"Kinds: {', '.join(KINDS)}."
+    return RequestError(f"'{name}' is not KIND/NAME, such as systems/no_custom. {fix}")
 
 
 def _draw(entry: Entry, image: Path, seed: int, settings: list[str]) -> Callable[[], None]:

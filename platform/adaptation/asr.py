@@ -1,4 +1,4 @@
-"""ASR: resets trained tensors when predictions collapse, more of them for a deeper collapse.
+"""ASR (ICLR 2026): resets trained tensors when predictions collapse, more in a deeper collapse.
 
 Differs from the paper: its regulariser of the wrapped member's loss is left out, since a policy has no access to that
 loss; fewer than 4 classes have no resets, since the threshold is not above 0 there.

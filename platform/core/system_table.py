@@ -45,7 +45,7 @@ def _sized(name: str, one_size: str, three_sizes: str, scheduler: str, **setting
 # is the first line of the docstring of the method's class, and the system is listed after those that are here.
 _TABLE: Mapping[str, str | _Row] = {
     "no_custom": _Row(
-        "No Customization (AMS, ICCV 2021): the pre-trained student without adaptation; the bound without adaptation.",
+        "No Customization (AMS, ICCV 2021): the pre-trained student runs unchanged; the bound without adaptation.",
         {},
         bound="no_adaptation",
     ),
@@ -103,7 +103,7 @@ _TABLE: Mapping[str, str | _Row] = {
     "asr": "ASR (ICLR 2026): EATA with a selective reset when predictions collapse; on the stream.",
     "sparse": "Sparse EATA: EATA that adapts on every fourth batch only; on the stream.",
     "snap": (
-        "SNAP (NeurIPS 2025): EATA every tenth batch on a memory of confident, domain-central frames; on the stream."
+        "SNAP (NeurIPS 2025): EATA on every tenth batch, with a memory of confident, typical frames; on the stream."
     ),
     "conda": "ConDA (arXiv 2021): SHOT on mixup pairs with replay of earlier domains; on the device, in phases.",
     "ace": (
@@ -214,11 +214,11 @@ _TABLE: Mapping[str, str | _Row] = {
         {"streaming": "ams", **TAUGHT, "scheduling": {"name": "joint", "patience_s": 30.0}},
     ),
     "ams+nested": _Row(
-        "AMS into NestDNN: sparse updates of a multi-capacity model; the scheduler selects a descendant per window.",
+        "AMS with NestDNN: sparse updates of nested networks; the scheduler selects one of them per window.",
         {"streaming": "ams", **TAUGHT, "scaling": "nested", "scheduling": "nestdnn"},
     ),
     "ams+adascale": _Row(
-        "AMS into AdaScale: sparse updates of a supernet; the device selects the path for its load, per reading.",
+        "AMS with AdaScale: sparse updates of a supernet; the device selects a path at each load reading.",
         {"streaming": "ams", **TAUGHT, "scaling": "adascale"},
     ),
     "adascale+elasticdnn": _Row(

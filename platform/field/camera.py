@@ -65,7 +65,7 @@ class LiveCamera:
             return self._stored[max(0, bisect_right(stamps, self.zero_s + time_s) - 1)][1]
 
     def _run(self) -> None:
-        """Read images until the stream stops; reopen a camera that was disconnected."""
+        """Read images until `close`; if the camera ends or fails, open it again after a pause."""
         while not self._stop.is_set():
             try:
                 for image in _read_images(self.source, self.size):

@@ -162,7 +162,7 @@ def _phases(system: System, facts: StreamFacts) -> Iterator[tuple[float, float]]
     streaming, adaptation = system.streaming.make(), system.adaptation.make()
     if streaming.feeds_learner:
         yield from _planned(streaming, adaptation, facts)
-    elif adaptation.stream_batch:
+    elif adaptation.learns_on_stream:
         frames = adaptation.stream_batch
         for batch in range(int(facts.duration_s * facts.fps) // frames):
             yield batch * frames / facts.fps, _passes(adaptation, Phase(on_stream=True), frames)

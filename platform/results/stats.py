@@ -98,12 +98,18 @@ def over_seeds(values: pd.Series) -> pd.Series:
 
 
 def means(
-    rows: pd.DataFrame, by: Iterable[str], value: str, *, least: float = -math.inf, most: float = math.inf
+    rows: pd.DataFrame,
+    by: Iterable[str],
+    value: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    others: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Average a column over the cells of each seed, then over seeds, by group.
 
     Columns are those of `by`, `mean`, `low` and `high` of the 95 % interval, and `n`. Intervals are cut at `least` and
-    `most`.
+    `most`. The columns `others` are averaged over all rows of a group, without intervals.
     """
     import pandas as pd
 
@@ -113,7 +119,8 @@ def means(
         (*key, *estimate.within(least, most)) for key, part in seeds.groupby(by) if (estimate := mean(part[value]))
     ]
     table = pd.DataFrame(found, columns=[*by, "mean", "low", "high", "n"])
-    return table.astype(dict.fromkeys(("mean", "low", "high"), float))
+    table = table.astype(dict.fromkeys(("mean", "low", "high"), float))
+    return table.merge(rows.groupby(by)[list(others)].mean().reset_index(), on=by) if others else table
 
 
 def lowest(values: pd.Series, by: str, *, chosen_after: bool) -> tuple[str, Estimate, int] | None:

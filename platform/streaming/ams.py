@@ -40,7 +40,7 @@ MAX_SCALE = 4  # a frame then has sixteen times the pixels
 class Ams(Streaming):
     """AMS (ICCV 2021): upload a buffer per interval.
 
-    φ-scores adapt the sampling rate (ASR) and the training rate (ATR).
+    φ-scores adapt the sampling rate and the training interval (the paper's ASR and ATR).
     """
 
     interval_s: Annotated[float, Gt(0), Means("time between two uploads", "s")] = 10.0
@@ -51,7 +51,8 @@ class Ams(Streaming):
         float | None, Gt(0), Means("first sampling rate; none: max_fps, as in the paper", "frames/s")
     ] = None
     control: Annotated[
-        Literal["tanh", "linear", "scaled", "fixed"], Means("control law of the sampling rate (ASR); fixed: no control")
+        Literal["tanh", "linear", "scaled", "fixed"],
+        Means("control law of the adaptive sampling rate; fixed: no control"),
     ] = "tanh"
     adaptive_training: Annotated[bool, Means("whether the training interval adapts too (ATR)")] = True
     atr_step_s: Annotated[

@@ -82,7 +82,7 @@ def update_rates(
 
 
 def next_sampling_fps(fps: float, phi: float, sampling: SamplingControl) -> float:
-    """Return r_{t+1} = r_t + η_r (φ - φ_target), clipped to [r_min, r_max] (ASR, Eq. 1; literal in mode `linear`)."""
+    """Return r + η (φ - φ_target), clipped to [r_min, r_max] (Eq. 1 of AMS; literal in mode `linear`)."""
     error = phi - sampling.phi_target
     if sampling.mode == "tanh":
         step = sampling.max_step_fps * math.tanh(sampling.gain_fps / sampling.max_step_fps * error)

@@ -237,7 +237,8 @@ class Processor:
     def _wake(self, task: ProcessorTask, before: float) -> None:
         """Interrupt a waiting task if its rate has changed.
 
-        Share and speed may change at one instant: a second interrupt could reach a process whose job has ended.
+        If share and speed change at one instant, the task is interrupted once: a second interrupt could reach a process
+        whose job has ended.
         """
         if task.process is not None and task.progress_rate != before and not task.woken:
             task.woken = True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from words import check_page, check_python, findings
+from words import check_page, check_python, check_yaml, findings
 
 LIMITS = Path(__file__).with_name("word_limits.yaml")
 SLACK = 5  # by how much a limit may exceed the count before it must be lowered
@@ -61,3 +61,22 @@ def test_pages_are_checked_outside_code_and_generated_blocks():
     assert {one.pattern for one in check_page("x.md", long)} == {"sentence"}
     generated = "<!-- claims A -->\n| what is told |\n<!-- end of claims -->\n```\nwhat\n```\n"
     assert list(check_page("x.md", generated)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# It gives what the device\n# has sent.\nkey: 1\n",
+        'key: "a # b"  # what the device has sent\n',
+        "# The first line.\n#\n#   driftlab run x   what is told\n#\n# The server knows it.\n",
+        f"# One sentence of {'many ' * 20}\n# {'words ' * 20}.\n",
+    ],
+    ids=["head", "inline", "after commands", "long"],
+)
+def test_comments_of_yaml_are_checked(text: str):
+    assert {one.pattern for one in check_yaml("x.yaml", text)} & {"what", "mind", "sentence"}
+
+
+def test_keys_and_values_of_yaml_are_not_checked():
+    text = "what: 'what is told # what'\nkey: a#what  # a plain comment\n# Plain words.\n#\n# More.\n"
+    assert list(check_yaml("x.yaml", text)) == []

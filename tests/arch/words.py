@@ -1,4 +1,4 @@
-"""Find wording that CONTRIBUTING.md rules out: in docstrings, comments, messages, names and pages.
+"""Find wording that CONTRIBUTING.md rules out, in Python files, pages and comments of YAML files.
 
 Run it as a program to list the places: python tests/arch/words.py [PATTERN]
 """
@@ -33,6 +33,7 @@ VOCABULARY = re.compile(rf"\b({'|'.join(NEVER)}|{PHRASES})\b", re.IGNORECASE)
 QUESTION_WORD = re.compile(r"\bwhat\b", re.IGNORECASE)
 MIND = re.compile(rf"\b(\w+)(?: (?:not|never|only|still|also))? ({'|'.join(f'{verb}s?' for verb in MINDS)})\b")
 PASSIVE_MIND = re.compile(r"\b(?:is|are|was|were|be|been|as) (?:told|asked)\b")
+YAML_COMMENT = re.compile(r"""^(?:[^'"#]|'[^']*'|"[^"]*"|(?<=\S)#)*?(?:^|(?<=\s))#(.*)""")
 OPENING = re.compile(r"(Tells?|Says?|Lets?|What|Whether|Hears?|Knows?|Who)\b")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -46,9 +47,9 @@ class Finding(NamedTuple):
 
 
 def findings(root: Path = ROOT) -> list[Finding]:
-    """Check every tracked Python file and page of a checkout."""
-    listed = subprocess.check_output(["git", "ls-files", "*.py", "*.md"], cwd=root, text=True).split()
-    checks = {".py": check_python, ".md": check_page}
+    """Check every tracked Python file, page and YAML file of a checkout."""
+    listed = subprocess.check_output(["git", "ls-files", "*.py", "*.md", "*.yaml"], cwd=root, text=True).split()
+    checks = {".py": check_python, ".md": check_page, ".yaml": check_yaml}
     return [one for path in listed for one in checks[Path(path).suffix](path, (root / path).read_text("utf-8"))]
 
 
@@ -100,9 +101,28 @@ def check_page(path: str, text: str) -> Iterator[Finding]:
     for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.)\s?)", text):
         for piece in paragraph.split("|") if paragraph.lstrip().startswith("|") else [paragraph]:
             yield from check_prose(path, piece)
-            for sentence in (one for one in sentences(piece) if " · " not in one):  # a list of links is none
-                if len(re.findall(r"[\w%-]+", sentence)) > MAX_SENTENCE_WORDS:
-                    yield Finding("sentence", path, sentence)
+            yield from check_length(path, piece)
+
+
+def check_yaml(path: str, text: str) -> Iterator[Finding]:
+    """Check the comments of a YAML file; indented lines of a comment are commands."""
+    paragraph = ""
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        comment = found[1] if (found := YAML_COMMENT.match(line)) else ""
+        if line.startswith("#") and comment.strip() and not comment.startswith("  "):
+            paragraph += comment
+            continue
+        for piece in (paragraph, comment):
+            yield from check_prose(f"{path}:{number}", piece)
+            yield from check_length(f"{path}:{number}", piece)
+        paragraph = ""
+
+
+def check_length(place: str, text: str) -> Iterator[Finding]:
+    """Check the lengths of sentences; lists of links are no sentences."""
+    for sentence in sentences(text):
+        if " · " not in sentence and len(re.findall(r"[\w%-]+", sentence)) > MAX_SENTENCE_WORDS:
+            yield Finding("sentence", place, sentence)
 
 
 def check_prose(place: str, text: str) -> Iterator[Finding]:

@@ -54,8 +54,8 @@ def _needs_no_files(number):
 
 
 def test_a_separate_process_refuses_as_this_one_does(tmp_path):
-    answer = run_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
-    assert (answer.code, list(answer.faults())) == (2, [])
+    result = run_process(("run", "quick", "--set", "window_s=-1"), tmp_path)
+    assert (result.code, list(result.faults())) == (2, [])
 
 
 def test_a_disturbed_run_ends_with_the_tables_of_an_undisturbed_one(tmp_path, monkeypatch):

@@ -84,8 +84,8 @@ def test_an_edited_spec_is_refused_and_reported(run, changes, named):
 @pytest.mark.slow
 def test_the_report_of_an_edited_spec_warns(run):
     edit(run, window_s=4.0)
-    answer = CliRunner().invoke(front.build_app(), ["report", str(run)])
-    assert (answer.exit_code, "spec.yaml was edited after the cells ran" in answer.stderr) == (0, True)
+    result = CliRunner().invoke(front.build_app(), ["report", str(run)])
+    assert (result.exit_code, "spec.yaml was edited after the cells ran" in result.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(

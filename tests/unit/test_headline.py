@@ -61,8 +61,8 @@ class TestDifferences:
 
     def test_every_system_has_a_verdict_in_each_setting(self):
         found = by_setting(view(three_seeds(**LEVELS)))
-        answers = {"up": "better", "down": "worse", "same": "inconclusive"}
-        assert {key: gain.verdict for key, gain in found.items()} == {("w", name): it for name, it in answers.items()}
+        verdicts = {"up": "better", "down": "worse", "same": "inconclusive"}
+        assert {key: gain.verdict for key, gain in found.items()} == {("w", name): it for name, it in verdicts.items()}
 
     def test_one_seed_is_inconclusive(self):
         rows = [run_row("no_custom", 0, 0.4), run_row("up", 0, 0.9)]

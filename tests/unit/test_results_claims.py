@@ -128,8 +128,8 @@ def test_rendering_and_choice(tmp_path):
 
 def test_claims_that_no_run_can_judge_are_counted_apart():
     never = replace(every_claim()["ONCE-1"], id="X-1", not_testable="no table tells")
-    told = [judge(never, never.measure(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
-    assert count_results([*told, judge(every_claim()["ONCE-2"], Untestable("why"))]) == {
+    judged = [judge(never, never.measure(Made())), *(judge(every_claim()["ONCE-1"], Measured(0.1 * k)) for k in (1, 2))]
+    assert count_results([*judged, judge(every_claim()["ONCE-2"], Untestable("why"))]) == {
         "testable by no run": 1, "reproduced": 2, "not testable here": 1
     }  # fmt: skip
 

@@ -78,8 +78,8 @@ class TestTrials:
 
 class TestStoredNetworks:
     @staticmethod
-    def recalling(way: int | None) -> ConfigChooser:
-        scheduler = ConfigChooser(config=way)
+    def recalling(config: int | None) -> ConfigChooser:
+        scheduler = ConfigChooser(config=config)
         scheduler.recall_drop, scheduler.uses_estimates = 0.1, False
         return scheduler
 

@@ -62,10 +62,10 @@ def test_the_work_that_is_done_is_the_integral_of_share_and_speed(alone_s: float
 
     clock.process(change())
     clock.run(until=1e4)
-    course = processor.share_schedule("a", 0, 1e4)
-    stops = [*(time_s for time_s, _ in course[1:]), clock.now]
-    done = sum((stop_s - start_s) * pace for (start_s, pace), stop_s in zip(course, stops, strict=True))
-    assert task_end_s(0, alone_s, course) == pytest.approx(ends["a"])
+    schedule = processor.share_schedule("a", 0, 1e4)
+    stops = [*(time_s for time_s, _ in schedule[1:]), clock.now]
+    done = sum((stop_s - start_s) * pace for (start_s, pace), stop_s in zip(schedule, stops, strict=True))
+    assert task_end_s(0, alone_s, schedule) == pytest.approx(ends["a"])
     assert done == pytest.approx(alone_s, abs=1e-9)
 
 

@@ -52,8 +52,8 @@ class PerWindow(Scheduling):
 class TestSwitching:
     def test_an_application_receives_only_changes_of_its_network_also_after_waiting(self):
         chosen = iter([0, 0, None, 0, 1, 1])
-        answers = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
-        scheduling = FixedMember(PerWindow(lambda window: next(answers)))
+        allocations = (Allocation((Grant(0.0 if one is None else 1.0, variant=one),)) for one in chosen)
+        scheduling = FixedMember(PerWindow(lambda window: next(allocations)))
         session = FakeSession(switch=lambda node, variant: variant)
         family = BuiltNetwork("tiny", 2 * single_profile(COST), "digest", "the family's weights")
         _, loop = run(ScriptedStreaming(), scheduling=scheduling, session=session, duration_s=60.0, student=family)

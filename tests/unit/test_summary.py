@@ -37,6 +37,15 @@ def line(shares: list[dict[str, Any]]) -> sharing.SharingLine:
     return found
 
 
+def test_systems_that_are_one_bound_are_explained():
+    rows = [run_row(name, frames=1, score=0.5, bound="no_adaptation") for name in ("no_custom", "frozen")]
+    one, two = (
+        summarise(view([row["system"] for row in found], [], *found)).parts[0].note for found in (rows[:1], rows)
+    )
+    assert "same bound" not in one
+    assert "no_custom and frozen are the same bound" in two
+
+
 class TestSharing:
     def test_accuracy_is_that_of_running_applications_and_waiting_ones_have_no_frames(self):
         found = line([share("x", accuracy=0.8), share("y", accuracy=0.4), share("z", **WAITS)])
@@ -109,9 +118,9 @@ class TestWaitingApplications:
         assert numbers_in(sentences) == [2, 6]
 
     def test_three_applications_are_named_and_the_others_counted(self):
-        told = self.sentences_of([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
-        assert [sentence.split()[2] for sentence in told[:3]] == ["v", "w", "x"]
-        assert told[3:] == ["2 more never run; table `shares` lists them."]
+        sentences = self.sentences_of([share(app, **WAITS, note=self.SAID) for app in "vwxyz"])
+        assert [sentence.split()[2] for sentence in sentences[:3]] == ["v", "w", "x"]
+        assert sentences[3:] == ["2 more never run; table `shares` lists them."]
 
     def test_it_is_among_the_words_of_the_report(self):
         summary = summarise(view(["a"], [share("x", **WAITS, note=self.SAID)], run_row("a", frames=0)))

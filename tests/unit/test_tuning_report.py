@@ -50,14 +50,14 @@ def test_the_report_shows_every_figure_and_loads_no_other_file(folder):
 def test_words_agree_with_the_held_out_seeds(folder):
     found = open_search(folder)
     score, energy = found.held_out()
-    told = " ".join(summarise_search(found))
-    assert f"Trial {found.best.number} is recommended" in told
-    assert "24 trials" in told
-    assert "1 failed" in told
+    text = " ".join(summarise_search(found))
+    assert f"Trial {found.best.number} is recommended" in text
+    assert "24 trials" in text
+    assert "1 failed" in text
     for row in (score, energy):
         known = {"better": "better than", "worse": "worse than"}
-        said = known.get(row.verdict, "not significantly different from")
-        assert f"{row.metric} is {said}" in told
+        phrase = known.get(row.verdict, "not significantly different from")
+        assert f"{row.metric} is {phrase}" in text
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def identity(height: int, width: int) -> Map:
 
 
 def compose(offsets: Map, before: Map) -> Map:
-    """Compose one step of flow with the map of the previous frame."""
+    """Return the map of this frame: one step of flow to the previous frame, then the map of that frame."""
     at = identity(*offsets.shape[:2]) + offsets
     return np.asarray(cv2.remap(before, at[..., 0], at[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 

@@ -40,7 +40,7 @@ class Measured:
 
 
 def value(rows: pd.DataFrame, over: Over = "seeds") -> Measured:
-    """Average a value over the cells of each seed, then over seeds; or over trainings or applications."""
+    """Average a value within each seed, then over seeds; `over` may also name trainings or applications."""
     return _averaged(rows["value"], rows, over)
 
 

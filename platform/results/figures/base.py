@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEIGHT = 236  # pixels of a panel in a report
+LATE_IN_BATCHES = (
+    "If a method predicts in batches, the first frames of a batch wait for the last; the wait counts as latency, so "
+    "they can be late on an idle device."
+)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def show(view: View) -> FigureContent | None:
 
 
 def select_systems(rows: pd.DataFrame, scalings: Mapping[str, str]) -> list[str]:
-    """Select at most `MAX_SYSTEMS` systems: no adaptation, the best, the worst, the best per scaling member."""
+    """Select up to `MAX_SYSTEMS`: no adaptation, the best, the worst, the best per scaling member."""
     order = rows.groupby("system")["after"].mean().sort_values(ascending=False)
     if len(order) <= MAX_SYSTEMS:
         return list(order.index)

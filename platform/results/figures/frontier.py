@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View, common
+from driftlab.platform.results.relations.traffic import DOWN, sweeps
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ FEWEST = 3  # points that make a line
 
 def show(view: View) -> FigureContent | None:
     """Draw score over downlink per setting, if one parameter of a method has several values."""
-    lines = sweeps(view)
+    lines = _lines(view)
     if max(map(len, lines.values()), default=0) < FEWEST:
         return None
     styles = {line: view.styles[next(iter(systems))] for line, systems in lines.items()}
@@ -36,51 +35,30 @@ def show(view: View) -> FigureContent | None:
     return FigureContent(NOTE, panels, legend={**styles, **bounds})
 
 
-def sweeps(view: View) -> dict[str, dict[str, str]]:
-    """Group systems that differ in one numeric streaming parameter (booleans aside), by common prefix.
-
-    A group maps systems to the labels of their points. Systems that differ in two parameters are not joined.
-    """
-    groups: defaultdict[tuple[Any, ...], dict[str, Mapping[str, float]]] = defaultdict(dict)
-    adaptations = view.members("adaptation")
-    for name, member in view.members("streaming").items():
-        if name in _bounds(view):
-            continue
-        values = dict(member.params)
-        numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
-        categories = tuple((key, value) for key, value in values.items() if key not in numbers)
-        groups[member.name, categories, adaptations[name]][name] = {
-            key: value for key, value in numbers.items() if not isinstance(value, bool)
-        }
-    found = {}
-    for group in groups.values():
-        varied = sorted({key for key in next(iter(group.values())) if len({each[key] for each in group.values()}) > 1})
-        if len(varied) == 1:
-            found[common(list(group))] = {name: f"{each[varied[0]]:g}" for name, each in group.items()}
-        else:
-            found |= {name: {name: ""} for name in group}
-    return dict(sorted(found.items(), key=lambda line: len(line[1]) == 1))  # lines first
+def _lines(view: View) -> dict[str, dict[str, float]]:
+    """Name each group of systems by its common prefix, those of several systems first."""
+    groups = sweeps(view.tables, view.styles)
+    found = {common(list(group)) if len(group) > 1 else next(iter(group)): group for group in groups}
+    return dict(sorted(found.items(), key=lambda line: len(line[1]) == 1))
 
 
 def _bounds(view: View) -> list[str]:
     return list(view.runs.dropna(subset=["bound"])["system"].unique())
 
 
-def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, str]], styles: plots.StyleMap) -> None:
+def _draw(axis: Axes, view: View, setting: str, lines: dict[str, dict[str, float]], styles: plots.StyleMap) -> None:
     runs = view.runs[view.runs["setting"] == setting]
-    scores = means(runs, ["system"], "score").merge(
-        runs.groupby("system")["downlink_kbps"].mean().reset_index(), on="system"
-    )
+    scores = means(runs, ["system"], "score", others=[DOWN])
     for name in _bounds(view):
         for score in scores[scores["system"] == name]["mean"]:
             axis.axhline(
                 score, color=view.styles[name].colour, linestyle=view.styles[name].dash, linewidth=1.2, zorder=0
             )
-    for k, (line, labels) in enumerate(lines.items()):
-        points = scores[scores["system"].isin(list(labels)) & (scores["downlink_kbps"] > 0)]
-        plots.trend(axis, points, "downlink_kbps", styles[line])
-        for system, kbps, mean in points[["system", "downlink_kbps", "mean"]].itertuples(index=False):
-            plots.label_point(axis, labels[system], kbps, mean, above=k % 2 == 0)
+    for k, (line, values) in enumerate(lines.items()):
+        points = scores[scores["system"].isin(list(values)) & (scores[DOWN] > 0)]
+        plots.trend(axis, points, DOWN, styles[line])
+        for system, kbps, mean in points[["system", DOWN, "mean"]].itertuples(index=False):
+            plots.label_point(axis, f"{values[system]:g}" if len(values) > 1 else "", kbps, mean, above=k % 2 == 0)
     plots.scale(axis)
     axis.set_xlabel("downlink, kbit/s per device")
     axis.set_ylabel(plots.measure(view.runs))

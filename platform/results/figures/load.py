@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from driftlab.errors import RequestError
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, lowest
+from driftlab.platform.results.figures.base import (
+    LATE_IN_BATCHES,
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    Panel,
+    View,
+    lowest,
+)
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.relations.base import STREAM
 from driftlab.platform.results.relations.loads import HORIZON, misses, skills, stated_errors
@@ -35,6 +44,7 @@ NOTE = (
     "One application on one device, lowest seed, first {most:g} s at most; a few systems, of different scaling "
     "members where possible. CPU load of other programs: true, sensed (at the next reading), forecast. Ticks: "
     "missed frames, which were skipped or predicted after their deadline (latency goal, or the next frame if sooner). "
+    f"{LATE_IN_BATCHES} "
     "Network time: latency on the idle device, relative to the slowest network. Forecast error: mean absolute error "
     "on the sensed load of all devices. Skill: reduction of this error relative to persistence; negative is worse "
     "than persistence."

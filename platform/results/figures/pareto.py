@@ -38,11 +38,9 @@ def show(view: View) -> FigureContent | None:
     panels = []
     for setting in view.settings():
         here = runs[runs["setting"] == setting]
-        scores = means(here, ["system"], "score", least=0.0, most=1.0).set_index("system")
+        scores = means(here, ["system"], "score", least=0.0, most=1.0, others=list(COSTS)).set_index("system")
         for cost, label in COSTS.items():
-            points = scores.join(here.groupby("system")[cost].mean().astype(float).rename("cost")).dropna(
-                subset=["cost"]
-            )
+            points = scores.assign(cost=scores[cost].astype(float)).dropna(subset=["cost"])
             points = points.assign(method=[view.styles[name].colour not in GREYS for name in points.index])
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
                 panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))

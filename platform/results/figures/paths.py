@@ -48,11 +48,8 @@ def show(view: View) -> FigureContent | None:
 
 def _draw(axis: Axes, rows: pd.DataFrame, exits: list[str], styles: plots.StyleMap) -> None:
     """Draw accuracy over missed frames, both in percent."""
-    scaled = rows.assign(percent=100 * rows["accuracy"])
-    found = means(scaled, ["system"], "percent").merge(
-        100 * rows.groupby("system")["missed"].mean(), left_on="system", right_index=True
-    )
-    found = found.set_index("system")
+    scaled = rows.assign(percent=100 * rows["accuracy"], missed=100 * rows["missed"])
+    found = means(scaled, ["system"], "percent", others=["missed"]).set_index("system")
     line = found.reindex([name for name in exits if name in found.index])
     axis.plot(line["missed"], line["mean"], color=plots.QUIET, linestyle="--", linewidth=1.0, zorder=0)
     for name in found.index.intersection(list(styles)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from driftlab.platform.results.figures.base import (
     inconclusive,
 )
 from driftlab.platform.results.relations.base import CELL
-from driftlab.platform.results.relations.sharing import crossing, gains_over_status_quo, knee, on_traces, swept
+from driftlab.platform.results.relations.sharing import KNEE, gains_over_status_quo, on_traces, swept
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ CLOSE = 0.07  # of an axis; points that are nearer than this share a label
 OBJECTIVES: Mapping[str, str] = {"total": "MinTotalCost", "max": "MinMaxCost"}
 OPTIMUM = plots.Style(plots.GREYS["oracle"], plots.DASHES["oracle"])
 TIMES, POINTS = "×", "points"
-READ_OFF: Mapping[str, tuple[str, Callable[[pd.DataFrame], float]]] = {
-    "rate at equal accuracy": (TIMES, partial(crossing, column="gain", level=0.0, result="speedup")),
-    "accuracy at equal rate": (POINTS, partial(crossing, column="speedup", level=1.0, result="gain")),
-    "knee: rate": (TIMES, lambda points: float(knee(points)["speedup"])),
-    "knee: accuracy": (POINTS, lambda points: float(knee(points)["gain"])),
-    "knee: energy": (TIMES, lambda points: float(knee(points)["energy_ratio"])),
+READ_OFF: Mapping[str, tuple[str, str, str]] = {  # unit, place on the line, column
+    "rate at equal accuracy": (TIMES, "gain", "speedup"),
+    "accuracy at equal rate": (POINTS, "speedup", "gain"),
+    "knee: rate": (TIMES, KNEE, "speedup"),
+    "knee: accuracy": (POINTS, KNEE, "gain"),
+    "knee: energy": (TIMES, KNEE, "energy_ratio"),
 }
 
 
@@ -67,7 +67,9 @@ def show(view: View) -> FigureContent | None:
     if points.empty:
         return None
     points = points.merge(view.runs[[*CELL, "system", "setting"]], on=[*CELL, "system"])
-    found = _averaged(points)
+    found = means(
+        points.assign(points=100 * points["gain"]), ["setting", "system"], "points", others=["speedup", "energy_ratio"]
+    )
     alone = [name for name in others if name not in joined and name in set(found["system"])]
     styles = {name: view.styles[next(iter(line.alphas))] for name, line in lines.items() if not line.exact}
     styles |= {name: view.styles[name] for name in alone}
@@ -105,13 +107,6 @@ def _by_objective(lines: Mapping[str, AlphaLine]) -> dict[str, dict[str, AlphaLi
         objective: {name: line for name, line in lines.items() if line.objective == objective}
         for objective in dict.fromkeys(line.objective for line in lines.values())
     }
-
-
-def _averaged(points: pd.DataFrame) -> pd.DataFrame:
-    """Average over traces: a row per setting and system, with the interval of the gain in points."""
-    by = ["setting", "system"]
-    gains = means(points.assign(points=100 * points["gain"]), by, "points")
-    return gains.merge(points.groupby(by)[["speedup", "energy_ratio"]].mean().reset_index(), on=by)
 
 
 def _draw(axis: Axes, found: pd.DataFrame, lines: Mapping[str, AlphaLine], styles: plots.StyleMap) -> None:
@@ -185,7 +180,7 @@ def _grid(setting: str, points: pd.DataFrame, lines: Mapping[str, AlphaLine]) ->
     for name, line in lines.items():
         own = points[points["system"].isin(list(line.alphas))]
         own = own.assign(alpha=own["system"].map(dict(line.alphas)))
-        rows[name] = [_entry(on_traces(own, measure), unit) for unit, measure in READ_OFF.values()]
+        rows[name] = [_entry(on_traces(own, at, column), unit) for unit, at, column in READ_OFF.values()]
     return Grid(setting, list(READ_OFF), rows)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
+from driftlab.platform.results.relations.rates import fixed_schedules
 from driftlab.platform.results.stats import means
 
 if TYPE_CHECKING:
@@ -22,14 +23,7 @@ NOTE = (
 
 def show(view: View) -> FigureContent | None:
     """Draw the score over both, if both vary."""
-    members = {
-        name: member for name, member in view.members("streaming", "ams").items() if not member["adaptive_training"]
-    }
-    runs = view.runs[view.runs["system"].isin(list(members))]
-    grid = runs.assign(
-        horizon_s=runs["system"].map({name: member["horizon_s"] for name, member in members.items()}),
-        interval_s=runs["system"].map({name: member["interval_s"] for name, member in members.items()}),
-    )
+    grid = fixed_schedules(view.tables)
     if grid["horizon_s"].nunique() < 2 or grid["interval_s"].nunique() < 2:
         return None
     horizons = {f"horizon {value:g} s": value for value in sorted(set(grid["horizon_s"]))}

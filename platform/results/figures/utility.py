@@ -8,9 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, Panel, View, number_cell
-from driftlab.platform.results.relations.timing import budgets, load_levels, rank_agreement, utilities
+from driftlab.platform.results.figures.base import (
+    LATE_IN_BATCHES,
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    Panel,
+    View,
+    number_cell,
+)
+from driftlab.platform.results.relations import timing
 from driftlab.platform.results.stats import means
+from driftlab.platform.results.tables.read import Tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +34,8 @@ NOTE = (
     "inference times. Agreement: Spearman correlation of the systems' order with their order without skipped batches. "
     "Lines: no adaptation, and every system that is best somewhere. Amortised: members that stop training after some "
     "steps, over the time of these steps. Last columns: scores of slower fleets, whose skipped frames keep the "
-    "previous prediction. Means over workloads and seeds."
+    "previous prediction. Means over workloads and seeds. "
+    f"{LATE_IN_BATCHES}"
 )
 SOON = 0.1  # below this share of the time of plain inference, overheads are drawn evenly
 AXES: Mapping[str, str] = {
@@ -36,38 +47,40 @@ AXES: Mapping[str, str] = {
 
 def show(view: View) -> FigureContent | None:
     """Draw runs with training on the stream and one fleet without skipped frames."""
-    found = view.tables.once(utilities)
-    if found.empty or not (found["adapted"] > 0).any() or view.tables.frame("adaptations").empty:
+    tables = view.tables
+    found = tables.once(timing.utilities)
+    if found.empty or not (found["adapted"] > 0).any() or tables.frame("adaptations").empty:
         return None
     styles = {name: style for name, style in view.styles.items() if name in set(found["system"])}
-    drawn = _select_systems(view, found)
-    panels = [Panel(f"{kind} utility", partial(_draw, rows=found, kind=kind, styles=drawn), 300) for kind in AXES]
-    agreement = {kind: rank_agreement(view.tables, kind) for kind in AXES}
+    mean = timing.mean_utilities(tables)
+    drawn = _select_systems(view, mean)
+    panels = [Panel(f"{kind} utility", partial(_draw, mean=mean, kind=kind, styles=drawn), 300) for kind in AXES]
+    agreement = {kind: timing.rank_agreement(tables, kind) for kind in AXES}
     panels += [Panel("agreement of rankings", partial(_draw_agreement, found=agreement))]
-    grids = [_grid(view, found, styles)]
-    if len(stopped := budgets(view.tables)):
-        panels.append(Panel("amortised utility", partial(_draw_budgets, rows=stopped), 300))
-        grids.append(_stopped(stopped))
-    grids += [_cost_grid(view, styles, pace.fleet) for pace in load_levels(view.tables)]
+    grids = [_grid(tables, mean, styles)]
+    if len(stopped := timing.budgets(tables)):
+        panels.append(Panel("amortised utility", partial(_draw_budgets, lines=stopped), 300))
+        grids.append(_stopped(stopped["utility"].unstack().sort_index()))
+    grids += [
+        _cost_grid(timing.costs_of_fleet(tables, pace.fleet), styles, pace.fleet) for pace in timing.load_levels(tables)
+    ]
     return FigureContent(NOTE, panels, grids, drawn)
 
 
-def _select_systems(view: View, found: pd.DataFrame) -> plots.StyleMap:
+def _select_systems(view: View, mean: pd.Series) -> plots.StyleMap:
     """Select the systems that are best somewhere, and those without training."""
-    mean = found.groupby(["kind", "pressure", "system"])["utility"].mean()
     best = {place[-1] for place in mean.groupby(["kind", "pressure"]).idxmax()}
     plain = {name for name, one in view.members("adaptation").items() if one.name == "frozen"}
-    return plots.some_of(view.styles, best | (plain & set(found["system"])))
+    return plots.some_of(view.styles, best | (plain & set(mean.index.get_level_values("system"))))
 
 
-def _draw(axis: Axes, rows: pd.DataFrame, kind: str, styles: plots.StyleMap) -> None:
-    own = rows[rows["kind"].isin([kind] if kind == "continuous" else ["offline", kind])]
-    lines = own.groupby(["system", "pressure"])["utility"].mean()
+def _draw(axis: Axes, mean: pd.Series, kind: str, styles: plots.StyleMap) -> None:
+    own = mean.loc[[kind] if kind == "continuous" else ["offline", kind]]
     for name, style in styles.items():
-        line = lines[name]
+        line = own.xs(name, level="system").droplevel("kind").sort_index()
         axis.plot(line.index, line, "o", color=style.colour, linestyle=style.dash, linewidth=1.4, markersize=3)
     if kind == "continuous":
-        plots.scale(axis, sorted(set(own["pressure"])))
+        plots.scale(axis, sorted(set(own.index.get_level_values("pressure"))))
     axis.set_xlabel(AXES[kind])
     axis.set_ylabel("utility")
     plots.tidy(axis)
@@ -91,11 +104,10 @@ def _draw_agreement(axis: Axes, found: Mapping[str, pd.DataFrame]) -> None:
     plots.tidy(axis)
 
 
-def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
+def _draw_budgets(axis: Axes, lines: pd.DataFrame) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
-    lines = rows.groupby(["member", "steps"])[["overhead", "utility"]].mean()
-    for place, (member, style) in enumerate(plots.series(dict.fromkeys(rows["member"])).items()):
+    for place, (member, style) in enumerate(plots.series(lines.index.unique("member")).items()):
         line = lines.loc[member]
         axis.plot(line["overhead"], line["utility"], "o", color=style.colour, linestyle=style.dash, markersize=4)
         plots.label_point(axis, member, line["overhead"].iloc[-1], line["utility"].iloc[-1], above=place % 2 == 0)
@@ -109,50 +121,33 @@ def _draw_budgets(axis: Axes, rows: pd.DataFrame) -> None:
     plots.tidy(axis)
 
 
-def _stopped(rows: pd.DataFrame) -> Grid:
+def _stopped(wide: pd.DataFrame) -> Grid:
     """Tabulate the utility of members by the steps after which they stop training."""
-    wide = rows.pivot_table("utility", "member", "steps", sort=True)
     titles = [f"{steps:g} steps" if math.isfinite(steps) else "unlimited" for steps in wide.columns]
     best = wide.max(axis=1)
     cells = {str(name): [_entry(value, best[name]) for value in row] for name, row in wide.T.items()}
     return Grid("amortised", titles, cells)
 
 
-def _grid(view: View, found: pd.DataFrame, styles: plots.StyleMap) -> Grid:
+def _grid(tables: Tables, mean: pd.Series, styles: plots.StyleMap) -> Grid:
     """Tabulate the utilities and the scores of slower fleets."""
-    mean = found.groupby(["system", "kind", "pressure"])["utility"].mean()
     best = mean.groupby(["kind", "pressure"]).max()
     columns = [("offline", 0.0), ("discrete", 0.5), ("discrete", 1.0), ("relative", 1.0), ("continuous", 2.5)]
-    fleets = load_levels(view.tables)[1:]
-    scores = view.runs.groupby(["fleet", "system"])["score_frame"].mean()
-    seen = view.tables.frame("frames").merge(view.runs[["cell", "system", "fleet"]], on="cell")
-    served = seen.groupby(["fleet", "system"])["processed"].mean()
+    fleets, served = [pace.fleet for pace in timing.load_levels(tables)[1:]], timing.served_scores(tables)
     rows = {
-        name: [_entry(mean[name, kind, pressure], best[kind, pressure]) for kind, pressure in columns]
-        + [_scored(scores[pace.fleet, name], served[pace.fleet, name]) for pace in fleets]
+        name: [_entry(mean[kind, pressure, name], best[kind, pressure]) for kind, pressure in columns]
+        + [_scored(*served.loc[(fleet, name)]) for fleet in fleets]
         for name in styles
     }
     titles = [kind if not pressure else f"{kind} {pressure:g}" for kind, pressure in columns]
-    return Grid("utility", [*titles, *(f"fleet {pace.fleet}" for pace in fleets)], rows)
+    return Grid("utility", [*titles, *(f"fleet {fleet}" for fleet in fleets)], rows)
 
 
-def _cost_grid(view: View, styles: plots.StyleMap, fleet: str) -> Grid:
-    """Tabulate accuracy and cost on one fleet; shares are of samples accepted for training."""
-    runs = view.runs[view.runs["fleet"] == fleet]
-    frames, batches, devices = (
-        view.tables.frame(name).merge(runs[["cell", "system"]], on="cell").groupby("system")
-        for name in ("frames", "adaptations", "devices")
-    )
-    parts = {
-        "accuracy": runs.groupby("system")["score_frame"].mean(),
-        "missed, %": 100 * (1 - frames["processed"].mean()),
-        "latency, ms": frames["latency_ms"].median(),
-        "energy, J": runs.groupby("system")["energy_j"].mean(),
-        "memory, kB": devices["peak_memory_bytes"].mean() / 1000,
-        "samples accepted, %": 100 * batches["accepted"].mean(),
-    }
-    rows = {name: [number_cell(part.get(name)) for part in parts.values()] for name in styles}
-    return Grid(f"accuracy and costs on fleet {fleet}", list(parts), rows)
+def _cost_grid(costs: pd.DataFrame, styles: plots.StyleMap, fleet: str) -> Grid:
+    """Tabulate accuracy and costs; a system without a cell on the fleet has dashes."""
+    costs = costs.reindex(list(styles))
+    rows = {name: [number_cell(value) for value in costs.loc[name]] for name in styles}
+    return Grid(f"accuracy and costs on fleet {fleet}", list(costs), rows)
 
 
 def _entry(value: float, best: float) -> GridCell:

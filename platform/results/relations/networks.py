@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.core.records import Variant
 from driftlab.platform.results.relations.base import members, no_rows, pair_rows, value_rows, with_columns, with_note
 from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.world.measured import paged_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +37,49 @@ def over_draws(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(accuracy=mean, draw=0).drop_duplicates([*place, "network", "memory_bytes", "macs"])
 
 
+def families(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:
+    """List the networks of scaling members (`family`) that prune all layers, by application (`place`).
+
+    The first of the systems with a member stands for it, and names it if several members share a name. Workloads are
+    separate places if their networks differ.
+    """
+    known, first = members(tables, "scaling"), dict[Slot, str]()
+    for name in systems:
+        if name in known and known[name]["only"] is None:
+            first.setdefault(known[name], name)
+    count = Counter(member.name for member in first)
+    names = {name: name if count[member.name] > 1 else member.name for member, name in first.items()}
+    rows = over_draws(networks(tables))[lambda found: found["system"].isin(list(names))]
+    system = rows["system"]
+    rows = rows.assign(family=system.map(names), nested=[known[name].nested for name in system])
+    rows = rows.assign(order=system.map(list(names).index)).sort_values(["order", "workload", "variant"])
+    each = rows.groupby(["family", "app", "variant"])[["memory_bytes", "accuracy"]].nunique()
+    rows = rows.assign(place=rows["app"] if (each <= 1).all(axis=None) else rows["workload"] + " · " + rows["app"])
+    return rows.drop_duplicates(["family", "place", "variant"])
+
+
+def means_by_rank(tables: Tables, rows: pd.DataFrame) -> pd.DataFrame:
+    """Average `accuracy` and operations of families over applications, by `variant`.
+
+    `work` is relative to the largest network of the application, the unscaled one if the run has it.
+    """
+    app, whole = ["workload", "app"], unscaled(tables)
+    largest = (rows if whole.empty else whole).groupby(app)["macs"].max().rename("most")
+    shares = rows.join(largest, on=app)
+    return (
+        shares.assign(work=shares["macs"] / shares["most"]).groupby(["family", "variant"])[["accuracy", "work"]].mean()
+    )
+
+
+def memory_by_family(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the memory of all networks of each family in a column, by place, and for `all` places."""
+    sizes = rows.groupby(["place", "family"])
+    bytes_of = sizes["memory_bytes"].max().where(sizes["nested"].first(), sizes["memory_bytes"].sum())
+    wide = bytes_of.unstack().reindex(index=rows["place"].unique(), columns=rows["family"].unique())
+    wide.loc["all"] = wide.sum(min_count=len(wide))
+    return wide
+
+
 def of_kind(tables: Tables, kind: str) -> pd.DataFrame:
     """List the networks of the first system with a scaling member that prunes all layers."""
     found = [name for name, member in members(tables, "scaling", kind).items() if member["only"] is None]
@@ -51,12 +96,6 @@ def nested_and_independent(tables: Tables) -> pd.DataFrame:
 def unscaled(tables: Tables) -> pd.DataFrame:
     """List the unscaled network of each application."""
     return of_kind(tables, "fixed")
-
-
-def memory_of_all(rows: pd.DataFrame, *, nested: bool) -> pd.Series:
-    """Return the memory of all networks of an application; the largest nested network contains the others."""
-    sizes = rows.groupby(APP)["memory_bytes"]
-    return sizes.max() if nested else sizes.sum()
 
 
 def of_equal_sizes(tables: Tables) -> dict[Any, tuple[pd.DataFrame, pd.DataFrame]]:
@@ -165,7 +204,7 @@ def memory_of_nested(tables: Tables) -> pd.DataFrame:
     nested, alone = of_kind(tables, "nested"), of_kind(tables, "independent")
     if nested.empty or alone.empty:
         return no_rows()
-    largest, together = memory_of_all(nested, nested=True), memory_of_all(alone, nested=False)
+    largest, together = nested.groupby(APP)["memory_bytes"].max(), alone.groupby(APP)["memory_bytes"].sum()
     note = " MB for ".join(f"{each.groupby('draw').sum().mean() / 1e6:.3g}" for each in (largest, together)) + " MB"
     return pair_rows(largest, together, note)
 

@@ -52,16 +52,24 @@ def uploads(tables: Tables) -> pd.DataFrame:
     return sent.drop(columns=["bytes", "wire_bytes", "kind"]).merge(numbered, on=[*STREAM, "sequence"], how="left")
 
 
+def fixed_schedules(tables: Tables) -> pd.DataFrame:
+    """List the cells of AMS with a constant training interval, with `horizon_s` and `interval_s`."""
+    fixed = {name: one for name, one in members(tables, "streaming", "ams").items() if not one["adaptive_training"]}
+    runs = completed_cells(tables)
+    runs = runs[runs["system"].isin(list(fixed))]
+    times = ("horizon_s", "interval_s")
+    return runs.assign(**{key: runs["system"].map({name: one[key] for name, one in fixed.items()}) for key in times})
+
+
 def losses_by_horizon(tables: Tables) -> pd.DataFrame:
     """List the score loss of longer intervals: `ours` at the shortest horizon, `theirs` at the longest."""
-    grid = _horizons(tables)
-    horizons, intervals = (sorted({key[part] for key in grid}) for part in (0, 1))
+    rows = fixed_schedules(tables)
+    wide = rows[rows["student"] != HALF].pivot_table("score", CELL, ["horizon_s", "interval_s"])
+    horizons, intervals = (sorted(set(rows[key])) for key in ("horizon_s", "interval_s"))
     corners = list(itertools.product(_ends(horizons), _ends(intervals)))
-    if len(corners) < 4 or any(corner not in grid for corner in corners):
+    if len(corners) < 4 or any(corner not in wide for corner in corners):
         return no_rows()
-    runs = completed_cells(tables)
-    wide = runs[runs["student"] != HALF].pivot_table("score", CELL, "system").reindex(columns=list(grid.values()))
-    short_soon, short_late, long_soon, long_late = (wide[grid[corner]] for corner in corners)
+    short_soon, short_late, long_soon, long_late = (wide[corner] for corner in corners)
     note = f"horizon {horizons[0]:g} against {horizons[-1]:g} s, intervals {intervals[0]:g} and {intervals[-1]:g} s"
     return pair_rows(short_soon - short_late, long_soon - long_late, note)
 
@@ -71,28 +79,15 @@ def scores_by_horizon(tables: Tables) -> pd.DataFrame:
 
     Horizons longer than the stream are equivalent, as they contain all samples.
     """
-    grid = _horizons(tables)
-    runs = completed_cells(tables)
-    shortest_s = min((interval_s for _, interval_s in grid), default=0.0)
-    soon = {horizon: name for (horizon, every), name in grid.items() if every == shortest_s}
-    half = runs[runs["system"].isin(list(soon.values())) & (runs["student"] == HALF)]
-    if half.empty or half["system"].nunique() < 2:
+    rows = fixed_schedules(tables)
+    half = rows[(rows["interval_s"] == rows["interval_s"].min()) & (rows["student"] == HALF)]
+    if half["horizon_s"].nunique() < 2:
         return no_rows()
-    means = half.groupby("system")["score"].mean()
-    scores = means.loc[list(soon.values())].set_axis(list(soon)).rename_axis("horizon_s")
-    note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.sort_index().items())
+    scores = half.groupby("horizon_s")["score"].mean()
+    note = ", ".join(f"{horizon:g} s {score:.3f}" for horizon, score in scores.items())
     if scores.idxmax() >= half["duration_s"].max():
         raise Untestable(f"the best horizon exceeds the streams of {half['duration_s'].max():g} s ({note})")
     return value_rows(scores, note)
-
-
-def _horizons(tables: Tables) -> dict[tuple[float, float], str]:
-    """Map horizon and interval to the AMS system that has them fixed."""
-    return {
-        (member["horizon_s"], member["interval_s"]): name
-        for name, member in members(tables, "streaming", "ams").items()
-        if not member["adaptive_training"]
-    }
 
 
 def _ends(values: list[float]) -> list[float]:

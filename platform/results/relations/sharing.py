@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,11 +154,18 @@ def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFram
     return found[["gain", "speedup", "energy_ratio"]].reset_index()
 
 
-def on_traces(points: pd.DataFrame, measure: Callable[[pd.DataFrame], float]) -> pd.DataFrame:
-    """Apply a measure to the frontier of every trace, sorted by alpha: a `value` per setting and seed."""
+def on_traces(points: pd.DataFrame, at: str, column: str) -> pd.DataFrame:
+    """Read a column off the frontier of every trace: a `value` per setting and seed.
+
+    It is read at the knee, or where the column `at` equals that of the status quo.
+    """
     import pandas as pd
 
-    found = [(*place, measure(part.sort_values("alpha"))) for place, part in points.groupby(CELL)]
+    found = []
+    for place, part in points.groupby(CELL):
+        trace = part.sort_values("alpha")
+        value = float(knee(trace)[column]) if at == KNEE else crossing(trace, at, STATUS_QUO[at], column)
+        found.append((*place, value))
     return pd.DataFrame(found, columns=[*CELL, "value"])
 
 
@@ -248,11 +255,8 @@ def points_of_frontier(tables: Tables, objective: str, at: str, column: str) -> 
     points = tables.once(frontier, objective)
     if points.empty or points["alpha"].nunique() < 3:
         return no_rows()
-    if at == KNEE:
-        traces, place = on_traces(points, lambda each: float(knee(each)[column])), "the knee"
-    else:
-        traces = on_traces(points, lambda each: crossing(each, at, STATUS_QUO[at], column))
-        place = f"{column} at equal {at}"
+    traces = on_traces(points, at, column)
+    place = "the knee" if at == KNEE else f"{column} at equal {at}"
     goals = traces.groupby("workload")["value"].agg(["mean", "size", "count"])
     whole = goals[goals["count"] == goals["size"]]
     ends = [f"{size - count} of {size} on {name}" for name, _, size, count in goals.itertuples() if count < size]

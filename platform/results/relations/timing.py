@@ -138,25 +138,29 @@ def stopping(tables: Tables) -> dict[str, tuple[str, int]]:
 
 
 def budgets(tables: Tables) -> pd.DataFrame:
-    """List the amortised utility of members that stop training after some steps: a row per cell.
+    """Average the amortised utility of members that stop training, by `member` and `steps`.
 
-    `overhead` is that time over the time of plain inference. Each member also has a row with 0 steps, the system
+    `overhead` is the time of training over that of plain inference. Each member also has a row with 0 steps, the system
     without training, and one with unlimited steps.
     """
     import pandas as pd
 
     stops, slots = stopping(tables), members(tables, "adaptation")
     learning = set(with_columns(tables, "adaptations", "system")["system"])
-    rows = list[tuple[str, float, str, int, float, float]]()
+    rows = list[tuple[str, float, float, float]]()
     for member in dict.fromkeys(name for name, _ in stops.values()):
         endless = next((name for name, one in slots.items() if one.name == member and name in learning), None)
         plain = next((name for name, one in slots.items() if one.name == "frozen"), None)
         steps = {name: float(count) for name, (own, count) in stops.items() if own == member}
         steps |= {str(plain): 0.0, str(endless): math.inf}
-        for (system, workload, seed), jobs in tables.once(jobs_of).items():
-            if system in steps:
-                rows.append((member, steps[system], workload, seed, overhead(jobs), float(jobs.accuracy.mean())))
-    return pd.DataFrame(rows, columns=["member", "steps", "workload", "seed", "overhead", "utility"])
+        measured = [
+            (member, steps[system], overhead(jobs), float(jobs.accuracy.mean()))
+            for (system, *_), jobs in tables.once(jobs_of).items()
+            if system in steps
+        ]
+        rows += sorted(measured, key=lambda row: row[1])
+    found = pd.DataFrame(rows, columns=["member", "steps", "overhead", "utility"])
+    return found.groupby(["member", "steps"], sort=False).mean()
 
 
 def utilities(tables: Tables) -> pd.DataFrame:
@@ -174,6 +178,36 @@ def utilities(tables: Tables) -> pd.DataFrame:
             rows.append((system, workload, seed, kind, pressure, *part))
     parts = ["utility", "availability", "served", "timeliness", "alignment", "adapted"]
     return pd.DataFrame(rows, columns=[*CELL, "kind", "pressure", *parts])
+
+
+def mean_utilities(tables: Tables) -> pd.Series:
+    """Average `utilities` over workloads and seeds, by kind, pressure and system."""
+    return tables.once(utilities).groupby(["kind", "pressure", "system"])["utility"].mean()
+
+
+def served_scores(tables: Tables) -> pd.DataFrame:
+    """Average the `score` of each fleet and system, and the share of frames that are `processed`."""
+    by = ["fleet", "system"]
+    scores = completed_cells(tables).groupby(by)["score_frame"].mean()
+    return scores.to_frame("score").join(with_columns(tables, "frames", *by).groupby(by)["processed"].mean())
+
+
+def costs_of_fleet(tables: Tables, fleet: str) -> pd.DataFrame:
+    """Average accuracy and costs on one fleet, by system; shares are of samples accepted for training."""
+    import pandas as pd
+
+    rows = (with_columns(tables, name, "system", "fleet") for name in ("frames", "adaptations", "devices"))
+    cells, frames, batches, devices = (
+        each[each["fleet"] == fleet].groupby("system") for each in (completed_cells(tables), *rows)
+    )
+    return pd.DataFrame({
+        "accuracy": cells["score_frame"].mean(),
+        "missed, %": 100 * (1 - frames["processed"].mean()),
+        "latency, ms": frames["latency_ms"].median(),
+        "energy, J": cells["energy_j"].mean(),
+        "memory, kB": devices["peak_memory_bytes"].mean() / 1000,
+        "samples accepted, %": 100 * batches["accepted"].mean(),
+    })  # fmt: skip
 
 
 def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:

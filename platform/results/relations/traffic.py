@@ -5,7 +5,9 @@ Systems are found by their members, so that custom experiments can be judged too
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +31,7 @@ from driftlab.platform.results.relations.base import (
     with_note,
 )
 from driftlab.platform.results.tables.read import Tables
+from driftlab.platform.results.tables.systems import Slot
 from driftlab.platform.streaming.wire.values import bytes_of
 
 if TYPE_CHECKING:
@@ -36,6 +39,27 @@ if TYPE_CHECKING:
 
 DOWN = "downlink_kbps"
 USUAL = {"streaming": "ams", "streaming.value_format": "fp16", "streaming.horizon_s": 120.0}
+
+
+def sweeps(tables: Tables, systems: Iterable[str]) -> list[dict[str, float]]:
+    """Group systems that differ in one numeric streaming parameter (booleans aside), with its values.
+
+    A group maps systems to values. Bounds are left out; a system that differs in two parameters is alone, with NaN.
+    """
+    streaming, adaptations = (members(tables, family) for family in ("streaming", "adaptation"))
+    bounds = set(completed_cells(tables).dropna(subset=["bound"])["system"])
+    groups: defaultdict[tuple[Slot, Slot], dict[str, dict[str, float]]] = defaultdict(dict)
+    for name in systems:
+        if name in streaming and name not in bounds:
+            numbers = {key: value for key, value in streaming[name].params if isinstance(value, int | float)}
+            groups[streaming[name].without(*numbers), adaptations[name]][name] = numbers
+    found = list[dict[str, float]]()
+    for group in groups.values():
+        columns = {key: [each[key] for each in group.values()] for key in next(iter(group.values()))}
+        varied = [each for each in columns.values() if len(set(each)) > 1 and not isinstance(each[0], bool)]
+        values = varied[0] if len(varied) == 1 else []
+        found += [dict(zip(group, values, strict=True))] if values else [{name: math.nan} for name in group]
+    return found
 
 
 def traffic_at_equal_score(tables: Tables, column: str) -> pd.DataFrame:

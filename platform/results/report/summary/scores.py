@@ -59,8 +59,15 @@ def show(view: View) -> Part | None:
         return None
     found = lines(view)
     measures = " or ".join(dict.fromkeys(line.measure for line in found))
-    note = NOTE.format(measures, reference(view) or "no adaptation")
+    note = NOTE.format(measures, reference(view) or "no adaptation") + _same_bound(runs)
     return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
+
+
+def _same_bound(runs: pd.DataFrame) -> str:
+    """Explain several systems that are one bound, such as `no_custom` and a row of its member `frozen`."""
+    names = list(dict.fromkeys(runs[runs["bound"] == "no_adaptation"]["system"]))
+    same = f" {' and '.join(names)} are the same bound under {len(names)} names: the student without adaptation."
+    return same if len(names) > 1 else ""
 
 
 def lines(view: View) -> list[ScoreLine]:
