@@ -1,4 +1,4 @@
-"""Measure the processor time that counting and audits add to calls of members; prints one JSON line per network.
+"""Measure the processor time that counting and audits add to a member's calls; prints JSON lines.
 
 `counting` is the time of a counted call over that of a bare one, `audit` that of an audited call, and `expected` the
 mean of both by their shares. Times are of the processor, on one thread, in turns; ratios are medians.

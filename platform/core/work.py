@@ -1,4 +1,4 @@
-"""Tell the lab's own work from a member's: code of the lab that members call is not counted as theirs."""
+"""Mark functions of the lab that members call: their operations do not count as the member's."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Tap:
     def _count_backward(
         self, backward: Counter[tuple[Tap, float, bool]], frames: float, module: nn.Module, gradient: Tensor
     ) -> None:
-        """Count the gradient of the inputs, and that of the weights if they learn; another thread may call this."""
+        """Count the gradients of inputs, and of weights that learn; another thread may call this."""
         backward[self, frames, any(weight.requires_grad for weight in module.parameters())] += 1
 
 

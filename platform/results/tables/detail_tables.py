@@ -56,7 +56,7 @@ LOADS = table_of(
 
 AUDITS = table_of(
     "audits",
-    "One row per audited call of an adaptation member: the work that ran, beside the passes that the member states.",
+    "One row per audited call of an adaptation member: the work that ran, and the passes that the member states.",
     *PLACE,
     column("node", TEXT, "application (on the stream) or learner (in phases)"),
     column("call", TEXT, "adapt, predict or estimate"),
