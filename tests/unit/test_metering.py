@@ -1,4 +1,4 @@
-"""Whatever a member states, the lab charges the layers that ran and the operations outside the network."""
+"""The lab charges the layers that ran and the operations outside the network."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def price(member: Any, meter: CallMeter) -> tuple[Adapted, TaskCost]:
 
 @pytest.mark.parametrize("cheat", [HiddenSteps(), Failing()])
 def test_steps_that_a_member_does_not_state_are_charged(cheat):
-    """Forty steps of Tent, stated as one frame, cost what they cost where they are stated (within 5 %)."""
+    """Forty steps of Tent, stated as one frame, cost the same as if all were stated (within 5 %)."""
     honest, due = price(ManySteps(), CallMeter(0, {}))
     assert honest.passes is not None
     assert not honest.passes.beyond

@@ -41,7 +41,7 @@ class TestByHand:
 
     @pytest.fixture(autouse=True)
     def made_up_cost(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Charge stated passes only: the costs of these tests are made up, and not those of the network that runs."""
+        """Charge stated passes only: the costs of these tests are made up."""
         monkeypatch.setattr(metering, "TOLERANCE", float("inf"))
 
     def test_exclusive_training_misses_the_frames_that_arrive_meanwhile(self):

@@ -1,7 +1,7 @@
 """Charge a member for the work that it does, whether or not its passes state it.
 
-Taps count the passes of the node's networks at every call. What they cannot see, such as neighbours, solvers or layers
-of the member's own, is found by audits: the first call of each kind, and others drawn by the cell's seed, run with
+Taps count the passes of the node's networks at every call. Neighbours, solvers, layers of the member's own and other
+work that they cannot see is found by audits: the first call of each kind, and others drawn by the cell's seed, run with
 every operator counted. The operations of the other calls are estimated from the audited ones.
 """
 
@@ -90,13 +90,13 @@ class OperatorCount(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         if count := flop_registry.get(func.overloadpacket):
             self.macs += int(count(*args, **(kwargs or {}), out_val=made)) // 2
-        elif not (self._depth or in_the_lab()) and torch._C._current_graph_task_id() == -1:  # no public way to ask
+        elif not (self._depth or in_the_lab()) and torch._C._current_graph_task_id() == -1:  # there is no public way
             self.operations += operations_of(func.overloadpacket.__name__, args, made)
         return made
 
 
 def operations_of(name: str, args: Any, made: Any) -> int:
-    """Return the operations of an operator: one for each number that it makes, more for sorting, distances, solvers."""
+    """Return the operations of an operator: one per number, more for sorting, distances, solvers."""
     if (name := name.rstrip("_")) in MOVES:
         return 0
     first = next(tensors_in(list(args)), None)
@@ -114,7 +114,7 @@ def operations_of(name: str, args: Any, made: Any) -> int:
 
 @dataclass
 class Call:
-    """One call of a member, and what it ran."""
+    """One call of a member, and the work that ran."""
 
     verb: Verb
     frames: int
