@@ -19,6 +19,7 @@ Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the value of every row
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
 Resource = Literal["accelerator", "cpu", "storage", "link"]
+LayerPasses = tuple[str, float, float]  # a layer, the frames of a batch, and how often it ran
 Share = float | Mapping[Resource, float]  # of a processor; a number holds for all its resources
 SHARE_TOLERANCE = 1e-6  # of the sum of shares
 
@@ -69,6 +70,8 @@ class Passes:
     trained: tuple[str, ...] | None = None  # modules whose weights were trained; None: all of them
     kept_bytes: int = 0  # held besides the network and its activations: optimiser state, copies, samples
     shares: tuple[float, ...] | None = None  # of each trained module's weights that were trained; None: all
+    beyond: tuple[LayerPasses, ...] = ()  # found by the lab: layers that ran besides these passes
+    operations: int = 0  # found by the lab: multiply-accumulates, sorting and the like outside the network
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""

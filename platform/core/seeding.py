@@ -13,6 +13,7 @@ PURPOSES = frozenset(
         "adapt",
         "adaptivenet",
         "answer",
+        "audit",
         "border",
         "churn",
         "damage",

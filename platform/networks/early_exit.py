@@ -140,9 +140,10 @@ def reached_cost(whole: ModelCost, exits: Sequence[int]) -> ModelCost:
 
 def reached_work(work: Passes, whole: ModelCost, reached: ModelCost) -> Passes:
     """Return passes without the training of modules that no frame reached: they have no gradient."""
+    unreached = {layer.name for layer in whole.layers} - {layer.name for layer in reached.layers}
+    work = replace(work, beyond=tuple(one for one in work.beyond if one[0] not in unreached))
     if work.trained is None:
         return work
-    unreached = {layer.name for layer in whole.layers} - {layer.name for layer in reached.layers}
     kept = [which for which, name in enumerate(work.trained) if name not in unreached]
     shares = None if work.shares is None else tuple(work.shares[which] for which in kept)
     return replace(work, trained=tuple(work.trained[which] for which in kept), shares=shares)

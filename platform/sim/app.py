@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from driftlab.platform.core.records import ModelCost, Variant
+from driftlab.platform.core.records import ModelCost, Rows, Variant
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.scheduling.base import ObservedBy
 from driftlab.platform.sim.ledger import Account
@@ -109,6 +109,11 @@ class AppSim:
     def observe(self, accuracy: float, by: ObservedBy, since_s: float) -> None:
         """Keep the accuracy of its newest scored predictions, for the scheduler."""
         self.observed = SeenAccuracy(accuracy, by, since_s)
+
+    def take_audits(self, rows: Rows) -> None:
+        """Write the audits of its learner, which does not have its name."""
+        for chunk in rows.get("audits", ()):
+            self.runner.ledger.add("audits", {"device": [self.device.spec.name], "app": [self.spec.name], **chunk})
 
     def cost_of(self, variant: int | None = None) -> ModelCost:
         """Return the cost of a network of its family; None: the one that its learner trains."""

@@ -207,6 +207,7 @@ class WeightRound(Round):
         cost = app.learner.site.training_cost(app.cost_of(plan.phase.variant), work)
         yield from self.do("training", cost, running and replace(running, left=cost))
         trained: Trained = yield from self.facts_of(training)
+        app.take_audits(runner.session.result(training).rows)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
             yield from self.facts_of(self.call("store_expert"))

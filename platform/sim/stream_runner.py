@@ -113,7 +113,9 @@ class StreamRunner:
             app.account.watched(reply.facts.last)
             digests.append(str(reply.facts.digest))
             if app.learner.local and app.learner.placed:  # the learner's state is part of the device
-                digests.append(str(session.result(session.call(app.node("learner"), "finish")).facts))
+                learner = session.result(session.call(app.node("learner"), "finish"))
+                app.take_audits(learner.rows)
+                digests.append(str(learner.facts))
         return digests
 
     def _open(self, app: AppSim, start_s: float, stop_s: float) -> StreamSegment:

@@ -8,7 +8,8 @@ only that part.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from driftlab.errors import RunError
 from driftlab.platform.core.records import LayerCost, ModelCost, Passes, TaskCost
@@ -34,12 +35,17 @@ def task_cost(cost: ModelCost, hardware: Hardware, passes: Passes) -> TaskCost:
     back = list(_backward_layers(cost, passes.trained, passes.shares))
     forth: list[tuple[LayerCost, float]] = [(layer, 1.0) for layer in _layers(cost)]
     steps = [*_layer_costs(forth, hardware, passes.forward), *_layer_costs(back, hardware, passes.backward)]
+    by_name = {layer.name: layer for layer in _layers(cost)}
+    for name, frames, times in passes.beyond:
+        steps += _layer_costs([(by_name[name], times)], hardware, [frames])
+    if passes.operations:
+        steps.append((passes.operations / hardware.macs_per_s, computing_j(passes.operations, hardware)))
     seconds, joules = (sum(values) for values in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     return TaskCost({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
 
 def _layer_costs(
-    layers: Sequence[tuple[LayerCost, float]], hardware: Hardware, batches: Sequence[int]
+    layers: Sequence[tuple[LayerCost, float]], hardware: Hardware, batches: Sequence[float]
 ) -> Iterator[tuple[float, float]]:
     """Yield seconds and joules of each layer in each pass; passes of one size are computed once."""
     by_frames = {
@@ -49,6 +55,23 @@ def _layer_costs(
         for frames in set(batches)
     }
     return (layer_cost for frames in batches for layer_cost in by_frames[frames])
+
+
+def frames_by_layer(cost: ModelCost, passes: Passes) -> dict[str, float]:
+    """Return the frames that passes send through each layer; a gradient counts as much as a forward pass."""
+    forward, backward = sum(passes.forward), sum(passes.backward)
+    found = dict.fromkeys((layer.name for layer in _layers(cost)), 0.0)
+    for layer in _layers(cost):
+        found[layer.name] += forward
+    for layer, times in _backward_layers(cost, passes.trained, passes.shares) if backward else ():
+        found[layer.name] += times * backward
+    return found
+
+
+def macs_of(cost: ModelCost, frames: Mapping[str, float]) -> float:
+    """Return the multiply-accumulates of layers that processed some frames; runs of one layer count alike."""
+    runs = Counter(layer.name for layer in cost.layers)
+    return sum(layer.macs * frames.get(layer.name, 0.0) / runs[layer.name] for layer in cost.layers if layer.macs)
 
 
 def add_costs(needs: Sequence[TaskCost]) -> TaskCost:
@@ -112,7 +135,7 @@ def _kept_bytes(cost: ModelCost, passes: Passes, back: Sequence[tuple[LayerCost,
     return max(passes.backward) * activations + gradients + passes.kept_bytes
 
 
-def _layer_j(layer: LayerCost, hardware: Hardware, batch: int) -> float:
+def _layer_j(layer: LayerCost, hardware: Hardware, batch: float) -> float:
     return computing_j(batch * layer.macs, hardware) + moving_j(_bytes(layer, batch), hardware)
 
 
@@ -121,13 +144,13 @@ def _byte_pj(hardware: Hardware) -> float:
     return energy.cached * energy.cache_pj_per_byte + (1 - energy.cached) * energy.dram_pj_per_byte
 
 
-def _layer_s(layer: LayerCost, hardware: Hardware, batch: int) -> float:
+def _layer_s(layer: LayerCost, hardware: Hardware, batch: float) -> float:
     computing_s = batch * layer.macs / hardware.macs_per_s
     moving_s = _bytes(layer, batch) / hardware.bytes_per_s
     return hardware.overhead_s + max(computing_s, moving_s)
 
 
-def _bytes(layer: LayerCost, batch: int) -> int:
+def _bytes(layer: LayerCost, batch: float) -> float:
     """Return the memory traffic of a layer: inputs and outputs per item, weights once per batch."""
     return batch * (layer.input_bytes + layer.output_bytes) + layer.weight_bytes
 

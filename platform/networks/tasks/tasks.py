@@ -20,6 +20,7 @@ from driftlab.datasets.frames import IGNORE, NO_CLASS, Frames
 from driftlab.errors import WireError, unknown_name
 from driftlab.platform.core import wire
 from driftlab.platform.core.metrics import confusion, confusions, f1_boxes, hits, miou, pixel_accuracy, ratio
+from driftlab.platform.core.work import of_the_lab
 from driftlab.platform.networks.tasks import boxes
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class _OfClasses(Task):
         labels[...] = self.ignored
         return labels[0]
 
+    @of_the_lab
     def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         return output.max(dim=1).indices.cpu().numpy().astype(self.label, copy=False)
 
@@ -300,6 +302,7 @@ class Detection(Task):
         """Return True for every frame: a frame without boxes is a training sample too."""
         return np.ones(len(labels), dtype=bool)
 
+    @of_the_lab
     def predictions(self, output: torch.Tensor, height: int, width: int) -> TaskLabels:
         return boxes.stack([boxes.drop_small(one) for one in boxes.decode(output, height, width)])
 

@@ -54,6 +54,21 @@ LOADS = table_of(
     column("note", TEXT, "battery empty, no memory left, or the file of the load is over", null="nothing to say"),
 )
 
+AUDITS = table_of(
+    "audits",
+    "One row per audited call of an adaptation member: the work that ran, and the passes that the member states.",
+    *PLACE,
+    column("node", TEXT, "application (on the stream) or learner (in phases)"),
+    column("call", TEXT, "adapt, predict or estimate"),
+    column("number", COUNT, "number of the call at this node, from 1 on"),
+    column("frames", COUNT, "frames that the member was given", "frames"),
+    column("stated_macs", COUNT, "multiply-accumulates of the passes that the member states", "MAC"),
+    column("network_macs", COUNT, "multiply-accumulates that its network and copies of it ran", "MAC"),
+    column("beyond_macs", COUNT, "those that are charged in addition to the stated ones", "MAC"),
+    column("operations", COUNT, "operations outside the network, charged as one MAC each", "operations"),
+    column("host_seconds", REAL, "processor time of the host for the audited call", "s"),
+)
+
 ADAPTATIONS = table_of(
     "adaptations",
     "One row per training batch of an application's stream on its device, skipped ones included.",

@@ -27,7 +27,7 @@ from driftlab.platform.results.tables.columns import (
     note,
     table_of,
 )
-from driftlab.platform.results.tables.detail_tables import ADAPTATIONS, CLASSES, LOADS, MOTION, SYSTEMS
+from driftlab.platform.results.tables.detail_tables import ADAPTATIONS, AUDITS, CLASSES, LOADS, MOTION, SYSTEMS
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
@@ -329,6 +329,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "transfers": _TRANSFERS,
         "updates": _UPDATES,
         "adaptations": ADAPTATIONS,
+        "audits": AUDITS,
         "shares": _SHARES,
         "loads": LOADS,
         "variants": _VARIANTS,

@@ -21,11 +21,13 @@ from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.early_exit import EarlyExitNetwork, reached_cost, record_exits
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.state import State
+from driftlab.platform.networks.taps import tap
 from driftlab.platform.networks.tasks.tasks import TaskLabel, TaskLabels
 from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.sim.nodes import networks
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults, Scorer
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE
+from driftlab.platform.sim.nodes.metering import CallMeter
 from driftlab.platform.sim.nodes.observing import (
     MAX_FRAMES,
     DomainDetector,
@@ -61,6 +63,7 @@ class AppNode:
         self._scaling = limited(spec.student.scaling, spec.member_limit_s)
         self._family = networks.family_of(spec.student, self._scaling, weights)
         self._timeline = ShareTimeline()
+        self._meter = CallMeter(spec.student.seed, {"device": spec.device, "app": spec.app, "node": "application"})
         self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
         self._observer = StreamObserver(self._task) if spec.uses_statistics else None
         self._unready: list[FrameResult] = []  # frames whose confidence is not known yet
@@ -127,7 +130,7 @@ class AppNode:
         its prediction is ready.
         """
         results = self._run_frames(frames, labels, until_s, inference_share, concurrent_share)
-        reply = self._results.collect_rows()
+        reply = self.collect_rows()
         if not self._spec.reports_confidence:
             return reply
         return replace(reply, facts=replace(reply.facts, confidence=self._confidence(results)))
@@ -138,8 +141,9 @@ class AppNode:
         return Reply()
 
     def collect_rows(self) -> Reply:
-        """Return the rows of the frames whose predictions are ready."""
-        return self._results.collect_rows()
+        """Return the rows of the frames whose predictions are ready, and of the audits."""
+        reply, audits = self._results.collect_rows(), self._meter.take_rows()
+        return replace(reply, rows={**reply.rows, "audits": audits}) if audits else reply
 
     def _run_frames(
         self,
@@ -204,7 +208,7 @@ class AppNode:
         self._settle(float("inf"))
         if self._adapter is not None:
             self._adapter.finish()
-        settled = self._results.collect_rows()
+        settled = self.collect_rows()
         newest = self._versions[-1]
         held = state.read(self._model) if newest.number == self._loaded else newest.state
         memory = None if self._adapter is None else self._adapter.memory
@@ -254,7 +258,10 @@ class AppNode:
         else:
             source = self._network_of(self._as_built)
             memory = networks.continue_from(self._adaptation, self._model, self._pack, source, before.memory)
-        self._adapter = OnlineAdapter(self._adaptation, self._model, memory, self._cost, self._results, self._timeline)
+        tap(self._model, self._cost)
+        self._adapter = OnlineAdapter(
+            self._adaptation, self._model, memory, self._cost, self._results, self._timeline, self._meter
+        )
         self._adapter.detector = self._detector
         if before is not None:
             self._adapter.continue_from(before)

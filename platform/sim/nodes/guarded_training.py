@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from driftlab.errors import RunError
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase, Predicted
 from driftlab.platform.core.limits import TookTooLong, time_limit
-from driftlab.platform.core.records import LEARNING_FAILED, NO_END, Passes
+from driftlab.platform.core.records import LEARNING_FAILED, NO_END, ModelCost, Passes
 from driftlab.platform.networks import state
+from driftlab.platform.sim.nodes.metering import CallMeter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,12 +24,22 @@ LIMITED_HERE = ("adapt", "predict")  # verbs of an adaptation whose failure is a
 
 
 def adapt_guarded(
-    member: Adaptation, model: nn.Module, memory: Any, batch: Batch, phase: Phase, limit_s: float
+    member: Adaptation,
+    model: nn.Module,
+    memory: Any,
+    batch: Batch,
+    phase: Phase,
+    limit_s: float,
+    meter: CallMeter,
+    cost: ModelCost,
 ) -> Adapted:
-    """Train a member; if it fails, restore the model and return the previous state and the reason."""
+    """Train a member; if it fails, restore the model and return the previous state and the reason.
+
+    The passes of the result are those that ran, whatever the member states.
+    """
     before = state.read(model)
     try:
-        with time_limit(limit_s):
+        with meter.call("adapt", cost, len(batch.images)) as call, time_limit(limit_s):
             done = member.adapt(model, memory, batch, phase)
         fault = _fault(done, model, batch)
     except TookTooLong:
@@ -38,8 +50,8 @@ def adapt_guarded(
     if fault:
         state.write(model, before)
         model.eval()
-        return Adapted(memory, skipped=fault, passes=Passes())
-    return done
+        return Adapted(memory, skipped=fault, passes=meter.charge(call, Passes()))
+    return replace(done, passes=meter.charge(call, done.passes or Passes(), learned=done.iterations > 0))
 
 
 def check_predictions(predicted: Predicted, batch: Batch) -> Predicted:

@@ -15,16 +15,29 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Passes, RecallResult, Reply, Stored, Trained, TrialScores, Weights
+from driftlab.platform.core.records import (
+    ModelCost,
+    Passes,
+    RecallResult,
+    Reply,
+    Rows,
+    Stored,
+    Trained,
+    TrialScores,
+    Weights,
+)
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
+from driftlab.platform.networks.cost_counter import count_cost
 from driftlab.platform.networks.predict import predict
 from driftlab.platform.networks.strided import make_safe
+from driftlab.platform.networks.taps import tap
 from driftlab.platform.networks.tasks.tasks import TaskLabels
 from driftlab.platform.scaling.base import Budget, ChannelMask
 from driftlab.platform.scheduling.zoo import MARGIN, start_from
 from driftlab.platform.sim.nodes import experts, networks
 from driftlab.platform.sim.nodes.guarded_training import LIMITED_HERE, adapt_guarded
+from driftlab.platform.sim.nodes.metering import CallMeter
 from driftlab.platform.sim.setting import StudentSpec
 from driftlab.platform.streaming.base import DownlinkPlan, Sampling, Wire
 from driftlab.platform.streaming.wire import channel_mask, delta
@@ -54,6 +67,7 @@ class LearnerNode:
         self._scaling = limited(spec.scaling, limit_s)
         self._family = networks.family_of(spec, self._scaling, weights)
         self._domain: int | None = None  # of the newest sample
+        self._meter = CallMeter(spec.seed, {"node": "learner"})
         self._moved = False  # whether an adaptation ever changed a buffer of any network
         self._run(Budget())
         self._state = self._adaptation.prepare(self._model, pack)
@@ -149,7 +163,8 @@ class LearnerNode:
                 begin, scoring = self._score(model, rest)
                 initial_scores.append(begin)
                 forward = (*forward, *scoring.forward)
-            done = adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s)
+            cost = self._cost if model is self._model else self._tapped(model)
+            done = adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s, self._meter, cost)
             score, scoring = self._score(model, rest)
             state.write(self._model, before)
             after.append(score)
@@ -191,7 +206,11 @@ class LearnerNode:
     def estimate(self, phase: Phase) -> Reply:
         """Estimate the accuracy of each network of the family; None if the adaptation has no estimator."""
         samples = self._samples(rng_for(self._spec.seed, "estimate", self._phases))
-        estimates, self._state = self._adaptation.estimate(self._source(), self._state, samples, phase)
+        source = self._source()
+        with self._meter.call("estimate", self._tapped(source), len(samples.images)) as call:
+            estimates, self._state = self._adaptation.estimate(source, self._state, samples, phase)
+        if estimates is not None:
+            estimates = replace(estimates, passes=self._meter.charge(call, estimates.passes))
         return Reply(estimates)
 
     @cached_property
@@ -234,7 +253,7 @@ class LearnerNode:
 
     def finish(self) -> Reply:
         """Return a digest of the network and the adaptation's state."""
-        return Reply(state.digest_of(state.read(self._model), self._built, self._state))
+        return Reply(state.digest_of(state.read(self._model), self._built, self._state), self._audits())
 
     def train(self, plan: DownlinkPlan) -> Reply:
         """Train one phase on the buffer, and encode the update."""
@@ -263,7 +282,7 @@ class LearnerNode:
             host_seconds=time.perf_counter() - started,
             passes=_total_passes(chosen, adapted),
         )
-        return Reply(facts, payload=message)
+        return Reply(facts, self._audits(), payload=message)
 
     def resend(self) -> Reply:
         """Encode every weight, for a device that cannot apply an update based on another one."""
@@ -288,6 +307,7 @@ class LearnerNode:
         """Switch to a network of the family."""
         self._budget = budget
         self._model = networks.network_for(self._scaling, self._family, budget)
+        self._cost = self._tapped(self._model)
         self._buffers = state.read_buffers(self._model)  # as on the device; `prepare` may change them
         self._built = state.NO_BUFFERS if self._moved else self._buffers  # before any training
 
@@ -301,6 +321,7 @@ class LearnerNode:
         received = self._scaling.apply_mask(self._family, self._budget, ChannelMask(chosen.kept))
         self._family = self._scaling.apply_mask(self._family, self._budget, chosen)
         self._model = networks.network_for(self._scaling, self._family, self._budget)
+        self._cost = self._tapped(self._model)
         self._state = self._adaptation.prepare(self._model, self._pack_of_source, go_on=self._state)
         self._follow_weights()
         self._buffers = state.read_buffers(networks.network_for(self._scaling, received, self._budget))
@@ -328,7 +349,19 @@ class LearnerNode:
         return now
 
     def _adapt(self, samples: Batch, phase: Phase) -> Adapted:
-        return adapt_guarded(self._adaptation, self._model, self._state, samples, phase, self._limit_s)
+        member, limit_s = self._adaptation, self._limit_s
+        return adapt_guarded(member, self._model, self._state, samples, phase, limit_s, self._meter, self._cost)
+
+    def _tapped(self, model: nn.Module) -> ModelCost:
+        """Count the cost of a network, and its passes from now on."""
+        cost = count_cost(model, self._spec.height, self._spec.width)
+        tap(model, cost)
+        return cost
+
+    def _audits(self) -> Rows:
+        """Return the rows of the audits since the last call."""
+        audits = self._meter.take_rows()
+        return {"audits": audits} if audits else {}
 
     def _samples(self, rng: np.random.Generator, rows: slice | Mask = slice(None)) -> Batch:
         """Return training samples, with labels if the adaptation uses labels."""

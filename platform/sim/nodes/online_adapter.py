@@ -22,6 +22,7 @@ from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
 from driftlab.platform.sim.nodes.guarded_training import adapt_guarded, check_predictions
+from driftlab.platform.sim.nodes.metering import CallMeter
 from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, ShareTimeline
 from driftlab.platform.world.cost import task_cost
 
@@ -68,6 +69,7 @@ class OnlineAdapter:
         cost: ModelCost,
         results: FrameResults,
         timeline: ShareTimeline,
+        meter: CallMeter,
     ) -> None:
         self._member, self._model, self.memory, self._cost = member, model, memory, cost
         self._results, self._timeline, self._spec, self._task = results, timeline, results.spec, results.task
@@ -80,6 +82,7 @@ class OnlineAdapter:
         self._batches = self._version = 0
         self._domain: int | None = None
         self.detector: DomainDetector | None = None
+        self._meter = meter
         self._timed_out = False  # a training batch exceeded the limit of host time
         self._member_failed = False  # the member failed to predict; the network predicts without it
 
@@ -197,8 +200,13 @@ class OnlineAdapter:
         with record_exits(self._model) as exits:
             try:
                 if not self._member_failed:
-                    with time_limit(self._spec.member_limit_s):
+                    stated = Passes(forward=(len(results),))
+                    with (
+                        time_limit(self._spec.member_limit_s),
+                        self._meter.call("predict", self._cost, len(results)) as call,
+                    ):
                         predicted = check_predictions(self._member.predict(self._model, self.memory, batch), batch)
+                    predicted = replace(predicted, passes=self._meter.charge(call, predicted.passes or stated))
             except (Exception, TookTooLong) as error:
                 self._member_failed = True
                 why = f"{PREDICTION_FAILED}: {type(error).__name__}: {error}"
@@ -207,10 +215,11 @@ class OnlineAdapter:
                 )
             if predicted is None:
                 exits.clear()
-                plain = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
-                predicted = Predicted(plain, self.memory)
+                predictions = predict(self._model, batch.images, task=self._task, device=device_of(self._model))
+                predicted = Predicted(predictions, self.memory, Passes(forward=(len(results),)))
         self.memory = predicted.state
-        cost = self._cost_of(predicted.passes or Passes(forward=(len(results),)), exits)
+        assert predicted.passes is not None
+        cost = self._cost_of(predicted.passes, exits)
         self._charge_inference(results, predicted.predictions, now_s, cost)
 
     def _charge_inference(self, results: list[FrameResult], predictions: Any, now_s: float, cost: TaskCost) -> None:
@@ -244,7 +253,7 @@ class OnlineAdapter:
             else:  # the first forward pass of training has computed them
                 first = Passes(forward=passes.forward[:1])
                 self._charge_inference(pool, done.predictions, now_s, self._cost_of(first, exits[: len(pool)]))
-                passes = Passes(passes.forward[1:], passes.backward, passes.trained, passes.kept_bytes)
+                passes = replace(passes, forward=passes.forward[1:])
         self._training = self._limited(
             TrainingBatch(len(pool), self._cost_of(passes, exits), done, None if done.skipped else after)
         )
@@ -255,7 +264,8 @@ class OnlineAdapter:
         self._batches += 1
         rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._batches)
         batch, phase = self._batch(pool, rng), Phase(on_stream=True)
-        done = adapt_guarded(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
+        limit_s = self._spec.member_limit_s
+        done = adapt_guarded(self._member, self._model, self.memory, batch, phase, limit_s, self._meter, self._cost)
         self._timed_out = done.skipped.startswith(NO_END)
         return done
 
