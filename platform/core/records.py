@@ -65,6 +65,7 @@ class Passes:
     trained: tuple[str, ...] | None = None  # modules whose weights were trained; None: all of them
     kept_bytes: int = 0  # held besides the network and its activations: optimiser state, copies, samples
     shares: tuple[float, ...] | None = None  # of each trained module's weights that were trained; None: all
+    others: tuple[LayerCost, ...] = ()  # layers of other networks and operations on weights, each run once
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""
