@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +42,11 @@ class LayerCost:
     input_bytes: int
     output_bytes: int
     weight_bytes: int
+
+    def of_batch(self, frames: int) -> LayerCost:
+        """Return the layer for a batch of inputs; weights are read once."""
+        scaled = {name: frames * getattr(self, name) for name in ("macs", "input_bytes", "output_bytes")}
+        return replace(self, **scaled)
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,7 @@ class Trained:
     host_seconds: float
     clamped: int = 0  # values clamped to the range of the update's number format
     passes: Passes = Passes()
+    surgery: tuple[LayerCost, ...] = ()  # operations on weights by which a device of another family copy follows
 
 
 @dataclass(frozen=True)

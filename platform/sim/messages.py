@@ -1,8 +1,8 @@
 """Messages between a device and its server: samples on the uplink, results of rounds on the downlink.
 
 A message is queued on its link, counted, perhaps damaged, and charged to the device's radio. One within a device
-crosses no link: it arrives at once and has no row. The device encodes samples before they are queued, and decodes labels
-and patches weights after they have arrived; the server's decoding of samples takes no time, as it has a free processor.
+crosses no link: it arrives at once and has no row. The device encodes samples before they are queued, and decodes
+labels and patches weights after they have arrived. Coding on the server takes no time: its processors are not modelled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import PLAN_BYTES, Sampling
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.cost import beside_cost
+from driftlab.platform.world.cost import add_costs, beside_cost
 from driftlab.platform.world.link import MessageDamage, Transfer
 
 if TYPE_CHECKING:
@@ -179,8 +179,16 @@ class UpdateDelivery(Delivery):
 
     @property
     def intake(self) -> TaskCost:
+        hardware, trained = self.app.device.spec.hardware, self.training_round.trained
         moved_bytes = 2 * self.app.cost_of().weight_bytes + self.bytes  # the shadow copy is read and written
-        return beside_cost(self.app.device.spec.hardware, moved_bytes=moved_bytes)
+        patching = beside_cost(hardware, moved_bytes=moved_bytes)
+        if trained is None or self.app.learner.local:
+            return patching
+        surgery = [
+            beside_cost(hardware, macs=one.macs, moved_bytes=one.input_bytes + one.output_bytes)
+            for one in trained.surgery
+        ]
+        return add_costs([patching, *surgery])
 
     def take(self, message: Message) -> Job:
         node, session = self.app.node("application"), self.app.runner.session

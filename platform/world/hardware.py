@@ -82,9 +82,9 @@ HARDWARE: Mapping[str, Hardware] = {
         # 8.1, H200 SXM 67, two per MAC), times the share of both that convolutions attain; idle power as nvidia-smi
         # commonly shows it. Share and launch of a layer are fitted to ResNet-50 in PyTorch and float32, as published by
         # NVIDIA (DeepLearningExamples, PyTorch, ResNet50 v1.5): V100 trains 367 images/s, and infers 96 (batch of 1),
-        # 709 (8), 1127 (32) and 1200 (64); T4 infers 98, 363, 420 and 428. `tests/unit/test_world_hardware.py` compares.
-        # No float32 figure of an H200 was found, so it has the V100's share; with it, it trains 1.8 times the 938
-        # images/s that NVIDIA publishes for an A100 in TF32, and Lambda reports a factor of two for vision networks.
+        # 709 (8), 1127 (32) and 1200 (64); T4 infers 98, 363, 420 and 428. A test compares (test_world_hardware.py).
+        # No float32 figure of an H200 was found: it has the share of the V100 and trains 1.8 times the 938 images/s
+        # of an A100 in TF32 (NVIDIA); Lambda reports twice the speed of an A100 for vision networks on an H100.
         Hardware("server-v100", 0.9 * 7.85e12, 0.9 * 900e9, 50e-6, 16_000_000_000, 40.0, 300.0),
         Hardware("server-t4", 0.7 * 4.05e12, 0.7 * 320e9, 50e-6, 16_000_000_000, 10.0, 70.0),
         Hardware("server-h200", 0.9 * 33.5e12, 0.9 * 4.8e12, 50e-6, 141_000_000_000, 75.0, 700.0),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
-from driftlab.platform.core.records import Passes, RecallResult, Reply, Stored, Trained, TrialScores, Weights
+from driftlab.platform.core.records import LayerCost, Passes, RecallResult, Reply, Stored, Trained, TrialScores, Weights
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state, vector, zoo
 from driftlab.platform.networks.predict import predict
@@ -144,18 +144,20 @@ class LearnerNode:
         after, passes, initial_scores, fixed = [], [], [], []
         for number, phase in enumerate(phases):
             samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), ~rest)
-            model, memory, forward = self._trial(phase, samples)
+            model, memory, others = self._trial(phase, samples)
+            forward: tuple[int, ...] = ()
             if phase.variant is not None:
                 begin, scoring = self._score(model, rest)
                 initial_scores.append(begin)
-                forward = (*forward, *scoring.forward)
+                forward = scoring.forward
             done = adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s)
             score, scoring = self._score(model, rest)
             state.write(self._model, before)
             after.append(score)
             work = done.passes or Passes()
-            passes.append(replace(work, forward=(*forward, *work.forward, *scoring.forward)))
-            fixed.append(Passes(forward=(*forward, *scoring.forward)))
+            forth = (*forward, *work.forward, *scoring.forward)
+            passes.append(replace(work, forward=forth, others=(*others, *work.others)))
+            fixed.append(Passes(forward=(*forward, *scoring.forward), others=others))
         score, scoring = self._score(self._model, rest)
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
@@ -204,8 +206,8 @@ class LearnerNode:
         source: nn.Module = self._scaling.source(networks.family_of(self._spec, self._scaling, self._weights))
         return make_safe(source)
 
-    def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
-        """Return the network that a phase would train with its state, and the passes that choose it."""
+    def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[LayerCost, ...]]:
+        """Return the network that a phase would train with its state, and the work of cutting it."""
         if phase.variant is None or not len(samples.images):
             return self._model, self._state, ()
         budget = Budget(variant=phase.variant)
@@ -213,7 +215,7 @@ class LearnerNode:
         family = self._family if chosen is None else self._scaling.apply_mask(self._family, budget, chosen)
         model = networks.network_for(self._scaling, family, budget)
         memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
-        return model, memory, () if chosen is None else chosen.work.forward
+        return model, memory, () if chosen is None else (*chosen.work.others, *chosen.cutting)
 
     def _held_out(self, *, fresh: bool, tried: bool) -> Mask:
         """Choose the samples for scores: every other one where trials train on the rest, else all."""
@@ -262,6 +264,7 @@ class LearnerNode:
             skipped=skipped,
             host_seconds=time.perf_counter() - started,
             passes=_total_passes(chosen, adapted),
+            surgery=() if chosen is None else (*chosen.cutting, *chosen.feedback),
         )
         return Reply(facts, payload=message)
 
@@ -381,14 +384,9 @@ class LearnerNode:
 
 
 def _total_passes(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
-    """Return the passes of a phase with those of choosing the network for it."""
+    """Return the passes of a phase with the work of cutting the network for it, and of updating the family."""
     passes = adapted.passes or Passes()
-    return (
-        passes
-        if chosen is None
-        else replace(
-            passes,
-            forward=(*chosen.work.forward, *passes.forward),
-            kept_bytes=chosen.work.kept_bytes + passes.kept_bytes,
-        )
-    )
+    if chosen is None:
+        return passes
+    others = (*chosen.work.others, *chosen.cutting, *chosen.feedback, *passes.others)
+    return replace(passes, others=others, kept_bytes=chosen.work.kept_bytes + passes.kept_bytes)
