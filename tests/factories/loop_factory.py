@@ -242,6 +242,7 @@ def begin(
     session: FakeSession | None = None,
     events: tuple[Event, ...] | None = None,
     link: LinkProfile = WIRE,
+    machine: Any = None,
     **setting: Any,
 ) -> tuple[FakeSession, Runner]:
     """Make a cell whose devices all have these applications, before its first event."""
@@ -249,7 +250,7 @@ def begin(
     specs = tuple(
         Device(
             f"device-{number}",
-            hardware.find("phone-hi"),
+            machine or hardware.find("phone-hi"),
             link,
             tuple(AppSpec(AppGoals(app, fps), stream) for app in apps),
             events,
