@@ -90,8 +90,8 @@ class DeviceSim:
         self.current: list[AppShare] = []  # in force
         self.closed: list[tuple[AppShare, float]] = []  # ended ones, with their real lengths
 
-    def work_beside(self, cost: TaskCost) -> Process:
-        """Take the time of work beside the networks, in order of arrival; under load it is slower."""
+    def run_auxiliary(self, cost: TaskCost) -> Process:
+        """Take the time of coding or patching, in order of arrival; under load it is slower."""
         if self.runner.streaming.free or not cost.isolated_s:
             return
         with self.coder.request() as turn:

@@ -17,7 +17,7 @@ from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import PLAN_BYTES, Sampling
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.cost import add_costs, beside_cost
+from driftlab.platform.world.cost import add_costs, auxiliary_cost
 from driftlab.platform.world.link import MessageDamage, Transfer
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class LabelDelivery(Delivery):
 
     @property
     def intake(self) -> TaskCost:
-        return beside_cost(self.app.device.spec.hardware, macs=UNPACKED_MACS * self.app.pixels)
+        return auxiliary_cost(self.app.device.spec.hardware, macs=UNPACKED_MACS * self.app.pixels)
 
     def take(self, message: Message) -> Job:
         times_s = self.upload.sent.newest_s, message.ready_s
@@ -181,11 +181,11 @@ class UpdateDelivery(Delivery):
     def intake(self) -> TaskCost:
         hardware, trained = self.app.device.spec.hardware, self.training_round.trained
         moved_bytes = 2 * self.app.cost_of().weight_bytes + self.bytes  # the shadow copy is read and written
-        patching = beside_cost(hardware, moved_bytes=moved_bytes)
+        patching = auxiliary_cost(hardware, moved_bytes=moved_bytes)
         if trained is None or self.app.learner.local:
             return patching
         surgery = [
-            beside_cost(hardware, macs=one.macs, moved_bytes=one.input_bytes + one.output_bytes)
+            auxiliary_cost(hardware, macs=one.macs, moved_bytes=one.input_bytes + one.output_bytes)
             for one in trained.surgery
         ]
         return add_costs([patching, *surgery])

@@ -180,7 +180,7 @@ class TrainingSite:
         return TaskCost({"accelerator": seconds}, 0, consumed_j)
 
     def training_cost(self, cost: ModelCost, passes: Passes) -> TaskCost:
-        """Return the cost of a phase, trial, estimate or recall: its passes, and reading and decoding their frames.
+        """Return the cost of a phase, trial, estimate or recall: of its passes and of feeding it frames.
 
         A step is a backward pass and a forward pass of equal size. A measured duration of a step holds for both and
         for its frames; passes outside the steps have the computed price.
@@ -188,8 +188,8 @@ class TrainingSite:
         task = task_cost(cost, self.hardware, passes)
         if self.step_s is not None:
             outside = (Counter(passes.forward) - Counter(passes.backward)).elements()
-            beside = task_cost(cost, self.hardware, replace(passes, forward=tuple(outside), backward=()))
-            return replace(task, seconds={"accelerator": len(passes.backward) * self.step_s + beside.isolated_s})
+            others = task_cost(cost, self.hardware, replace(passes, forward=tuple(outside), backward=()))
+            return replace(task, seconds={"accelerator": len(passes.backward) * self.step_s + others.isolated_s})
         frames = sum(passes.backward)
         feeding: dict[Resource, float] = {
             "storage": frames * self.hardware.load_s,

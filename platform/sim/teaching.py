@@ -20,7 +20,7 @@ from driftlab.platform.sim.setting import TrainingSite
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.cost import beside_cost
+from driftlab.platform.world.cost import auxiliary_cost
 from driftlab.platform.world.processor import Processor, ProcessorTask
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class LearnerSim:
         sent: Uploaded = self.session.result(packing).facts
         if not self.local:
             macs = coding_macs(sampling.codec) * sent.frames * self.app.pixels * sampling.scale**2
-            coding = beside_cost(self.app.device.spec.hardware, macs=macs)
+            coding = auxiliary_cost(self.app.device.spec.hardware, macs=macs)
             self.app.account.spend("coding", coding.joules)
-            yield from self.app.device.work_beside(coding)
+            yield from self.app.device.run_auxiliary(coding)
         yield from message.carry(sent.bytes)
         upload = yield from self._receive(message, sampling, packing, sent)
         message.write(**sample_columns(sent, sampling))
@@ -239,7 +239,7 @@ class LearnerSim:
         yield from message.carry(delivery.bytes)
         intake = delivery.intake
         if not message.missed:
-            yield from self.app.device.work_beside(intake)
+            yield from self.app.device.run_auxiliary(intake)
             message.receive_at(self.clock.now)
         taking = None if message.missed else delivery.take(message)
         if taking is not None:

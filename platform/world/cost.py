@@ -66,7 +66,7 @@ def add_costs(needs: Sequence[TaskCost]) -> TaskCost:
 
 
 def flow_cost(height: int, width: int, hardware: Hardware) -> TaskCost:
-    """Return the cost of one dense optical flow (Farneback, as in networks/tasks/flow.py), and of warping along it."""
+    """Return the cost of one dense optical flow (Farneback, see networks/tasks/flow.py) with its warp."""
     window = max(9, round(height / 8)) | 1
     macs = int(height * width * FLOW_LEVELS * (FLOW_TAPS + FLOW_ROUNDS * (50 + 10 * window)))
     macs += height * width * WARP_MACS
@@ -75,8 +75,8 @@ def flow_cost(height: int, width: int, hardware: Hardware) -> TaskCost:
     return TaskCost({"accelerator": _layer_s(layer, hardware, 1)}, moved // FLOW_ROUNDS, _layer_j(layer, hardware, 1))
 
 
-def beside_cost(hardware: Hardware, *, macs: float = 0, moved_bytes: float = 0) -> TaskCost:
-    """Return the cost of work beside the networks: coding frames and labels, or patching weights."""
+def auxiliary_cost(hardware: Hardware, *, macs: float = 0, moved_bytes: float = 0) -> TaskCost:
+    """Return the cost of auxiliary work: coding frames and labels, or patching weights."""
     seconds = max(macs / hardware.macs_per_s, moved_bytes / hardware.bytes_per_s)
     return TaskCost({"cpu": seconds}, 0, computing_j(macs, hardware) + moving_j(moved_bytes, hardware))
 

@@ -1,4 +1,4 @@
-"""Joules and seconds of cells, recomputed from the layers of their networks, the profiles and counts of the tables."""
+"""Joules and seconds of cells, recomputed from layers, profiles and the counts of the tables."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Bill:
         return self
 
     def backward(self, *batches: int, trained: Iterable[str]) -> Bill:
-        """Add a gradient of the inputs of each layer from the first trained one on, and of each trained weight."""
+        """Add input gradients from the first trained layer on, and the gradients of trained weights."""
         names = set(trained)
         first = next(place for place, one in enumerate(self.layers) if one.name in names)
         for frames in batches:

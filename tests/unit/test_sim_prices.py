@@ -1,4 +1,4 @@
-"""One price for every training of a site, and the time of codecs, patches and surgery beside the networks."""
+"""One price for every training of a site, and the time of codecs, patches and surgery."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from driftlab.platform.core.registry import Member
 from driftlab.platform.scheduling.base import Allocation, Grant, Scheduling
 from driftlab.platform.sim.messages import TOO_LATE
 from driftlab.platform.sim.setting import TrainingSite
-from driftlab.platform.world.cost import beside_cost, task_cost
+from driftlab.platform.world.cost import auxiliary_cost, task_cost
 
 PHONE = factory.PHONE
 SLOW = replace(PHONE, macs_per_s=250.0 * 32 * 48 * 10 / 0.8)  # it encodes the ten frames of an upload in 0.8 s
@@ -48,9 +48,9 @@ class TestSites:
         surgery = LayerCost("cut", "Copy", 0, 0, 10**9, 10**9, 0)
         passes = Passes((4, 5, 4, 7), (4, 4), others=(surgery,))
         cost = TrainingSite(FED, None, 0.25).training_cost(COST, passes)
-        beside_s = sum(task_cost(COST, FED, Passes((frames,))).isolated_s for frames in (5, 7))
-        beside_s += FED.overhead_s + 2e9 / FED.bytes_per_s
-        assert dict(cost.seconds) == {"accelerator": pytest.approx(2 * 0.25 + beside_s)}
+        outside_s = sum(task_cost(COST, FED, Passes((frames,))).isolated_s for frames in (5, 7))
+        outside_s += FED.overhead_s + 2e9 / FED.bytes_per_s
+        assert dict(cost.seconds) == {"accelerator": pytest.approx(2 * 0.25 + outside_s)}
         assert cost.joules == task_cost(COST, FED, passes).joules
 
     @pytest.mark.parametrize("machine", [PHONE, FED])
@@ -100,7 +100,7 @@ class TestCodecs:
         _, loop = begin(ScriptedStreaming(()))
         device = loop.devices["device-0"]
         device.processor.set_speed(0.25)
-        loop.clock.process(device.work_beside(TaskCost({"cpu": 0.5})))
+        loop.clock.process(device.run_auxiliary(TaskCost({"cpu": 0.5})))
         loop.clock.run()
         assert loop.clock.now == pytest.approx(2.0)
 
@@ -146,8 +146,8 @@ class TestPatches:
         assert rows(loop, "devices")[0]["patching_j"] == pytest.approx(moved * 80.625e-12 + 4e9 * 4.6e-12)
 
 
-def test_work_beside_the_networks_takes_the_longer_of_computing_and_moving():
-    cost = beside_cost(PHONE, macs=1e9, moved_bytes=1e6)
+def test_auxiliary_work_takes_the_longer_of_computing_and_moving():
+    cost = auxiliary_cost(PHONE, macs=1e9, moved_bytes=1e6)
     assert cost.isolated_s == pytest.approx(max(1e9 / PHONE.macs_per_s, 1e6 / PHONE.bytes_per_s))
     assert cost.joules == pytest.approx(1e9 * 4.6e-12 + 1e6 * 80.625e-12)
-    assert beside_cost(PHONE, moved_bytes=1e9).isolated_s == pytest.approx(1e9 / PHONE.bytes_per_s)
+    assert auxiliary_cost(PHONE, moved_bytes=1e9).isolated_s == pytest.approx(1e9 / PHONE.bytes_per_s)

@@ -384,7 +384,7 @@ class LearnerNode:
 
 
 def _total_passes(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
-    """Return the passes of a phase with the work of cutting the network for it, and of updating the family."""
+    """Return the passes of a phase with the cut of its network and the update of the family."""
     passes = adapted.passes or Passes()
     if chosen is None:
         return passes
