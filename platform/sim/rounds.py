@@ -27,7 +27,7 @@ from driftlab.platform.world.cost import add_costs
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
 
-VERSION = 2  # raise it when rounds over several networks change their steps or costs: their cells are computed again
+VERSION = 3  # raise it when rounds over several networks change their steps or costs: their cells are computed again
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
 DECLINED = "the scheduler chose no training configuration"
