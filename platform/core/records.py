@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +48,11 @@ class LayerCost:
     output_bytes: int
     weight_bytes: int
 
+    def of_batch(self, frames: int) -> LayerCost:
+        """Return the layer for a batch of inputs; weights are read once."""
+        scaled = {name: frames * getattr(self, name) for name in ("macs", "input_bytes", "output_bytes")}
+        return replace(self, **scaled)
+
 
 @dataclass(frozen=True)
 class ModelCost:
@@ -70,8 +75,8 @@ class Passes:
     trained: tuple[str, ...] | None = None  # modules whose weights were trained; None: all of them
     kept_bytes: int = 0  # held besides the network and its activations: optimiser state, copies, samples
     shares: tuple[float, ...] | None = None  # of each trained module's weights that were trained; None: all
-    beyond: tuple[LayerPasses, ...] = ()  # found by the lab: layers that ran besides these passes
-    operations: int = 0  # found by the lab: multiply-accumulates, sorting and the like outside the network
+    others: tuple[LayerCost, ...] = ()  # layers of other networks and operations besides the network, each run once
+    beyond: tuple[LayerPasses, ...] = ()  # found by the lab: layers that ran more often than these passes state
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""
@@ -208,6 +213,7 @@ class Trained:
     host_seconds: float
     clamped: int = 0  # values clamped to the range of the update's number format
     passes: Passes = Passes()
+    surgery: tuple[LayerCost, ...] = ()  # operations on weights by which a device of another family copy follows
 
 
 @dataclass(frozen=True)

@@ -168,12 +168,15 @@ class StudentPart(StrictPart):
 
 
 class ServerPart(StrictPart):
-    """The machine that labels and trains; null times are computed from its profile."""
+    """The machine that labels and trains; null times are computed from its profile.
+
+    `label_s` is that of a large teacher, for which the oracle stands; `step_s` is for servers that were measured.
+    """
 
     hardware: str = "server-v100"
     gpus: Gpus = 1
     label_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.2
-    step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 0.02
+    step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class TeacherPart(StrictPart):

@@ -210,7 +210,7 @@ class LocalLearner(Sender):
     def _take(self, delivery: Delivery) -> None:
         """Apply an update between two frames, and write its row."""
         message = self.app.message("down", delivery.kind)
-        message.arrive_s = self.traffic.now()
+        message.arrive_s = message.ready_s = self.traffic.now()
         with self.traffic.turn:
             job = delivery.take(message)
         applied = None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import LoadReading, ModelCost, Passes, Variant, Weights
+from driftlab.platform.core.records import LayerCost, LoadReading, ModelCost, Passes, Variant, Weights
 from driftlab.platform.networks.tasks.tasks import Task
 from driftlab.platform.world.cost import inference_j, inference_s
 from driftlab.platform.world.hardware import Hardware
@@ -60,7 +60,9 @@ class ChannelMask:
 
     kept: Mapping[str, npt.NDArray[np.int64]]  # by group of channels, ascending
     gates: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # by group; missing: 1
-    work: Passes = field(default_factory=Passes)  # of the selection, in frames through the network of these channels
+    work: Passes = field(default_factory=Passes)  # of the selection
+    cutting: tuple[LayerCost, ...] = ()  # operations on weights: to cut the network to these channels,
+    feedback: tuple[LayerCost, ...] = ()  # and to update the family by the weights that were trained
 
 
 class Scaling(ABC):

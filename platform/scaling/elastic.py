@@ -7,7 +7,6 @@ The retraining of a surrogate between the two is `adaptation/elasticdnn`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from driftlab.errors import RequestError
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import LayerCost, Passes, Weights
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.cost_counter import count_cost, stored_bytes
 from driftlab.platform.networks.features import head_of
 from driftlab.platform.networks.module_utils import batch_norms, copy_model, restore_entries
 from driftlab.platform.networks.predict import device_of, state_of, to_input
@@ -36,6 +35,7 @@ from driftlab.platform.scaling.growing import PruningContext
 from driftlab.platform.scaling.master_training import MasterInTraining, measure_statistics, statistic_names
 
 FRAMES_PER_PASS = 64  # through the master
+WEIGHT_BYTES = 4  # a device keeps knowledge in single precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,11 @@ def mask_for(
             channels = torch.from_numpy(np.sort(drawn))
         kept[site.group] = channels.cpu().numpy()
         gates[site.group] = relevance[gating.kept_places(site, channels).to(device)].cpu().numpy()
-    return ChannelMask(kept, gates, _selection_passes(master, kept, images))
+    surrogate_bytes = stored_bytes(cut(master.network, master.groups, kept))
+    cutting = LayerCost("cut", "Copy", 0, 0, surrogate_bytes, surrogate_bytes, 0)
+    return ChannelMask(
+        kept, gates, _selection_passes(master, images), (cutting,), (_feedback(master, surrogate_bytes),)
+    )
 
 
 def entropies(outputs: Tensor, task: Task) -> Tensor:
@@ -157,16 +161,25 @@ def entropies(outputs: Tensor, task: Task) -> Tensor:
     return each.reshape(len(each), -1).mean(dim=1)
 
 
-def _selection_passes(
-    master: Master, kept: Mapping[str, npt.NDArray[np.int64]], images: npt.NDArray[np.uint8]
-) -> Passes:
-    """Return the pass through the master as a number of frames of equal cost in the surrogate."""
-    size = images.shape[1], images.shape[2]
-    whole, small = (
-        count_cost(network, *size) for network in (master.network, cut(master.network, master.groups, kept))
-    )
-    frames = math.ceil(len(images) * whole.macs / small.macs)
-    return Passes(forward=(frames,) if frames else (), kept_bytes=whole.weight_bytes)
+def _selection_passes(master: Master, images: npt.NDArray[np.uint8]) -> Passes:
+    """Return the pass of all samples through the master and its gates."""
+    whole = count_cost(master.gated, images.shape[1], images.shape[2])
+    batches = [min(FRAMES_PER_PASS, len(images) - start) for start in range(0, len(images), FRAMES_PER_PASS)]
+    layers = tuple(layer.of_batch(frames) for frames in batches for layer in whole.layers)
+    return Passes(others=layers, kept_bytes=whole.weight_bytes)
+
+
+def _feedback(master: Master, surrogate_bytes: int) -> LayerCost:
+    """Return the update of the master by a surrogate: Eq. 3 and 4 for each layer.
+
+    Reads the surrogate as cut and as trained, the knowledge and both mixings; writes knowledge and master.
+    """
+    links = master.links.values()
+    macs = sum(2 * len(link.mixing) * link.entries.numel() for link in links if link.mixing is not None)
+    mixing_bytes = sum(WEIGHT_BYTES * link.mixing.numel() for link in links if link.mixing is not None)
+    known_bytes = sum(WEIGHT_BYTES * link.entries.numel() for link in links)
+    read_bytes = 2 * surrogate_bytes + known_bytes + 2 * mixing_bytes
+    return LayerCost("feedback", "MatMul", macs, 0, read_bytes, known_bytes + stored_bytes(master.network), 0)
 
 
 def cut_by(master: Master, which: int, mask: ChannelMask) -> Master:

@@ -21,6 +21,7 @@ from driftlab.platform.sim.offers import OfferQueue
 from driftlab.platform.sim.setting import Device
 from driftlab.platform.sim.stream_runner import StreamRunner
 from driftlab.platform.world.apps import AppGoals
+from driftlab.platform.world.clock import Process
 from driftlab.platform.world.cost import memory_bytes
 from driftlab.platform.world.link import LINKS, RadioMeter
 from driftlab.platform.world.measured import paged_bytes
@@ -70,6 +71,7 @@ class DeviceSim:
         self.variants = {name: app.networks.variants(spec.hardware) for name, app in self.apps.items()}
         self.trains_concurrently = runner.learns_on_stream and runner.adaptation.training_runs == "concurrent"
         self.processor = Processor(runner.clock, self.shares)
+        self.coder = simpy.Resource(runner.clock)  # codes frames and labels, and patches weights: one at a time
         self.sensor = LoadSensor(spec.load, spec.hardware.memory_bytes)
         self.offers = OfferQueue(self)
         self.stream = StreamRunner(self)
@@ -87,6 +89,14 @@ class DeviceSim:
         self.chose_s = 0.0  # processor time of this host for scaling's choices at this instant
         self.current: list[AppShare] = []  # in force
         self.closed: list[tuple[AppShare, float]] = []  # ended ones, with their real lengths
+
+    def run_auxiliary(self, cost: TaskCost) -> Process:
+        """Take the time of coding or patching, in order of arrival; under load it is slower."""
+        if self.runner.free or not cost.isolated_s:
+            return
+        with self.coder.request() as turn:
+            yield turn
+            yield self.runner.clock.timeout(cost.isolated_s / self.processor.speed)
 
     # Occasions for new shares -----------------------------------------------------------------------------------------
 

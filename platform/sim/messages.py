@@ -1,7 +1,8 @@
 """Messages between a device and its server: samples on the uplink, results of rounds on the downlink.
 
 A message is queued on its link, counted, perhaps damaged, and charged to the device's radio. One within a device
-crosses no link: it arrives at once and has no row.
+crosses no link: it arrives at once and has no row. The device encodes samples before they are queued, and decodes
+labels and patches weights after they have arrived. Coding on the server takes no time: its processors are not modelled.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from driftlab.platform.core.records import Applied, Uploaded
+from driftlab.platform.core.records import Applied, TaskCost, Uploaded
 from driftlab.platform.sim.rows import transfer_row
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import PLAN_BYTES, Sampling
 from driftlab.platform.world.clock import Process
+from driftlab.platform.world.cost import add_costs, auxiliary_cost
 from driftlab.platform.world.link import MessageDamage, Transfer
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Direction = Literal["up", "down"]
 TOO_LATE = "it did not arrive in the session"
 APP_GONE = "its application had gone"
+UNPACKED_MACS = 2  # per pixel of a label map from the server
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Message:
     sequence: int = 0
     transfer: Transfer | None = None
     arrive_s: float = 0.0
+    ready_s: float = 0.0  # when its receiver has decoded or patched its content
 
     def carry(self, size: int) -> Process:
         """Send it to the other end and count it."""
@@ -52,14 +56,19 @@ class Message:
             self.arrive_s = self.transfer.arrive_s
             app.account.sent(self.direction, self.transfer)
             app.account.spend("radio", links.radio.add(self.transfer, self.direction))
+        self.receive_at(self.arrive_s)
+
+    def receive_at(self, ready_s: float) -> None:
+        """Set when its content is ready; refuse one whose receiver has gone by then."""
+        self.ready_s = ready_s
         self.refused = self.missed or self.refused
 
     @property
     def missed(self) -> str:
         """Return why the receiver is absent; empty if it is present."""
-        if self.arrive_s >= self.app.facts.duration_s:
+        if self.ready_s >= self.app.facts.duration_s:
             return TOO_LATE
-        return APP_GONE if self.direction == "down" and not self.app.present(self.arrive_s) else ""
+        return APP_GONE if self.direction == "down" and not self.app.present(self.ready_s) else ""
 
     def write(self, **columns: Any) -> None:
         """Write its row, after its receiver has accepted or refused it."""
@@ -88,11 +97,17 @@ class Delivery(ABC):
     app: AppSim
 
     kind = ""
+    purpose = ""  # of the energy of taking it
 
     @property
     @abstractmethod
     def bytes(self) -> int:
         """Return its bytes on the link."""
+
+    @property
+    def intake(self) -> TaskCost:
+        """Return the cost of making it usable on the device: decoding labels, or patching weights."""
+        return TaskCost()
 
     def take(self, message: Message) -> Job | None:
         """Pass it to the application, whose reply holds an `Applied`; None if it uses no such result."""
@@ -105,20 +120,24 @@ class Delivery(ABC):
 
 @dataclass
 class LabelDelivery(Delivery):
-    """Labels of one upload; the device warps them from their arrival on."""
+    """Labels of one upload; the device warps them once they are decoded."""
 
     upload: Upload
     packed: Job
     size: int
 
-    kind = "labels"
+    kind, purpose = "labels", "coding"
 
     @property
     def bytes(self) -> int:
         return self.size
 
+    @property
+    def intake(self) -> TaskCost:
+        return auxiliary_cost(self.app.device.spec.hardware, macs=UNPACKED_MACS * self.app.pixels)
+
     def take(self, message: Message) -> Job:
-        times_s = self.upload.sent.newest_s, message.arrive_s
+        times_s = self.upload.sent.newest_s, message.ready_s
         node, session = self.app.node("application"), self.app.runner.session
         return session.call(node, "track", self.packed, *times_s, message.damage)
 
@@ -146,21 +165,34 @@ class PlanDelivery(Delivery):
 
 @dataclass
 class UpdateDelivery(Delivery):
-    """Weights; the device uses them from their arrival on."""
+    """Weights; the device uses them once its shadow copy is patched."""
 
     training_round: WeightRound
     packing: Job
 
-    kind = "update"
+    kind, purpose = "update", "patching"
 
     @property
     def bytes(self) -> int:
         assert self.training_round.trained is not None
         return self.training_round.trained.bytes
 
+    @property
+    def intake(self) -> TaskCost:
+        hardware, trained = self.app.device.spec.hardware, self.training_round.trained
+        moved_bytes = 2 * self.app.cost_of().weight_bytes + self.bytes  # the shadow copy is read and written
+        patching = auxiliary_cost(hardware, moved_bytes=moved_bytes)
+        if trained is None or self.app.learner.local:
+            return patching
+        surgery = [
+            auxiliary_cost(hardware, macs=one.macs, moved_bytes=one.input_bytes + one.output_bytes)
+            for one in trained.surgery
+        ]
+        return add_costs([patching, *surgery])
+
     def take(self, message: Message) -> Job:
         node, session = self.app.node("application"), self.app.runner.session
-        return session.call(node, "apply", self.packing, message.arrive_s, message.damage)
+        return session.call(node, "apply", self.packing, message.ready_s, message.damage)
 
     def settle(self, message: Message, applied: Applied | None) -> Mapping[str, Any]:
         if applied is None:

@@ -13,7 +13,7 @@ from driftlab.platform.core.records import AccuracyEstimates, Passes, RecallResu
 from driftlab.platform.scheduling.base import TrainingConfig, TrainingOffer
 from driftlab.platform.streaming.base import DownlinkPlan
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.cost import add_costs, task_cost
+from driftlab.platform.world.cost import add_costs
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
@@ -132,7 +132,7 @@ class TrainingChoice:
         app, done = self.app, self.round
         last = None if app.observed is None else app.observed.accuracy
         recalled: RecallResult = yield from done.facts_of(done.call("recall_expert", last, self.scheduling.recall_drop))
-        yield from done.do("training", task_cost(app.cost_of(), self.site.hardware, recalled.passes))
+        yield from done.do("training", self.site.training_cost(app.cost_of(), recalled.passes))
         if recalled.accuracy is not None:
             app.observe(recalled.accuracy, "teacher", done.now_s)
         if recalled.resumed_network is not None:
@@ -153,7 +153,7 @@ class TrainingChoice:
         estimated: AccuracyEstimates | None = yield from done.facts_of(done.call("estimate", self.planned))
         if estimated is None:
             return False
-        yield from done.do("training", task_cost(app.networks.student.cost, self.site.hardware, estimated.passes))
+        yield from done.do("training", self.site.training_cost(app.networks.student.cost, estimated.passes))
         app.choice.estimated = estimated.after
         if not offered:
             return False
@@ -171,19 +171,19 @@ class TrainingChoice:
 
     def _run_trials(self, which: Sequence[int]) -> Steps:
         """Run trials and score the network, as the scheduler requires; return the accuracy before them."""
-        app, done, hardware = self.app, self.round, self.site.hardware
+        app, done, site = self.app, self.round, self.site
         if not (which or self.scores):
             return None
         trials = tuple(shortened(self.phases[i], self.scheduling.trial_fraction)[0] for i in which)
         tried: TrialScores = yield from done.facts_of(done.call("run_trials", self.plan, trials))
         counted = ((None, tried.scoring_passes), *zip((phase.variant for phase in trials), tried.passes, strict=True))
-        costs = [task_cost(app.cost_of(variant), hardware, passes) for variant, passes in counted]
+        costs = [site.training_cost(app.cost_of(variant), passes) for variant, passes in counted]
         yield from done.do("training", add_costs(costs))
         if self.scores and tried.before is not None:
             app.observe(tried.before, "teacher", done.now_s)
         begins = tried.initial_scores or (None,) * len(which)
         fixed_passes = zip(trials, tried.fixed_passes or (Passes(),) * len(which), strict=True)
-        fixed = [task_cost(app.cost_of(phase.variant), hardware, passes) for phase, passes in fixed_passes]
+        fixed = [site.training_cost(app.cost_of(phase.variant), passes) for phase, passes in fixed_passes]
         for i, after, begin, *trial in zip(which, tried.after, begins, costs[1:], fixed, strict=True):
             self.configs[i] = measured(replace(self.configs[i], accuracy=after), begin, *trial)
         return tried.before

@@ -22,12 +22,12 @@ from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDe
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
 from driftlab.platform.sim.session import Job
 from driftlab.platform.streaming.base import DownlinkPlan, check_plan
-from driftlab.platform.world.cost import add_costs, task_cost
+from driftlab.platform.world.cost import add_costs
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
 
-VERSION = 2  # raise it when rounds over several networks change their steps or costs: their cells are computed again
+VERSION = 3  # raise it when rounds over several networks change their steps or costs: their cells are computed again
 NO_LABEL = "no sample within the horizon has a label that counts"
 NO_STEPS = Phase(iterations=0)
 DECLINED = "the scheduler chose no training configuration"
@@ -218,9 +218,7 @@ class WeightRound(Round):
     def _score(self, plan: DownlinkPlan) -> Steps:
         """Score the learner's network on its labelled samples; None without any."""
         tried: TrialScores = yield from self.facts_of(self.call("run_trials", plan, (), False))
-        yield from self.do(
-            "training", task_cost(self.app.cost_of(), self.app.learner.site.hardware, tried.scoring_passes)
-        )
+        yield from self.do("training", self.app.learner.site.training_cost(self.app.cost_of(), tried.scoring_passes))
         return tried.before
 
     def _measure_gain(self, plan: DownlinkPlan, before: float) -> Steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -171,7 +172,7 @@ class TrainingSite:
 
     hardware: Hardware
     label_s: float | None  # per frame; None: computed from the teacher's cost
-    step_s: float | None  # per training step; None: computed from the student's cost
+    step_s: float | None  # per training step, as measured; None: computed from the student's cost
 
     def labelling_cost(self, frames: int, label_s: float, label_j: float | None = None) -> TaskCost:
         """Return the cost of labelling; an oracle consumes the hardware's power above idle."""
@@ -180,16 +181,22 @@ class TrainingSite:
         return TaskCost({"accelerator": seconds}, 0, consumed_j)
 
     def training_cost(self, cost: ModelCost, passes: Passes) -> TaskCost:
-        """Return the cost of counted passes; a given step duration replaces the computed one."""
+        """Return the cost of a phase, trial, estimate or recall: of its passes and of feeding it frames.
+
+        A step is a backward pass and a forward pass of equal size. A measured duration of a step holds for both and
+        for its frames; passes outside the steps have the computed price.
+        """
         task = task_cost(cost, self.hardware, passes)
-        if self.step_s is None:
-            frames = sum(passes.backward)
-            feeding: dict[Resource, float] = {
-                "storage": frames * self.hardware.load_s,
-                "cpu": frames * self.hardware.prepare_s,
-            }
-            return replace(task, seconds={**task.seconds, **{part: taken for part, taken in feeding.items() if taken}})
-        return replace(task, seconds={"accelerator": len(passes.backward) * self.step_s})
+        if self.step_s is not None:
+            outside = (Counter(passes.forward) - Counter(passes.backward)).elements()
+            others = task_cost(cost, self.hardware, replace(passes, forward=tuple(outside), backward=()))
+            return replace(task, seconds={"accelerator": len(passes.backward) * self.step_s + others.isolated_s})
+        frames = sum(passes.backward)
+        feeding: dict[Resource, float] = {
+            "storage": frames * self.hardware.load_s,
+            "cpu": frames * self.hardware.prepare_s,
+        }
+        return replace(task, seconds={**task.seconds, **{part: taken for part, taken in feeding.items() if taken}})
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,13 @@ from driftlab.platform.sim.setting import TrainingSite
 from driftlab.platform.streaming.base import RESYNC_BYTES, Sampling, Seen, check_sampling
 from driftlab.platform.streaming.wire.samples import coding_macs
 from driftlab.platform.world.clock import Process
-from driftlab.platform.world.cost import computing_j, moving_j
+from driftlab.platform.world.cost import auxiliary_cost
 from driftlab.platform.world.processor import Processor, ProcessorTask
 
 if TYPE_CHECKING:
     from driftlab.platform.sim.app import AppSim
 
 RETRY_S = 1.0  # delay between two requests of a device without weights
-UNPACKED_MACS = 2  # per pixel of a label map from the server
 
 
 class LearnerSim:
@@ -126,12 +125,14 @@ class LearnerSim:
         """Send samples to the learner, run a round on all waiting ones, and return its results."""
         yield from self.runner.ready(packing)
         sent: Uploaded = self.session.result(packing).facts
+        if not self.local:
+            macs = coding_macs(sampling.codec) * sent.frames * self.app.pixels * sampling.scale**2
+            coding = auxiliary_cost(self.app.device.spec.hardware, macs=macs)
+            self.app.account.spend("coding", coding.joules)
+            yield from self.app.device.run_auxiliary(coding)
         yield from message.carry(sent.bytes)
         upload = yield from self._receive(message, sampling, packing, sent)
         message.write(**sample_columns(sent, sampling))
-        if not self.local:
-            macs = coding_macs(sampling.codec) * sent.frames * self.app.pixels * sampling.scale**2
-            self.app.account.spend("coding", computing_j(macs, self.app.device.spec.hardware))
         if message.refused or upload is None:
             return
         self.waiting.append(upload)
@@ -241,6 +242,10 @@ class LearnerSim:
         applied = None
         message = self.app.message("down", delivery.kind)
         yield from message.carry(delivery.bytes)
+        intake = delivery.intake
+        if not message.missed:
+            yield from self.app.device.run_auxiliary(intake)
+            message.receive_at(self.clock.now)
         taking = None if message.missed else delivery.take(message)
         if taking is not None:
             yield from self.runner.ready(taking)
@@ -249,7 +254,8 @@ class LearnerSim:
         if applied is not None:
             message.refused = applied.reason
             columns = {} if applied.unlisted_labels is None else {"unlisted_labels": applied.unlisted_labels}
-            self._charge_delivery(delivery, applied.accepted)
+            if applied.accepted or not isinstance(delivery, UpdateDelivery):
+                self.app.account.spend(delivery.purpose, intake.joules)
         message.write(**columns)
         row = delivery.settle(message, applied)
         if row is not None:
@@ -257,15 +263,6 @@ class LearnerSim:
         if isinstance(delivery, UpdateDelivery) and applied is not None and not applied.accepted and self.in_step:
             self.in_step = False
             self.clock.process(self._resync())
-
-    def _charge_delivery(self, delivery: Delivery, accepted: bool) -> None:
-        """Count the energy of decoding labels, or of patching the shadow copy with a message."""
-        account, hardware = self.app.account, self.app.device.spec.hardware
-        if isinstance(delivery, UpdateDelivery) and accepted:
-            moved_bytes = 2 * self.app.cost_of().weight_bytes + delivery.bytes
-            account.spend("patching", moving_j(moved_bytes, hardware))
-        elif not isinstance(delivery, UpdateDelivery):
-            account.spend("coding", computing_j(UNPACKED_MACS * self.app.pixels, hardware))
 
     def _resync(self) -> Process:
         """Request every weight once a second until they arrive; pause while the application is absent."""

@@ -23,6 +23,7 @@ LINEAR = (
 FLOW_LEVELS = 1 + 1 / 4 + 1 / 16  # pixels of a three-level pyramid, per pixel
 FLOW_TAPS = 200  # multiply-accumulates per pixel to fit polynomials to two frames
 FLOW_ROUNDS = 5
+WARP_MACS, WARP_BYTES = 8, 34  # per pixel: two flows composed by bilinear sampling, then one label map moved along
 
 
 def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: float = 1.0) -> float:
@@ -33,13 +34,15 @@ def inference_s(cost: ModelCost, hardware: Hardware, *, batch: int = 1, share: f
 def task_cost(cost: ModelCost, hardware: Hardware, passes: Passes) -> TaskCost:
     """Return time, energy, and additional memory of counted passes of a network."""
     back = list(_backward_layers(cost, passes.trained, passes.shares))
-    forth: list[tuple[LayerCost, float]] = [(layer, 1.0) for layer in _layers(cost)]
-    steps = [*_layer_costs(forth, hardware, passes.forward), *_layer_costs(back, hardware, passes.backward)]
+    forth, others = ([(layer, 1.0) for layer in layers] for layers in (_layers(cost), passes.others))
+    steps = [
+        *_layer_costs(forth, hardware, passes.forward),
+        *_layer_costs(back, hardware, passes.backward),
+        *_layer_costs(others, hardware, (1,)),
+    ]
     by_name = {layer.name: layer for layer in _layers(cost)}
     for name, frames, times in passes.beyond:
         steps += _layer_costs([(by_name[name], times)], hardware, [frames])
-    if passes.operations:
-        steps.append((passes.operations / hardware.macs_per_s, computing_j(passes.operations, hardware)))
     seconds, joules = (sum(values) for values in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     return TaskCost({"accelerator": seconds} if seconds else {}, _kept_bytes(cost, passes, back), joules)
 
@@ -84,12 +87,19 @@ def add_costs(needs: Sequence[TaskCost]) -> TaskCost:
 
 
 def flow_cost(height: int, width: int, hardware: Hardware) -> TaskCost:
-    """Return the cost of one dense optical flow (Farneback, as in networks/tasks/flow.py)."""
+    """Return the cost of one dense optical flow (Farneback, see networks/tasks/flow.py) with its warp."""
     window = max(9, round(height / 8)) | 1
     macs = int(height * width * FLOW_LEVELS * (FLOW_TAPS + FLOW_ROUNDS * (50 + 10 * window)))
+    macs += height * width * WARP_MACS
     moved = int(height * width * FLOW_LEVELS * FLOW_ROUNDS * 4 * 12)  # five coefficients read, five written, the flow
-    layer = LayerCost("flow", "Flow", macs, 0, moved // 2, moved // 2, 0)
+    layer = LayerCost("flow", "Flow", macs, 0, moved // 2, moved // 2 + height * width * WARP_BYTES, 0)
     return TaskCost({"accelerator": _layer_s(layer, hardware, 1)}, moved // FLOW_ROUNDS, _layer_j(layer, hardware, 1))
+
+
+def auxiliary_cost(hardware: Hardware, *, macs: float = 0, moved_bytes: float = 0) -> TaskCost:
+    """Return the cost of auxiliary work: coding frames and labels, or patching weights."""
+    seconds = max(macs / hardware.macs_per_s, moved_bytes / hardware.bytes_per_s)
+    return TaskCost({"cpu": seconds}, 0, computing_j(macs, hardware) + moving_j(moved_bytes, hardware))
 
 
 def moving_j(moved_bytes: float, hardware: Hardware) -> float:

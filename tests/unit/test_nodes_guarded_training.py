@@ -172,7 +172,7 @@ def test_a_failing_member_leaves_a_reason_and_the_network_unchanged(wrong):
     assert REASONS[wrong] in done.skipped
     assert done.state == "before"
     assert done.passes is not None
-    assert replace(done.passes, operations=0) == Passes()
+    assert replace(done.passes, others=()) == Passes()
     after = state.read(model)
     assert after.vector.tobytes() == before.vector.tobytes()
     assert state.changed_buffers(before.buffers, after.buffers) == ()

@@ -12,8 +12,9 @@ from driftlab.platform.networks.tasks.tasks import SEGMENTATION
 
 FROZEN = Member("adaptation", "frozen")
 PIXELS = HEIGHT * WIDTH * 21 / 16
-FLOW_MACS = PIXELS * (200 + 5 * (50 + 10 * 9))  # windows of nine pixels
-FLOW_BYTES = PIXELS * 5 * 4 * 12
+WARP_MACS, WARP_BYTES = 2 * 4, (2 + 2 + 2) * 4 + 2 * 4 + 1 + 1  # two maps of two floats into one; a map, a label map
+FLOW_MACS = PIXELS * (200 + 5 * (50 + 10 * 9)) + HEIGHT * WIDTH * WARP_MACS  # windows of nine pixels
+FLOW_BYTES = PIXELS * 5 * 4 * 12 + HEIGHT * WIDTH * WARP_BYTES
 FLOW_J = FLOW_MACS * ENERGY.mac_pj * 1e-12 + FLOW_BYTES * ENERGY.dram_pj_per_byte * 1e-12
 INFERENCE_J = 4.748e-3
 LABELS = SEGMENTATION.pack(stream().labels[0])

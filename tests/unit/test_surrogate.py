@@ -13,7 +13,7 @@ from driftlab.errors import RequestError
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.module_utils import copy_entries
 from driftlab.platform.networks.predict import state_of, to_input
-from driftlab.platform.networks.pruning.knowledge import MAX_GAP, largest_gap
+from driftlab.platform.networks.pruning.knowledge import MAX_GAP, fixed_links, largest_gap
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION
 from driftlab.platform.scaling import elastic
 from driftlab.platform.scaling.base import Budget, ChannelMask
@@ -74,12 +74,28 @@ class TestDrafts:
         assert one.profile(first, SIZE)[0].cost.macs < one.profile(first, SIZE)[1].cost.macs / 2
 
     @pytest.mark.slow
-    def test_selection_costs_a_pass_through_the_master(self):
+    def test_selection_costs_a_pass_through_the_master_and_its_gates(self):
         found, draft = drafted()
-        small = member().profile(found, SIZE)[0].cost
         whole = elastic.count_cost(found.network, *SIZE)
-        assert draft.work.forward == (int(np.ceil(12 * whole.macs / small.macs)),)
-        assert draft.work.kept_bytes == whole.weight_bytes
+        gates = sum(one.weight.numel() for gate in found.gated.gates for one in (gate.squeeze, gate.predict))
+        assert sum(layer.macs for layer in draft.work.others) == 12 * (whole.macs + gates)
+        assert {layer.name for layer in draft.work.others} >= {f"network.{layer.name}" for layer in whole.layers}
+        assert draft.work.kept_bytes == elastic.stored_bytes(found.gated)
+
+    @pytest.mark.slow
+    def test_cutting_moves_the_surrogate_and_feedback_mixes_every_layer(self):
+        found, _ = drafted()
+        links = fixed_links(found.network, found.links, orthogonal=True)
+        draft = member().select_channels(copy_with(found, links=links), SMALL, images(), CLASSIFICATION)
+        small, whole = (elastic.stored_bytes(one) for one in (member().select(found, SMALL), found.network))
+        gates = 4 * sum(len(gate) for gate in draft.gates.values())  # constants, which feedback leaves alone
+        (cutting,), (feedback,) = draft.cutting, draft.feedback
+        assert (cutting.macs, cutting.input_bytes, cutting.output_bytes) == (0, small - gates, small - gates)
+        shapes = [(len(link.entries), link.entries.shape[1]) for link in found.links.values()]
+        known, mixing = (4 * sum(sizes) for sizes in ([n * k for n, k in shapes], [n * n for n, _ in shapes]))
+        assert feedback.macs == sum(2 * n * n * k for n, k in shapes)
+        assert feedback.input_bytes == 2 * (small - gates) + known + 2 * mixing
+        assert feedback.output_bytes == known + whole
 
     @pytest.mark.slow
     @pytest.mark.parametrize("how", [{"sample": "first"}, {"sample": "mean"}, {"filters": "random"}])

@@ -136,8 +136,8 @@ def test_energy_presets_follow_their_formula():
 
 
 def test_presets_are_complete_and_ordered_from_phone_to_server():
-    servers = ["server-v100", "server-h200"]
-    slow_to_fast = ["raspberry-pi-4", "phone-lo", "phone-hi", "laptop", "jetson-nx", "jetson-agx-orin", *servers]
+    boards = ["raspberry-pi-4", "phone-lo", "phone-hi", "laptop", "jetson-nx"]
+    slow_to_fast = [*boards, "server-t4", "jetson-agx-orin", "server-v100", "server-h200"]
     assert sorted(HARDWARE) == sorted(slow_to_fast)
     assert all(machine.name == name for name, machine in HARDWARE.items())
     times = [inference_s(ModelCost(10**9, 1, 1, 1), find(name)) for name in slow_to_fast]

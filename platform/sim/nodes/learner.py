@@ -16,6 +16,7 @@ from driftlab.datasets.frames import Frames
 from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import (
+    LayerCost,
     ModelCost,
     Passes,
     RecallResult,
@@ -158,19 +159,21 @@ class LearnerNode:
         after, passes, initial_scores, fixed = [], [], [], []
         for number, phase in enumerate(phases):
             samples = self._samples(rng_for(self._spec.seed, "try", self._phases, number), ~rest)
-            model, memory, forward = self._trial(phase, samples)
+            model, memory, others = self._trial(phase, samples)
+            forward: tuple[int, ...] = ()
             if phase.variant is not None:
                 begin, scoring = self._score(model, rest)
                 initial_scores.append(begin)
-                forward = (*forward, *scoring.forward)
+                forward = scoring.forward
             cost = self._cost if model is self._model else self._tapped(model)
             done = adapt_guarded(self._adaptation, model, memory, samples, phase, self._limit_s, self._meter, cost)
             score, scoring = self._score(model, rest)
             state.write(self._model, before)
             after.append(score)
             work = done.passes or Passes()
-            passes.append(replace(work, forward=(*forward, *work.forward, *scoring.forward)))
-            fixed.append(Passes(forward=(*forward, *scoring.forward)))
+            forth = (*forward, *work.forward, *scoring.forward)
+            passes.append(replace(work, forward=forth, others=(*others, *work.others)))
+            fixed.append(Passes(forward=(*forward, *scoring.forward), others=others))
         score, scoring = self._score(self._model, rest)
         return Reply(TrialScores(score, tuple(after), tuple(passes), scoring, tuple(initial_scores), tuple(fixed)))
 
@@ -223,8 +226,8 @@ class LearnerNode:
         source: nn.Module = self._scaling.source(networks.family_of(self._spec, self._scaling, self._weights))
         return make_safe(source)
 
-    def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[int, ...]]:
-        """Return the network that a phase would train with its state, and the passes that choose it."""
+    def _trial(self, phase: Phase, samples: Batch) -> tuple[nn.Module, Any, tuple[LayerCost, ...]]:
+        """Return the network that a phase would train with its state, and the work of cutting it."""
         if phase.variant is None or not len(samples.images):
             return self._model, self._state, ()
         budget = Budget(variant=phase.variant)
@@ -232,7 +235,7 @@ class LearnerNode:
         family = self._family if chosen is None else self._scaling.apply_mask(self._family, budget, chosen)
         model = networks.network_for(self._scaling, family, budget)
         memory = self._adaptation.prepare(model, self._pack_of_source, go_on=self._state)
-        return model, memory, () if chosen is None else chosen.work.forward
+        return model, memory, () if chosen is None else (*chosen.work.others, *chosen.cutting)
 
     def _held_out(self, *, fresh: bool, tried: bool) -> Mask:
         """Choose the samples for scores: every other one where trials train on the rest, else all."""
@@ -281,6 +284,7 @@ class LearnerNode:
             skipped=skipped,
             host_seconds=time.perf_counter() - started,
             passes=_total_passes(chosen, adapted),
+            surgery=() if chosen is None else (*chosen.cutting, *chosen.feedback),
         )
         return Reply(facts, self._audits(), payload=message)
 
@@ -414,14 +418,9 @@ class LearnerNode:
 
 
 def _total_passes(chosen: ChannelMask | None, adapted: Adapted) -> Passes:
-    """Return the passes of a phase with those of choosing the network for it."""
+    """Return the passes of a phase with the cut of its network and the update of the family."""
     passes = adapted.passes or Passes()
-    return (
-        passes
-        if chosen is None
-        else replace(
-            passes,
-            forward=(*chosen.work.forward, *passes.forward),
-            kept_bytes=chosen.work.kept_bytes + passes.kept_bytes,
-        )
-    )
+    if chosen is None:
+        return passes
+    others = (*chosen.work.others, *chosen.cutting, *chosen.feedback, *passes.others)
+    return replace(passes, others=others, kept_bytes=chosen.work.kept_bytes + passes.kept_bytes)

@@ -20,7 +20,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from driftlab.platform.core.records import Columns, LayerPasses, ModelCost, Passes
+from driftlab.platform.core.records import Columns, LayerCost, LayerPasses, ModelCost, Passes
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.core.work import in_the_lab
 from driftlab.platform.networks.cost_counter import tensors_in
@@ -53,6 +53,8 @@ MOVES = frozenset(
 SORTS = frozenset({"argsort", "kthvalue", "median", "quantile", "sort", "topk"})
 DISTANCES = frozenset({"_cdist_forward", "_euclidean_dist", "cdist"})
 CUBIC = ("cholesky", "linalg_", "_linalg_", "triangular_solve")  # of matrices
+
+OUTSIDE = "outside the network"
 
 Verb = Literal["adapt", "predict", "estimate"]
 
@@ -189,7 +191,8 @@ class CallMeter:
             operations = round(like.operations * (macs + call.frames) / max(1.0, like.macs))
         else:
             operations, self._due = 0, {*self._due, call.verb}
-        return replace(passes, beyond=beyond, operations=operations)
+        outside = (LayerCost(OUTSIDE, "operations", operations, 0, 0, 0, 0),) if operations else ()
+        return replace(passes, beyond=beyond, others=(*passes.others, *outside))
 
     def take_rows(self) -> list[Columns]:
         """Return the rows of the audits since the last call."""
