@@ -14,7 +14,7 @@ from driftlab.platform.results.report.summary.base import Kind, Part, cells, cou
 from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
 
 OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
-UNSENT_HINT = "A session may end before the first upload, or a rule may never trigger: compare its length with the sampling period."
+UNSENT_HINT = "A session may end before the first upload, or a rule never triggers: compare their periods."
 KINDS: Sequence[Kind] = (scores.show, sharing.show)
 
 
