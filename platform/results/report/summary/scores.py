@@ -31,7 +31,7 @@ NOTE = (
     "Means over n seeds; ±: half of the 95 % interval (Student’s t). Score: {} over the last 10 s, mean over frames "
     "(0 to 1). Gain: mean difference to {} over paired seeds. Better or worse: the 95 % interval excludes 0; "
     "inconclusive: it includes 0, or there is one seed. Traffic, energy and updates: mean per device. "
-    f"Grey rows: bounds. {DASH}: not measured."
+    f"Rows named “bound”: limits for comparison. {DASH}: not measured."
 )
 
 
