@@ -130,7 +130,7 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     **_sized(
         "recl",
-        "RECL (NSDI 2023): gives micro-windows to the training with the largest recent gain; on the device.",
+        "RECL (NSDI 2023): gives the next seconds to the training with the largest recent gain; on the device.",
         "RECL (NSDI 2023) with surrogates of three sizes as training configurations; on the device.",
         "recl",
         config_choice="best",
@@ -177,31 +177,31 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     "adascale": (
         "AdaScale (arXiv 2024): selects operators and exit of a supernet as the load changes; on the device, "
-        "per reading."
+        "per load reading."
     ),
     "legodnn": (
-        "LegoDNN (MobiCom 2021): selects one variant per block from additive profiles; on the device, per reading."
+        "LegoDNN (MobiCom 2021): selects one variant per block from additive profiles; on the device, per load reading."
     ),
     "adaptivenet": (
-        "AdaptiveNet (MobiCom 2023): selects from an accuracy-latency Pareto list; on the device, per reading."
+        "AdaptiveNet (MobiCom 2023): selects from an accuracy-latency Pareto list; on the device, per load reading."
     ),
     "adaspring": (
-        "AdaSpring (IMWUT 2021): beam search for operators when the context changes; on the device, per reading."
+        "AdaSpring (IMWUT 2021): beam search for operators when the context changes; on the device, per load reading."
     ),
     "adadeep": "AdaDeep (TMC 2020): Q-learning selects operators once, at the first load reading; static afterwards.",
     "early_exit": (
         "Early exit (BranchyNet 2016, MSDNet 2018): confidence thresholds per load; on the device, per frame."
     ),
     "once_for_all": (
-        "Once-for-all (ICLR 2020): elastic depth and width, best subnet per size; on the device, per reading."
+        "Once-for-all (ICLR 2020): elastic depth and width, best subnet per size; on the device, per load reading."
     ),
-    "nas": "NAS baseline: one operator per stage, a search space for `driftlab tune`; static on the device.",
+    "nas": "NAS baseline: `driftlab tune` searches one operator for each stage; static on the device.",
     "darts": "DARTS (ICLR 2019): differentiable search for one path, before deployment; static on the device.",
     "enas": (
         "ENAS (ICML 2018): RL controller searches a weight-sharing supernet before deployment; static on the device."
     ),
     "clairvoyant": _Row(
-        "Clairvoyant bound: most accurate path that meets the deadline at the true load; on the device, per reading.",
+        "Clairvoyant bound: most accurate path that meets the deadline at the true load; on the device, per load reading.",
         {"scaling": "clairvoyant"},
         bound="true_load",
     ),
@@ -232,7 +232,7 @@ _TABLE: Mapping[str, str | _Row] = {
         },
     ),
     "nestdnn+adascale": _Row(
-        "NestDNN allocates compute shares per window; AdaScale selects a path within each share, per reading.",
+        "NestDNN allocates compute shares per window; AdaScale selects a path within each share, per load reading.",
         {"scaling": "adascale", "scheduling": {"name": "nestdnn", "selects_variant": False}},
     ),
     "best_static": _Row(
