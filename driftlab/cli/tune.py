@@ -234,7 +234,7 @@ def _conclude_each(directory: Path, searches: Searches, files: Mapping[str, Path
         rows = [
             (name, str(found[name].budget.trials), *_gain(found[name]), str(files[name] or "no trial ran to its end"))
             if name in found
-            else (name, NOTHING)
+            else (name, "0", "", "", "", "", NOTHING)
             for name in searches
         ]
         print_columns([("system", "trials", "metric", "defaults", "tuned", "verdict", "file"), *rows])

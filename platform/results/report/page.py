@@ -85,7 +85,7 @@ def compose(run: Run) -> Page:
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         question=str(run.spec.get("summary") or ""),
-        warnings=[*warnings_of(run), *unequal_budgets(run)],
+        warnings=[*warnings_of(run), *unequal_budgets(tables)],
         summary=summarise(view, verdicts),
         styles=view.styles,
         measure=plots.measure(runs),

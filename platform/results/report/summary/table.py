@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.relations.tuned import how_chosen
 from driftlab.platform.results.report.summary import scores, sharing
 from driftlab.platform.results.report.summary.base import Kind, Part, cells, count, failed
 from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
@@ -31,7 +32,9 @@ def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     parts = [part for kind in KINDS if (part := kind(view)) is not None]
     sentences = [sentence for part in parts for sentence in (*part.sentences, *part.warnings)]
     silent = unsent(view)
-    return Summary(headline(view, verdicts), [_run_size(view), *silent, *sentences], parts, silent)
+    return Summary(
+        headline(view, verdicts), [_run_size(view), *how_chosen(view.tables), *silent, *sentences], parts, silent
+    )
 
 
 def unsent(view: View) -> list[str]:
