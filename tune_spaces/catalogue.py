@@ -70,9 +70,10 @@ def load_equal(
     if frame.get("sizes"):
         frame = experiments.sized(frame, sizes, source)
         overrides = [override for override in overrides if not override.startswith("size=")]
-    searched = {name: dict(raw(name)) if name in names() else None for name in systems}
+    tunable = names()
     return {
-        name: own and parse(_framed(frame, name, own, sizes), overrides, source=name) for name, own in searched.items()
+        name: parse(_framed(frame, name, sizes), overrides, source=name) if name in tunable else None
+        for name in systems
     }
 
 
@@ -82,8 +83,9 @@ def _shared_streams(systems: Sequence[System]) -> str:
     return likely.pop() if len(likely) == 1 else SIGNS
 
 
-def _framed(frame: Mapping[str, Any], name: str, own: dict[str, Any], sizes: Sequence[str]) -> dict[str, Any]:
+def _framed(frame: Mapping[str, Any], name: str, sizes: Sequence[str]) -> dict[str, Any]:
     """Put the space of a system, and its row if the frame has none, into the search of all systems."""
+    own = dict(raw(name))
     if own.get("sizes"):
         own = experiments.sized(own, [size for size in sizes if size in own["sizes"]], name)
     given = frame["experiment"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from driftlab.platform.lab import paths
 from driftlab.platform.lab.cells import check_files
-from driftlab.platform.results.tables.read import read_request
+from driftlab.platform.results.tables.read import SEARCHES, read_request
 from driftlab.platform.tune.document import SpaceDocument, experiment_of, validated
 from driftlab.platform.tune.session import TuneSession, begin_search, continue_search, write_best
 
-SEARCHES, TUNED = "searches", "tuned"
+TUNED = "tuned"  # the folder of files for `driftlab run --tuned`
 Searches = Mapping[str, SpaceDocument | None]  # by system; None for one without parameters to search
 
 
