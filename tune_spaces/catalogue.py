@@ -92,22 +92,22 @@ def _framed(frame: Mapping[str, Any], name: str, sizes: Sequence[str]) -> dict[s
     if isinstance(given, str):
         given = experiments.document_of(experiments.find(given))
     rows = list(given.get("systems", ()))
-    listed = [row.get("name") if isinstance(row, Mapping) else row for row in rows]
-    if name not in listed:
-        rows += [
-            row for row in own["experiment"].get("systems", ()) if isinstance(row, Mapping) and row["name"] == name
-        ]
-    document = {**frame, "experiment": {**given, **({"systems": rows} if rows else {})}}
-    summary = f"{name} with as many trials as the other systems."
-    title = f"equal-{name}".replace("+", "-")
+    if name not in [_name(row) for row in rows]:
+        rows += [row for row in own["experiment"].get("systems", ()) if _name(row) == name]
     return {
-        **document,
-        "name": title,
-        "summary": summary,
+        **frame,
+        "name": f"equal-{name}".replace("+", "-"),
+        "summary": f"{name} with as many trials as the other systems.",
         "system": name,
         "space": own["space"],
         "early_stopping": False,
+        "experiment": {**given, "systems": rows or [name]},
     }
+
+
+def _name(row: Any) -> Any:
+    """Return the name of a system of an experiment, which is a text or a mapping with `name`."""
+    return row.get("name") if isinstance(row, Mapping) else row
 
 
 def raw(request: str, *, streams_only: bool = False) -> Mapping[str, Any]:

@@ -55,7 +55,6 @@ def test_a_dry_run_lists_the_settings(space, monkeypatch, capsys):
         ("--resume", "nowhere"),
         ("--equal", "tnet"),
         ("--equal", ""),
-        ("--equal", "tent", "--trials", "0"),
         ("--equal", "tent", "--early-stopping"),
         ("--equal", "tent", "--set", "seeds=[0]"),
         ("--equal", "tent", "--set", "system=shot"),
