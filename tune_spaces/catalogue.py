@@ -52,7 +52,7 @@ def load(request: str, overrides: Sequence[str] = ()) -> SpaceDocument:
 def load_equal(
     systems: Sequence[str], streams: str | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, SpaceDocument | None]:
-    """Read one search per system, equal but for system and space; None for a system without parameters to search.
+    """Read a search per system, equal but for system and space; None if there is nothing to tune.
 
     `streams` is a space or an experiment. Its streams, seeds, objectives, trials and searcher are those of all systems.
     """
@@ -126,7 +126,7 @@ def raw(request: str, *, streams_only: bool = False) -> Mapping[str, Any]:
 
 
 def _sectioned(document: Mapping[str, Any], request: str, streams_only: bool = False) -> Mapping[str, Any]:
-    """Convert an experiment with a `tune` section to a search document; without one it may give the streams only."""
+    """Convert an experiment with a `tune` section to a search, or without one to its streams only."""
     section = document.get("tune", {} if streams_only and "space" not in document else None)
     if section is None and "space" not in document:
         raise RequestError(f"'{request}' has neither a space nor a section 'tune' with one: it says nothing to search.")

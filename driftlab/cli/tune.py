@@ -216,7 +216,7 @@ def _plan_each(searches: Searches, as_json: bool) -> None:
 
 
 def _conclude_each(directory: Path, searches: Searches, files: Mapping[str, Path | None], as_json: bool) -> None:
-    """Print for every system its trials, its held-out score and its file; exit with code 1 if a system has none."""
+    """Print trials, held-out score and file of every system; exit with code 1 if a file is missing."""
     from driftlab.platform.results.relations.searches import open_search
 
     found = {name: open_search(directory / name) for name in files}
@@ -246,7 +246,7 @@ def _gain(found: SearchResults) -> tuple[str, ...]:
     """Return the first objective on held-out seeds: metric, defaults, best settings and verdict."""
     metric = found.objectives[0].metric
     (row,) = (row for row in found.held_out() if row.metric == metric)
-    tuned = row.defaults if row.best is None else row.best  # no run of their own: the defaults are best
+    tuned = row.defaults if row.best is None else row.best  # the defaults are best, and ran once
     return metric, _figure(row.defaults), _figure(tuned), row.verdict
 
 

@@ -1,4 +1,4 @@
-"""How the settings of a run's systems were chosen, and a warning if the budgets of their searches differ."""
+"""How the settings of systems were chosen, and a warning if the budgets of their searches differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def origins(run: Run) -> dict[str, SettingsOrigin]:
 
 
 def how_chosen(tables: Tables, systems: Collection[str] | None = None) -> list[str]:
-    """State how many trials the settings of each method got; nothing if the run has no method with settings."""
+    """State how many trials the settings of each method got; empty if no method has settings."""
     found = origins(tables.run)
     groups: dict[str, list[str]] = {}
     for name in _methods(tables, systems):
