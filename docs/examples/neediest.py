@@ -1,4 +1,4 @@
-"""Shares by frame rate and priority; only the application of the lowest observed accuracy trains."""
+"""Neediest: only the application of the lowest observed accuracy trains; other trainings wait."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ class Neediest(Scheduling):
         grants = []
         for demand in window.demands:
             inference = rest * demand.fps * demand.priority / whole
-            trains = demand is neediest
-            grants.append(Grant(inference, self.reserved if trains else 0.0, config=0 if trains else None))
+            grants.append(Grant(inference, self.reserved if demand is neediest else 0.0, config=0))
         return Allocation(tuple(grants))
 
 
-def rank(demand: Demand) -> tuple[bool, float]:
-    """Return the order of training: a running one first, then by observed accuracy (0 before the first)."""
-    return demand.learning.state != "running", demand.observed or 0.0
+def rank(demand: Demand) -> float:
+    """Return the observed accuracy; 0 before the first observation, which follows labelling."""
+    return 0.0 if demand.observed is None else demand.observed

@@ -261,19 +261,24 @@ def _resume_command(directory: Path) -> str:
 
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
-    """Write the report, print the table and the path; exit with code 1 if a cell failed."""
+    """Write the report and print the table; exit with code 1 if a cell or all steps of a member failed."""
+    from driftlab.platform.results.relations.failures import member_failures
     from driftlab.platform.results.report.page import write_report
+    from driftlab.platform.results.tables.read import Tables, open_run
 
     report = write_report(outcome.directory)
+    failures = member_failures(Tables(open_run(outcome.directory)))
     if as_json:
-        print_json({**vars(outcome), "report": report})
+        print_json({**vars(outcome), "member_failures": [one.text for one in failures], "report": report})
     else:
         _sum_up(outcome.directory)
         for cell, reason in outcome.failed:
             say(f"FAILED {cell}: {reason}")
+        for one in failures:
+            say(f"FAILED {one.text}")
         say(f"run     {outcome.directory}")
         say(f"report  {report}")
-    raise typer.Exit(1 if outcome.failed else 0)
+    raise typer.Exit(1 if outcome.failed or any(one.every for one in failures) else 0)
 
 
 def _sum_up(directory: Path) -> None:
@@ -294,9 +299,9 @@ def _sum_up(directory: Path) -> None:
             say(warning)
         if part.warnings:
             say()
-    for line in (*summary.unsent, *(f"{finding.mark} {finding.text}".strip() for finding in summary.findings)):
+    for line in (*summary.warnings, *(f"{finding.mark} {finding.text}".strip() for finding in summary.findings)):
         say(line)
-    if summary.unsent or summary.findings:
+    if summary.warnings or summary.findings:
         say()
     for note in (*how_chosen(view.tables), *unequal_budgets(view.tables)):
         say(note)

@@ -18,11 +18,11 @@ def augment(inputs: torch.Tensor, rng: np.random.Generator, views: Views) -> tor
     """Return a random view of each input: `colour`, `all` with a transform, `mirrored` with a flip too."""
     if views == "none":
         return inputs
-    pictures = _coloured((inputs / SLOPE + 0.5).clamp(0, 1), rng)
+    pictures = _coloured((inputs / SLOPE).add_(0.5).clamp_(0, 1), rng)
     if views != "colour":
         pictures = _blurred(_moved(pictures, rng, mirrors=views == "mirrored"), rng)
     noise = rng.normal(0.0, 0.005, tuple(pictures.shape))
-    return ((pictures + _like(noise, pictures)).clamp(0, 1) - 0.5) * SLOPE
+    return (pictures + _like(noise, pictures)).clamp_(0, 1).sub_(0.5).mul_(SLOPE)
 
 
 def _coloured(pictures: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
@@ -33,13 +33,13 @@ def _coloured(pictures: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
         return _like(rng.uniform(low, high, (len(pictures), 1, 1, 1)), pictures)
 
     grey = _like(np.array([0.299, 0.587, 0.114]), pictures).view(1, 3, 1, 1)
-    pictures = (pictures * draw(0.6, 1.4)).clamp(0, 1)
+    pictures = (pictures * draw(0.6, 1.4)).clamp_(0, 1)
     mean = (pictures * grey).sum(dim=1, keepdim=True).mean(dim=(2, 3), keepdim=True)
-    pictures = torch.lerp(mean.expand_as(pictures), pictures, draw(0.7, 1.3)).clamp(0, 1)
+    pictures = torch.lerp(mean.expand_as(pictures), pictures, draw(0.7, 1.3)).clamp_(0, 1)
     level = (pictures * grey).sum(dim=1, keepdim=True)
-    pictures = torch.lerp(level.expand_as(pictures), pictures, draw(0.5, 1.5)).clamp(0, 1)
-    pictures = torch.einsum("nij,njhw->nihw", _hue_turns(draw(-0.06, 0.06).flatten()), pictures).clamp(1e-8, 1)
-    return pictures ** draw(0.7, 1.3)
+    pictures = torch.lerp(level.expand_as(pictures), pictures, draw(0.5, 1.5)).clamp_(0, 1)
+    pictures = torch.einsum("nij,njhw->nihw", _hue_turns(draw(-0.06, 0.06).flatten()), pictures).clamp_(1e-8, 1)
+    return pictures.pow_(draw(0.7, 1.3))
 
 
 def _hue_turns(turns: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -40,54 +40,75 @@ if TYPE_CHECKING:
     from driftlab.platform.adaptation.run import LearningRun
     from driftlab.platform.networks.module_utils import NormRecord
 
-
-@dataclass(frozen=True, eq=False)
-class Item:
-    """A frame in a memory."""
-
-    image: npt.NDArray[np.uint8]
-    label: int  # its predicted class
-    doubt: float = 0.0  # entropy of the prediction
-    age: int = 0  # frames seen since
+Frame = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.intp]
 
 
 @dataclass
 class Bank(ABC):
-    """A memory of at most `capacity` frames."""
+    """A memory of at most `capacity` frames, in the order of their arrival."""
 
     capacity: int
-    items: list[Item] = field(default_factory=list)  # in the order of their arrival
+
+    def __post_init__(self) -> None:
+        """Make arrays for all frames that fit."""
+        self.images: list[Frame] = []
+        self._labels = np.empty(self.capacity, dtype=np.int64)
+        self._doubts = np.empty(self.capacity)
+        self._ages = np.empty(self.capacity, dtype=np.int64)
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """The predicted class of each frame."""
+        return self._labels[: len(self.images)]
+
+    @property
+    def doubts(self) -> npt.NDArray[np.float64]:
+        """The entropy of each prediction."""
+        return self._doubts[: len(self.images)]
+
+    @property
+    def ages(self) -> npt.NDArray[np.int64]:
+        """The number of frames seen since each one."""
+        return self._ages[: len(self.images)]
 
     @abstractmethod
-    def add(self, item: Item) -> bool:
+    def add(self, image: Frame, label: int, doubt: float) -> bool:
         """Offer a frame to the memory; return False where it is not stored."""
 
-    def of(self, label: int) -> list[Item]:
-        return [item for item in self.items if item.label == label]
-
-    def counts(self) -> dict[int, int]:
-        """Count the frames of each class in the memory."""
-        labels = [item.label for item in self.items]
-        return {label: labels.count(label) for label in sorted(set(labels))}
-
-    def by_class(self) -> list[Item]:
-        """List the frames class by class."""
-        return sorted(self.items, key=lambda item: item.label)
+    def by_class(self) -> Places:
+        """List the places of all frames class by class."""
+        return np.argsort(self.labels, kind="stable")
 
     def arrays(self) -> Weights:
         """Return the memory as arrays."""
-        if not self.items:
+        if not self.images:
             return {}
-        held = {name: np.array([getattr(item, name) for item in self.items]) for name in ("label", "doubt", "age")}
-        return {"image": np.stack([item.image for item in self.items]), **held}
+        columns = {"label": self.labels, "doubt": self.doubts, "age": self.ages}
+        return {"image": np.stack(self.images), **{name: value.copy() for name, value in columns.items()}}
 
     def restore(self, held: Weights) -> None:
         """Restore the frames from arrays."""
-        self.items = list(_items(held)) if held else []
+        self.images = list(held["image"]) if held else []
+        if held:
+            self.labels[:], self.doubts[:], self.ages[:] = held["label"], held["doubt"], held["age"]
+
+    def _of(self, label: int) -> Places:
+        return np.flatnonzero(self.labels == label)
 
     def _fullest(self) -> list[int]:
-        counts = self.counts()
-        return [label for label, count in counts.items() if count == max(counts.values())]
+        counts = np.bincount(self.labels)
+        found: list[int] = np.flatnonzero(counts == counts.max()).tolist()
+        return found
+
+    def _append(self, image: Frame, label: int, doubt: float) -> None:
+        self.images.append(image)
+        self.labels[-1], self.doubts[-1], self.ages[-1] = label, doubt, 0
+
+    def _drop(self, place: int) -> None:
+        for column in (self.labels, self.doubts, self.ages):
+            column[place:-1] = column[place + 1 :]
+        del self.images[place]
 
 
 @dataclass
@@ -96,28 +117,29 @@ class CategoryBalancedBank(Bank):
 
     classes: int = 1
 
-    def add(self, item: Item) -> bool:
-        stays = self._make_room(item)
-        if stays:
-            self.items.append(item)
-        self.items = [replace(each, age=each.age + 1) for each in self.items]
+    def add(self, image: Frame, label: int, doubt: float) -> bool:
+        if stays := self._make_room(label, doubt):
+            self._append(image, label, doubt)
+        ages = self.ages
+        ages += 1
         return stays
 
-    def _make_room(self, new: Item) -> bool:
-        if len(self.of(new.label)) >= self.capacity / self.classes:
-            candidates = self.of(new.label)
-        elif len(self.items) < self.capacity:
-            return True
-        else:
-            candidates = [item for label in self._fullest() for item in self.of(label)]
-        worst = max(reversed(candidates), key=self._badness)  # of equals the last one
-        if self._badness(worst) <= self._badness(replace(new, age=0)):
+    def _make_room(self, label: int, doubt: float) -> bool:
+        candidates = self._of(label)
+        if len(candidates) < self.capacity / self.classes:
+            if len(self.images) < self.capacity:
+                return True
+            candidates = np.concatenate([self._of(each) for each in self._fullest()])
+        ages, doubts = (*self.ages[candidates].tolist(), 0), (*self.doubts[candidates].tolist(), doubt)
+        capacity, widest = self.capacity, math.log(max(self.classes, 2))
+        *badness, of_new = [
+            1 / (1 + math.exp(-age / capacity)) + each / widest for age, each in zip(ages, doubts, strict=True)
+        ]
+        worst = max(reversed(range(len(badness))), key=badness.__getitem__)  # of equals the last one
+        if badness[worst] <= of_new:
             return False
-        self.items = [item for item in self.items if item is not worst]
+        self._drop(int(candidates[worst]))
         return True
-
-    def _badness(self, item: Item) -> float:
-        return 1 / (1 + math.exp(-item.age / self.capacity)) + item.doubt / math.log(max(self.classes, 2))
 
 
 @dataclass
@@ -127,11 +149,10 @@ class ReservoirBank(Bank):
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     seen: dict[int, int] = field(default_factory=dict)  # frames of each class so far
 
-    def add(self, item: Item) -> bool:
-        self.seen[item.label] = self.seen.get(item.label, 0) + 1
-        stays = len(self.items) < self.capacity or self._make_room(item.label)
-        if stays:
-            self.items.append(item)
+    def add(self, image: Frame, label: int, doubt: float) -> bool:
+        self.seen[label] = self.seen.get(label, 0) + 1
+        if stays := len(self.images) < self.capacity or self._make_room(label):
+            self._append(image, label, doubt)
         return stays
 
     def arrays(self) -> Weights:
@@ -147,24 +168,13 @@ class ReservoirBank(Bank):
         fullest = self._fullest()
         if label not in fullest:
             leaves = fullest[int(self.rng.integers(len(fullest)))]
-        elif self.rng.random() <= len(self.of(label)) / self.seen[label]:
+        elif self.rng.random() <= len(self._of(label)) / self.seen[label]:
             leaves = label
         else:
             return False
-        candidates = self.of(leaves)
-        gone = candidates[int(self.rng.integers(len(candidates)))]
-        self.items = [item for item in self.items if item is not gone]
+        candidates = self._of(leaves)
+        self._drop(int(candidates[int(self.rng.integers(len(candidates)))]))
         return True
-
-
-def images_of(items: Sequence[Item]) -> npt.NDArray[np.uint8]:
-    """Stack the frames."""
-    return np.stack([item.image for item in items])
-
-
-def _items(held: Weights) -> Iterator[Item]:
-    for image, label, doubt, age in zip(held["image"], held["label"], held["doubt"], held["age"], strict=True):
-        yield Item(image, int(label), float(doubt), int(age))
 
 
 @dataclass(frozen=True)
@@ -186,8 +196,8 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         """Predict frames of the batch, before they enter the memory."""
 
     @abstractmethod
-    def learn_from(self, run: LearningRun, items: list[Item]) -> None:
-        """Make a step on the frames of the memory."""
+    def learn_from(self, run: LearningRun, images: Frame, ages: npt.NDArray[np.int64]) -> None:
+        """Make a step on the frames of the memory, which are sorted by class."""
 
     def changes(self, model: nn.Module) -> list[str]:
         return norm_entries(model)
@@ -231,13 +241,14 @@ class MemoryBankAdaptation(LearningAdaptation, StatefulAdaptation):
         since, stays = int(run.held["since"]), list[bool]()
         doubts, labels = entropies(outputs).tolist(), outputs.argmax(dim=1).tolist()
         for row, label, doubt in zip(rows, labels, doubts, strict=True):
-            stays.append(bank.add(Item(run.batch.images[row], label, doubt)))
+            stays.append(bank.add(run.batch.images[row], label, doubt))
             since += 1
             if since >= self.every_frames:
                 since = 0
                 if not run.parameters:
                     run.bind(run.names)
-                self.learn_from(run, bank.by_class())
+                places = bank.by_class()
+                self.learn_from(run, np.stack([bank.images[place] for place in places]), bank.ages[places])
         run.held["since"] = np.array(since)
         run.judge(torch.tensor(stays))
         run.waits = "" if run.made else f"the memory fills; it learns after {self.every_frames - since} more frames"

@@ -84,13 +84,14 @@ class Adaptation(ABC):
     )
     labels: ClassVar[Literal["none", "teacher"]]  # its supervision
     tasks: ClassVar[tuple[str, ...]] = ("segmentation", "classification", "detection")  # on which it works
+    learns_on_stream: ClassVar[bool] = True  # whether it learns from batches of the stream; if not, in phases only
     only_on_stream: ClassVar[bool] = False  # whether it changes predictions only, which phases do not use
     has_source_summary: ClassVar[bool] = False  # whether `summarise_source` returns arrays
 
     estimates: int = 0  # domains on which its accuracy estimator was fitted; 0: it has none
 
     # Learning from the stream of the application.
-    stream_batch: int = STREAM_BATCH  # frames of a batch; a member with 0 of them learns in phases only
+    stream_batch: int = STREAM_BATCH  # frames of a batch
     training_runs: Literal["exclusive", "concurrent"] = "exclusive"  # without inference, or on a share next to it
     predict_on: Literal["frame", "batch"] = (
         "frame"  # predict frame by frame, or when the batch is full, which adds latency

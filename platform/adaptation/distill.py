@@ -69,7 +69,7 @@ class Distill(Adaptation):
         tuple[int, ...], Ge(1), Means("numbers of steps that a scheduler may choose from; none: iterations only")
     ] = ()
 
-    labels, stream_batch = "teacher", 0
+    labels, learns_on_stream = "teacher", False
 
     def training_configs(self, planned: Phase) -> tuple[Phase, ...]:
         return tuple(replace(planned, iterations=count) for count in self.step_choices) or (planned,)

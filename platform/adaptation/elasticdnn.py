@@ -66,7 +66,7 @@ class Elastic(LearningAdaptation):
     ] = 0.1
 
     labels: ClassVar[Literal["none", "teacher"]] = "none"
-    nothing, stream_batch = NO_LABEL, 0
+    nothing, learns_on_stream = NO_LABEL, False
 
     @property
     def norms_only(self) -> bool:

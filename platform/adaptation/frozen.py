@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Frozen(Adaptation):
     """Leave the weights unchanged."""
 
-    labels, stream_batch = "none", 0
+    labels, learns_on_stream = "none", False
 
     def prepare(self, model: nn.Module, pack: Weights = EMPTY_PACK, *, go_on: Any = None) -> None:
         return None

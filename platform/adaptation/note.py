@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Gt, Le
 
-from driftlab.platform.adaptation.banks import Item, MemoryBankAdaptation, ReservoirBank, images_of
+from driftlab.platform.adaptation.banks import Frame, MemoryBankAdaptation, ReservoirBank
 from driftlab.platform.adaptation.base import Batch, Predicted
 from driftlab.platform.adaptation.batches import Rows, predict_with_statistics
 from driftlab.platform.adaptation.norms import InstanceNorm, normalise_with
@@ -52,10 +53,10 @@ class Note(MemoryBankAdaptation):
         with self._norms(run.model, learns=False):
             return run.outputs(rows)
 
-    def learn_from(self, run: LearningRun, items: list[Item]) -> None:
+    def learn_from(self, run: LearningRun, images: Frame, ages: npt.NDArray[np.int64]) -> None:
         """Make one step along the entropy of the memory, averaged over frames and classes."""
         with self._norms(run.model, learns=True):
-            shares = run.outputs_of(run.inputs_of(images_of(items))).softmax(dim=1)
+            shares = run.outputs_of(run.inputs_of(images)).softmax(dim=1)
             self.step(run, -(shares * (shares + 1e-6).log()).mean())
 
     def _norms(self, model: nn.Module, *, learns: bool) -> AbstractContextManager[Any]:

@@ -22,7 +22,7 @@ from driftlab.platform.adaptation.base import EMPTY_PACK, Adapted, Batch, Phase
 from driftlab.platform.adaptation.batches import NO_FRAMES, PredictOn, device_inputs
 from driftlab.platform.adaptation.learn import StreamAdaptation
 from driftlab.platform.core import plugins
-from driftlab.platform.core.records import Passes, Weights
+from driftlab.platform.core.records import LEARNING_FAILED, Passes, Weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,7 +91,7 @@ class PlainAdaptation(StreamAdaptation):
         work = dataclasses.replace(passes[0], kept_bytes=after.kept_bytes)
         if not is_finite(model, state.source):
             restore_entries(model, before)
-            return Adapted(state, skipped="it left numbers that are not finite", passes=work)
+            return Adapted(state, skipped=f"{LEARNING_FAILED}: it left numbers that are not finite", passes=work)
         predictions = None
         if outputs is not None and self.predict_on == "batch":
             predictions = batch.task.predictions(outputs.detach(), *batch.images.shape[1:3])

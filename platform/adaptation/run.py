@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from driftlab.platform.adaptation.base import EMPTY_PACK, Batch, Phase
 from driftlab.platform.adaptation.batches import Rows, device_inputs
 from driftlab.platform.core.records import Passes, Weights
-from driftlab.platform.networks.features import FeaturePass, features
+from driftlab.platform.networks.features import FeaturePass, features, weighted_modules
 from driftlab.platform.networks.module_utils import (
     NormRecord,
     batch_norms,
@@ -69,6 +69,7 @@ class LearningRun:
         self._ran: Mapping[str, None] = {}
         self._before: Weights = {}
         self._norms = NormRecord()
+        self._weighted: list[tuple[str, nn.Module]] | None = None  # modules, once they are needed
         self._learnable = {name: value for name, value in model.named_parameters() if value.requires_grad}
 
     # Operations of a training step.
@@ -92,7 +93,9 @@ class LearningRun:
 
     def features(self, inputs: Tensor) -> FeaturePass:
         """Run the network and return the input of its head as well."""
-        found = features(self.model, inputs)
+        if self._weighted is None:
+            self._weighted = weighted_modules(self.model)
+        found = features(self.model, inputs, self._weighted)
         self.count(len(inputs))
         return found
 

@@ -53,18 +53,19 @@ class T3a(HeadAdaptation, StatefulAdaptation):
     def follow(self, run: LearningRun, rows: Rows) -> tuple[Supports, torch.Tensor]:
         import torch
 
-        z, name = run.features(run.inputs(rows)).features, linear_head(run.model)
-        source = as_tensors(run.state.source, z.device)
+        if "head" not in run.notes:
+            run.notes.update(head=linear_head(run.model), source=as_tensors(run.state.source, run.device))
+        z, name, source = run.features(run.inputs(rows)).features, run.notes["head"], run.notes["source"]
         outputs = torch.nn.functional.linear(z, source[f"{name}.weight"], source.get(f"{name}.bias"))
         new, held = supports_of(z, outputs), {key: torch.as_tensor(value) for key, value in run.held.items()}
         supports = {key: torch.cat([held[key].to(z.device), new[key]]) for key in new}
-        supports = most_confident(supports, outputs.shape[1], self.features_per_class)
+        supports = most_confident(supports, self.features_per_class)
         run.notes["templates"] = templates = templates_of(supports, outputs.shape[1])
         return supports, z @ templates.T
 
     def end(self, run: LearningRun) -> None:
         """Replace the head by the templates, without a bias."""
-        head, weight = linear_head(run.model), run.notes["templates"]
+        head, weight = run.notes["head"], run.notes["templates"]
         run.load({own: weight if own == f"{head}.weight" else weight.new_zeros(()) for own in run.state.source})
         run.moved = self.changes(run.model)
 
@@ -74,13 +75,17 @@ def supports_of(features: torch.Tensor, outputs: torch.Tensor) -> Supports:
     return {"features": features, "labels": outputs.argmax(dim=1), "doubts": entropies(outputs)}
 
 
-def most_confident(supports: Supports, classes: int, keep: int) -> Supports:
+def most_confident(supports: Supports, keep: int) -> Supports:
     """Keep the `keep` features of lowest entropy of each class, the paper's support sets; 0: all."""
     import torch
 
-    of_class = [(supports["labels"] == label).nonzero()[:, 0] for label in range(classes)]
-    stay = [rows[supports["doubts"][rows].sort(stable=True).indices][: keep or None] for rows in of_class]
-    return {key: value[torch.cat(stay)] for key, value in supports.items()}
+    order = supports["doubts"].sort(stable=True).indices
+    labels, by_label = supports["labels"][order].sort(stable=True)
+    order = order[by_label]
+    if keep:
+        first = torch.searchsorted(labels, labels)  # place of the first one of the same class
+        order = order[torch.arange(len(order), device=order.device) - first < keep]
+    return {key: value[order] for key, value in supports.items()}
 
 
 def templates_of(supports: Supports, classes: int) -> torch.Tensor:

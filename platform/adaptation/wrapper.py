@@ -78,7 +78,7 @@ class AdaptationWrapper(Adaptation):
             inner = self.inner
         except RequestError as error:
             return [f"'member': {error}"]
-        if inner.labels == "none" and inner.stream_batch:
+        if inner.labels == "none" and inner.learns_on_stream:
             return []
         return [f"'member' is '{self.member}', must be one that learns on the stream without labels, such as eata"]
 

@@ -119,11 +119,38 @@ def _faults(cls: type[Any], base: type[Any]) -> Iterator[str]:
         return
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         yield f"it lacks {', '.join(missing)}"
+    yield from _signature_faults(cls)
     if unsaid := [name for name in inspect.get_annotations(base) if not hasattr(cls, name)]:
         yield f"it must say {', '.join(unsaid)}, True or False"
     needed = [field.name for field in dataclasses.fields(cls) if field.init and _is_required(field)]
     if needed:
         yield f"every parameter needs a default: {', '.join(needed)}"
+
+
+def _signature_faults(cls: type[Any]) -> Iterator[str]:
+    """Yield the methods of a user's class that cannot take the arguments of the method that they replace."""
+    ours = [part for part in cls.__mro__ if part.__module__.startswith("driftlab.")]
+    if cls in ours:
+        return
+    for name, verb in inspect.getmembers(cls, inspect.isfunction):
+        bases = [vars(part)[name] for part in ours if inspect.isfunction(vars(part).get(name))]
+        if name.startswith("_") or not bases or verb in bases:
+            continue
+        expected = inspect.signature(bases[0]).parameters.values()
+        named = {one.name: None for one in expected if one.kind is one.KEYWORD_ONLY}
+        try:
+            inspect.signature(verb).bind(*[None] * (len(expected) - len(named)), **named)
+        except TypeError:
+            yield f"{heading(verb)} must be {heading(bases[0])}"
+
+
+def heading(verb: Callable[..., Any]) -> str:
+    """Format a method's name and arguments without their types."""
+    signature = inspect.signature(verb)
+    plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    plain = [one if one.default in (one.empty, None) else one.replace(default=...) for one in plain]
+    text = str(signature.replace(parameters=plain, return_annotation=signature.empty))
+    return verb.__name__ + text.replace("Ellipsis", "...")
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 from driftlab.errors import RunError
 
+# Beginnings of the reasons that the tables give for a member's failure, in contrast to training that it skips.
+LEARNING_FAILED, NO_END = "learning failed", "learning did not end"
+PREDICTION_FAILED = "prediction failed, and the network predicts without the member"
 Weights = Mapping[str, npt.NDArray[Any]]  # a state dict as plain arrays: shared memory can carry it without a copy
 Columns = Mapping[str, Any]  # column -> values of one chunk; a scalar is the value of every row
 Rows = Mapping[str, Sequence[Columns]]  # table -> chunks
@@ -68,6 +71,9 @@ class Passes:
 
     def __post_init__(self) -> None:
         """Refuse counts that no computation can have."""
+        for name in ("forward", "backward"):
+            if not isinstance(given := getattr(self, name), tuple):
+                raise ValueError(f"'{name}' is {given!r}, must be a tuple with the frames of each batch, such as (16,)")
         if self.shares is not None and len(self.shares) != len(self.trained or ()):
             raise ValueError(f"there is a share for each trained module, not {self.shares} for {self.trained}")
         if any(frames < 1 for frames in (*self.forward, *self.backward)) or self.kept_bytes < 0:

@@ -233,7 +233,12 @@ def parameter_faults(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
     faults, values = [], {}
     for key, value in given.items():
         if key not in known:
-            faults.append(f"unknown parameter '{key}'{name_note(key, known)}; allowed: {', '.join(known) or 'none'}")
+            inherited = getattr(cls, key, None)
+            note = name_note(key, known)
+            if isinstance(inherited, int | float | str):
+                example = f"{key}: {type(inherited).__name__} = {inherited!r}"
+                note = f" (it is an attribute of {cls.__name__}; to set it, declare the field '{example}')"
+            faults.append(f"unknown parameter '{key}'{note}; allowed: {', '.join(known) or 'none'}")
             continue
         try:
             values[key] = _fitted(value, known[key][0])

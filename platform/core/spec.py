@@ -15,10 +15,12 @@ from pydantic import (
     Field,
     RootModel,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     model_serializer,
 )
 
 from driftlab.datasets.catalogue import label_of
+from driftlab.platform.core.registry import FAMILIES
 
 MAX_PARTS, MAX_SEEDS = 1000, 10_000
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,13 +33,14 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 Scalar = str | int | float | bool | None
 
 
-def _check_slot(slot: Any) -> Any:
+def _check_slot(slot: Any, info: ValidationInfo) -> Any:
+    example = f"such as {{name: {next(iter(FAMILIES[str(info.field_name)]))}}}"
     if not isinstance(slot, dict):
-        raise ValueError("give a member, such as {name: local}")
+        raise ValueError(f"give a member, {example}")
     if "name" not in slot:
-        raise ValueError("it has no 'name', such as {name: local}")
+        raise ValueError(f"it has no 'name', {example}; only a mapping below a system with 'base' may omit it")
     if not isinstance(slot["name"], str):
-        raise ValueError("its name is no text; give one, such as {name: local}")
+        raise ValueError(f"its name is no text; give one, {example}")
     if not isinstance(slot.get("defaults", {}), dict):
         raise ValueError("its defaults are no mapping; write parameters next to the name instead")
     return slot

@@ -69,7 +69,7 @@ class System:
                 f"{whose}: adaptation '{self.adaptation.name}' learns from a teacher's labels, and streaming "
                 f"'{self.streaming.name}' feeds no learner; choose a streaming member that does, such as one_time"
             ]
-        elif self.adaptation.name != "frozen" and not adaptation.stream_batch:
+        elif self.adaptation.name != "frozen" and not adaptation.learns_on_stream:
             return [
                 f"{whose}: adaptation '{self.adaptation.name}' learns in phases, and streaming '{self.streaming.name}' "
                 "plans none; choose a streaming member that does, such as on_device"

@@ -130,16 +130,20 @@ class Sender:
             return None
         state, facts = self.app.learner.device_state, self.app.facts
         planned = self.runner.streaming.plan_uplink(state, facts, now_s, self._statistics())
-        return None if planned is None or planned.send_s >= self.app.facts.duration_s else planned
+        if planned is None or planned.send_s >= self.app.facts.duration_s:
+            return None
+        self.app.learner.remembered = planned.state
+        return planned
 
     def _statistics(self) -> Seen:
         """Return statistics of the stream, empty unless the streaming member uses them."""
         if not self.runner.streaming.uses_statistics:
-            return Seen()
+            return Seen(state=self.app.learner.remembered)
         with self.traffic.turn:
             job = self.runner.session.call(self.app.node("application"), "stream_statistics")
         noticed: StreamStatistics = self.runner.session.result(job).facts
-        return Seen(noticed.frames, noticed.entropy, noticed.distance, noticed.domain)
+        seen = noticed.frames, noticed.entropy, noticed.distance, noticed.domain
+        return Seen(*seen, self.app.learner.remembered)
 
     def _send(self, sampling: Sampling) -> None:
         session, traffic = self.runner.session, self.traffic

@@ -260,7 +260,8 @@ def slot_of(family: str, given: str | dict[str, Any]) -> Member:
     if isinstance(given, str):
         return Member(family, given)
     if "name" not in given:
-        raise RequestError(f"{family} is {quoted(given)}: it has no 'name', such as {{name: local}}")
+        example = f"{{name: {next(iter(FAMILIES[family]))}}}"
+        raise RequestError(f"{family} is {quoted(given)}: it has no 'name', such as {example}")
     own = {key: value for key, value in given.items() if key not in ("name", "defaults")}
     return _as_then(Member(family, str(given["name"]), tuple(own.items())), given.get("defaults") or {})
 

@@ -162,16 +162,16 @@ def _phases(system: System, facts: StreamFacts) -> Iterator[tuple[float, float]]
     streaming, adaptation = system.streaming.make(), system.adaptation.make()
     if streaming.feeds_learner:
         yield from _planned(streaming, adaptation, facts)
-    elif adaptation.stream_batch:
+    elif adaptation.learns_on_stream:
         frames = adaptation.stream_batch
         for batch in range(int(facts.duration_s * facts.fps) // frames):
             yield batch * frames / facts.fps, _passes(adaptation, Phase(on_stream=True), frames)
 
 
 def _planned(streaming: Streaming, adaptation: Adaptation, facts: StreamFacts) -> Iterator[tuple[float, float]]:
-    state, now_s = streaming.start(facts), 0.0
+    state, now_s, seen = streaming.start(facts), 0.0, Seen()
     for _ in range(MAX_ROUNDS):
-        plan = streaming.plan_uplink(state, facts, now_s, Seen())
+        plan = streaming.plan_uplink(state, facts, now_s, seen)
         if plan is None or plan.send_s >= facts.duration_s:
             return
         frames = max(1, len(plan.times_s))
@@ -180,7 +180,7 @@ def _planned(streaming: Streaming, adaptation: Adaptation, facts: StreamFacts) -
         )
         if downlink.phase is not None and plan.times_s:
             yield plan.send_s, _passes(adaptation, downlink.phase, frames)
-        state, before_s = downlink.state, now_s
+        state, before_s, seen = downlink.state, now_s, Seen(state=plan.state)
         now_s = plan.send_s if plan.next_s is None else plan.next_s
         if now_s <= before_s:
             return

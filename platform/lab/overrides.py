@@ -63,7 +63,8 @@ def set_at(document: Any, path: list[str], value: Any, source: str) -> None:
 
 def _position(items: list[Any], key: str, source: str) -> int:
     if not (key.isascii() and key.isdecimal()) or len(key) > MAX_DIGITS or int(key) >= len(items):
+        order = " Options such as --system select items before --set." if source.startswith("--set") else ""
         raise RequestError(
-            f"{source}: '{shortened(key)}' is no position in a list of {len(items)} (0 to {len(items) - 1})."
+            f"{source}: '{shortened(key)}' is no position in a list of {len(items)} (0 to {len(items) - 1}).{order}"
         )
     return int(key)

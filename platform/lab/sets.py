@@ -264,8 +264,10 @@ def expand_system(item: Any) -> Any:
     start = row.get("base") or row.get("name")
     base = SYSTEMS.get(start, System("", "")) if isinstance(start, str) else System("", "")
     for family in FAMILIES:
-        given = row.get(family)
-        row[family] = plain_slot(getattr(base, family)) if given is None else _slot(family, given)
+        given, own = row.get(family), plain_slot(getattr(base, family))
+        if given is not None and base.name and isinstance(given, dict) and "name" not in given:
+            given = {**own, **given}  # parameters of the base's member
+        row[family] = own if given is None else _slot(family, given)
     return row
 
 

@@ -24,8 +24,22 @@ class FeaturePass:
     layers: tuple[str, ...]  # leaf modules with weights, in running order
 
 
-def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
-    """Run the model in its current mode; gradients flow through outputs and features."""
+def weighted_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """List the modules that compute with weights, plain or reparametrised."""
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | _ConvNd) or next(module.parameters(recurse=False), None) is not None
+    ]
+
+
+def features(
+    model: nn.Module, inputs: torch.Tensor, weighted: list[tuple[str, nn.Module]] | None = None
+) -> FeaturePass:
+    """Run the model in its current mode; gradients flow through outputs and features.
+
+    Callers with many passes give its `weighted_modules`, whose search takes longer than a small layer.
+    """
     taken: list[tuple[str, nn.Module, torch.Tensor]] = []  # by the last layer that could be the head
     layers: dict[str, None] = {}
 
@@ -38,8 +52,8 @@ def features(model: nn.Module, inputs: torch.Tensor) -> FeaturePass:
 
         return hook
 
-    weighted = [(name, module) for name, module in model.named_modules() if _has_weights(module)]
-    hooks = [module.register_forward_pre_hook(note(name)) for name, module in weighted]
+    named = weighted_modules(model) if weighted is None else weighted
+    hooks = [module.register_forward_pre_hook(note(name)) for name, module in named]
     try:
         outputs = model(inputs)
     finally:
@@ -55,11 +69,6 @@ def head_of(model: nn.Module, inputs: torch.Tensor) -> str:
     """Return the name of the head: the last linear or convolutional layer in running order."""
     with evaluating(model), torch.inference_mode():
         return features(model, inputs).head
-
-
-def _has_weights(module: nn.Module) -> bool:
-    """Return whether a module computes with weights, plain or reparametrised."""
-    return isinstance(module, nn.Linear | _ConvNd) or next(module.parameters(recurse=False), None) is not None
 
 
 def _pooled(module: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,7 @@ class Runner:
     @property
     def learns_on_stream(self) -> bool:
         """Return whether applications learn on their stream."""
-        return not self.streaming.feeds_learner and self.adaptation.stream_batch > 0
+        return not self.streaming.feeds_learner and self.adaptation.learns_on_stream
 
     @property
     def observes(self) -> ObservedBy | None:

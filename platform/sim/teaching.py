@@ -42,6 +42,7 @@ class LearnerSim:
         self.clock, self.session, self.streaming = app.runner.clock, app.runner.session, app.runner.streaming
         self.server_state: Any = self.streaming.start(app.facts)  # the streaming member's, at the learner's site
         self.device_state = self.server_state  # the device's copy of it, as of the last plan
+        self.remembered: Any = None  # `Sampling.state` of the device's last plan
         self.placed = False  # whether its node exists: its first samples have arrived
         self.turn = simpy.Resource(self.clock)  # one round at a time, regardless of the number of GPUs
         self.waiting: list[Upload] = []  # for the next round, which takes all of them
@@ -98,24 +99,27 @@ class LearnerSim:
         sampling: Sampling | None = self.streaming.plan_uplink(self.device_state, facts, now_s, seen)
         if sampling is None or sampling.send_s >= facts.duration_s:
             return None
+        self.remembered = sampling.state
         again_s = sampling.send_s if sampling.next_s is None else sampling.next_s
         if not now_s <= sampling.send_s <= again_s > now_s:
             raise RunError(
                 f"{self.runner.cell.system.streaming} planned at {now_s} s to send at {sampling.send_s} s and to "
                 f"plan again at {again_s} s, which would never end (device={self.app.name})"
             )
-        return replace(sampling, times_s=tuple(time_s for time_s in sampling.times_s if self.app.present(time_s)))
+        times_s = tuple(time_s for time_s in sampling.times_s if self.app.present(time_s))
+        return replace(sampling, times_s=times_s, state=None)  # which stays here
 
     def _observe(self) -> Generator[simpy.Event, Any, Seen]:
         """Return the device's observations, where the streaming member uses them."""
         if not self.streaming.uses_statistics:
-            return Seen()
+            return Seen(state=self.remembered)
         self.app.device.stream.catch_up(self.app)
         summary = self.session.call(self.app.node("application"), "stream_statistics")
         yield from self.runner.ready(summary)
         statistics: StreamStatistics = self.session.result(summary).facts
         self.domain = statistics.domain if self.runner.setup.domains_detected else None
-        return Seen(statistics.frames, statistics.entropy, statistics.distance, statistics.domain)
+        seen = statistics.frames, statistics.entropy, statistics.distance, statistics.domain
+        return Seen(*seen, self.remembered)
 
     def send(self, message: Message, sampling: Sampling, packing: Job) -> Process:
         """Send samples to the learner, run a round on all waiting ones, and return its results."""

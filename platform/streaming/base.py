@@ -31,6 +31,7 @@ class Seen:
     entropy: float | None = None  # mean entropy of these predictions, as a share of the maximum
     distance: float | None = None  # distance of their features from those after the last training of the network
     domain: int | None = None  # of the newest frame, where the device has domain labels
+    state: Any = None  # `Sampling.state` of the device's last plan; None before the first
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Sampling:
     rate_fps: float | None = None  # sampling rate, if the member has one
     scale: int = 1  # factor by which frames are sent larger than the student's input, in both directions
     stamp: Stamp = "capture"
+    state: Any = None  # stays on the device, as `Seen.state` of its next plan
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,10 @@ class Streaming(ABC):
 
     @abstractmethod
     def plan_uplink(self, state: Any, session: StreamFacts, now_s: float, seen: Seen) -> Sampling | None:
-        """Choose the next frames to sample and send; None ends the uplink permanently."""
+        """Choose the next frames to sample and send; None ends the uplink permanently.
+
+        `state` is the server's, as of its last plan or update that arrived; `seen.state` is the device's.
+        """
 
     @abstractmethod
     def plan_downlink(self, state: Any, session: StreamFacts, stored: Stored, now_s: float) -> DownlinkPlan:

@@ -118,13 +118,13 @@ class TestEveryAdaptation:
     @pytest.fixture
     def call(self, member) -> Phase:
         """How it learns: from the stream where it can."""
-        return STREAM if member.stream_batch else SHORT
+        return STREAM if member.learns_on_stream else SHORT
 
     def phases(self, member, model, batch, count: int = 3) -> list[Adapted]:
         """Learn alternately in phases and, where the member can, from the stream."""
         state, done = prepared(member, model), []
         for number in range(count):
-            phase = STREAM if member.stream_batch and number % 2 else SHORT
+            phase = STREAM if member.learns_on_stream and number % 2 else SHORT
             done.append(member.adapt(model, state, batch(number), phase))
             state = done[-1].state
         return done
@@ -196,7 +196,7 @@ class TestEveryAdaptation:
         still = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
         for number in range(4):
             before = vector.read(model)
-            phase = STREAM if member.stream_batch and number % 2 else SHORT
+            phase = STREAM if member.learns_on_stream and number % 2 else SHORT
             done = member.adapt(model, state, batch(number), phase)
             moved = vector.read(model) != before
             if done.changed is None:
@@ -280,7 +280,7 @@ class TestEveryAdaptation:
                 )
 
     def test_on_the_stream_it_trains_once_on_every_frame(self, member, model, batch):
-        if not member.stream_batch:
+        if not member.learns_on_stream:
             pytest.skip("learns in phases alone")
         done = member.adapt(model, prepared(member, model), batch(frames=7), STREAM)
         assert done.iterations <= 7 // getattr(member, "every_frames", getattr(member, "every_batches", 7))
@@ -290,7 +290,7 @@ class TestEveryAdaptation:
     def test_predictions_in_adapt_equal_those_of_predict(self, member, model, batch):
         state = prepared(member, model)
         expected = member.predict(copy.deepcopy(model), state, batch())
-        done = member.adapt(model, state, batch(), STREAM if member.stream_batch else SHORT)
+        done = member.adapt(model, state, batch(), STREAM if member.learns_on_stream else SHORT)
         if done.predictions is not None:
             assert pickle.dumps(done.predictions) == pickle.dumps(expected.predictions)
 

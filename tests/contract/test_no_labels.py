@@ -69,7 +69,7 @@ def pack_of(name: str) -> Weights:
 def in_fours(name: str) -> Member:
     """Make a member train on four frames at a time; if a policy wraps one, set it there."""
     made = member(name).make()
-    if not made.stream_batch:
+    if not made.learns_on_stream:
         return member(name)
     if hasattr(made, "member_params"):
         return member(name, member_params=("stream_batch=4",))

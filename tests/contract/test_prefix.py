@@ -39,7 +39,7 @@ ENDS = {"foresight"}
 
 
 def on_stream(family, name):
-    return family == "adaptation" and member_class(family, name)().stream_batch > 0 and name not in QUICK
+    return family == "adaptation" and member_class(family, name)().learns_on_stream and name not in QUICK
 
 
 def quick(family, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import domains_factory
 import numpy as np
@@ -101,6 +102,22 @@ class TestTime:
         phases = pd.DataFrame({"train_start_s": [1.2, 1.4, 5.0], "isolated_s": [3.0, 0.5, 7.0]})
         sizes, learn_s = timing.job_training(frames, None, phases, usual=2)
         assert sizes.tolist() == [2] * 5 and learn_s.tolist() == [0, 3.5, 0, 0, 0]  # the last one is in no whole job
+
+    def test_ties_have_no_rank_correlation(self):
+        """With little patience all systems tie; with more the order is that without time pressure."""
+        utility = {"offline": {0.0: (0.5, 0.6)}, "continuous": {1.25: (0.4, 0.4), 25.0: (0.45, 0.6)}}
+        rows = [
+            (seed, kind, pressure, system, value)
+            for seed in (0, 1)
+            for kind, levels in utility.items()
+            for pressure, values in levels.items()
+            for system, value in zip("ab", values, strict=True)
+        ]
+        found = pd.DataFrame(rows, columns=["seed", "kind", "pressure", "system", "utility"])
+        tables = SimpleNamespace(once=lambda function: found)
+        assert timing.rank_agreement(tables, "continuous").set_index(["seed", "pressure"])["agreement"][0, 25.0] > 0.99
+        compared = timing.ranks_at_pressures(tables, "continuous", 25.0, 1.25)
+        assert compared.empty and "all tie" in compared.attrs["needs"]
 
     def test_fleets_are_ordered_by_their_load_under_plain_inference(self):
         found = timing.load_levels(STREAMS)

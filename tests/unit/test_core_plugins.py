@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,12 @@ def test_a_system_takes_it(file: Path):
     assert system.scheduling.make().share == 0.5
 
 
+def test_a_mapping_without_a_name_changes_the_member_of_the_base():
+    part = expand_system({"name": "mine", "base": "one_time", "adaptation": {"batch": 2}})
+    assert part["adaptation"] == {"name": "distill", "fraction": 1.0, "batch": 2}
+    assert "name" not in expand_system({"name": "mine", "adaptation": {"batch": 2}})["adaptation"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
@@ -125,6 +132,8 @@ def test_a_system_takes_it(file: Path):
         ("@dataclass(frozen=True)", "@dataclass", ["@dataclass(frozen=True)"]),
         ("@dataclass(frozen=True)", "", ["@dataclass(frozen=True)"]),
         ("def allocate", "def alocate", ["it lacks allocate"]),
+        ("self, window: S", "self, window, now_s: S", ["allocate(self, window, now_s) must be allocate(self, window)"]),
+        ("self, window: SchedulerInput", "self", ["allocate(self) must be allocate(self, window)"]),
         ("share: float = 1.0", "share: float", ["every parameter needs a default: share"]),
         ("Allocation((", "Allocation(((", ["cannot import it", "SyntaxError", "mine.py"]),
         ("share: float = 1.0", "share: float = 1.0 / 0", ["cannot import it, line 18", "ZeroDivisionError"]),
@@ -137,6 +146,36 @@ def test_a_class_that_is_no_member_is_refused_with_the_reason(
 ):
     message = refused("scheduling", written(tmp_path, GOOD, before=before, after=after))
     assert [word for word in [*words, str(tmp_path / "mine.py")] if word not in message] == []
+
+
+ADAPTATION = """
+from dataclasses import dataclass
+from driftlab.platform.adaptation.base import Adaptation
+
+@dataclass(frozen=True)
+class First(Adaptation):
+    labels = "none"
+
+    def prepare(self, model, pack, *, go_on=None): ...
+
+    def adapt(self, *arguments): ...
+
+    def reset(self, model, state): ...
+"""
+
+
+def test_methods_may_have_other_names_and_defaults_of_arguments(tmp_path: Path):
+    member = Member("adaptation", written(tmp_path, ADAPTATION))
+    assert member.make().stream_batch == 32
+    with pytest.raises(RequestError, match=r"'stream_batch' .*to set it, declare the field 'stream_batch: int = 32'"):
+        replace(member, params=(("stream_batch", 8),)).make()
+
+
+def test_an_argument_by_name_is_required(tmp_path: Path):
+    name = written(tmp_path, ADAPTATION, before=", *, go_on=None", after="=None")
+    assert "prepare(self, model, pack=None) must be prepare(self, model, pack=..., *, go_on=None)" in refused(
+        "adaptation", name
+    )
 
 
 def test_a_base_requires_its_declarations(tmp_path: Path):

@@ -140,6 +140,6 @@ class Bare(Adaptation):
 
 
 def test_a_direct_subclass_of_the_base_trains_on_the_stream():
-    assert Bare().stream_batch == 32 and Bare().predict_on == "frame"
-    phases_only = {name for name in FAMILIES["adaptation"] if not Member("adaptation", name).make().stream_batch}
+    assert Bare().learns_on_stream and Bare().stream_batch == 32 and Bare().predict_on == "frame"
+    phases_only = {name for name in FAMILIES["adaptation"] if not Member("adaptation", name).make().learns_on_stream}
     assert phases_only == {"frozen", "distill", "elasticdnn", "elasticdnn_cua", "elasticdnn_teacher"}

@@ -230,6 +230,10 @@ class TestMeaning:
             ({"name": "z", "adaptation": "distill"}, "'local' feeds no learner; choose a streaming member"),
             ({"name": "z", "base": "one_tme"}, "Unknown system 'one_tme'. Did you mean 'one_time'?"),
             ({"name": "z", "streaming": {"rate": 1}}, "it has no 'name', such as {name: local}"),
+            (
+                {"name": "z", "adaptation": {"batch": 1}},
+                "it has no 'name', such as {name: frozen}; only a mapping",
+            ),
             ({"name": "one_time", "streaming": {"name": "one_time", "iterations": True}}, "is True, expected int"),
             ({"name": "one_time", "streaming": {"name": "one_time", "iterations": [1]}}, "is [1], expected int"),
             ({"name": "one_time", "streaming": {"name": "one_time", "rate_fps": -1}}, "must be above 0"),
@@ -237,7 +241,7 @@ class TestMeaning:
     )
     def test_an_invalid_system_is_refused(self, system, message):
         (fault,) = faults(document(systems=[system]))
-        assert re.match(r"systems\.0(: |\.streaming is )", fault)
+        assert re.match(r"systems\.0(: |\.(streaming|adaptation) is )", fault)
         assert message in fault
 
     @pytest.mark.parametrize(

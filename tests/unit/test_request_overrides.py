@@ -130,7 +130,10 @@ def test_a_text_is_read_and_refused_alike_with_and_without_the_scanner_in_c(stor
         ("a.b=3", "a is 1, which has nothing below it"),
         ("b.d.e.f=3", "b.d.e is 'text', which has nothing below it"),
         ("b.d.f.g=3", "b.d.f is None, which has nothing below it"),
-        ("list.2.x=3", "'2' is no position in a list of 2 (0 to 1)"),
+        (
+            "list.2.x=3",
+            "'2' is no position in a list of 2 (0 to 1). Options such as --system select",
+        ),
         ("list.-1.x=3", "'-1' is no position"),
         ("list.x=3", "'x' is no position"),
         ("list.²=3", "'²' is no position"),

@@ -166,6 +166,18 @@ class TestPlans:
         run(streaming, duration_s=12.0)
         assert streaming.seen == [(0, 0), (5.0, 0), (9.8, 0), (10.3, 11)]
 
+    def test_a_rule_remembers_on_the_device_whatever_the_server_replies(self):
+        class Counting(ScriptedStreaming):
+            def plan_uplink(self, state, session, now_s, seen):
+                plan = super().plan_uplink(state, session, now_s, seen)
+                self.seen[-1] += (seen.state,)
+                return plan and replace(plan, state=(seen.state or 0) + 1)
+
+        streaming = Counting(uploads(5.0, 9.8, 10.3))
+        session, _ = run(streaming, duration_s=12.0)
+        assert streaming.seen == [(0, 0, None), (5.0, 0, 1), (9.8, 0, 2), (10.3, 11, 3)]
+        assert {note.args[0].state for note in session.of("upload")} == {None}
+
     @pytest.mark.parametrize("plan", [(5.0, 4.0), (0.0, 0.0), (0.0, None), (-1.0, 3.0)])
     def test_a_plan_that_would_never_end_is_refused(self, plan):
         class RepeatedPlan(ScriptedStreaming):

@@ -342,7 +342,7 @@ class Faulty(Adaptation):
     """A member that fails on its second training batch, and does not change weights on the others."""
 
     how: str = "raises"
-    stream_batch: int = 0
+    stream_batch: int = 5
     labels = "none"
 
     def prepare(self, model: Any, pack: Any = None, *, go_on: Any = None) -> int:
@@ -394,7 +394,7 @@ FAULTS = {
 class TestFaultyMembers:
     @pytest.mark.slow
     def test_a_faulty_batch_has_a_row_with_the_reason_and_the_device_continues(self, how):
-        member = FixedMember(Faulty(how, stream_batch=5), "shot")
+        member = FixedMember(Faulty(how), "shot")
         loop = run_real(Member("streaming", "local"), member, member_limit_s=0.5, training_batch_limit_s=1.0)
         skipped = [row["skipped"] for row in rows(loop, "adaptations")]
         assert FAULTS[how] in skipped[1]

@@ -250,7 +250,7 @@ def test_a_member_computes_on_its_tasks_and_skips_others_with_the_reason(name):
         model, member, given = make().eval(), cls(), frames(4, task=task)
         if member.labels == "teacher":
             given = replace(given, labels=labels_of(task, 4, np.random.default_rng(0)))
-        done = member.adapt(model, prepared(member, model), given, STREAM if member.stream_batch else Phase(2))
+        done = member.adapt(model, prepared(member, model), given, STREAM if member.learns_on_stream else Phase(2))
         if task.name in member.tasks:
             assert done.passes is None or done.passes.forward or name in ("frozen", "lame"), done.skipped
         else:

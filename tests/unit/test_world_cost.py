@@ -183,3 +183,8 @@ def test_hardware_mapping_is_parsed_or_refused_with_all_faults():
         from_mapping({**described, "memory_bytes": 0, "idle_w": 2, "busy_w": 5})
     with pytest.raises(RequestError, match="busy_w"):
         from_mapping({**described, "idle_w": 6, "busy_w": 5})
+
+
+def test_passes_are_tuples_of_the_frames_of_each_batch():
+    with pytest.raises(ValueError, match=r"'backward' is 16, must be a tuple .* such as \(16,\)"):
+        Passes((16,), 16)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.results import isolation
 from driftlab.platform.results.claims.assumed import missing_assumption
 from driftlab.platform.results.claims.statistics import STATISTICS, Measured
 from driftlab.platform.results.relations.base import Untestable
@@ -134,13 +135,23 @@ def evaluate(run: Run, only: Iterable[str] = (), *, tables: Tables | None = None
 
 def _measure_claim(claim: Claim, tables: Tables) -> Measured | Untestable:
     """Measure a claim; if it is untestable here, name the experiment that tests it."""
-    found = claim.measure(tables)
+    try:
+        found = claim.measure(tables)
+    except RequestError:  # the claim's own definition is wrong
+        raise
+    except Exception as error:
+        return Untestable(isolation.describe(error))
     if isinstance(found, Measured) and (unmet := missing_assumption(tables, claim.assumes)):
         found = Untestable(unmet)
     other = tables.run.spec.get("name") != claim.experiment
     if isinstance(found, Untestable) and other and not claim.not_testable:
         return Untestable(f"{found.reason}: run {claim.experiment}")
     return found
+
+
+def uncomputed(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return a line for each claim whose relation raised an exception."""
+    return [f"Claim {one.claim.id} {one.note}" for one in verdicts if one.note.startswith(isolation.FAILED)]
 
 
 def judge(claim: Claim, measured: Measured | Untestable) -> Verdict:

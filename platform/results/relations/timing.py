@@ -43,6 +43,7 @@ PACES = (0.25, 0.35, 0.5, 0.7, 1.0)  # time of plain inference over the time bet
 PATIENCES = (1.25, 2.5, 5.0, 10.0, 25.0)  # wait for half of the utility, over the time of plain inference
 TIMED = {"discrete": PACES, "continuous": PATIENCES}
 CELL = ["system", "workload", "seed"]
+TIED = "needs systems of different utility; all tie"
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _valued(jobs: Jobs) -> Iterable[tuple[str, float, Utility]]:
 
 
 def rank_agreement(tables: Tables, kind: str) -> pd.DataFrame:
-    """List the rank correlation (Spearman) between no missed jobs and each pressure, by seed."""
+    """List Spearman's rank correlation of no missed jobs with each pressure, by seed; NaN if all tie."""
     import pandas as pd
 
     found, rows = tables.once(utilities), list[tuple[int, float, float]]()
@@ -257,7 +258,9 @@ def ranks_at_pressures(tables: Tables, kind: str, ours: float, theirs: float) ->
     found = rank_agreement(tables, kind)
     if found.empty:
         return no_rows()
-    wide = found.pivot_table("agreement", "seed", "pressure")
+    wide = found.pivot(index="seed", columns="pressure", values="agreement")[[theirs, ours]].dropna()
+    if wide.empty:
+        return no_rows(TIED)
     return pair_rows(wide[ours], wide[theirs], f"{wide[theirs].mean():.2f} to {wide[ours].mean():.2f}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.isolation import attempt
+from driftlab.platform.results.relations.failures import member_failures
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
 from driftlab.platform.results.relations.tuned import unequal_budgets
 from driftlab.platform.results.report.snapshots import Strip, strips
@@ -82,16 +85,22 @@ def compose(run: Run) -> Page:
     view = view_of(run, tables)
     failed = runs[runs["status"] == "failed"]
     verdicts = claims.evaluate(run, tables=tables) if len(runs) else []
+    faults = claims.uncomputed(verdicts)
+    snapshots, frames, styles = tables.frame("snapshots"), tables.frame("frames"), view.styles
+    sections = _sections(view, FIGURES, faults)
+    video = attempt("The video", lambda: make_video(runs, snapshots, frames, styles), faults)
+    pictures = attempt("The pictures", lambda: strips(runs, snapshots, frames, styles, _video_workloads(run)), faults)
+    failures = [one.text for one in member_failures(tables)]
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         question=str(run.spec.get("summary") or ""),
-        warnings=[*warnings_of(run), *unequal_budgets(tables)],
+        warnings=[*failures, *warnings_of(run), *unequal_budgets(tables), *faults],
         summary=summarise(view, verdicts),
         styles=view.styles,
         measure=plots.measure(runs),
-        sections=_sections(view, FIGURES),
-        video=make_video(runs, tables.frame("snapshots"), tables.frame("frames"), view.styles),
-        strips=strips(runs, tables.frame("snapshots"), tables.frame("frames"), view.styles, _video_workloads(run)),
+        sections=sections,
+        video=video,
+        strips=pictures or [],
         failures=list(failed[["cell", "error"]].fillna("no reason recorded").itertuples(index=False, name=None)),
         verdicts=verdicts,
         commands=_commands(run, "run"),
@@ -102,16 +111,17 @@ def compose(run: Run) -> Page:
 
 def compose_search(run: Run) -> Page:
     """Compute everything that the report of a search shows."""
-    found = SearchResults(run)
+    found, faults = SearchResults(run), list[str]()
+    sections = _sections(found, SEARCH_FIGURES, faults)
     failed = found.trials[found.trials["status"] == FAILED]
     return Page(
         title=str(run.spec["name"]),
         question=str(run.spec.get("summary") or ""),
-        warnings=[],
+        warnings=faults,
         summary=Summary((), summarise_search(found), ()),
         styles={},
         measure="",
-        sections=_sections(found, SEARCH_FIGURES),
+        sections=sections,
         video=None,
         strips=[],
         failures=[
@@ -133,12 +143,15 @@ def _video_workloads(run: Run) -> set[str]:
     return {name for name, stream in streams.items() if stream.startswith(VIDEO_PREFIX)}
 
 
-def _sections(data: View | SearchResults, figures: Sequence[Figure]) -> list[Section]:
-    """Draw every figure that this run has data for."""
-    shown = {figure: part for figure in figures if (part := figure.show(data)) is not None}
-    return [
-        Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids) for figure, part in shown.items()
-    ]
+def _sections(data: View | SearchResults, figures: Sequence[Figure], faults: list[str]) -> list[Section]:
+    """Draw every figure that this run has data for; one that raises an exception adds a line to `faults`."""
+    found = [attempt(f"Figure '{figure.title}'", partial(_section, figure, data), faults) for figure in figures]
+    return [section for section in found if section is not None]
+
+
+def _section(figure: Figure, data: View | SearchResults) -> Section | None:
+    part = figure.show(data)
+    return None if part is None else Section(figure.title, part.note, part.legend, _draw(figure, part), part.grids)
 
 
 def side_by_side(run: Run, other: Run) -> Section:

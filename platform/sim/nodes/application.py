@@ -229,7 +229,7 @@ class AppNode:
         self._frame_s, self._frame_j = self._price(self._cost)
         if self._spec.detects_domains and self._detector is None:  # of the network as built, whichever runs later
             self._detector = DomainDetector(self._model, self._task, self._cost, self._spec.hardware)
-        if self._adaptation.stream_batch:
+        if self._adaptation.learns_on_stream:
             self._prepare_adapter(budget)
         self._versions = [Version(number, float("-inf"), state.read(self._model))]
         self._loaded = number  # of the version in the model

@@ -14,14 +14,14 @@ import numpy as np
 
 from driftlab.platform.adaptation.base import Adaptation, Adapted, Batch, Phase, Predicted
 from driftlab.platform.core.limits import TookTooLong, time_limit
-from driftlab.platform.core.records import ModelCost, Passes, TaskCost
+from driftlab.platform.core.records import NO_END, PREDICTION_FAILED, ModelCost, Passes, TaskCost
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks import state
 from driftlab.platform.networks.early_exit import reached_cost, reached_work, record_exits
 from driftlab.platform.networks.predict import device_of, predict
 from driftlab.platform.networks.state import State
 from driftlab.platform.sim.nodes.frame_results import FrameResult, FrameResults
-from driftlab.platform.sim.nodes.guarded_training import ENDLESS, adapt_guarded, check_predictions
+from driftlab.platform.sim.nodes.guarded_training import adapt_guarded, check_predictions
 from driftlab.platform.sim.nodes.share_timeline import INFINITE_S, ShareTimeline
 from driftlab.platform.world.cost import task_cost
 
@@ -201,7 +201,7 @@ class OnlineAdapter:
                         predicted = check_predictions(self._member.predict(self._model, self.memory, batch), batch)
             except (Exception, TookTooLong) as error:
                 self._member_failed = True
-                why = f"prediction failed, and the network predicts without the member: {type(error).__name__}: {error}"
+                why = f"{PREDICTION_FAILED}: {type(error).__name__}: {error}"
                 self._write(
                     TrainingBatch(len(results), TaskCost(), Adapted(self.memory, skipped=why), None, now_s), now_s
                 )
@@ -256,7 +256,7 @@ class OnlineAdapter:
         rng = rng_for(self._spec.student.seed, "adapt", self._spec.app, self._batches)
         batch, phase = self._batch(pool, rng), Phase(on_stream=True)
         done = adapt_guarded(self._member, self._model, self.memory, batch, phase, self._spec.member_limit_s)
-        self._timed_out = done.skipped.startswith(ENDLESS)
+        self._timed_out = done.skipped.startswith(NO_END)
         return done
 
     def _limited(self, batch: TrainingBatch) -> TrainingBatch:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
+from driftlab.platform.results.isolation import attempt
 from driftlab.platform.results.relations.tuned import how_chosen
 from driftlab.platform.results.report.summary import scores, sharing
 from driftlab.platform.results.report.summary.base import Kind, Part, cells, count, failed
@@ -24,17 +26,20 @@ class Summary:
     findings: Sequence[HeadlineLine]
     sentences: Sequence[str]
     parts: Sequence[Part]
-    unsent: Sequence[str] = ()  # warnings on unused links, printed in the terminal too
+    warnings: Sequence[str] = ()  # parts that failed and unused links, printed in the terminal too
 
 
 def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     """Return the summary of a run with every part that has data."""
-    parts = [part for kind in KINDS if (part := kind(view)) is not None]
+    faults = list[str]()
+    found = [
+        attempt(f"The table of {kind.__module__.rpartition('.')[2]}", partial(kind, view), faults) for kind in KINDS
+    ]
+    parts = [part for part in found if part is not None]
+    findings = attempt("The headline", lambda: headline(view, verdicts), faults) or ()
     sentences = [sentence for part in parts for sentence in (*part.sentences, *part.warnings)]
-    silent = unsent(view)
-    return Summary(
-        headline(view, verdicts), [_run_size(view), *how_chosen(view.tables), *silent, *sentences], parts, silent
-    )
+    silent = [*(f"{fault}." for fault in faults), *unsent(view)]
+    return Summary(findings, [_run_size(view), *how_chosen(view.tables), *silent, *sentences], parts, silent)
 
 
 def unsent(view: View) -> list[str]:

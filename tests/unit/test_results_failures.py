@@ -1,0 +1,108 @@
+"""Failures in a report: of members, and of parts of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import results_factory as factory
+from tables_factory import Made, run_row
+from typer.testing import CliRunner
+
+from driftlab.cli.app import build_app
+from driftlab.platform.core.records import LEARNING_FAILED, NO_END, PREDICTION_FAILED
+from driftlab.platform.results.claims import base as claims
+from driftlab.platform.results.isolation import FAILED
+from driftlab.platform.results.relations.failures import member_failures
+from driftlab.platform.results.report import page
+from driftlab.platform.results.report.page import write_report
+from driftlab.platform.results.report.summary import table
+from driftlab.platform.results.tables.read import open_run
+
+BROKEN = """
+class Broken:
+    def adapt(self, model, frames):
+        raise ValueError("no such layer")
+"""
+RUN = """
+name: broken
+bounds: false
+systems: [no_custom, {name: broken, adaptation: {name: "broken.py:Broken", stream_batch: 8}}]
+student: {network: tiny_classifier, pretrain_steps: 1}
+workloads: [{name: signs/town, duration_s: 5, fps: 4, height: 24, width: 24}]
+"""
+
+
+def tables(batches: list[tuple[str, str | None]], rounds: list[tuple[str, str | None, float | None]] = ()) -> Made:
+    """Return tables of systems with a row per training batch or round, each with its reason."""
+    names = dict.fromkeys(name for name, *_ in [*batches, *rounds])
+    runs = [run_row(name) for name in names]
+    place = {run["system"]: {"cell": run["cell"], "device": "d", "app": "a"} for run in runs}
+    return Made(
+        {"systems": list(names)},
+        runs=runs,
+        frames=[{**place[name], "app": app} for name in names for app in "ab"],
+        adaptations=[{**place[name], "skipped": why} for name, why in batches],
+        updates=[{**place[name], "reason": why, "train_start_s": start_s} for name, why, start_s in rounds],
+    )
+
+
+def test_failures_are_counted_among_the_steps_of_a_system():
+    fault = f"{LEARNING_FAILED}: ValueError: no such layer"
+    found = member_failures(
+        tables(
+            [("ema", fault), ("ema", "contrast is low"), ("ema", None), ("bad", fault), ("bad", "no frames")],
+            [("slow", f"{NO_END} within 9 s", 1.0), ("slow", "stored", None), ("fine", None, 1.0)],
+        )
+    )
+    assert [(one.text, one.every) for one in found] == [
+        ("bad: 1 of 2 training batches failed: ValueError: no such layer", True),
+        ("ema: 1 of 3 training batches failed: ValueError: no such layer", False),
+        (f"slow: 1 of 1 training phase failed: {NO_END} within 9 s", True),
+    ]
+
+
+def test_failed_predictions_are_counted_by_stream():
+    found = member_failures(tables([("ema", None), ("ema", f"{PREDICTION_FAILED}: KeyError: 'logits'")]))
+    assert [(one.text, one.every) for one in found] == [
+        ("ema: predictions failed in 1 of 2 streams: KeyError: 'logits'", False)
+    ]
+    assert member_failures(tables([("ema", None), ("ema", "no frames")])) == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "run.yaml").write_text(RUN)
+    done = CliRunner().invoke(build_app(), ["run", "run.yaml", "--backend", "inline", "--out", "run"])
+    line = "broken: 2 of 2 training batches failed: ValueError: no such layer"
+    assert done.exit_code == 1
+    assert f"FAILED {line}" in done.output
+    assert line in (tmp_path / "run/report.md").read_text(encoding="utf-8").split("##")[0]
+
+
+@pytest.mark.slow
+def test_a_part_that_raises_an_exception_is_one_line_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> None:
+        raise KeyError(25.0)
+
+    folder = factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1))
+    monkeypatch.setattr(page, "FIGURES", (replace(page.FIGURES[0], show=broken), *page.FIGURES[1:3]))
+    monkeypatch.setattr(table, "KINDS", (broken, *table.KINDS))
+    monkeypatch.setattr(page, "make_video", broken)
+    monkeypatch.setattr(claims, "relation", lambda name: broken)
+    text = write_report(folder).with_suffix(".md").read_text(encoding="utf-8")
+    head = text.split("##")[0]
+    for part in (f"Figure '{page.FIGURES[0].title}'", "The video", "Claim AMS-1", "The table of test_results_failures"):
+        assert f"{part} {FAILED}: KeyError: 25.0" in head
+    assert "## Summary" in text and "## How to repeat this run" in text
+
+
+@pytest.mark.slow
+def test_a_complete_run_has_no_such_line(tmp_path: Path):
+    run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1)))
+    assert page.compose(run).warnings == []
