@@ -81,7 +81,7 @@ def _choice(run: Run, found: Mapping[str, SettingsOrigin], name: str) -> str:
     """State how the settings of a system were chosen."""
     if name in found:
         return "1 trial" if found[name].trials == 1 else f"{found[name].trials} trials"
-    (row,) = (part for part in _rows(run) if part["name"] == name)
+    row: Mapping[str, Any] = next((part for part in _rows(run) if part["name"] == name), {})
     base = SYSTEMS.get(str(row.get("base") or name))
     return "those of the experiment" if any(_differs(row, family, base) for family in FAMILIES) else "defaults"
 
