@@ -201,7 +201,7 @@ _TABLE: Mapping[str, str | _Row] = {
         "ENAS (ICML 2018): RL controller searches a weight-sharing supernet before deployment; static on the device."
     ),
     "clairvoyant": _Row(
-        "Clairvoyant bound: most accurate path that meets the deadline at the true load; on the device, per load reading.",
+        "Clairvoyant bound: most accurate path within the deadline at the true load; on the device, per load reading.",
         {"scaling": "clairvoyant"},
         bound="true_load",
     ),
