@@ -67,15 +67,16 @@ _TABLE: Mapping[str, str | _Row] = {
         "SHOT (ICML 2020): information maximisation and pseudo-labels with a frozen head; on the device, in phases."
     ),
     "elasticdnn": (
-        "ElasticDNN (TC 2024): cuts a surrogate per domain, retrains its relevant filters; on the device, in phases."
+        "ElasticDNN (TC 2024): cuts a surrogate per domain, retrains high-gradient filters; on the device, in phases."
     ),
     "elasticdnn+tent": _Row(
-        "ElasticDNN (TC 2024) with Tent: entropy loss on scales and shifts of relevant filters; on the "
+        "ElasticDNN (TC 2024) with Tent: entropy loss on scales and shifts of high-gradient filters; on the "
         "device, in phases.",
         {**ELASTIC, "adaptation": {"name": "elasticdnn", "objective": "entropy"}},
     ),
     "elasticdnn+cua": _Row(
-        "ElasticDNN (TC 2024) with CUA: aligns relevant filters (MMD), with replay; on the device, in phases.",
+        "ElasticDNN (TC 2024) with CUA: high-gradient filters align features (MMD), with replay; on the device, "
+        "in phases.",
         {**ELASTIC, "adaptation": "elasticdnn_cua"},
     ),
     "elasticdnn+ams": _Row(
@@ -124,7 +125,7 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     **_sized(
         "ekya",
-        "Ekya (NSDI 2022): micro-profiling and the thief scheduler divide compute; on the device.",
+        "Ekya (NSDI 2022): moves shares between jobs by the accuracy expected from short trials; on the device.",
         "Ekya (NSDI 2022) with surrogates of three sizes as training configurations; on the device.",
         "ekya",
     ),
@@ -169,7 +170,7 @@ _TABLE: Mapping[str, str | _Row] = {
         "joint",
     ),
     "nestdnn": (
-        "NestDNN (MobiCom 2018): allocates a descendant model and a compute share per application; on the "
+        "NestDNN (MobiCom 2018): allocates a nested network and a compute share per application; on the "
         "device, per window."
     ),
     "usnet": (
@@ -180,7 +181,8 @@ _TABLE: Mapping[str, str | _Row] = {
         "per load reading."
     ),
     "legodnn": (
-        "LegoDNN (MobiCom 2021): selects one variant per block from additive profiles; on the device, per load reading."
+        "LegoDNN (MobiCom 2021): one variant per block, by sums of costs and accuracy drops; on the device, "
+        "per load reading."
     ),
     "adaptivenet": (
         "AdaptiveNet (MobiCom 2023): selects from an accuracy-latency Pareto list; on the device, per load reading."
