@@ -46,7 +46,7 @@ SHARING: dict[str, Any] = {  # both run and are taught
         {"name": "nestdnn", "scaling": NESTED, "scheduling": NESTDNN},
         {
             "name": "ams+nested",
-            "streaming": {"name": "ams", "interval_s": 2},
+            "streaming": {"name": "ams", "interval_s": 2, "codec": "jpeg"},  # it is too slow for h264
             "adaptation": {"name": "distill", "iterations": 3},
             "scaling": NESTED,
             "scheduling": NESTDNN,
