@@ -66,7 +66,7 @@ def demo(
 
 def _play(name: ActName, spec: Experiment, out: Path | None, place: Place) -> dict[str, Any]:
     """Run one act, write its report, and return its sentence with the numbers and the failures."""
-    from driftlab.platform.results.report.acts import ACTS, outcome_of
+    from driftlab.platform.results.report.acts import ACTS, result_of
     from driftlab.platform.results.report.page import write_report
     from driftlab.platform.results.tables.read import Tables, open_run
 
@@ -74,7 +74,7 @@ def _play(name: ActName, spec: Experiment, out: Path | None, place: Place) -> di
     run = run_in(spec, out, place, shown(lines=False))
     report = write_report(run.directory)
     failed, of_members, fatal = failures_of(run)
-    result = outcome_of(ACTS[name], Tables(open_run(run.directory)))
+    result = result_of(ACTS[name], Tables(open_run(run.directory)))
     difference = result.difference and result.difference._asdict()
     return {
         "act": name,

@@ -1,11 +1,11 @@
-"""The acts of the demo: each compares a method with a rival, in one sentence that is computed from the tables of a run."""
+"""The acts of the demo: each compares a method with a rival in one sentence, whose numbers come from the run's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.figures.plots import signed
@@ -19,113 +19,114 @@ from driftlab.platform.results.tables.read import Tables
 if TYPE_CHECKING:
     import pandas as pd
 
+FACTOR = 2.0  # from here on a cost is given as a factor
+
+
+class Named(NamedTuple):
+    """A system of an act, and its description in plain words."""
+
+    system: str
+    words: str
+
 
 @dataclass(frozen=True)
 class Act:
-    """A method, its rival, and the words for both; `driftlab demo` runs the experiment `demo-NAME`."""
+    """The words of an act, whose experiment is `demo-NAME`: `{}` in `reaches` stands for the score in points of 100."""
 
     scene: str
-    ours: str
-    ours_in_words: str
-    theirs: str
-    theirs_in_words: str
-    reaches: str  # the verb, with a place for the score in points of 100
+    ours: Named
+    reaches: str
+    plain: Named  # the level without any method, which is no rival
+    theirs: Named
     cost: str  # bytes or joules
-    in_time: bool = False  # whether only frames count that were right by their deadline
+    in_time: bool = False  # whether late frames count as wrong, by the latency goal
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The sentence of an act with its numbers, which are shares from 0 to 1."""
+class ActResult:
+    """The sentence of an act, its verdict and its numbers; scores are between 0 and 1."""
 
     sentence: str
     verdict: ComparisonResult
     score: float | None = None
     difference: Estimate | None = None
-    cost_share: float | None = None  # cost / the rival's
+    cost_share: float | None = None  # cost / cost of the rival
 
 
 ACTS: Mapping[str, Act] = MappingProxyType(
     {
         "streaming": Act(
             scene="Streaming: on a street that changes",
-            ours="ams",
-            ours_in_words="a camera that receives small updates all the time",
-            theirs="one_time",
-            theirs_in_words="one that is taught once",
-            reaches="labels its pictures with {} of 100 points",
+            ours=Named("ams", "a camera that receives small updates all the time"),
+            reaches="scores {} of 100",
+            plain=Named("no_custom", "without updates"),
+            theirs=Named("one_time", "one that is taught once"),
             cost="bytes",
         ),
         "adaptation": Act(
-            scene="Adaptation on the device: where the look of digits changes and nobody labels them",
-            ours="cut+adabn",
-            ours_in_words="a smaller network that follows the statistics of its pictures",
-            theirs="elasticdnn",
-            theirs_in_words="one of the same size that trains in phases",
+            scene="Adaptation on the device: where digits change their look and nobody labels them",
+            ours=Named("cut+adabn", "a smaller network that follows the statistics of its pictures"),
             reaches="reads {} of 100 right",
+            plain=Named("no_custom", "without adaptation"),
+            theirs=Named("elasticdnn", "one of the same size that trains in phases"),
             cost="joules",
         ),
         "scaling": Act(
             scene="Scaling: where other programs slow the device down",
-            ours="adascale",
-            ours_in_words="a network that becomes smaller under load",
-            theirs="exit-1",
-            theirs_in_words="the best network of one size",
+            ours=Named("adascale", "a network that becomes smaller under load"),
             reaches="names {} of 100 signs right and in time",
+            plain=Named("whole", "with the whole network"),
+            theirs=Named("exit-1", "the same network with its first exit alone"),
             cost="joules",
             in_time=True,
         ),
         "sharing": Act(
-            scene="Sharing: where three applications answer and learn on one device",
-            ours="joint",
-            ours_in_words="shares that are decided together with the training",
-            theirs="ekya",
-            theirs_in_words="those of a known scheduler",
-            reaches="lead to {} of 100 right answers",
+            scene="Sharing: where three applications answer and learn on one slow device",
+            ours=Named("joint", "a scheduler that divides the device among all six tasks together"),
+            reaches="leads to {} of 100 right answers",
+            plain=Named("no_custom", "without learning"),
+            theirs=Named("ekya", "one that trains in windows"),
             cost="joules",
         ),
     }
 )
-NOTHING = "no_custom"
 COSTS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = MappingProxyType(
-    {
-        "bytes": lambda runs: runs["uplink_bytes"] + runs["downlink_bytes"],
-        "joules": lambda runs: runs["energy_j"],
-    }
+    {"bytes": lambda runs: runs["uplink_bytes"] + runs["downlink_bytes"], "joules": lambda runs: runs["energy_j"]}
 )
 
 
-def outcome_of(act: Act, tables: Tables) -> Outcome:
+def result_of(act: Act, tables: Tables) -> ActResult:
     """Compare the two systems of an act over the seeds that both completed."""
     runs = tables.frame("runs")
-    runs = runs[(runs["status"] == "done") & runs["system"].isin([act.ours, act.theirs])]
-    if set(runs["system"]) < {act.ours, act.theirs}:
-        return Outcome(f"{act.scene}: no result, {act.ours} or {act.theirs} completed no cell.", "inconclusive")
-    values = right_in_time(tables).reindex(runs["cell"]).to_numpy() if act.in_time else runs[LIVE_SCORE]
+    runs = runs[runs["status"] == "done"]
+    names = [act.ours.system, act.theirs.system]
+    values = runs["cell"].map(right_in_time(tables)) if act.in_time and len(runs) else runs[LIVE_SCORE]
     runs = runs.assign(value=values, cost=COSTS[act.cost](runs))
-    both, costs = (stats.pairs(runs, act.ours, act.theirs, of, CELL, "system") for of in ("value", "cost"))
+    both, costs = (stats.pairs(runs, *names, of, CELL, "system") for of in ("value", "cost"))
     difference = stats.paired_difference(both)
     if difference is None:
-        return Outcome(f"{act.scene}: no result, {act.ours} and {act.theirs} share no seed.", "inconclusive")
+        return ActResult(f"{act.scene}: no result, as no seed was completed with {' and '.join(names)}.", "inconclusive")
     spent, other = costs.mean()
     share = spent / other if other else None
     score, verdict = float(both["ours"].mean()), stats.verdict(difference)
+    plain = runs[runs["system"] == act.plain.system]["value"].mean()
+    level = "" if plain != plain else f" ({100 * plain:.0f} {act.plain.words})"
     sentence = (
-        f"{act.scene}, {act.ours_in_words} ({act.ours}) {act.reaches.format(f'{100 * score:.0f}')}{_unadapted(runs, act)}: "
-        f"{_compared(difference, verdict)} {act.theirs_in_words} ({act.theirs})"
+        f"{act.scene}, {act.ours.words} ({act.ours.system}) {act.reaches.format(f'{100 * score:.0f}')}{level}: "
+        f"{_compared(difference, verdict)} {act.theirs.words} ({act.theirs.system}){_costing(share, act.cost)}."
     )
-    cost = "" if share is None else f", for {_share(share)} {act.cost}"
-    return Outcome(f"{sentence}{cost}.", verdict, score, difference, share)
+    return ActResult(sentence, verdict, score, difference, share)
 
 
 def _compared(difference: Estimate, verdict: ComparisonResult) -> str:
-    """Format a difference in points of 100; one that is not decided is called that."""
-    points = f"{100 * abs(difference.mean):.1f}{half(difference, 100, 1)}"
+    """Format a difference in points of 100, up to the name of the rival; one without a verdict is named as such."""
+    margin = half(difference, 100, 1)
     if verdict == "inconclusive":
-        return f"no difference that this run can show ({signed(100 * difference.mean, 1)}{half(difference, 100, 1)}) from"
-    return f"{points} points {'more' if verdict == 'better' else 'fewer'} than"
+        return f"no difference that this run can show ({signed(100 * difference.mean)}{margin} points) from"
+    return f"{100 * abs(difference.mean):.1f}{margin} points {'more' if verdict == 'better' else 'fewer'} than"
 
 
-def _share(share: float) -> str:
-    """Format a cost relative to the rival's: a percentage, or a factor from 2 on."""
-    return f"{share:.1f} times its" if share >= 2 else f"{100 * share:.0f} % of its"
+def _costing(share: float | None, cost: str) -> str:
+    if share is None:
+        return ""
+    return f", for {share:.1f} times its {cost}" if share >= FACTOR else f", for {100 * share:.0f} % of its {cost}"
