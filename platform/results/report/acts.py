@@ -85,7 +85,7 @@ ACTS: Mapping[str, Act] = MappingProxyType(
             ours=Named("joint", "a scheduler that divides the device among all six tasks together"),
             reaches="leads to {} of 100 right answers",
             plain=Named("no_custom", "without learning"),
-            theirs=Named("ekya", "one that trains in windows"),
+            theirs=Named("ekya", "the scheduler of the Ekya paper"),
             cost="joules",
         ),
     }
