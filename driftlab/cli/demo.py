@@ -16,7 +16,7 @@ from driftlab.cli.run import (
     DryRun,
     Json,
     Out,
-    Place,
+    BackendChoice,
     Portable,
     Seeds,
     choice_of,
@@ -54,7 +54,7 @@ def demo(
     names = ACTS if act is None else (act,)
     overrides = [PORTABLE] if portable else []
     specs = {name: read.load(f"demo-{name}", overrides, choice_of(None, None, seed)) for name in names}
-    place = Place(backend, None, None, None, False)
+    place = BackendChoice(backend, None, None, None, False)
     if dry_run and as_json:
         print_json({"acts": [plan_of(spec) for spec in specs.values()]})
     elif dry_run:
@@ -64,7 +64,7 @@ def demo(
         _conclude([_play(name, spec, out and out / name, place) for name, spec in specs.items()], as_json)
 
 
-def _play(name: ActName, spec: Experiment, out: Path | None, place: Place) -> dict[str, Any]:
+def _play(name: ActName, spec: Experiment, out: Path | None, place: BackendChoice) -> dict[str, Any]:
     """Run one act, write its report, and return its sentence with the numbers and the failures."""
     from driftlab.platform.results.report.acts import ACTS, result_of
     from driftlab.platform.results.report.page import write_report

@@ -109,7 +109,7 @@ def run(
     """
     from driftlab.platform.lab.read import load
 
-    place = Place(backend, address, workers, devices_per_actor, dashboard)
+    place = BackendChoice(backend, address, workers, devices_per_actor, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else []), *([PORTABLE] if portable else [])]
     narrowed = bool(system or workload or seed or overrides or tuned)
     if resume is not None:
@@ -129,7 +129,7 @@ def run(
             _conclude(run_in(spec, out, place, shown()), as_json)
 
 
-class Place:
+class BackendChoice:
     """The backend that the command line requests."""
 
     def __init__(
@@ -213,7 +213,7 @@ def _is_seed(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
-def run_in(spec: Experiment, out: Path | None, place: Place, progress: AbstractContextManager[Progress]) -> Outcome:
+def run_in(spec: Experiment, out: Path | None, place: BackendChoice, progress: AbstractContextManager[Progress]) -> Outcome:
     """Run an experiment in a new folder; print the command that resumes it if it is interrupted."""
     from driftlab.platform.lab import seal as lab
     from driftlab.platform.lab.size import announcement
@@ -226,7 +226,7 @@ def run_in(spec: Experiment, out: Path | None, place: Place, progress: AbstractC
         return lab.execute(spec, directory, place.opener(spec, directory), listener)
 
 
-def _resume(path: Path, place: Place, as_json: bool) -> None:
+def _resume(path: Path, place: BackendChoice, as_json: bool) -> None:
     from driftlab.platform.lab import paths
     from driftlab.platform.lab import seal as lab
     from driftlab.platform.sim.portable import restart

@@ -14,11 +14,11 @@ from driftlab.cli import demo
 from driftlab.platform.lab import read
 
 SHORT = ("student.pretrain_steps=2", "snapshots=0", "workloads.0.duration_s=3", "workloads.0.fps=2", "seeds=[0, 1]")
-SMALL = {  # the method and the rival of each act, in settings that compute for seconds
+SMALL = {  # the method and the baseline of each act, in settings that compute for seconds
     "demo-streaming": ("systems=[no_custom, {name: one_time, streaming: {name: one_time, sample_s: 1}}, ams]",),
     "demo-adaptation": ("workloads.0.params.domain_s=1", "systems.5.scaling=fixed", "systems.4.scaling=fixed"),
-    "demo-scaling": ("systems=[{name: whole, base: no_custom}, {name: adascale, scaling: fixed}, {name: exit-1, base: adascale,"
-                     " scaling: fixed}]",),
+    "demo-scaling": ("systems=[{name: whole, base: no_custom}, {name: adascale, scaling: fixed},"
+                     " {name: exit-1, base: adascale, scaling: fixed}]",),
     "demo-sharing": ("workloads.0.params.domain_s=3", "window_s=1"),
 }  # fmt: skip
 load = read.load

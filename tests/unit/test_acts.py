@@ -1,4 +1,4 @@
-"""The sentences of the demo: decided or not, with their numbers from the tables; acts name systems that exist."""
+"""Sentences of the demo: decided or not, with numbers from the tables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_difference_with_zero_in_its_interval_or_of_one_seed_is_not_decided(se
 
 
 @pytest.mark.parametrize("gone", ["new", "old"])
-def test_without_a_method_or_its_rival_there_is_no_result(gone: str):
+def test_without_a_system_there_is_no_result(gone: str):
     tables = ran([0.60, 0.63, 0.66])
     tables.drop("runs", lambda of: of["system"] == gone)
     found = result_of(ACT, tables)
@@ -64,7 +64,7 @@ def test_without_a_method_or_its_rival_there_is_no_result(gone: str):
 def test_no_table_and_failed_cells_give_no_result(act: Act):
     assert "no result" in result_of(act, Made()).sentence
     failed = {"status": "failed", "score_live": None}
-    rows = [run_row(one.system, 0) | failed for one in (act.ours, act.theirs, act.plain)]
+    rows = [run_row(one.system, 0) | failed for one in (act.ours, act.baseline, act.unadapted)]
     assert "no result" in result_of(act, Made(runs=rows)).sentence
 
 
@@ -76,7 +76,7 @@ def test_only_seeds_that_both_completed_are_compared():
     assert (found.difference.n, found.score) == (2, pytest.approx(0.615))
 
 
-def test_a_rival_without_cost_gives_no_share_and_a_large_one_is_a_factor():
+def test_a_free_baseline_gives_no_share_and_twice_the_cost_is_a_factor():
     tables = ran([0.60, 0.63, 0.66])
     tables.change("runs", uplink_bytes=lambda of: 90 if of["system"] == "new" else 0, downlink_bytes=lambda of: 0)
     assert result_of(ACT, tables).sentence.endswith("theirs (old).")
@@ -102,13 +102,13 @@ def test_late_and_skipped_frames_count_as_wrong_where_time_counts():
 
 
 @each_act
-def test_each_act_has_an_experiment_with_its_systems_and_no_bound_is_a_rival(name: str):
+def test_each_act_has_an_experiment_and_no_bound_is_a_baseline(name: str):
     act, spec = ACTS[name], loaded(f"demo-{name}")
     systems = {system.name: system for system in systems_of(spec)}
-    assert {act.ours.system, act.theirs.system, act.plain.system} <= systems.keys()
+    assert {act.ours.system, act.baseline.system, act.unadapted.system} <= systems.keys()
     assert not systems[act.ours.system].bound
-    assert not systems[act.theirs.system].bound
-    assert systems[act.plain.system].bound == "no_adaptation"
+    assert not systems[act.baseline.system].bound
+    assert systems[act.unadapted.system].bound == "no_adaptation"
     assert len(spec.seeds) >= 5
     goals = [app.latency_goal_s for workload in spec.workloads for app in spec.apps_of(workload)]
     assert act.in_time == all(goal is not None for goal in goals)

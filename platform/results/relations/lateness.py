@@ -37,6 +37,6 @@ def with_lateness(tables: Tables, frames: pd.DataFrame, *, next_frame: bool) -> 
 
 
 def right_in_time(tables: Tables) -> pd.Series:
-    """Return the mean score of each cell if a frame that was skipped or predicted after its deadline scores 0."""
+    """Return the mean score of each cell if late frames score 0."""
     frames = with_lateness(tables, tables.frame("frames").dropna(subset=["score_frame"]), next_frame=False)
     return frames["score_frame"].mask(frames["late"], 0.0).groupby(frames["cell"]).mean()

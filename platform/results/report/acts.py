@@ -1,4 +1,4 @@
-"""The acts of the demo: each compares a method with a rival in one sentence, whose numbers come from the run's tables."""
+"""Acts of the demo: a method and its baseline, compared in one sentence from a run's tables."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class Act:
-    """The words of an act, whose experiment is `demo-NAME`: `{}` in `reaches` stands for the score in points of 100."""
+    """The words of an act; `{}` in `reaches` is the place of the score, in points of 100."""
 
     scene: str
     ours: Named
     reaches: str
-    plain: Named  # the level without any method, which is no rival
-    theirs: Named
+    unadapted: Named  # the level without a method; a bound, never the baseline
+    baseline: Named
     cost: str  # bytes or joules
     in_time: bool = False  # whether late frames count as wrong, by the latency goal
 
@@ -50,7 +50,7 @@ class ActResult:
     verdict: ComparisonResult
     score: float | None = None
     difference: Estimate | None = None
-    cost_share: float | None = None  # cost / cost of the rival
+    cost_share: float | None = None  # cost / cost of the baseline
 
 
 ACTS: Mapping[str, Act] = MappingProxyType(
@@ -59,33 +59,33 @@ ACTS: Mapping[str, Act] = MappingProxyType(
             scene="Streaming: on a street that changes",
             ours=Named("ams", "a camera that receives small updates all the time"),
             reaches="scores {} of 100",
-            plain=Named("no_custom", "without updates"),
-            theirs=Named("one_time", "one that is taught once"),
+            unadapted=Named("no_custom", "without updates"),
+            baseline=Named("one_time", "one that is taught once"),
             cost="bytes",
         ),
         "adaptation": Act(
-            scene="Adaptation on the device: where digits change their look and nobody labels them",
+            scene="Adaptation on the device: where digits change their look and have no labels",
             ours=Named("cut+adabn", "a smaller network that follows the statistics of its pictures"),
             reaches="reads {} of 100 right",
-            plain=Named("no_custom", "without adaptation"),
-            theirs=Named("elasticdnn", "one of the same size that trains in phases"),
+            unadapted=Named("no_custom", "without adaptation"),
+            baseline=Named("elasticdnn", "one of the same size that trains in phases"),
             cost="joules",
         ),
         "scaling": Act(
             scene="Scaling: where other programs slow the device down",
             ours=Named("adascale", "a network that becomes smaller under load"),
             reaches="names {} of 100 signs right and in time",
-            plain=Named("whole", "with the whole network"),
-            theirs=Named("exit-1", "the same network with its first exit alone"),
+            unadapted=Named("whole", "with the whole network"),
+            baseline=Named("exit-1", "the same network with its first exit alone"),
             cost="joules",
             in_time=True,
         ),
         "sharing": Act(
-            scene="Sharing: where three applications answer and learn on one slow device",
+            scene="Sharing: where three applications predict and learn on one slow device",
             ours=Named("joint", "a scheduler that divides the device among all six tasks together"),
-            reaches="leads to {} of 100 right answers",
-            plain=Named("no_custom", "without learning"),
-            theirs=Named("ekya", "the scheduler of the Ekya paper"),
+            reaches="leads to {} of 100 right predictions",
+            unadapted=Named("no_custom", "without learning"),
+            baseline=Named("ekya", "the scheduler of the Ekya paper"),
             cost="joules",
         ),
     }
@@ -99,27 +99,28 @@ def result_of(act: Act, tables: Tables) -> ActResult:
     """Compare the two systems of an act over the seeds that both completed."""
     runs = tables.frame("runs")
     runs = runs[runs["status"] == "done"]
-    names = [act.ours.system, act.theirs.system]
+    names = [act.ours.system, act.baseline.system]
     values = runs["cell"].map(right_in_time(tables)) if act.in_time and len(runs) else runs[LIVE_SCORE]
     runs = runs.assign(value=values, cost=COSTS[act.cost](runs))
     both, costs = (stats.pairs(runs, *names, of, CELL, "system") for of in ("value", "cost"))
     difference = stats.paired_difference(both)
     if difference is None:
-        return ActResult(f"{act.scene}: no result, as no seed was completed with {' and '.join(names)}.", "inconclusive")
+        reason = f"no result, as no seed was completed with {' and '.join(names)}"
+        return ActResult(f"{act.scene}: {reason}.", "inconclusive")
     spent, other = costs.mean()
     share = spent / other if other else None
     score, verdict = float(both["ours"].mean()), stats.verdict(difference)
-    plain = runs[runs["system"] == act.plain.system]["value"].mean()
-    level = "" if plain != plain else f" ({100 * plain:.0f} {act.plain.words})"
+    level = runs[runs["system"] == act.unadapted.system]["value"].mean()
+    without = "" if level != level else f" ({100 * level:.0f} {act.unadapted.words})"
     sentence = (
-        f"{act.scene}, {act.ours.words} ({act.ours.system}) {act.reaches.format(f'{100 * score:.0f}')}{level}: "
-        f"{_compared(difference, verdict)} {act.theirs.words} ({act.theirs.system}){_costing(share, act.cost)}."
+        f"{act.scene}, {act.ours.words} ({act.ours.system}) {act.reaches.format(f'{100 * score:.0f}')}{without}: "
+        f"{_compared(difference, verdict)} {act.baseline.words} ({act.baseline.system}){_costing(share, act.cost)}."
     )
     return ActResult(sentence, verdict, score, difference, share)
 
 
 def _compared(difference: Estimate, verdict: ComparisonResult) -> str:
-    """Format a difference in points of 100, up to the name of the rival; one without a verdict is named as such."""
+    """Format a difference in points of 100; an inconclusive one is called no difference."""
     margin = half(difference, 100, 1)
     if verdict == "inconclusive":
         return f"no difference that this run can show ({signed(100 * difference.mean)}{margin} points) from"
