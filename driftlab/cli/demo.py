@@ -12,11 +12,11 @@ from driftlab.cli.plan import plan_of, print_plan
 from driftlab.cli.progress import shown
 from driftlab.cli.run import (
     PORTABLE,
+    BackendChoice,
     BackendName,
     DryRun,
     Json,
     Out,
-    BackendChoice,
     Portable,
     Seeds,
     choice_of,

@@ -213,7 +213,9 @@ def _is_seed(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
-def run_in(spec: Experiment, out: Path | None, place: BackendChoice, progress: AbstractContextManager[Progress]) -> Outcome:
+def run_in(
+    spec: Experiment, out: Path | None, place: BackendChoice, progress: AbstractContextManager[Progress]
+) -> Outcome:
     """Run an experiment in a new folder; print the command that resumes it if it is interrupted."""
     from driftlab.platform.lab import seal as lab
     from driftlab.platform.lab.size import announcement

@@ -40,7 +40,7 @@ def test_it_prints_a_sentence_for_each_act_and_each_has_a_run(small: None):
     assert [line.partition(":")[0] for line in sentences] == [
         "Streaming", "Adaptation on the device", "Scaling", "Sharing"
     ]  # fmt: skip
-    assert [line for line in printed if "?" in line][0].startswith("streaming: ")
+    assert next(line for line in printed if "?" in line).startswith("streaming: ")
     for name in demo.ACTS:
         assert any(line.endswith(f"all/{name}/report.html") for line in printed)
         assert driftlab.open_run(f"all/{name}").spec["name"] == f"demo-{name}"
