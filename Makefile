@@ -27,7 +27,7 @@ help:  ## this list
 
 setup: $(READY_ALL)  ## the virtual environment with everything in it
 
-demo: $(READY)  ## the main job on built-in data: a table, a report with plots
+demo: $(READY)  ## four acts on built-in data, one per paper: a sentence and a report for each
 	@$(VENV)/bin/driftlab demo
 
 test: $(READY_ALL)  ## every test

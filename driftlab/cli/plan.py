@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driftlab.cli.output import count, format_duration, print_columns, print_json, say
 from driftlab.errors import shortened
@@ -22,14 +22,20 @@ def print_plan(spec: Experiment, as_json: bool) -> None:
     """Print the cells with estimates of time, memory and disk on this computer; render no data."""
     from driftlab.platform.lab.cells import points_of
 
-    points = points_of(spec)
     if as_json:
-        print_json(
-            {"experiment": spec.name, "cells": [point.id for point in points], "spec": spec.model_dump(mode="json")}
-        )
+        print_json(plan_of(spec))
         return
+    points = points_of(spec)
     print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points))])
     say(f"{count(len(points), 'cell')}; nothing was run.")
+
+
+def plan_of(spec: Experiment) -> dict[str, Any]:
+    """Return the cells and the complete request of an experiment."""
+    from driftlab.platform.lab.cells import points_of
+
+    cells = [point.id for point in points_of(spec)]
+    return {"experiment": spec.name, "cells": cells, "spec": spec.model_dump(mode="json")}
 
 
 def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str, str]]:

@@ -20,10 +20,10 @@ MIN_SHARE = 0.05  # of all work that must be done before the time left is estima
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
-    """Yield the display for stderr: a bar on a terminal, else plain lines."""
+def shown(*, lines: bool = True) -> Iterator[Progress]:
+    """Yield the display for stderr: a bar on a terminal, else plain lines, or nothing without `lines`."""
     if not sys.stderr.isatty():
-        yield Lines()
+        yield Lines() if lines else Progress()
         return
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

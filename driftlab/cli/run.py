@@ -1,4 +1,4 @@
-"""`driftlab run` and `driftlab demo`: run an experiment and write its report."""
+"""`driftlab run`: run an experiment and write its report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from driftlab.errors import BackendLost, RequestError, as_typed, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from driftlab.platform.lab.grid import Outcome
+    from driftlab.platform.lab.progress import Progress
     from driftlab.platform.lab.read import Experiment
     from driftlab.platform.sim.session import Backend
 
@@ -68,8 +70,8 @@ MAX_DIGITS = 19  # characters of a seed
 EXAMPLES = """\b
 Examples:
   driftlab run quick                                        the smallest experiment
-  driftlab run demo --dry-run                               cells, time and disk space
-  driftlab run demo --system ams --workload streets/running --seed 0..4
+  driftlab run demo-streaming --dry-run                     cells, time and disk space
+  driftlab run quick --system ams --workload streets/running --seed 0..4
   driftlab run quick --set workloads.0.duration_s=60        change any value of the experiment
   driftlab run ams-table1 --set size=full --out runs/full   another size of the experiment
   driftlab run mine.yaml --backend inline                   an experiment file, in one process
@@ -80,7 +82,6 @@ Examples:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Run an experiment.", epilog=EXAMPLES)(run)
-    app.command(short_help="Run four methods and four bounds on three built-in streams.")(demo)
 
 
 def run(
@@ -108,7 +109,7 @@ def run(
     """
     from driftlab.platform.lab.read import load
 
-    place = _Place(backend, address, workers, devices_per_actor, dashboard)
+    place = BackendChoice(backend, address, workers, devices_per_actor, dashboard)
     overrides = [*(set_ or []), *([f"clock={clock}"] if clock else []), *([PORTABLE] if portable else [])]
     narrowed = bool(system or workload or seed or overrides or tuned)
     if resume is not None:
@@ -120,22 +121,15 @@ def run(
     elif experiment is None:
         raise RequestError("Name an experiment, such as `driftlab run quick`, or a run to continue with --resume DIR.")
     else:
-        spec = load(experiment, overrides, _choice(system, workload, seed), tuned or ())
+        spec = load(experiment, overrides, choice_of(system, workload, seed), tuned or ())
         if dry_run:
             place.check_device(spec)
             print_plan(spec, as_json)
         else:
-            _start(spec, out, place, as_json)
+            _conclude(run_in(spec, out, place, shown()), as_json)
 
 
-def demo(out: Out = None, backend: BackendName = "ray", portable: Portable = False, as_json: Json = False) -> None:
-    """Run four methods and four bounds on three built-in streams; print a table and the report's path."""
-    from driftlab.platform.lab.read import load
-
-    _start(load("demo", [PORTABLE] if portable else []), out, _Place(backend, None, None, None, False), as_json)
-
-
-class _Place:
+class BackendChoice:
     """The backend that the command line requests."""
 
     def __init__(
@@ -186,7 +180,8 @@ class _Place:
         return opened
 
 
-def _choice(system: str | None, workload: str | None, seed: str | None) -> Any:
+def choice_of(system: str | None, workload: str | None, seed: str | None) -> Any:
+    """Return the part of a grid that the command line selects; None for the whole of it."""
     from driftlab.platform.lab.read import Choice
 
     if system is None and workload is None and seed is None:
@@ -218,7 +213,10 @@ def _is_seed(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
-def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> None:
+def run_in(
+    spec: Experiment, out: Path | None, place: BackendChoice, progress: AbstractContextManager[Progress]
+) -> Outcome:
+    """Run an experiment in a new folder; print the command that resumes it if it is interrupted."""
     from driftlab.platform.lab import seal as lab
     from driftlab.platform.lab.size import announcement
     from driftlab.platform.sim.portable import restart
@@ -226,12 +224,11 @@ def _start(spec: Experiment, out: Path | None, place: _Place, as_json: bool) -> 
     restart(spec.compute.portable)
     if told := announcement(spec):
         print_note(told)
-    with lab.create_run(spec, out) as directory, _with_resume_hint(directory), shown() as progress:
-        outcome = lab.execute(spec, directory, place.opener(spec, directory), progress)
-    _conclude(outcome, as_json)
+    with lab.create_run(spec, out) as directory, _with_resume_hint(directory), progress as listener:
+        return lab.execute(spec, directory, place.opener(spec, directory), listener)
 
 
-def _resume(path: Path, place: _Place, as_json: bool) -> None:
+def _resume(path: Path, place: BackendChoice, as_json: bool) -> None:
     from driftlab.platform.lab import paths
     from driftlab.platform.lab import seal as lab
     from driftlab.platform.sim.portable import restart
@@ -262,23 +259,29 @@ def _resume_command(directory: Path) -> str:
 
 def _conclude(outcome: Outcome, as_json: bool) -> None:
     """Write the report and print the table; exit with code 1 if a cell or all steps of a member failed."""
-    from driftlab.platform.results.relations.failures import member_failures
     from driftlab.platform.results.report.page import write_report
-    from driftlab.platform.results.tables.read import Tables, open_run
 
     report = write_report(outcome.directory)
-    failures = member_failures(Tables(open_run(outcome.directory)))
+    failed, of_members, fatal = failures_of(outcome)
     if as_json:
-        print_json({**vars(outcome), "member_failures": [one.text for one in failures], "report": report})
+        print_json({**vars(outcome), "member_failures": of_members, "report": report})
     else:
         _sum_up(outcome.directory)
-        for cell, reason in outcome.failed:
-            say(f"FAILED {cell}: {reason}")
-        for one in failures:
-            say(f"FAILED {one.text}")
+        for text in (*failed, *of_members):
+            say(f"FAILED {text}")
         say(f"run     {outcome.directory}")
         say(f"report  {report}")
-    raise typer.Exit(1 if outcome.failed or any(one.every for one in failures) else 0)
+    raise typer.Exit(1 if fatal else 0)
+
+
+def failures_of(outcome: Outcome) -> tuple[list[str], list[str], bool]:
+    """List failed cells and failures of members; the run failed if a cell or all steps of a member did."""
+    from driftlab.platform.results.relations.failures import member_failures
+    from driftlab.platform.results.tables.read import Tables, open_run
+
+    failures = member_failures(Tables(open_run(outcome.directory)))
+    cells = [f"{cell}: {reason}" for cell, reason in outcome.failed]
+    return cells, [one.text for one in failures], bool(cells) or any(one.every for one in failures)
 
 
 def _sum_up(directory: Path) -> None:

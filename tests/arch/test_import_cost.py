@@ -55,7 +55,7 @@ def test_commands_load_no_heavy_package(code: str):
     [
         "list",
         "show adaptation/distill",
-        *(f"run {name} --dry-run" for name in ("nestdnn-fig10", "demo", "tta-streams")),
+        *(f"run {name} --dry-run" for name in ("nestdnn-fig10", "demo-streaming", "tta-streams")),
     ],
 )
 def test_reading_commands_load_no_computing_package(words: str):

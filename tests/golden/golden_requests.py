@@ -140,7 +140,7 @@ REFUSED = (
     ("quick", "--set", "student.network=tinny"),
     ("quick", "--set", "student.pretrain_set=set:digits", "--set", "window_s=-1"),
     ("quick", "--set", "tune={}"),
-    ("quick", "--set", "extends=demo"),
+    ("quick", "--set", "extends=ams-table1"),
     ("quick", "--set", "bound_rows=[{name: oracle, streaming: 5}]"),
     ("quick", "--set", "tuned=[{space: x}]"),
     ("quick", "--system", "no_costum"),

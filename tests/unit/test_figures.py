@@ -43,7 +43,6 @@ SHOWN = {
     "ams-clients": {"rates", "clients"},
     "ams-horizon": {"per_workload", "rates", "training_horizon"},
     "ams-rates": {"per_workload", "rates"},
-    "demo": {"per_workload", "rates"},
     "quick": set(),
 }
 WITHOUT_BOUND = {"ams-bytes", "ams-clients", "ams-rates"}  # nothing to gain over

@@ -107,7 +107,8 @@ def test_a_processor_that_cannot_is_named(here):
 
 
 @pytest.mark.parametrize(
-    "words", [("run", "quick", "--portable"), ("run", "quick", "--set", WANTED), ("demo", "--portable")]
+    "words",
+    [("run", "quick", "--portable"), ("run", "quick", "--set", WANTED), ("demo", "--act", "scaling", "--portable")],
 )
 def test_the_command_restarts_itself_with_the_settings(here, tmp_path, words):
     started = []

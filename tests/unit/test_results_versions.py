@@ -203,10 +203,10 @@ def test_members_keep_their_names_and_their_given_parameters():
     systems = parse(resolved(parse(documents.TINY))).systems
     ams = next(part for part in systems if part.name == "ams")
     assert (ams.streaming, ams.scaling) == ({"name": "ams", "interval_s": 2}, {"name": "fixed"})
-    demo = load("demo")
+    table = load("ams-table1")
     cell, same = (
         next(cell for cell in cells_of(each) if cell.system.name == "just_in_time")
-        for each in (demo, parse(resolved(demo)))
+        for each in (table, parse(resolved(table)))
     )
     assert (
         str(same.system.adaptation) == str(cell.system.adaptation) == "distill(learning_rate=0.003, optimiser=momentum)"

@@ -34,3 +34,9 @@ def with_lateness(tables: Tables, frames: pd.DataFrame, *, next_frame: bool) -> 
         )
     in_time = found["processed"].eq(True) & (found["latency_ms"] <= found["deadline_ms"] + EDGE_MS)
     return found.drop(columns=goals.columns.difference(STREAM)).assign(late=~in_time)
+
+
+def right_in_time(tables: Tables) -> pd.Series:
+    """Return the mean score of each cell if late frames score 0."""
+    frames = with_lateness(tables, tables.frame("frames").dropna(subset=["score_frame"]), next_frame=False)
+    return frames["score_frame"].mask(frames["late"], 0.0).groupby(frames["cell"]).mean()
