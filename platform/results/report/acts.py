@@ -99,13 +99,13 @@ def result_of(act: Act, tables: Tables) -> ActResult:
     """Compare the two systems of an act over the seeds that both completed."""
     runs = tables.frame("runs")
     runs = runs[runs["status"] == "done"]
-    names = [act.ours.system, act.baseline.system]
+    ours, baseline = act.ours.system, act.baseline.system
     values = runs["cell"].map(right_in_time(tables)) if act.in_time and len(runs) else runs[LIVE_SCORE]
     runs = runs.assign(value=values, cost=COSTS[act.cost](runs))
-    both, costs = (stats.pairs(runs, *names, of, CELL, "system") for of in ("value", "cost"))
+    both, costs = (stats.pairs(runs, ours, baseline, of, CELL, "system") for of in ("value", "cost"))
     difference = stats.paired_difference(both)
     if difference is None:
-        reason = f"no result, as no seed was completed with {' and '.join(names)}"
+        reason = f"no result, as no seed was completed with {ours} and {baseline}"
         return ActResult(f"{act.scene}: {reason}.", "inconclusive")
     spent, other = costs.mean()
     share = spent / other if other else None
