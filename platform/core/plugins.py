@@ -100,9 +100,7 @@ def _imported(kind: str, given: str, place: str) -> ModuleType:
         return importlib.import_module(_module_name(place) if place.endswith(SUFFIX) else place)
     except (Exception, SystemExit) as error:  # a user's file may fail in any way, and its message is for the user
         where = next((f", line {frame.lineno}" for frame in _frames(error) if frame.filename == place), "")
-        raise RequestError(
-            f"{kind} '{given}': cannot import it{where}: {type(error).__name__}: {error}"
-        ) from error
+        raise RequestError(f"{kind} '{given}': cannot import it{where}: {type(error).__name__}: {error}") from error
 
 
 def _module_name(file: str) -> str:

@@ -40,6 +40,7 @@ from driftlab.platform.world.cost import macs_of
 
 POISON_S, LENGTH_S, FPS = 7.3, 12.0, 10.0
 FACTOR, FLOOR_S = 2.0, 0.002  # of the processor time that the charged work predicts; a call may always take the floor
+STEPS = 9  # of which the median is the price of work
 STATES = ("state", "window")  # arguments of verbs that hold the state of a member
 FAILURES = (LEARNING_FAILED, NO_END, PREDICTION_FAILED)
 BOARD = {
@@ -62,7 +63,7 @@ STUDENTS = {"classification": "tiny_staged", "segmentation": "tiny", "detection"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check: empty if the member passes, else the fault and the next step."""
 
     check: str
@@ -97,18 +98,22 @@ def world_of(fps: float, student: str = "tiny_staged") -> dict[str, Any]:
     }
 
 
-def check_member(name: str, params: Mapping[str, Any] | None = None) -> list[Finding]:
-    """Run every check of a member, FILE.py:Class or FAMILY/NAME; a fault of the first two ends the checks."""
+def check_member(name: str, params: Mapping[str, Any] | None = None) -> list[CheckResult]:
+    """Run the checks of a member, FILE.py:Class or FAMILY/NAME; the first fault of a cell ends them.
+
+    Without equal tables of equal cells, a comparison with another cell shows nothing.
+    """
     try:
         checked = load(name, params or {})
     except RequestError as error:
-        return [Finding("loads", str(error))]
-    found = [Finding("loads", "")]
+        return [CheckResult("loads", str(error))]
+    found = [CheckResult("loads", "")]
     with tempfile.TemporaryDirectory(prefix="driftlab-check-") as folder:
         cells = Cells(checked, Path(folder))
-        found.append(Finding("runs", cells.run_fault()))
-        if not found[-1].fault:
-            found += [Finding(check, fault()) for check, fault in cells.checks.items()]
+        for name_of, fault in cells.checks.items():
+            found.append(CheckResult(name_of, fault()))
+            if found[-1].fault and name_of in ("runs", "repeatable"):
+                break
     return found
 
 
@@ -164,10 +169,13 @@ class Cells:
 
     @property
     def checks(self) -> Mapping[str, Callable[[], str]]:
+        """Return the checks that run cells, by name, in their order."""
+        adapts, student = self.member.family == "adaptation", self.document["student"]["network"]
         return {
+            "runs": self.run_fault,
             "repeatable": self.repeat_fault,
             "causal": self.future_fault,
-            "cost": lambda: cost_fault(self.calls, self.document["student"]["network"]),
+            **({"cost": lambda: cost_fault(self.calls, student)} if adapts else {}),
             "resumes": self.resume_fault,
         }
 
@@ -205,10 +213,7 @@ class Cells:
         """Return the first difference before the time from which frames, labels and load are others."""
         with poisoned(POISON_S):
             runs = (self.first, self._run("poisoned"))
-        clean, other = (
-            past_of({table: one.frame(table) for table in ENDS}, "checked", POISON_S)
-            for one in runs
-        )
+        clean, other = (past_of({table: one.frame(table) for table in ENDS}, "checked", POISON_S) for one in runs)
         for table in ENDS:
             if not clean[table].equals(other[table]):
                 line = next(table_differences(*(pa.Table.from_pandas(one[table]) for one in (clean, other))), "")
@@ -225,9 +230,15 @@ class Cells:
             if self.member.family != "scaling":
                 stack.enter_context(travelling(self.member, faults))
             run = self._run("resumed", lambda: TravellingBackend(faults))
-        return faults[0] if faults else _difference(
-            self.first, run, "pickled and read again, it continues differently",
-            "keep everything that it needs in the state that it returns",
+        return (
+            faults[0]
+            if faults
+            else _difference(
+                self.first,
+                run,
+                "pickled and read again, it continues differently",
+                "keep everything that it needs in the state that it returns",
+            )
         )
 
     def _run(self, name: str, backend: Callable[[], Any] = InlineBackend) -> Run:
@@ -324,7 +335,7 @@ class PricedCall:
     """A call of a member: the work that is charged, and the processor time that it took."""
 
     verb: str
-    frames: int
+    batch: int  # frames of a usual pass
     cost: ModelCost  # of the network
     macs: float
     seconds: float
@@ -342,7 +353,8 @@ def recorded(calls: list[PricedCall]) -> Iterator[None]:
         if call.operators is None:
             beyond = macs_of(call.cost, {name: batch * times for name, batch, times in full.beyond})
             macs = stated_macs(call.cost, full) + beyond + sum(one.macs for one in full.others)
-            calls.append(PricedCall(call.verb, call.frames, call.cost, macs, call.host_seconds))
+            batch = round(median(full.forward or [call.frames])) or 1
+            calls.append(PricedCall(call.verb, batch, call.cost, macs, call.host_seconds))
         return full
 
     with patch.object(CallMeter, "charge", charged):
@@ -354,7 +366,7 @@ def cost_fault(calls: Sequence[PricedCall], student: str, price: Callable[..., f
     for verb in dict.fromkeys(call.verb for call in calls):
         mine = [call for call in calls if call.verb == verb]
         some = mine[len(mine) // 2]
-        predicted_s = median(call.macs for call in mine) * (price or price_of)(student, some.cost, some.frames)
+        predicted_s = median(call.macs for call in mine) * (price or price_of)(student, some.cost, some.batch)
         took_s = median(call.seconds for call in mine)
         if took_s > FACTOR * predicted_s + FLOOR_S:
             times = f"{took_s / predicted_s:.1f} x the" if predicted_s else f"{1000 * took_s:.0f} ms of"
@@ -365,17 +377,19 @@ def cost_fault(calls: Sequence[PricedCall], student: str, price: Callable[..., f
     return ""
 
 
-def price_of(student: str, cost: ModelCost, frames: int) -> float:
-    """Return the processor time of one multiply-accumulate of a network, forward and backward, as a median."""
+def price_of(student: str, cost: ModelCost, batch: int) -> float:
+    """Return the processor time of one multiply-accumulate in training steps of a network, as a median."""
     import torch
 
     from driftlab.platform.networks.architectures import build
     from driftlab.platform.sim.nodes.metering import stated_macs
 
-    network, inputs, taken = build(student, 8, seed=0), torch.zeros(max(1, frames), 3, 32, 32), []
-    for _ in range(9):
+    network, inputs, taken = build(student, 8, seed=0), torch.zeros(batch, 3, 32, 32), []
+    optimiser = torch.optim.Adam(network.parameters())
+    for _ in range(STEPS):
         started = time.process_time()
+        optimiser.zero_grad()
         network(inputs).sum().backward()
+        optimiser.step()
         taken.append(time.process_time() - started)
-    passes = Passes(forward=(max(1, frames),), backward=(max(1, frames),))
-    return median(taken) / stated_macs(cost, passes)
+    return median(taken) / stated_macs(cost, Passes(forward=(batch,), backward=(batch,)))

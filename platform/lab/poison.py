@@ -42,10 +42,13 @@ class PoisonedStream:
         """Return the frames of some times."""
         frames: Frames = self._stream.at(times_s)
         late = frames.times_s >= self._poison_s
-        images, scenes, classes = frames.images.copy(), frames.scenes.copy(), frames.classes.copy()
+        images, scenes = frames.images.copy(), frames.scenes.copy()
         rng = np.random.default_rng(np.round(frames.times_s[late] * 1000).astype(int))
         images[late] = rng.integers(0, 256, images[late].shape, np.uint8)
         scenes[late] += 50
+        if frames.classes is None:  # labels per pixel and boxes are the truth, and differ with the scene
+            return replace(frames, images=images, scenes=scenes)
+        classes = frames.classes.copy()
         classes[late] = (classes[late] + 1) % len(self._stream.classes)
         return replace(frames, images=images, scenes=scenes, classes=classes)
 
