@@ -21,9 +21,9 @@ def check(
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check a member in cells of seconds: it loads, runs, repeats, uses the past only, is charged, and resumes.
+    """Check that a member repeats, uses the past only, is charged for its work, and resumes.
 
-    The exit code is 1 if a check fails. Run it from the folder of the file:
+    It runs in cells of seconds. The exit code is 1 if a check fails. Run it from the folder of the file:
 
       driftlab check mine.py:Mine --set stream_batch=8
     """

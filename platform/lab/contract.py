@@ -1,4 +1,4 @@
-"""Check a member from outside by short cells: as it is, again, with another future, and with pickled states."""
+"""Check a member by short cells: as it is, again, with another future, and with pickled states."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BOARD = {
     "idle_w": 0.4,
     "busy_w": 2.5,
 }
-QUICK: Mapping[str, Mapping[str, Any]] = {  # of the members beside the checked one
+QUICK: Mapping[str, Mapping[str, Any]] = {  # of the other members in its system
     "on_device": {"period_s": 2, "rate_fps": 4, "horizon_s": 4, "iterations": 2},
     "distill": {"iterations": 2, "batch": 4, "step_choices": [1, 2]},
     "nested": {"accuracy_loss": 1.0, "keep_ratios": [1.0, 0.5], "prune_epochs": 1, "grow_epochs": 1},
@@ -289,7 +289,7 @@ class TravellingBackend(InlineBackend):
 
 @contextmanager
 def travelling(member: Member, faults: list[str]) -> Iterator[None]:
-    """Pickle and read a member and its state before each call, and find states that a call changes in place."""
+    """Pickle and read a member and its state before each call; find states changed in place."""
     cls, inside = member_class(member.family, member.name), [False]
 
     def moved(verb: Callable[..., Any], place: int) -> Callable[..., Any]:

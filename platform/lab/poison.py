@@ -1,4 +1,4 @@
-"""Poison the future of a cell: a member that uses only the past leaves the same rows before the poison."""
+"""Poison the future of a cell: rows before the poison stay equal if members use the past only."""
 
 from __future__ import annotations
 
