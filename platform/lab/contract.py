@@ -38,7 +38,7 @@ from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.world.cost import macs_of
 
-POISON_S, LENGTH_S, FPS = 7.3, 12.0, 10.0
+POISON_S, LENGTH_S, FPS, BATCH = 7.3, 12.0, 10.0, 8
 FACTOR, FLOOR_S = 2.0, 0.002  # of the processor time that the charged work predicts; a call may always take the floor
 STEPS = 9  # of which the median is the price of work
 STATES = ("state", "window")  # arguments of verbs that hold the state of a member
@@ -54,7 +54,7 @@ BOARD = {
 }
 QUICK: Mapping[str, Mapping[str, Any]] = {  # of the other members in its system
     "on_device": {"period_s": 2, "rate_fps": 4, "horizon_s": 4, "iterations": 2},
-    "distill": {"iterations": 2, "batch": 4, "step_choices": [1, 2]},
+    "distill": {"iterations": 2, "batch": 4},
     "nested": {"accuracy_loss": 1.0, "keep_ratios": [1.0, 0.5], "prune_epochs": 1, "grow_epochs": 1},
     "independent": {"keep_ratios": [1.0, 0.5], "epochs": 1},
     "surrogate": {"keep_ratios": [0.5], "epochs": 1},
@@ -119,17 +119,19 @@ def check_member(name: str, params: Mapping[str, Any] | None = None) -> list[Che
 
 def load(name: str, params: Mapping[str, Any]) -> Member:
     """Return the member of a name; RequestError for faults of its class, signatures or parameters."""
-    family, _, builtin = name.partition("/")
-    if plugins.is_outside(name) or family not in FAMILIES:
-        found, builtin = plugins.find_class("member", name), name
+    family, _, listed = name.partition("/")
+    if plugins.is_outside(name):
+        found, listed = plugins.find_class("member", name), name
         family = next((one for one, base in BASES.items() if issubclass(found, import_class(base))), "adaptation")
-    member = Member(family, builtin, tuple(params.items()))
-    cls = member_class(family, builtin)
+    elif not listed:
+        raise RequestError(f"'{name}' names no class: give FILE.py:Class, or FAMILY/NAME such as adaptation/tent.")
+    member = Member(family, listed, tuple(params.items()))
+    cls = member_class(family, listed)
     if faults := parameter_faults(cls, {key: default for key, (_, default) in parameters(cls).items()}):
-        raise RequestError(f"{family} member '{builtin}': a default is invalid: {'; '.join(faults)}")
+        raise RequestError(f"{member}: a default is invalid: {'; '.join(faults)}")
     made = member.make()
     if getattr(made, "free", False) or getattr(made, "uses_true_load", False):
-        raise RequestError(f"{family} member '{builtin}' is a bound: it uses frames or loads before their time")
+        raise RequestError(f"{member} is a bound: it uses frames or loads before their time; check another member")
     return member
 
 
@@ -150,7 +152,10 @@ def experiment_of(member: Member) -> dict[str, Any]:
         others = {"streaming": "on_device"}
     slots = {family: {"name": one} if isinstance(one, str) else dict(one) for family, one in others.items()}
     slots = {family: {**one, **QUICK.get(one["name"], {})} for family, one in slots.items()}
-    slots[member.family] = {"name": member.name, **dict(member.params)}
+    if member.family == "scheduling" and "adaptation" in slots:
+        slots["adaptation"]["step_choices"] = [1, 2]
+    batch = {"stream_batch": BATCH} if "stream_batch" in parameters(cls) else {}  # for several batches in a window
+    slots[member.family] = {"name": member.name, **batch, **dict(member.params)}
     return {
         **world_of(FPS, next(STUDENTS[task] for task in STUDENTS if task in tasks)),
         "systems": [{"name": "checked", **slots}],
@@ -164,8 +169,12 @@ class Cells:
         self.member, self._folder = member, folder
         self.document = experiment_of(member)
         self.calls: list[PricedCall] = []
+
+    @functools.cached_property
+    def first(self) -> Run:
+        """Return the cell of the member as it is."""
         with recorded(self.calls):
-            self.first = self._run("first")
+            return self._run("first")
 
     @property
     def checks(self) -> Mapping[str, Callable[[], str]]:
@@ -181,7 +190,10 @@ class Cells:
 
     def run_fault(self) -> str:
         """Return the first failure of the member in its cell; or that it was never called to learn."""
-        (row,) = self.first.table("runs").to_pylist()
+        try:
+            (row,) = self.first.table("runs").to_pylist()
+        except RequestError as error:  # no system can have the member
+            return str(error)
         if row["status"] != "done":
             return str(row["error"])
         rows = [(one["skipped"], one["end_s"]) for one in self.first.table("adaptations").to_pylist()]

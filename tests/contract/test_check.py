@@ -105,7 +105,7 @@ BROKEN = {  # class -> its code, the check that fails, and words of the sentence
     "Shape": (
         "class Shape(Plain):\n    def answers(self, frames):\n        return len(frames) - 1",
         "runs",
-        ["31 predictions for 32 frames", "at "],
+        ["7 predictions for 8 frames", "at "],
     ),
     "Nan": (
         "class Nan(Plain):\n"
@@ -214,6 +214,9 @@ def test_a_broken_member_fails_one_check_with_the_reason(clock, tmp_path, name):
     [
         ("none.py:Mine", ["there is no file", "none.py"]),
         ("sys:Mine", ["Unknown class 'Mine'"]),
+        ("mine.py", ["name the class in it too"]),
+        ("tent", ["give FILE.py:Class, or FAMILY/NAME"]),
+        ("adaption/tent", ["Unknown family 'adaption'", "Did you mean 'adaptation'?"]),
         ("adaptation/tint", ["Unknown adaptation member 'tint'", "Did you mean 'tent'?"]),
         ("streaming/foresight", ["is a bound"]),
         ("datetime:date", ["it must be a subclass of"]),

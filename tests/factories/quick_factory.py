@@ -8,6 +8,7 @@ from driftlab.platform.lab import contract
 
 _ON_EATA = {"member_params": ["entropy_margin=0.9", "stream_batch=4"]}
 _GROUPS: dict[tuple[str, ...], dict[str, Any]] = {  # by members: few steps, and batches that fill before the poison
+    ("distill",): {**contract.QUICK["distill"], "step_choices": [1, 2]},
     ("one_time",): {"sample_s": 3, "iterations": 2},
     ("just_in_time",): {"max_steps": 2},
     ("ams",): {"interval_s": 2},
