@@ -38,7 +38,7 @@ from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.world.cost import macs_of
 
-POISON_S, LENGTH_S, FPS, BATCH = 7.3, 12.0, 10.0, 8
+POISON_S, LENGTH_S, FPS, BATCH = 7.7, 12.0, 10.0, 8
 FACTOR, FLOOR_S = 2.0, 0.002  # of the processor time that the charged work predicts; a call may always take the floor
 STEPS = 9  # of which the median is the price of work
 STATES = ("state", "window")  # arguments of verbs that hold the state of a member

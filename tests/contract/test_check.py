@@ -156,11 +156,11 @@ BROKEN = {  # class -> its code, the check that fails, and words of the sentence
     "Peeks": (
         "class Peeks(Plain):\n"
         "    def change(self, model, frames):\n"
-        "        calls = [one.frame for one in inspect.stack()]\n"
+        "        calls = [one.frame for one in inspect.stack(0)]\n"
         "        found = [one for call in calls for one in call.f_locals.values() if isinstance(one, Frames)]\n"
-        "        list(model.parameters())[-1][int(found[0].images[-1].sum()) % 4] += 9",
+        "        for _ in range(int(found[0].images[-1].sum()) % 7):\n            model(frames)",
         "causal",
-        ["its past depends on frames, labels or loads after 7.3 s", "arguments only"],
+        ["its past depends on frames, labels or loads after 7.7 s", "arguments only"],
     ),
     "Member": (
         "class Member(OnDevice):\n    period_s: float = 2.0\n"
