@@ -38,9 +38,9 @@ from driftlab.platform.sim.inline import InlineBackend, InlineJob, InlineSession
 from driftlab.platform.sim.session import NodeId
 from driftlab.platform.world.cost import macs_of
 
-POISON_S, LENGTH_S, FPS, BATCH = 7.7, 12.0, 10.0, 8
+POISON_S, LENGTH_S, FPS, BATCH, SIZE = 7.7, 12.0, 10.0, 8, 32
 FACTOR, FLOOR_S = 2.0, 0.002  # of the processor time that the charged work predicts; a call may always take the floor
-STEPS = 9  # of which the median is the price of work
+STEPS, PASSES = 9, 3  # the median of so many steps is the price of work; a step has three passes of its frames
 STATES = ("state", "window")  # arguments of verbs that hold the state of a member
 FAILURES = (LEARNING_FAILED, NO_END, PREDICTION_FAILED)
 BOARD = {
@@ -78,8 +78,8 @@ def world_of(fps: float, student: str = "tiny_staged") -> dict[str, Any]:
         "alias": "checked",
         "duration_s": LENGTH_S,
         "fps": fps,
-        "height": 32,
-        "width": 32,
+        "height": SIZE,
+        "width": SIZE,
         "domain_labels": "oracle",
         "params": {"domain_s": 3, "severities": [5]},
         "apps": [{"name": "left", "latency_goal_s": 0.02}, {"name": "right", "latency_goal_s": 0.02}],
@@ -150,10 +150,11 @@ def experiment_of(member: Member) -> dict[str, Any]:
         others = {"adaptation": "distill"}
     elif member.family == "adaptation" and (cls.labels == "teacher" or not cls.learns_on_stream):
         others = {"streaming": "on_device"}
+    slots: dict[str, dict[str, Any]]
     slots = {family: {"name": one} if isinstance(one, str) else dict(one) for family, one in others.items()}
     slots = {family: {**one, **QUICK.get(one["name"], {})} for family, one in slots.items()}
     if member.family == "scheduling" and "adaptation" in slots:
-        slots["adaptation"]["step_choices"] = [1, 2]
+        slots["adaptation"] |= {"step_choices": [1, 2]}
     batch = {"stream_batch": BATCH} if "stream_batch" in parameters(cls) else {}  # for several batches in a window
     slots[member.family] = {"name": member.name, **batch, **dict(member.params)}
     return {
@@ -373,30 +374,13 @@ def recorded(calls: list[PricedCall]) -> Iterator[None]:
         yield
 
 
-def cost_fault(calls: Sequence[PricedCall], student: str, price: Callable[..., float] | None = None) -> str:
-    """Compare the processor time of a member's calls with that of a network for the work that is charged."""
-    for verb in dict.fromkeys(call.verb for call in calls):
-        mine = [call for call in calls if call.verb == verb]
-        some = mine[len(mine) // 2]
-        predicted_s = median(call.macs for call in mine) * (price or price_of)(student, some.cost, some.batch)
-        took_s = median(call.seconds for call in mine)
-        if took_s > FACTOR * predicted_s + FLOOR_S:
-            times = f"{took_s / predicted_s:.1f} x the" if predicted_s else f"{1000 * took_s:.0f} ms of"
-            return (
-                f"{verb} takes {times} processor time of the work that is charged: count NumPy work (return it in "
-                "Passes.others) or use torch operators"
-            )
-    return ""
-
-
-def price_of(student: str, cost: ModelCost, batch: int) -> float:
-    """Return the processor time of one multiply-accumulate in training steps of a network, as a median."""
+def step_s(student: str, batch: int) -> float:
+    """Return the processor time of a training step of a network, as a median."""
     import torch
 
     from driftlab.platform.networks.architectures import build
-    from driftlab.platform.sim.nodes.metering import stated_macs
 
-    network, inputs, taken = build(student, 8, seed=0), torch.zeros(batch, 3, 32, 32), []
+    network, inputs, taken = build(student, 8, seed=0), torch.zeros(batch, 3, SIZE, SIZE), []
     optimiser = torch.optim.Adam(network.parameters())
     for _ in range(STEPS):
         started = time.process_time()
@@ -404,4 +388,23 @@ def price_of(student: str, cost: ModelCost, batch: int) -> float:
         network(inputs).sum().backward()
         optimiser.step()
         taken.append(time.process_time() - started)
-    return median(taken) / stated_macs(cost, Passes(forward=(batch,), backward=(batch,)))
+    return median(taken)
+
+
+def cost_fault(calls: Sequence[PricedCall], student: str, step_s: Callable[[str, int], float] = step_s) -> str:
+    """Compare the processor time of a member's calls with that of training steps of as much work.
+
+    A call may also take the time of a step with one frame, which is mostly that of starting operators.
+    """
+    for verb in dict.fromkeys(call.verb for call in calls):
+        mine = [call for call in calls if call.verb == verb]
+        some = mine[len(mine) // 2]
+        price = step_s(student, some.batch) / (some.batch * some.cost.macs * PASSES)
+        predicted_s, took_s = price * median(call.macs for call in mine), median(call.seconds for call in mine)
+        if took_s > FACTOR * (predicted_s + step_s(student, 1)) + FLOOR_S:
+            times = f"{took_s / predicted_s:.1f} x the" if predicted_s else f"{1000 * took_s:.0f} ms of"
+            return (
+                f"{verb} takes {times} processor time of the work that is charged: count NumPy work (return it in "
+                "Passes.others) or use torch operators"
+            )
+    return ""

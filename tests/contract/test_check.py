@@ -249,13 +249,13 @@ def test_members_of_driftlab_pass(clock, name):
 
 
 def test_cost_has_a_floor_and_a_factor():
-    def fault(seconds: float, macs: float = 1e6) -> str:
-        calls = [PricedCall("adapt", 4, ModelCost(0, 0, 0, 0), macs, took) for took in (0.0, seconds, 9.0)]
-        return cost_fault(calls, "tiny", price=lambda *_: 1e-8)
+    def fault(seconds: float, macs: float = 1e4) -> str:
+        calls = [PricedCall("adapt", 4, ModelCost(1000, 0, 0, 0), macs, took) for took in (0.0, seconds, 9.0)]
+        return cost_fault(calls, "tiny", step_s=lambda _, batch: 0.012 if batch == 4 else 0.001)
 
-    assert fault(0.021) == ""  # twice .01 s, and the floor of .002 s
-    assert fault(0.023).startswith("adapt takes 2.3 x the processor time of the work that is charged")
-    assert fault(0.001, macs=0.0) == ""
+    assert fault(0.023) == ""  # twice .011 s, and .002 s
+    assert fault(0.025).startswith("adapt takes 2.5 x the processor time of the work that is charged")
+    assert fault(0.003, macs=0.0) == ""
     assert fault(0.01, macs=0.0).startswith("adapt takes 10 ms of processor time of the work that is charged")
 
 
