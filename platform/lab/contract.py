@@ -352,22 +352,23 @@ class PricedCall:
     cost: ModelCost  # of the network
     macs: float
     seconds: float
+    audited: bool = False  # every operator was counted, which takes time: used only where there are no other calls
 
 
 @contextmanager
 def recorded(calls: list[PricedCall]) -> Iterator[None]:
-    """Record the calls of members that run without counting every operator, which takes time."""
+    """Record the calls of members."""
     from driftlab.platform.sim.nodes.metering import Call, CallMeter, stated_macs
 
     charge = CallMeter.charge
 
     def charged(self: CallMeter, call: Call, passes: Passes, *, learned: bool = False) -> Passes:
         full = charge(self, call, passes, learned=learned)
-        if call.operators is None:
-            beyond = macs_of(call.cost, {name: batch * times for name, batch, times in full.beyond})
-            macs = stated_macs(call.cost, full) + beyond + sum(one.macs for one in full.others)
-            batch = round(median(full.forward or [call.frames])) or 1
-            calls.append(PricedCall(call.verb, batch, call.cost, macs, call.host_seconds))
+        beyond = macs_of(call.cost, {name: batch * times for name, batch, times in full.beyond})
+        macs = stated_macs(call.cost, full) + beyond + sum(one.macs for one in full.others)
+        batch = round(median(full.forward or [call.frames])) or 1
+        audited = call.operators is not None
+        calls.append(PricedCall(call.verb, batch, call.cost, macs, call.host_seconds, audited))
         return full
 
     with patch.object(CallMeter, "charge", charged):
@@ -398,6 +399,7 @@ def cost_fault(calls: Sequence[PricedCall], student: str, step_s: Callable[[str,
     """
     for verb in dict.fromkeys(call.verb for call in calls):
         mine = [call for call in calls if call.verb == verb]
+        mine = [call for call in mine if not call.audited] or mine
         some = mine[len(mine) // 2]
         price = step_s(student, some.batch) / (some.batch * some.cost.macs * PASSES)
         predicted_s, took_s = price * median(call.macs for call in mine), median(call.seconds for call in mine)
