@@ -74,11 +74,9 @@ def main() -> None:
             found = {which: statistics.median(one) for which, one in times(name, verb, frames, options.calls).items()}
             counting, audit = (found[which] / found["bare"] for which in ("counting", "audit"))
             expected = counting + (audit - counting) / AUDITED
-            ratios = {"counting": counting, "audit": audit, "expected": expected}
-            rounded = {which: round(ratio, 3) for which, ratio in ratios.items()}
-            report(
-                {"network": name, "call": verb, "frames": frames, "bare_ms": round(1e3 * found["bare"], 3), **rounded}
-            )
+            line = {"bare_ms": 1e3 * found["bare"], "counting": counting, "audit": audit, "expected": expected}
+            rounded = {which: round(value, 3) for which, value in line.items()}
+            report({"benchmark": "metering", "network": name, "call": verb, "frames": frames, **rounded})
 
 
 if __name__ == "__main__":

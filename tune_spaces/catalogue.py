@@ -49,24 +49,85 @@ def load(request: str, overrides: Sequence[str] = ()) -> SpaceDocument:
     return parse(raw(request), overrides, source=request)
 
 
-def raw(request: str) -> Mapping[str, Any]:
+def load_equal(
+    systems: Sequence[str], streams: str | None = None, overrides: Sequence[str] = ()
+) -> dict[str, SpaceDocument | None]:
+    """Read a search per system, equal but for system and space; None if there is nothing to tune.
+
+    `streams` is a space or an experiment. Its streams, seeds, objectives, trials and searcher are those of all systems.
+    """
+    for override in overrides:
+        if override.startswith(("system=", "space", "early_stopping=")):
+            raise RequestError(
+                f"--set {override}: with --equal, only the systems and their spaces differ; leave it out."
+            )
+    for name in systems:
+        if name not in SYSTEMS:
+            raise unknown_name("system", name, SYSTEMS)
+    source = streams or _shared_streams([SYSTEMS[name] for name in systems])
+    sizes = [override.removeprefix("size=") for override in overrides if override.startswith("size=")]
+    frame = dict(raw(source, streams_only=True))
+    if frame.get("sizes"):
+        frame = experiments.sized(frame, sizes, source)
+        overrides = [override for override in overrides if not override.startswith("size=")]
+    tunable = names()
+    return {
+        name: parse(_framed(frame, name, sizes), overrides, source=name) if name in tunable else None
+        for name in systems
+    }
+
+
+def _shared_streams(systems: Sequence[System]) -> str:
+    """Choose the streams that all of the systems are tuned on, or signs, on which every system runs."""
+    likely = set(map(_like, systems))
+    return likely.pop() if len(likely) == 1 else SIGNS
+
+
+def _framed(frame: Mapping[str, Any], name: str, sizes: Sequence[str]) -> dict[str, Any]:
+    """Put the space of a system, and its row if the frame has none, into the search of all systems."""
+    own = dict(raw(name))
+    if own.get("sizes"):
+        own = experiments.sized(own, [size for size in sizes if size in own["sizes"]], name)
+    given = frame["experiment"]
+    if isinstance(given, str):
+        given = experiments.document_of(experiments.find(given))
+    rows = list(given.get("systems", ()))
+    if name not in [_name(row) for row in rows]:
+        rows += [row for row in own["experiment"].get("systems", ()) if _name(row) == name]
+    return {
+        **frame,
+        "name": f"equal-{name}".replace("+", "-"),
+        "summary": f"{name} with as many trials as the other systems.",
+        "system": name,
+        "space": own["space"],
+        "early_stopping": False,
+        "experiment": {**given, "systems": rows or [name]},
+    }
+
+
+def _name(row: Any) -> Any:
+    """Return the name of a system of an experiment, which is a text or a mapping with `name`."""
+    return row.get("name") if isinstance(row, Mapping) else row
+
+
+def raw(request: str, *, streams_only: bool = False) -> Mapping[str, Any]:
     """Read a space as it is written; in a file it may be the `tune` section of an experiment."""
     if request.endswith((".yaml", ".yml")):
         if not Path(request).is_file():
             raise RequestError(f"There is no file '{request}'. Spaces: {', '.join(names())}.")
-        return _sectioned(experiments.document_of(Path(request)), request)
+        return _sectioned(experiments.document_of(Path(request)), request, streams_only)
     if request in files():
         return experiments.document_of(FOLDER / f"{request}.yaml")
     if request in experiments.names():
-        return _sectioned(experiments.document_of(experiments.find(request)), request)
+        return _sectioned(experiments.document_of(experiments.find(request)), request, streams_only)
     if request not in names():
         raise unknown_name("space (with anything to choose)", request, names())
     return _by_ranges(request)
 
 
-def _sectioned(document: Mapping[str, Any], request: str) -> Mapping[str, Any]:
-    """Convert an experiment with a `tune` section to a search document."""
-    section = document.get("tune")
+def _sectioned(document: Mapping[str, Any], request: str, streams_only: bool = False) -> Mapping[str, Any]:
+    """Convert an experiment with a `tune` section to a search, or without one to its streams only."""
+    section = document.get("tune", {} if streams_only and "space" not in document else None)
     if section is None and "space" not in document:
         raise RequestError(f"'{request}' has neither a space nor a section 'tune' with one: it says nothing to search.")
     if section is None:

@@ -284,12 +284,13 @@ def _conclude(outcome: Outcome, as_json: bool) -> None:
 def _sum_up(directory: Path) -> None:
     """Print the tables and warnings of the report's summary."""
     from driftlab.platform.results.figures.base import view_of
-    from driftlab.platform.results.relations.tuned import unequal_budgets
+    from driftlab.platform.results.relations.tuned import how_chosen, unequal_budgets
     from driftlab.platform.results.report.summary.table import summarise
     from driftlab.platform.results.tables.read import open_run
 
     run = open_run(directory)
-    summary = summarise(view_of(run))
+    view = view_of(run)
+    summary = summarise(view)
     for part in summary.parts:
         head = ("workload", "system", *(column.named for column in part.columns))
         print_columns([head, *((row.setting, row.named, *row.texts) for row in part.rows)])
@@ -302,5 +303,5 @@ def _sum_up(directory: Path) -> None:
         say(line)
     if summary.warnings or summary.findings:
         say()
-    for warning in unequal_budgets(run):
-        say(warning)
+    for note in (*how_chosen(view.tables), *unequal_budgets(view.tables)):
+        say(note)

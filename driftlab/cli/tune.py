@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,9 +15,14 @@ from driftlab.errors import BackendLost, RequestError, as_typed
 if TYPE_CHECKING:
     from driftlab.platform.results.relations.searches import SearchResults
     from driftlab.platform.tune.document import SpaceDocument
+    from driftlab.platform.tune.equal import Searches
     from driftlab.platform.tune.session import TuneSession
 
 SpaceName = Annotated[str | None, typer.Argument(metavar="SPACE|FILE.yaml", show_default=False)]
+Equal = Annotated[
+    str | None,
+    typer.Option(metavar="SYSTEMS", help="Give each of these systems the same number of trials.", show_default=False),
+]
 Trials = Annotated[
     int | None, typer.Option(min=1, help="Number of trials, including the defaults.", show_default=False)
 ]
@@ -39,6 +45,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the search space 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 SHOWN = 8  # printed trials of the front
+NOTHING = "nothing to tune"  # of a system without parameters to search
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +55,7 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     space: SpaceName = None,
+    equal: Equal = None,
     trials: Trials = None,
     searcher: SearcherName = None,
     early_stopping: Early = False,
@@ -64,16 +72,26 @@ def tune(
 ) -> None:
     """Search the settings of a system, and compare the best with the defaults on held-out seeds.
 
-    SPACE is a name of `driftlab list spaces` or a YAML file.
+    SPACE is a name of `driftlab list spaces` or a YAML file. With --equal, it is a space or an experiment that gives
+    streams, seeds and objectives, and each of the systems is searched over its space.
     """
     given = {"trials": trials, "searcher": searcher, "seed": seed, "early_stopping": "true" if early_stopping else None}
     overrides = [*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
     overrides += ["compute.portable=true"] if portable else []
     runner = _TrialRunner(workers, address, tuple(log or ()))
     if resume is not None:
-        if space or overrides or out:
+        if space or equal or overrides or out:
             raise RequestError("--resume continues a search with its settings; give it alone.")
         _resume(resume, runner, as_json)
+        return
+    if equal is not None:
+        from driftlab.tune_spaces.catalogue import load_equal
+
+        searches = load_equal([name.strip() for name in equal.split(",")], space, overrides)
+        if dry_run:
+            _plan_each(searches, as_json)
+        else:
+            _start_each(searches, out, runner, as_json)
         return
     if space is None:
         raise RequestError("Name a space, such as `driftlab tune ams`, or a search to continue with --resume DIR.")
@@ -103,21 +121,55 @@ def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_j
     check_loggers(runner.log)
     restart(document.portable)
     with begin_search(document, out) as session:
-        _work(session, runner)
+        _work(session, runner, session.directory)
     _conclude(session.directory, as_json)
+
+
+def _start_each(searches: Searches, out: Path | None, runner: _TrialRunner, as_json: bool) -> None:
+    from driftlab.platform.sim.portable import restart
+    from driftlab.platform.tune.equal import begin_searches
+    from driftlab.tune_spaces.loggers import check_loggers
+
+    check_loggers(runner.log)
+    restart(any(document.portable for document in searches.values() if document))
+    _work_each(begin_searches(searches, out), searches, runner, as_json)
 
 
 def _resume(path: Path, runner: _TrialRunner, as_json: bool) -> None:
     from driftlab.platform.sim.portable import restart
+    from driftlab.platform.tune.equal import searches_in
     from driftlab.platform.tune.session import continue_search
 
+    if (searches := searches_in(path)) is not None:
+        restart(any(document.portable for document in searches.values() if document))
+        _work_each(path.resolve(), searches, runner, as_json)
+        return
     with continue_search(path) as session:
         restart(session.document.portable)
-        _work(session, runner)
+        _work(session, runner, session.directory)
     _conclude(session.directory, as_json)
 
 
-def _work(session: TuneSession, runner: _TrialRunner) -> None:
+def _work_each(directory: Path, searches: Searches, runner: _TrialRunner, as_json: bool) -> None:
+    """Run the remaining trials of one system after another; write the report and tuned settings of each."""
+    from driftlab.platform.lab.paths import locked
+    from driftlab.platform.results.report.page import write_report
+    from driftlab.platform.tune.equal import search_of, write_tuned
+
+    files: dict[str, Path | None] = {}
+    with locked(directory):
+        for name, document in searches.items():
+            if document is None:
+                continue
+            print_note(f"system {name}")
+            with search_of(directory, name, document) as session:
+                _work(session, runner, directory)
+            write_report(session.directory)
+            files[name] = write_tuned(directory, name)
+    _conclude_each(directory, searches, files, as_json)
+
+
+def _work(session: TuneSession, runner: _TrialRunner, folder: Path) -> None:
     """Run the remaining trials; print the command that resumes the search if it is interrupted."""
     from driftlab.cli.trials import shown_trials
     from driftlab.platform.sim.host import in_batch
@@ -125,7 +177,7 @@ def _work(session: TuneSession, runner: _TrialRunner) -> None:
     from driftlab.tune_spaces.run import SearchPlace, run_session
 
     callbacks = loggers_of(runner.log, session.directory)
-    go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', session.directory)}"
+    go_on = f"To go on: {as_typed('driftlab', 'tune', '--resume', folder)}"
     try:
         with shown_trials(session) as on_end, in_batch():
             run_session(session, SearchPlace(runner.workers, runner.address, go_on), on_end, callbacks)
@@ -149,6 +201,57 @@ def _plan(document: SpaceDocument, as_json: bool) -> None:
         f"{document.trials} trials by {document.searcher} out of {count or 'endlessly many'} settings, "
         f"{len(document.seeds)} seeds each; nothing was run."
     )
+
+
+def _plan_each(searches: Searches, as_json: bool) -> None:
+    """Print the settings of every system."""
+    if as_json:
+        print_json({name: document and document.model_dump(mode="json") for name, document in searches.items()})
+        return
+    for name, document in searches.items():
+        say(f"{name}: {NOTHING}\n" if document is None else name)
+        if document is not None:
+            _plan(document, as_json)
+            say()
+
+
+def _conclude_each(directory: Path, searches: Searches, files: Mapping[str, Path | None], as_json: bool) -> None:
+    """Print trials, held-out score and file of every system; exit with code 1 if a file is missing."""
+    from driftlab.platform.results.relations.searches import open_search
+
+    found = {name: open_search(directory / name) for name in files}
+    if as_json:
+        systems = {
+            name: {
+                "tuned_file": files[name],
+                "budget": asdict(one.budget),
+                "held_out": list(map(asdict, one.held_out())),
+            }
+            for name, one in found.items()
+        }
+        print_json({"directory": directory, "systems": {name: systems.get(name) for name in searches}})
+    else:
+        rows = [
+            (name, str(found[name].budget.trials), *_gain(found[name]), str(files[name] or "no trial ran to its end"))
+            if name in found
+            else (name, "0", "", "", "", "", NOTHING)
+            for name in searches
+        ]
+        print_columns([("system", "trials", "metric", "defaults", "tuned", "verdict", "file"), *rows])
+    if None in files.values():
+        raise typer.Exit(1)
+
+
+def _gain(found: SearchResults) -> tuple[str, ...]:
+    """Return the first objective on held-out seeds: metric, defaults, best settings and verdict."""
+    metric = found.objectives[0].metric
+    (row,) = (row for row in found.held_out() if row.metric == metric)
+    tuned = row.defaults if row.best is None else row.best  # the defaults are best, and ran once
+    return metric, _figure(row.defaults), _figure(tuned), row.verdict
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _conclude(directory: Path, as_json: bool) -> None:

@@ -67,15 +67,16 @@ _TABLE: Mapping[str, str | _Row] = {
         "SHOT (ICML 2020): information maximisation and pseudo-labels with a frozen head; on the device, in phases."
     ),
     "elasticdnn": (
-        "ElasticDNN (TC 2024): cuts a surrogate per domain, retrains its relevant filters; on the device, in phases."
+        "ElasticDNN (TC 2024): cuts a surrogate per domain, retrains high-gradient filters; on the device, in phases."
     ),
     "elasticdnn+tent": _Row(
-        "ElasticDNN (TC 2024) with Tent: entropy loss on scales and shifts of relevant filters; on the "
+        "ElasticDNN (TC 2024) with Tent: entropy loss on scales and shifts of high-gradient filters; on the "
         "device, in phases.",
         {**ELASTIC, "adaptation": {"name": "elasticdnn", "objective": "entropy"}},
     ),
     "elasticdnn+cua": _Row(
-        "ElasticDNN (TC 2024) with CUA: aligns relevant filters (MMD), with replay; on the device, in phases.",
+        "ElasticDNN (TC 2024) with CUA: high-gradient filters align features (MMD), with replay; on the device, "
+        "in phases.",
         {**ELASTIC, "adaptation": "elasticdnn_cua"},
     ),
     "elasticdnn+ams": _Row(
@@ -124,13 +125,13 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     **_sized(
         "ekya",
-        "Ekya (NSDI 2022): micro-profiling and the thief scheduler divide compute; on the device.",
+        "Ekya (NSDI 2022): moves shares between jobs by the accuracy expected from short trials; on the device.",
         "Ekya (NSDI 2022) with surrogates of three sizes as training configurations; on the device.",
         "ekya",
     ),
     **_sized(
         "recl",
-        "RECL (NSDI 2023): gives micro-windows to the training with the largest recent gain; on the device.",
+        "RECL (NSDI 2023): gives the next seconds to the training with the largest recent gain; on the device.",
         "RECL (NSDI 2023) with surrogates of three sizes as training configurations; on the device.",
         "recl",
         config_choice="best",
@@ -169,7 +170,7 @@ _TABLE: Mapping[str, str | _Row] = {
         "joint",
     ),
     "nestdnn": (
-        "NestDNN (MobiCom 2018): allocates a descendant model and a compute share per application; on the "
+        "NestDNN (MobiCom 2018): allocates a nested network and a compute share per application; on the "
         "device, per window."
     ),
     "usnet": (
@@ -177,31 +178,32 @@ _TABLE: Mapping[str, str | _Row] = {
     ),
     "adascale": (
         "AdaScale (arXiv 2024): selects operators and exit of a supernet as the load changes; on the device, "
-        "per reading."
+        "per load reading."
     ),
     "legodnn": (
-        "LegoDNN (MobiCom 2021): selects one variant per block from additive profiles; on the device, per reading."
+        "LegoDNN (MobiCom 2021): one variant per block, by sums of costs and accuracy drops; on the device, "
+        "per load reading."
     ),
     "adaptivenet": (
-        "AdaptiveNet (MobiCom 2023): selects from an accuracy-latency Pareto list; on the device, per reading."
+        "AdaptiveNet (MobiCom 2023): selects from an accuracy-latency Pareto list; on the device, per load reading."
     ),
     "adaspring": (
-        "AdaSpring (IMWUT 2021): beam search for operators when the context changes; on the device, per reading."
+        "AdaSpring (IMWUT 2021): beam search for operators when the context changes; on the device, per load reading."
     ),
     "adadeep": "AdaDeep (TMC 2020): Q-learning selects operators once, at the first load reading; static afterwards.",
     "early_exit": (
         "Early exit (BranchyNet 2016, MSDNet 2018): confidence thresholds per load; on the device, per frame."
     ),
     "once_for_all": (
-        "Once-for-all (ICLR 2020): elastic depth and width, best subnet per size; on the device, per reading."
+        "Once-for-all (ICLR 2020): elastic depth and width, best subnet per size; on the device, per load reading."
     ),
-    "nas": "NAS baseline: one operator per stage, a search space for `driftlab tune`; static on the device.",
+    "nas": "NAS baseline: `driftlab tune` searches one operator for each stage; static on the device.",
     "darts": "DARTS (ICLR 2019): differentiable search for one path, before deployment; static on the device.",
     "enas": (
         "ENAS (ICML 2018): RL controller searches a weight-sharing supernet before deployment; static on the device."
     ),
     "clairvoyant": _Row(
-        "Clairvoyant bound: most accurate path that meets the deadline at the true load; on the device, per reading.",
+        "Clairvoyant bound: most accurate path within the deadline at the true load; on the device, per load reading.",
         {"scaling": "clairvoyant"},
         bound="true_load",
     ),
@@ -232,7 +234,7 @@ _TABLE: Mapping[str, str | _Row] = {
         },
     ),
     "nestdnn+adascale": _Row(
-        "NestDNN allocates compute shares per window; AdaScale selects a path within each share, per reading.",
+        "NestDNN allocates compute shares per window; AdaScale selects a path within each share, per load reading.",
         {"scaling": "adascale", "scheduling": {"name": "nestdnn", "selects_variant": False}},
     ),
     "best_static": _Row(

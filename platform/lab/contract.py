@@ -45,9 +45,9 @@ STATES = ("state", "window")  # arguments of verbs that hold the state of a memb
 FAILURES = (LEARNING_FAILED, NO_END, PREDICTION_FAILED)
 BOARD = {
     "name": "board",
-    "macs_per_s": 600e6,
-    "bytes_per_s": 1200e6,
-    "overhead_s": 60e-6,
+    "macs_per_s": 2.4e9,
+    "bytes_per_s": 4.8e9,
+    "overhead_s": 15e-6,
     "memory_bytes": 100_000_000,
     "idle_w": 0.4,
     "busy_w": 2.5,

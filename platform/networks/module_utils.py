@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from driftlab.platform.core.records import Weights
+from driftlab.platform.core.work import of_the_lab
 from driftlab.platform.networks.vector import Layout
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -77,6 +78,7 @@ def restore_entries(model: nn.Module, weights: Weights) -> None:
         state[name].copy_(torch.tensor(value))
 
 
+@of_the_lab
 def is_finite(model: nn.Module, names: Iterable[str]) -> bool:
     """Return whether all numbers of these entries are finite."""
     state = model.state_dict()

@@ -145,9 +145,9 @@ def demand_distance(demands: Floats, capabilities: Floats) -> Floats:
 
 
 def _demands(table: PathTable, latency_s: Floats, limits: PathLimits) -> Floats:
-    """Return P of Eq. 1.
+    """Return the demands P of AdaScale's Eq. 1, one row per network.
 
-    A row per network: energy, latency, error and memory, as shares of the limit or the maximum.
+    The columns are energy, latency, error and memory, as shares of the limit or the maximum.
     """
     pairs = (
         (table.energy_j, limits.energy_j), (latency_s, limits.latency_s), (1 - table.accuracy, 1.0),

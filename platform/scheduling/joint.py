@@ -149,7 +149,7 @@ def _has_begun(learning: TrainingOffer | None) -> bool:
 
 
 def _with_expected(history: AppHistory, estimated: AppEstimate, chosen: int | None) -> AppHistory:
-    """Return the history with the expectation of the chosen configuration."""
+    """Return the history with the gain and cost to expect of a chosen phase that has not begun."""
     if estimated.app.state != "offered" or history.begun:
         return history
     if chosen is None:

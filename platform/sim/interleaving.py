@@ -36,7 +36,7 @@ def interleaved(allocations: Iterable[AppShare]) -> dict[str, InterleavedShare]:
 
 
 def _remaining_cost(one: AppShare) -> TaskCost:
-    """Return the cost of the chosen configuration, or the remaining cost of the running phase."""
+    """Return the cost of the configuration chosen for an offer, or else of the rest of the phase."""
     learning, config = one.demand.learning, one.grant.config
     if learning is None:
         return TaskCost()

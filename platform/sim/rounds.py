@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.adaptation.base import Phase
-from driftlab.platform.core.records import Packed, Stored, TaskCost, Trained, TrialScores
+from driftlab.platform.core.records import Packed, Reply, Stored, TaskCost, Trained, TrialScores
 from driftlab.platform.scheduling.base import TrainingOffer
 from driftlab.platform.sim.messages import LabelDelivery, PlanDelivery, UpdateDelivery, Upload
 from driftlab.platform.sim.offers import ChosenConfig, Offer, TrainingChoice
@@ -75,8 +75,12 @@ class Round(ABC):
 
     def facts_of(self, job: Job) -> Steps:
         """Wait for a job and return its facts."""
+        return (yield from self.reply_to(job)).facts
+
+    def reply_to(self, job: Job) -> Steps:
+        """Wait for a job and return its reply."""
         yield Await(job)
-        return self.app.runner.session.result(job).facts
+        return self.app.runner.session.result(job)
 
     def _label(self, upload: Upload) -> Job:
         return self.app.runner.session.call(self.app.teacher, "label", upload.truth)
@@ -206,8 +210,9 @@ class WeightRound(Round):
             work = counted.passes
         cost = app.learner.site.training_cost(app.cost_of(plan.phase.variant), work)
         yield from self.do("training", cost, running and replace(running, left=cost))
-        trained: Trained = yield from self.facts_of(training)
-        app.take_audits(runner.session.result(training).rows)
+        reply: Reply = yield from self.reply_to(training)
+        trained: Trained = reply.facts
+        app.take_audits(reply.rows)
         self.trained, self.train_end_s, self.idle = trained, self.now_s, trained.skipped
         if offer is not None and offer.recalls and trained.iterations:
             yield from self.facts_of(self.call("store_expert"))

@@ -97,7 +97,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _score_global(apps: Sequence[AppNetworks], accounts: Sequence[Account]) -> float | None:
-    """Score the sum of all counts, where all applications have the same task and classes."""
+    """Score the frames of all applications together; None if tasks or classes differ, or none was scored."""
     counts = [account.counts for account in accounts if account.counts is not None]
     kinds = {(app.task.name, app.classes) for app in apps}
     return float(apps[0].task.score(sum(counts))) if counts and len(kinds) == 1 else None

@@ -6,6 +6,7 @@ on held-out seeds. A session that is opened on a folder with trials goes on wher
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from driftlab.errors import DataError, as_typed
+from driftlab.errors import DataError, RequestError, as_typed
 from driftlab.platform.core.files import remove_drafts, write_atomically
 from driftlab.platform.core.space import Trial, best_of, key
 from driftlab.platform.lab import paths
@@ -45,7 +46,7 @@ class TuneSession:
     def __init__(self, document: SpaceDocument, directory: Path) -> None:
         self.document, self.directory, self.problem = document, directory, document.problem
         self.defaults = document.defaults()
-        self.study = Study(self.problem, document.searcher, document.trials, self.defaults)
+        self.study = Study(self.problem, document.searcher, document.trials, self.defaults, self._accepts)
         rows = read_trials(directory).to_pylist()
         past = [self._trial(row) for row in rows if row["stage"] == SEARCH]
         self._held_out = {row["stage"] for row in rows if row["stage"] != SEARCH}
@@ -85,6 +86,14 @@ class TuneSession:
         """Give the best trial so far that ran to its end."""
         full = [trial for number, trial in sorted(self.study.history.items()) if number in self._full]
         return best_of(full, self.problem)
+
+    def _accepts(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether the experiment accepts settings, whose values may contradict each other."""
+        try:
+            experiment_of(self.document.experiment, settings, self.document.seeds)
+        except RequestError:
+            return False
+        return True
 
     def _usable(self, status: str, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
         """Return metrics for the sampler; None, a failure, where one that it needs is missing."""
@@ -171,15 +180,15 @@ def _session(document: SpaceDocument, directory: Path) -> TuneSession:
     return session
 
 
-def write_best(directory: Path) -> Path | None:
+def write_best(directory: Path, file: Path | None = None) -> Path | None:
     """Write the best settings with seeds and budget of their search; None if no trial succeeded."""
-    found = open_search(directory)
+    found, file = open_search(directory), file or directory / BEST_FILE
     if found.best is None:
         return None
     text = yaml.safe_dump(_best(found), sort_keys=False, allow_unicode=True)
     head = "# The settings that a search recommends. Use them with: driftlab run EXPERIMENT --tuned FILE\n"
-    write_atomically(directory / BEST_FILE, head + text)
-    return directory / BEST_FILE
+    write_atomically(file, head + text)
+    return file
 
 
 def _best(found: SearchResults) -> dict[str, Any]:
@@ -198,4 +207,6 @@ def _best(found: SearchResults) -> dict[str, Any]:
         "held_out": held_out,
         "budget": {"trials": budget.trials, "streamed_s": budget.streamed_s, "searcher": spec["searcher"]},
         "seeds": [*spec["seeds"], *spec["held_out"]],
+        "streamed_s_per_trial": float(found.searched["streamed_s"].max()),
+        "space_digest": hashlib.sha256(json.dumps(spec["space"], sort_keys=True).encode()).hexdigest(),
     }

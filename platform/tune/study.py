@@ -6,7 +6,7 @@ many run the same trials, and a search is continued by giving a new study the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import optuna
 
@@ -14,6 +14,7 @@ from driftlab.errors import RunError
 from driftlab.platform.core.space import SearchProblem, Settings, Trial, key
 from driftlab.platform.tune.samplers import (
     BATCH,
+    DRAWS,
     FIRST_BATCH,
     SAMPLERS,
     SpaceExhaustedError,
@@ -28,12 +29,20 @@ DIRECTIONS = {"max": optuna.study.StudyDirection.MAXIMIZE, "min": optuna.study.S
 class Study:
     """Trials that are to do, and the results of the others.
 
-    Trial 0 runs with the defaults and counts for the sampler where they lie in the space.
+    Trial 0 runs with the defaults and counts for the sampler where they lie in the space. Proposals that `accepts`
+    refuses are drawn again, so that none of the trials is spent on them.
     """
 
-    def __init__(self, problem: SearchProblem, sampler: str, trials: int, defaults: Settings) -> None:
+    def __init__(
+        self,
+        problem: SearchProblem,
+        sampler: str,
+        trials: int,
+        defaults: Settings,
+        accepts: Callable[[Settings], bool] = lambda settings: True,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.problem, self.trials, self.defaults = problem, trials, defaults
+        self.problem, self.trials, self.defaults, self._accepts = problem, trials, defaults, accepts
         self.history: dict[int, Trial] = {}  # by number
         self.over = False
         self.proposed = 0
@@ -95,16 +104,25 @@ class Study:
         """Number the next batch; without one the search is over."""
         batch: list[tuple[Settings, optuna.Trial | None]] = [] if self.proposed else [(self.defaults, None)]
         for _ in range(count):
-            try:
-                proposal = self._study.ask(self._distributions)
-            except SpaceExhaustedError:
-                continue  # a later draw may still be new
-            batch.append((settings_of(proposal.params, self.problem.space), proposal))
+            if (proposal := self._draw()) is not None:  # where there is none, a later draw may still be new
+                batch.append((settings_of(proposal.params, self.problem.space), proposal))
         numbered = dict(enumerate(batch[: self.trials - self.proposed], self.proposed))
         self.over = not numbered
         self.proposed += len(numbered)
         self._waiting = [(number, settings) for number, (settings, _) in numbered.items()]
         self._batch = {number: proposal for number, (_, proposal) in numbered.items()}
+
+    def _draw(self) -> optuna.Trial | None:
+        """Draw a proposal that is accepted; None if the sampler found none."""
+        for _ in range(DRAWS):
+            try:
+                proposal = self._study.ask(self._distributions)
+            except SpaceExhaustedError:
+                return None
+            if self._accepts(settings_of(proposal.params, self.problem.space)):
+                return proposal
+            self._study.tell(proposal, state=optuna.trial.TrialState.FAIL)
+        return None
 
     def _tell_batch(self) -> None:
         """Give the sampler the results of a batch, in order of number."""

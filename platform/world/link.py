@@ -167,7 +167,10 @@ class RadioMeter:
         self._awake_until_s: float | None = None  # end of the last message
 
     def add(self, transfer: Transfer, direction: str) -> float:
-        """Return the energy of a message: its bytes, its time on the link, and the tail or wake-up before it."""
+        """Return the energy of a message: its bytes, its time on the link, and the tail and wake-up before it.
+
+        The tail is the time for which the radio stays awake after the previous message; a later message wakes it up.
+        """
         radio, active_s = self.radio, transfer.sent_s - transfer.start_s
         per_byte = radio.up_j_per_byte if direction == "up" else radio.down_j_per_byte
         before_s = self._awake_until_s

@@ -31,7 +31,9 @@ from driftlab.platform.core.records import Passes
 from driftlab.platform.core.registry import FAMILIES, Member, member_class, parameters
 from driftlab.platform.networks import vector
 from driftlab.platform.networks.cost_counter import count_cost
+from driftlab.platform.networks.taps import tap
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, Task
+from driftlab.platform.sim.nodes.metering import CallMeter
 from driftlab.platform.world.cost import task_cost
 from driftlab.platform.world.hardware import HARDWARE
 
@@ -160,6 +162,17 @@ class TestEveryAdaptation:
                 for value in model.state_dict().values():
                     value.add_(1)
             assert pickle.dumps(state) == kept
+
+    def test_it_states_all_passes_that_it_runs(self, member, model, batch, call):
+        """The lab would charge the others; among the members here there are none."""
+        cost = count_cost(model, HEIGHT, WIDTH)
+        tap(model, cost)
+        state, meter = prepared(member, model), CallMeter(0, {})
+        for number in range(3):
+            with meter.call("adapt", cost, len(batch(number).images)) as ran:
+                done = member.adapt(model, state, batch(number), call)
+            assert ran.beyond(done.passes or Passes()) == ()
+            state = done.state
 
     @on_columns(2)
     def test_the_frames_stay_as_they_were(self, member, model, batch, call):

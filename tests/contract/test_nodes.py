@@ -288,7 +288,7 @@ def plain(value: Any) -> Any:
             field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name != "host_seconds"
         }
     if isinstance(value, Mapping):
-        return {key: plain(below) for key, below in value.items()}
+        return {key: plain(below) for key, below in value.items() if not str(key).startswith("host_")}
     if isinstance(value, list | tuple):
         return [plain(below) for below in value]
     return "nan" if isinstance(value, float) and np.isnan(value) else value

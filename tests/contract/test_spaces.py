@@ -9,7 +9,9 @@ import pytest
 from driftlab.platform.core.parameters import parameters_of
 from driftlab.platform.core.registry import FAMILIES, Member, member_class
 from driftlab.platform.core.space import OneOf
-from driftlab.platform.tune.document import FIRST_SEED
+from driftlab.platform.core.system_table import SYSTEMS
+from driftlab.platform.tune.document import FIRST_SEED, experiment_of
+from driftlab.platform.tune.session import TuneSession
 from driftlab.tune_spaces import catalogue
 from driftlab.tune_spaces.catalogue import space_of
 
@@ -44,6 +46,27 @@ def test_a_shipped_space_is_read_with_all_its_ends(name):
     assert all(part.why for part in document.space.values())
     assert min(*document.seeds, *document.held_out) >= FIRST_SEED
     assert len(document.held_out) >= 4
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name in catalogue.names()])
+def test_the_trials_of_a_system_lie_in_its_space_and_are_accepted(name, tmp_path):
+    document = catalogue.load(name, ["searcher=random", "trials=5"])
+    session = TuneSession(document, tmp_path)
+    drawn = [session.next() for _ in range(5)]
+    assert drawn[0].settings == document.defaults()
+    for assignment in drawn[1:]:
+        assert session.problem.space.positions(assignment.settings) is not None
+        experiment_of(document.experiment, assignment.settings, document.seeds)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_can_be_tuned_with_the_others(name):
+    document = catalogue.load_equal([name, "tent"], "tent", ["trials=3"])
+    assert (document[name] is None) == (name == "no_custom")
+    if document[name] is not None:
+        assert document[name].trials == document["tent"].trials == 3
+        assert document[name].experiment["workloads"] == document["tent"].experiment["workloads"]
+        assert document[name].space.keys() == catalogue.load(name).space.keys()
 
 
 @pytest.mark.parametrize("name", catalogue.files())

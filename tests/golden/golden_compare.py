@@ -132,7 +132,7 @@ class Renames:
             new = [self.param(wrapped, one) if isinstance(one, str) and "=" in one else one for one in new]
         elif isinstance(value, str) and f"{key}={value}" in names:
             new = names[f"{key}={value}"].partition("=")[2]
-        elif key == "defaults" and isinstance(value, Mapping):
+        elif names and key == "defaults" and isinstance(value, Mapping):
             new = dict(
                 sorted(self._entry({**value, "name": part["name"]}, name, one, key) for name, one in value.items())
             )

@@ -15,10 +15,12 @@ import pytest
 import tuning_factory as factory
 import yaml
 
+from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.relations.searches import open_search
 from driftlab.platform.results.tables.read import open_run
 from driftlab.platform.tune.session import begin_search, continue_search
 from driftlab.platform.tune.trial import WarmBackend, outcomes
+from driftlab.tune_spaces.catalogue import load_equal
 from driftlab.tune_spaces.loggers import loggers_of
 from driftlab.tune_spaces.run import SearchPlace, run_session
 
@@ -121,8 +123,8 @@ def test_trials_with_low_scores_are_stopped_early(tmp_path, no_ray):
     assert open_search(tmp_path / "run").best.number in trials[trials["status"] == "done"]["trial"].tolist()
 
 
-def started(folder, spec):
-    command = [sys.executable, "-m", "driftlab", "tune", str(spec), "--out", str(folder), "--workers", "1"]
+def started(folder, spec, *more):
+    command = [sys.executable, "-m", "driftlab", "tune", str(spec), "--out", str(folder), "--workers", "1", *more]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -153,6 +155,25 @@ def test_a_search_whose_processes_are_killed_has_the_same_trials(victim, alone, 
     with continue_search(folder) as session:
         finish_here(session)
     assert trials_without_host(open_run(folder)).equals(trials_without_host(alone))
+
+
+@pytest.mark.slow
+def test_equal_searches_that_are_killed_resume_with_the_same_trials(tmp_path, no_ray):
+    spec, folder = tmp_path / "space.yaml", tmp_path / "run"
+    spec.write_text(yaml.safe_dump(factory.raw(trials=2)))
+    searches = load_equal(["onda", "tent"], str(spec))
+    driver = started(folder, spec, "--equal", "onda,tent")
+    wait_for_trials(driver, folder / "onda", 1)
+    driver.kill()
+    driver.communicate(timeout=LIMIT_S)
+    resume = [sys.executable, "-m", "driftlab", "tune", "--resume", str(folder)]
+    printed = subprocess.check_output(resume, cwd=ROOT, text=True, timeout=LIMIT_S)
+    assert "onda    2 " in printed and "tent    2 " in printed
+    for name, document in searches.items():
+        with begin_search(document, tmp_path / name) as session:
+            finish_here(session)
+        assert trials_without_host(open_run(folder / name)).equals(trials_without_host(open_run(tmp_path / name)))
+        assert read_tuned(folder / "tuned" / f"{name}.yaml")["budget"]["trials"] == 2
 
 
 def child_of(driver, name):

@@ -53,6 +53,14 @@ def test_a_dry_run_lists_the_settings(space, monkeypatch, capsys):
         ("ams", "--log", "mflow"),
         ("ams", "--resume", "nowhere"),
         ("--resume", "nowhere"),
+        ("--equal", "tnet"),
+        ("--equal", ""),
+        ("--equal", "tent", "--early-stopping"),
+        ("--equal", "tent", "--set", "seeds=[0]"),
+        ("--equal", "tent", "--set", "system=shot"),
+        ("--equal", "tent", "--set", "space.systems.0.adaptation.learning_rate.to=1"),
+        ("ams", "--equal", "ams,shot"),
+        ("--equal", "tent", "--resume", "nowhere"),
     ],
 )
 def test_an_invalid_request_has_exit_code_2_and_writes_no_files(words, monkeypatch, capsys, tmp_path):
@@ -60,6 +68,17 @@ def test_an_invalid_request_has_exit_code_2_and_writes_no_files(words, monkeypat
     assert tune(monkeypatch, *words) == 2
     assert capsys.readouterr().err.startswith("Error: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_lists_the_settings_of_each_system(space, monkeypatch, capsys):
+    words = (space, "--equal", "tent,no_custom,onda", "--trials", 7, "--dry-run")
+    assert tune(monkeypatch, *words) in (0, None)
+    message = capsys.readouterr().out
+    assert message.count("7 trials by random") == 2
+    assert "no_custom: nothing to tune" in message
+    assert tune(monkeypatch, *words, "--json") in (0, None)
+    found = json.loads(capsys.readouterr().out)
+    assert found["no_custom"] is None and found["onda"]["trials"] == 7
 
 
 def test_a_logger_without_its_package_is_refused(space, monkeypatch, capsys):

@@ -23,7 +23,7 @@ from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.taps import counting, tap
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION
 from driftlab.platform.sim.nodes.guarded_training import adapt_guarded
-from driftlab.platform.sim.nodes.metering import AUDITED, CallMeter, operations_of
+from driftlab.platform.sim.nodes.metering import AUDITED, CallMeter, OperatorCount, operations_of
 from driftlab.platform.world.cost import frames_by_layer, task_cost
 from driftlab.platform.world.hardware import find
 
@@ -156,6 +156,24 @@ def test_audits_find_operations_outside_the_network():
     found = outside(done.passes) - outside(tent.passes)
     assert found == pytest.approx(distances + layer + sorting, rel=0.02)
     assert cost.joules - plain.joules == pytest.approx(found * PHONE.energy.mac_pj * 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "operations"),
+    [
+        (lambda x: x.norm(), 64 * 64),
+        (lambda x: x * x, 64 * 64),
+        (lambda x: x.T.clone(), 0),
+        (lambda x: x.sort(), 64 * 64 * 12),
+        (lambda x: torch.linalg.solve(x, x), 64**3),
+        (lambda x: torch.linalg.eigvalsh(x), 64**3),
+    ],
+)
+def test_operators_cost_their_results_and_solvers_more(call, operations):
+    matrix = torch.eye(64) + 0.01
+    with OperatorCount() as found:
+        call(matrix)
+    assert found.operations == pytest.approx(operations, rel=0.1)
 
 
 def test_calls_between_audits_are_charged_as_the_audited_ones():

@@ -131,5 +131,6 @@ def test_a_run_compares_and_prints(tmp_path: Path):
     assert found.rows[1].place == "streets/interview"
     assert found.rows[1].difference.mean == pytest.approx(0.26 * 100 / 120, abs=0.03)
     assert found.rows[1].verdict == "better"
-    assert len(repr(found).splitlines()) == 2 + 3
+    assert len(repr(found).splitlines()) == 2 + 3 + 1
+    assert repr(found).endswith("Settings of one_time: defaults.")
     assert found._repr_html_().count("<tr") == 1 + 3

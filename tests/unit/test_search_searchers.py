@@ -138,6 +138,22 @@ def test_random_and_grid_end_with_a_small_space():
         assert search.over
 
 
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "cmaes"])
+def test_refused_settings_are_drawn_again_and_cost_no_trial(name):
+    def is_accepted(settings):
+        return settings["c"] != "z"
+
+    def search():
+        study = Study(problem_for(name), name, 12, MIXED.at([0.5] * 3), is_accepted)
+        drive(study)
+        return study
+
+    found = search()
+    assert len(found.history) == 12
+    assert all(is_accepted(one.settings) for one in found.history.values())
+    assert proposals(found) == proposals(search())
+
+
 def test_evolution_repeats_no_settings_and_ends():
     space = Space({"a": OneOf((1, 2, 3)), "b": OneOf(("x", "y"))})
     search = Study(SearchProblem(space, (OBJECTIVE,)), "evolution", 100, {"a": 1, "b": "x"})

@@ -105,7 +105,8 @@ class TestCodecs:
         assert loop.clock.now == pytest.approx(2.0)
 
     def test_a_free_bound_encodes_and_patches_in_no_time(self):
-        session, loop = run(ScriptedStreaming(uploads(5.0), free=True), machine=replace(SLOW, bytes_per_s=1.0))
+        streaming = ScriptedStreaming(uploads(5.0), free=True)
+        session, loop = run(streaming, bound="oracle", machine=replace(SLOW, bytes_per_s=1.0))
         assert [note.now_s for note in session.of("apply")] == [5.0]
         assert rows(loop, "devices")[0]["coding_j"] > 0
 

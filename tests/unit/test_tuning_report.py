@@ -16,11 +16,12 @@ from driftlab.platform.lab.read import load, parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.lab.tuned import read_tuned
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
+from driftlab.platform.results.relations.comparison import compare
 from driftlab.platform.results.relations.searches import importance, open_search
-from driftlab.platform.results.relations.tuned import origins, unequal_budgets
+from driftlab.platform.results.relations.tuned import how_chosen, origins, unequal_budgets
 from driftlab.platform.results.report.page import compose, write_report
 from driftlab.platform.results.tables.diff import differences
-from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.read import Tables, open_run
 from driftlab.platform.tune.session import begin_search, write_best
 
 
@@ -140,29 +141,51 @@ def test_a_run_names_the_source_of_its_settings_and_warns_of_unequal_budgets(bes
     assert rows["tent"].startswith("space small, trial ")
     assert rows[["no_custom", "onda"]].isna().all()
     assert origins(ran)["tent"].trials == 24
-    (warning,) = unequal_budgets(ran)
+    (warning,) = unequal_budgets(Tables(ran))
     assert "tent 24 trials" in warning
     assert "onda 0 trials" in warning
     page = compose(ran)
     assert "Tuned settings" in [section.title for section in page.sections]
     assert warning in page.warnings
     plain = open_run(run(EXPERIMENT, out=tmp_path / "plain").directory)
-    assert unequal_budgets(plain) == []
+    assert unequal_budgets(Tables(plain)) == []
+    assert how_chosen(Tables(plain)) == ["Settings of onda: defaults; of tent: those of the experiment."]
+    (sentence,) = how_chosen(Tables(ran))
+    assert sentence == "Settings of onda: defaults; of tent: 24 trials."
+    assert sentence in page.summary.sentences
+    both = compare(Tables(ran), "tent", "onda")
+    assert both.notes == [sentence, warning]
+    assert repr(both).endswith(warning) and "24 trials" in both._repr_html_()
+    assert compare(Tables(ran), "tent", "no_custom").notes == ["Settings of tent: 24 trials."]
     assert any("tuned" in line for line in differences(ran, plain))
 
 
 def test_baselines_with_equal_tuning_cause_no_warning(best):
     part = read_tuned(best)
     both = [part, {**part, "system": "onda", "settings": {}}]
+    assert unequal_budgets(Tables(tuned_run(both))) == []
+    assert how_chosen(Tables(tuned_run(both))) == ["Settings of onda, tent: 24 trials each."]
+
+
+def test_another_number_of_trials_causes_a_warning_also_for_equal_video(best):
+    part = read_tuned(best)
+    fewer = {**part, "system": "onda", "budget": {**part["budget"], "trials": 12}}
+    (warning,) = unequal_budgets(Tables(tuned_run([part, fewer])))
+    assert "onda 12 trials" in warning and "tent 24 trials" in warning
+    assert unequal_budgets(Tables(tuned_run([part, fewer])), ["tent"]) == []
+
+
+def tuned_run(parts):
+    """Return a run of two tuned systems and one that runs inference only."""
 
     class TunedRun:
-        spec = {"tuned": both, "systems": [{"name": "small", "base": "no_custom", "adaptation": {"name": "frozen"}}]}  # noqa: RUF012
+        spec = {"tuned": parts, "systems": [{"name": "small", "base": "no_custom", "adaptation": {"name": "frozen"}}]}  # noqa: RUF012
 
         @staticmethod
         def frame(name):
             return pd.DataFrame({"system": ["tent", "onda", "small"], "bound": [None, None, None]})
 
-    assert unequal_budgets(TunedRun()) == []
+    return TunedRun()
 
 
 def test_the_settings_of_an_experiment_equal_those_in_its_source():

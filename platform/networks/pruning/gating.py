@@ -137,7 +137,7 @@ def keep_count(size: int, ratio: float, min_keep: int) -> int:
 def top_channels(gates: Tensor, keep: int) -> Tensor:
     """Return the indices of the largest gates along the last dimension, ascending.
 
-    Of equal gates the first counts.
+    Of equal gates, those with the lowest indices are chosen.
     """
     return gates.sort(dim=-1, descending=True, stable=True).indices[..., :keep].sort(dim=-1).values
 

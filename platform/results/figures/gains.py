@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Cumulative distribution of the gain per frame: {} minus that of the same frame without adaptation. Frames left "
-    "of 0 are worse than without adaptation. Table: share of frames with a gain above 0; means over seeds, ± half of "
-    "the 95 % CI in points."
+    "Gain per frame: {} minus that of the same frame without adaptation. Plot, in report.html: its cumulative "
+    "distribution; frames left of 0 are worse than without adaptation. Table: share of frames with a gain above 0; "
+    "means over seeds, ± half of the 95 % CI in points."
 )
 
 

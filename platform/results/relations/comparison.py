@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from driftlab.errors import RequestError, unknown_name
 from driftlab.platform.results import stats
 from driftlab.platform.results.relations.base import column_of, pairs
+from driftlab.platform.results.relations.tuned import how_chosen, unequal_budgets
 from driftlab.platform.results.stats import ComparisonResult, Estimate, verdict
 from driftlab.platform.results.tables import read
 from driftlab.platform.results.tables.columns import LIVE_SCORE, note
@@ -45,6 +46,7 @@ class Comparison:
     by: str
     less_is_better: bool
     rows: Sequence[Pairing]  # the last one is over all places
+    notes: Sequence[str] = ()  # on the settings of the two
 
     @property
     def verdict(self) -> ComparisonResult:
@@ -75,13 +77,15 @@ class Comparison:
         return self.frame.rename(columns={"ours": self.ours, "theirs": self.theirs})
 
     def __repr__(self) -> str:
-        return f"{self.title}\n{self._named.to_string(index=False, float_format=_digits, na_rep='–')}"
+        table = self._named.to_string(index=False, float_format=_digits, na_rep="–")
+        return "\n".join((self.title, table, *self.notes))
 
     def _repr_html_(self) -> str:
         import html
 
         table = self._named.to_html(index=False, float_format=_digits, na_rep="–", border=0)
-        return f"<p>{html.escape(self.title)}</p>{table}"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p>{html.escape(self.title)}</p>{table}{notes}"
 
 
 def compare(
@@ -116,7 +120,8 @@ def compare(
     less = unit in LESS_IS_BETTER if less_is_better is None else less_is_better
     parts = [(str(place), part) for place, part in both.groupby(by)]
     rows = [_pairing(place, part, less) for place, part in [*parts, (OVERALL, both)]]
-    return Comparison(ours, theirs, column, unit, by, less, rows)
+    notes = [*how_chosen(tables, (ours, theirs)), *unequal_budgets(tables, (ours, theirs))]
+    return Comparison(ours, theirs, column, unit, by, less, rows, notes)
 
 
 def _pairing(place: str, both: pd.DataFrame, less_is_better: bool) -> Pairing:

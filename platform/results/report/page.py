@@ -94,7 +94,7 @@ def compose(run: Run) -> Page:
     return Page(
         title=str(run.spec.get("name", run.path.name)),
         question=str(run.spec.get("summary") or ""),
-        warnings=[*failures, *warnings_of(run), *unequal_budgets(run), *faults],
+        warnings=[*failures, *warnings_of(run), *unequal_budgets(tables), *faults],
         summary=summarise(view, verdicts),
         styles=view.styles,
         measure=plots.measure(runs),

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 # Major.minor. A changed name, type or meaning of a column raises the major version, and only the present one is read.
 # Changed values raise the minor version. A new table or nullable column raises none, as files list their columns.
-SCHEMA_VERSION = "5.0"
+SCHEMA_VERSION = "5.1"
 HOST = "host_"
 # Columns of scores. Systems are ranked by the live one; claims read the one of the papers, where late predictions count
 # as if they were in time.

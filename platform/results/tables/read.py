@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+SEARCHES = "searches"  # the key of a spec that lists searches, one per system
 SPEC_FIX = "Undo the changes in this file, or start the experiment again."
 UNKNOWN_COLUMN, UNKNOWN_TABLE = r'[Cc]olumn (?:named )?"([^"]+)"', r"Table with name (\w+)"  # in DuckDB's messages
 MAX_SPEC_VALUES = 1_000_000  # in spec.yaml, which holds every default of every system
@@ -152,6 +153,10 @@ def read_spec(folder: Path) -> Mapping[str, Any]:
     from driftlab.platform.core.spec import Spec
 
     document = read_request(folder)
+    if isinstance(listed := document.get(SEARCHES), dict):
+        raise DataError(
+            f"'{folder}' holds a search for each of {', '.join(map(str, listed))}; name the folder of one in it."
+        )
     experiment = document.get("experiment")  # of a search, whose spec has further settings
     whole = {**experiment, **document} if isinstance(experiment, dict) else document
     _check_shape(whole, Spec, folder / "spec.yaml", SPEC_FIX)

@@ -76,7 +76,7 @@ _RUNS = table_of(
         "no_adaptation, zero_delay_link, best_static, oracle or true_load",
         null="the system is a method, not a bound",
     ),
-    column("tuned", TEXT, "search that its settings come from", null="they are defaults, or were given"),
+    column("tuned", TEXT, "search for its settings: space, trial of N", null="they are defaults, or were given"),
     column("status", TEXT, "done or failed"),
     column("error", TEXT, "error of the cell", null="it did not fail"),
     column("duration_s", REAL, "virtual length of the session", "s", null=_FAILED),

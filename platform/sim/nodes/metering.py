@@ -45,14 +45,42 @@ MOVES = frozenset(
             "empty_strided",
         ),
         *("expand", "fill", "full", "index_select", "lift_fresh", "new_empty", "new_zeros", "ones", "ones_like"),
-        *("permute", "scalar_tensor", "select", "slice", "split", "squeeze", "stack", "t", "transpose", "unbind"),
+        *(
+            "gather",
+            "index",
+            "permute",
+            "scalar_tensor",
+            "select",
+            "slice",
+            "split",
+            "split_with_sizes",
+            "squeeze",
+            "stack",
+            "t",
+            "transpose",
+            "unbind",
+        ),
         *("unsqueeze", "unfold", "view", "zero", "zeros", "zeros_like"),
         *("_local_scalar_dense", "_reshape_alias", "_to_copy", "_unsafe_view"),
     }
 )
 SORTS = frozenset({"argsort", "kthvalue", "median", "quantile", "sort", "topk"})
 DISTANCES = frozenset({"_cdist_forward", "_euclidean_dist", "cdist"})
-CUBIC = ("cholesky", "linalg_", "_linalg_", "triangular_solve")  # of matrices
+# Decompositions and solvers of matrices.
+CUBIC = frozenset(
+    {
+        *(
+            "cholesky",
+            "cholesky_solve",
+            "linalg_cholesky_ex",
+            "linalg_eig",
+            "linalg_inv_ex",
+            "linalg_lstsq",
+            "linalg_lu",
+        ),
+        *("linalg_qr", "triangular_solve", "_linalg_det", "_linalg_eigh", "_linalg_solve_ex", "_linalg_svd"),
+    }
+)
 
 OUTSIDE = "outside the network"
 
@@ -109,7 +137,7 @@ def operations_of(name: str, args: Any, made: Any) -> int:
         return round(first.numel() * math.log2(first.numel() + 1))
     if name in DISTANCES:
         return results * first.shape[-1]
-    if name.startswith(CUBIC):
+    if name in CUBIC:
         return first.numel() * first.shape[-1]
     return max(results, first.numel())
 

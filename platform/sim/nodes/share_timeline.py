@@ -29,7 +29,7 @@ class ShareTimeline:
         self.until_s = until_s
 
     def drop_before(self, before_s: float) -> None:
-        """Drop older shares, unless the training batch depends on them."""
+        """Drop the shares before a time, but none since the start of the running training batch."""
         if self.batch_span is not None:
             before_s = min(before_s, self.batch_span[0])
         self.inference_share, self.concurrent_share = (

@@ -76,7 +76,7 @@ class Tracker:
         return self._steps[before_s, now_s]
 
     def _drop_frames(self, now_s: float) -> None:
-        """Drop frames before the current keyframe, which no labels can need."""
+        """Drop frames that no labels can need: before the keyframe, or, without one, older than LATEST_S."""
         keyframe = self._in_use(now_s)
         since_s = now_s - LATEST_S if keyframe is None else keyframe.captured_s
         if keyframe is not None:

@@ -33,7 +33,7 @@ NOTE = (
     "1); late predictions count as if they were in time. Live {0}: likewise, of the newest predictions that were ready "
     "when a frame was shown, or {2} later. Gain: mean difference in live {0} to {1} over paired seeds. Better or "
     "worse: the 95 % interval excludes 0; inconclusive: it includes 0, or there is one seed. Traffic, energy and "
-    f"updates: mean per device. Grey rows: bounds. {DASH}: not measured."
+    f"updates: mean per device. Rows named “bound”: limits for comparison. {DASH}: not measured."
 )
 
 

@@ -9,12 +9,13 @@ from functools import partial
 from driftlab.platform.results.claims.base import Verdict
 from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.isolation import attempt
+from driftlab.platform.results.relations.tuned import how_chosen
 from driftlab.platform.results.report.summary import scores, sharing
 from driftlab.platform.results.report.summary.base import Kind, Part, cells, count, failed
 from driftlab.platform.results.report.summary.gains import HeadlineLine, headline
 
 OFFLINE = ("local", "on_device")  # streaming members that send nothing by design
-UNSENT_HINT = "A session may end before the first upload: compare its length with the sampling period."
+UNSENT_HINT = "A session may end before the first upload, or a rule never triggers: compare their periods."
 KINDS: Sequence[Kind] = (scores.show, sharing.show)
 
 
@@ -38,7 +39,7 @@ def summarise(view: View, verdicts: Sequence[Verdict] = ()) -> Summary:
     findings = attempt("The headline", lambda: headline(view, verdicts), faults) or ()
     sentences = [sentence for part in parts for sentence in (*part.sentences, *part.warnings)]
     silent = [*(f"{fault}." for fault in faults), *unsent(view)]
-    return Summary(findings, [_run_size(view), *silent, *sentences], parts, silent)
+    return Summary(findings, [_run_size(view), *how_chosen(view.tables), *silent, *sentences], parts, silent)
 
 
 def unsent(view: View) -> list[str]:
