@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from quick_factory import QUICK
 
@@ -16,7 +15,8 @@ from driftlab.platform.core.systems import System
 from driftlab.platform.lab.contract import POISON_S, world_of
 from driftlab.platform.lab.poison import ENDS, past_of, poisoned
 from driftlab.platform.lab.seal import run
-from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.diff import table_differences
+from driftlab.platform.results.tables.read import Run, open_run
 
 FPS = 4.0
 WORLD = world_of(FPS)
@@ -42,27 +42,24 @@ def kind_of(system: System) -> str:
     return "phases" if system.streaming.name == "on_device" else "stream"
 
 
-Tables = dict[str, pd.DataFrame]
-
-
-def run_twice(names: Sequence[str], folder: Path) -> list[Tables]:
-    """Return the tables of systems in a world, and in the same world with another future."""
+def run_twice(names: Sequence[str], folder: Path) -> list[Run]:
+    """Run systems in a world, and in the same world with another future."""
     document = {**WORLD, "systems": [system_part(name) for name in names]}
     runs = [open_run(run(document, out=folder / "clean").directory)]
     with poisoned(POISON_S):
         runs.append(open_run(run(document, out=folder / "poisoned").directory))
-    return [{table: found.frame(table) for table in ("runs", *ENDS)} for found in runs]
+    return runs
 
 
-def check(runs: Sequence[Tables], name: str) -> None:
+def check(runs: Sequence[Run], name: str) -> None:
     """Check that the past of a method is the same, and that the past of a bound differs."""
-    assert [set(tables["runs"].query(f"system == '{name}'")["status"]) for tables in runs] == [{"done"}] * 2
-    clean, other = (past_of(tables, name, POISON_S) for tables in runs)
+    assert [set(one.frame("runs").query(f"system == '{name}'")["status"]) for one in runs] == [{"done"}] * 2
+    clean, other = ({table: past_of(one, table, name, POISON_S) for table in ENDS} for one in runs)
     assert all(len(clean[table]) for table in ("frames", "shares", "loads"))
     # Trials of several applications end later
     if SYSTEMS[name].streaming.make().feeds_learner and SYSTEMS[name].scheduling.name == "uniform":
         assert len(clean["updates"])
-    differing = [table for table in ENDS if not clean[table].equals(other[table])]
+    differing = [table for table in ENDS if list(table_differences(clean[table], other[table]))]
     if SYSTEMS[name].streaming.make().free:
         assert differing
     elif name != "clairvoyant":  # it may differ: here its networks are equally accurate, and it runs the fastest
@@ -77,12 +74,12 @@ OTHERS = {  # by kind, as each group is run at once
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> list[Tables]:
+def few(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return run_twice(FEW, tmp_path_factory.mktemp("few"))
 
 
 @pytest.fixture(scope="module")
-def by_kind(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Tables]]:
+def by_kind(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Run]]:
     return cache(lambda kind: run_twice(OTHERS[kind], tmp_path_factory.mktemp(kind)))
 
 
