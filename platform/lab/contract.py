@@ -15,8 +15,6 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow as pa
-
 from driftlab.errors import RequestError
 from driftlab.platform.core import plugins
 from driftlab.platform.core.records import LEARNING_FAILED, NO_END, PREDICTION_FAILED, ModelCost, Passes
@@ -53,7 +51,7 @@ BOARD = {
     "busy_w": 2.5,
 }
 QUICK: Mapping[str, Mapping[str, Any]] = {  # of the other members in its system
-    "on_device": {"period_s": 2, "rate_fps": 4, "horizon_s": 4, "iterations": 2},
+    "on_device": {"period_s": 2, "rate_fps": 4, "horizon_s": 4},
     "distill": {"iterations": 2, "batch": 4},
     "nested": {"accuracy_loss": 1.0, "keep_ratios": [1.0, 0.5], "prune_epochs": 1, "grow_epochs": 1},
     "independent": {"keep_ratios": [1.0, 0.5], "epochs": 1},
@@ -225,11 +223,10 @@ class Cells:
     def future_fault(self) -> str:
         """Return the first difference before the time from which frames, labels and load are others."""
         with poisoned(POISON_S):
-            runs = (self.first, self._run("poisoned"))
-        clean, other = (past_of({table: one.frame(table) for table in ENDS}, "checked", POISON_S) for one in runs)
+            other = self._run("poisoned")
         for table in ENDS:
-            if not clean[table].equals(other[table]):
-                line = next(table_differences(*(pa.Table.from_pandas(one[table]) for one in (clean, other))), "")
+            pasts = (past_of(one, table, "checked", POISON_S) for one in (self.first, other))
+            for line in table_differences(*pasts):
                 return (
                     f"its past depends on frames, labels or loads after {POISON_S:g} s: table '{table}', {line}; use "
                     "the frames, labels and loads in the arguments only"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 
 from driftlab.datasets.frames import Frames
+from driftlab.platform.results.tables.read import Run
+from driftlab.platform.results.tables.schema import host_columns
 from driftlab.platform.sim.nodes.camera import CameraNode
 from driftlab.platform.world import load_csv
 from driftlab.platform.world.load import Load
@@ -73,11 +76,9 @@ def poisoned(poison_s: float) -> Iterator[None]:
         yield
 
 
-def past_of(tables: Mapping[str, pd.DataFrame], system: str, until_s: float) -> dict[str, pd.DataFrame]:
+def past_of(run: Run, table: str, system: str, until_s: float) -> pa.Table:
     """Return the rows of a system that were complete before a time, without the columns of the host."""
-    past = {}
-    for table, end_of in ENDS.items():
-        rows = tables[table]
-        rows = rows[(rows["cell"].str.split("/").str[0] == system) & (end_of(rows) < until_s)] if len(rows) else rows
-        past[table] = rows[[one for one in rows if not one.startswith("host_")]].reset_index(drop=True)
-    return past
+    rows, frame = run.table(table), run.frame(table)
+    before = (frame["cell"].str.split("/").str[0] == system) & (ENDS[table](frame) < until_s) if len(frame) else []
+    columns = [name for name in rows.column_names if name not in host_columns(table)]
+    return rows.select(columns).filter(pa.array(before, pa.bool_()))
