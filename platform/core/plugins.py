@@ -53,21 +53,26 @@ def code_digest(name: str) -> str | None:
 
 def load_class(family: str, name: str, base: type[Any], adopt: Callable[[type[Any]], type[Any]] | None) -> type[Any]:
     """Import a class and check that it can be a member of the family; `adopt` wraps a plain class."""
-    given = make_absolute(name)
-    place, colon, attribute = given.rpartition(":")
-    if not colon:
-        raise RequestError(f"{family} member '{given}': name the class in it too, such as {given}:MyMember.")
-    module = _imported(family, given, place)
-    found = {key: value for key, value in vars(module).items() if inspect.isclass(value)}
-    if attribute not in found:
-        mine = [key for key, value in found.items() if value.__module__ == module.__name__]
-        raise RequestError(f"{family} member '{given}': {unknown_name('class', attribute, mine)}")
-    chosen = found[attribute]
+    chosen = find_class(f"{family} member", name)
     if adopt is not None and not issubclass(chosen, base):
         chosen = adopt(chosen)
     if faults := list(_faults(chosen, base)):
-        raise RequestError(f"{family} member '{given}': " + "; ".join(faults))
+        raise RequestError(f"{family} member '{make_absolute(name)}': " + "; ".join(faults))
     return chosen
+
+
+def find_class(kind: str, name: str) -> type[Any]:
+    """Import a class from outside as it is; messages name its kind."""
+    given = make_absolute(name)
+    place, colon, attribute = given.rpartition(":")
+    if not colon:
+        raise RequestError(f"{kind} '{given}': name the class in it too, such as {given}:MyMember.")
+    module = _imported(kind, given, place)
+    found: dict[str, type[Any]] = {key: value for key, value in vars(module).items() if inspect.isclass(value)}
+    if attribute not in found:
+        mine = [key for key, value in found.items() if value.__module__ == module.__name__]
+        raise RequestError(f"{kind} '{given}': {unknown_name('class', attribute, mine)}")
+    return found[attribute]
 
 
 def install_finder() -> None:
@@ -85,19 +90,17 @@ class _Finder(MetaPathFinder):
         return spec_from_file_location(fullname, unquote(fullname.removeprefix(_PREFIX)))
 
 
-def _imported(family: str, given: str, place: str) -> ModuleType:
+def _imported(kind: str, given: str, place: str) -> ModuleType:
     if place.endswith(SUFFIX) and not Path(place).is_file():
         raise RequestError(
-            f"{family} member '{given}': there is no file '{place}'. A path is read from the folder where driftlab is "
+            f"{kind} '{given}': there is no file '{place}'. A path is read from the folder where driftlab is "
             "started; give FILE.py:Class or package.module:Class."
         )
     try:
         return importlib.import_module(_module_name(place) if place.endswith(SUFFIX) else place)
     except (Exception, SystemExit) as error:  # a user's file may fail in any way, and its message is for the user
         where = next((f", line {frame.lineno}" for frame in _frames(error) if frame.filename == place), "")
-        raise RequestError(
-            f"{family} member '{given}': cannot import it{where}: {type(error).__name__}: {error}"
-        ) from error
+        raise RequestError(f"{kind} '{given}': cannot import it{where}: {type(error).__name__}: {error}") from error
 
 
 def _module_name(file: str) -> str:

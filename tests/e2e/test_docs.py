@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import shlex
+import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -186,6 +187,18 @@ def test_a_scheduler_trains_the_application_of_the_lowest_observed_accuracy(
         grants = importlib.import_module("neediest").Neediest().allocate(window).grants
         assert [grant.training_share for grant in grants].index(0.4) == trained
         assert {grant.config for grant in grants} == {0}
+
+
+@pytest.mark.slow
+def test_the_check_of_a_method_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)  # no test depends on measured time
+    write_files(OWN, tmp_path)
+    (command,) = (command for command in commands(OWN) if " check " in command)
+    lines = invoke(shlex.split(command)[1:]).splitlines()
+    assert [line.split() for line in lines] == [
+        [name, "ok"] for name in re.findall(r"^\| `(\w+)` \| [a-z]", OWN.read_text("utf-8"), re.MULTILINE)
+    ]
 
 
 def test_the_example_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):

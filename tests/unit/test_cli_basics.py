@@ -54,7 +54,21 @@ def test_the_resume_command_is_quoted_for_a_shell(tmp_path, name: str):
 def test_help_lists_every_command():
     output = call("--help").output
     assert call("-h").output == output
-    for command in ("doctor", "list", "show", "run", "demo", "report", "claims", "diff", "export", "serve", "device"):
+    commands = (
+        "doctor",
+        "list",
+        "show",
+        "check",
+        "run",
+        "demo",
+        "report",
+        "claims",
+        "diff",
+        "export",
+        "serve",
+        "device",
+    )
+    for command in commands:
         assert f"\n  {command} " in output
 
 

@@ -43,7 +43,7 @@ def differences(a: Run | str | Path, b: Run | str | Path) -> list[str]:
         tables = [table.select([column for column in TABLES[name].names if column in both]) for table in tables]
         for cell in sorted(cells[0] & cells[1]):
             ours, theirs = (table.filter(pc.equal(table["cell"], cell)) for table in tables)
-            lines += [f"table '{name}', cell '{cell}', {line}" for line in _of_tables(ours, theirs)]
+            lines += [f"table '{name}', cell '{cell}', {line}" for line in table_differences(ours, theirs)]
     return lines
 
 
@@ -97,7 +97,8 @@ def spec_differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "
             yield f"spec '{prefix}{key}': {quoted(ours)} vs {quoted(theirs)}"
 
 
-def _of_tables(a: pa.Table, b: pa.Table) -> Iterator[str]:
+def table_differences(a: pa.Table, b: pa.Table) -> Iterator[str]:
+    """Yield a line for each column that differs, or one for another number of rows."""
     if len(a) != len(b):
         yield f"{len(a)} rows vs {len(b)} rows"
         return
