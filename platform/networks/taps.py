@@ -94,6 +94,7 @@ def tap(model: nn.Module, cost: ModelCost) -> None:
         else:
             ahead.append(layer.name)  # before the first layer with weights
     for module in modules.values():
+        module.driftlab_tapped = True  # copies have it too, a module around them has not
         hooks = module._forward_hooks  # torch has no public list of hooks
         for key in [key for key, hook in hooks.items() if isinstance(hook, Tap)]:
             del hooks[key]
@@ -101,6 +102,11 @@ def tap(model: nn.Module, cost: ModelCost) -> None:
         one.frame_bytes = sum(layer.output_bytes for layer in runs[name]) / len(runs[name])
         one.macs = sum(layer.macs for layer in runs[name]) / len(runs[name])
         modules[name].register_forward_hook(one)
+
+
+def is_tapped(module: nn.Module) -> bool:
+    """Return whether a module belongs to a network with taps, or to a copy of one."""
+    return "driftlab_tapped" in vars(module)
 
 
 @contextmanager

@@ -143,6 +143,33 @@ class Neighbours(Tent):
         return super().adapt(model, state, batch, phase)
 
 
+class Hidden(nn.Module):
+    """Compares all frames with each other after the network has run in it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        torch.cdist(images.flatten(1), images.flatten(1), compute_mode="donot_use_mm_for_euclid_dist").sort(dim=1)
+        outputs: torch.Tensor = self.network(images)
+        return outputs
+
+
+class Wrapping(Tent):
+    def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
+        with torch.no_grad():
+            Hidden(model)(to_input(batch.images))
+        return super().adapt(model, state, batch, phase)
+
+
+def test_work_in_a_module_around_the_network_counts():
+    done, _ = price(Wrapping(), CallMeter(0, {}))
+    assert done.passes is not None
+    assert outside(done.passes) > FRAMES * FRAMES * SIZE * SIZE * 3
+    assert done.passes.beyond  # its pass of the network
+
+
 def test_audits_find_operations_outside_the_network():
     _, plain = price(Tent(), CallMeter(0, {}))
     meter = CallMeter(0, {})

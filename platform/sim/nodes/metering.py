@@ -8,6 +8,7 @@ every operator counted. The operations of the other calls are estimated from the
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -24,71 +26,37 @@ from driftlab.platform.core.records import Columns, LayerCost, LayerPasses, Mode
 from driftlab.platform.core.seeding import seed_for
 from driftlab.platform.core.work import in_the_lab
 from driftlab.platform.networks.cost_counter import tensors_in
-from driftlab.platform.networks.taps import LayerCounts, counting
+from driftlab.platform.networks.taps import LayerCounts, counting, is_tapped
 from driftlab.platform.world.cost import frames_by_layer, macs_of
 
 AUDITED = 64  # one of so many calls is audited, besides the first of each kind
 TOLERANCE = 0.01  # work that is ignored, as a share of the stated passes, or of the network's operations
-# Operators that make, read or move tensors and compute nothing.
+# Operators that make, read or move tensors and compute nothing; sorting; distances; solvers of matrices.
 MOVES = frozenset(
-    {
-        *(
-            "alias",
-            "as_strided",
-            "cat",
-            "clone",
-            "contiguous",
-            "copy",
-            "detach",
-            "empty",
-            "empty_like",
-            "empty_strided",
-        ),
-        *("expand", "fill", "full", "index_select", "lift_fresh", "new_empty", "new_zeros", "ones", "ones_like"),
-        *(
-            "gather",
-            "index",
-            "permute",
-            "scalar_tensor",
-            "select",
-            "slice",
-            "split",
-            "split_with_sizes",
-            "squeeze",
-            "stack",
-            "t",
-            "transpose",
-            "unbind",
-        ),
-        *("unsqueeze", "unfold", "view", "zero", "zeros", "zeros_like"),
-        *("_local_scalar_dense", "_reshape_alias", "_to_copy", "_unsafe_view"),
-    }
+    re.findall(
+        r"\w+",
+        """alias as_strided cat clone contiguous copy detach empty empty_like empty_strided expand fill full gather
+        index index_select lift_fresh new_empty new_zeros ones ones_like permute scalar_tensor select slice split
+        split_with_sizes squeeze stack t transpose unbind unfold unsqueeze view zero zeros zeros_like
+        _local_scalar_dense _reshape_alias _to_copy _unsafe_view""",
+    )
 )
 SORTS = frozenset({"argsort", "kthvalue", "median", "quantile", "sort", "topk"})
 DISTANCES = frozenset({"_cdist_forward", "_euclidean_dist", "cdist"})
-# Decompositions and solvers of matrices.
 CUBIC = frozenset(
-    {
-        *(
-            "cholesky",
-            "cholesky_solve",
-            "linalg_cholesky_ex",
-            "linalg_eig",
-            "linalg_inv_ex",
-            "linalg_lstsq",
-            "linalg_lu",
-        ),
-        *("linalg_qr", "triangular_solve", "_linalg_det", "_linalg_eigh", "_linalg_solve_ex", "_linalg_svd"),
-    }
+    re.findall(
+        r"\w+",
+        """cholesky cholesky_solve linalg_cholesky_ex linalg_eig linalg_inv_ex linalg_lstsq linalg_lu linalg_qr
+        triangular_solve _linalg_det _linalg_eigh _linalg_solve_ex _linalg_svd""",
+    )
 )
-
 OUTSIDE = "outside the network"
 
 Verb = Literal["adapt", "predict", "estimate"]
 
 
 class OperatorCount(TorchDispatchMode):
-    """Count every operator: multiply-accumulates everywhere, others outside networks and backward passes."""
+    """Count operators: multiply-accumulates everywhere, others outside the node's networks and backward passes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -102,8 +70,8 @@ class OperatorCount(TorchDispatchMode):
 
     def __enter__(self) -> OperatorCount:
         self._hooks = [
-            torch_module.register_module_forward_pre_hook(lambda *_: self._move(1)),
-            torch_module.register_module_forward_hook(lambda *_: self._move(-1), always_call=True),
+            torch_module.register_module_forward_pre_hook(lambda module, _: self._move(module, 1)),
+            torch_module.register_module_forward_hook(lambda module, *_: self._move(module, -1), always_call=True),
         ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -113,8 +81,9 @@ class OperatorCount(TorchDispatchMode):
         for hook in self._hooks:
             hook.remove()
 
-    def _move(self, levels: int) -> None:
-        self._depth += levels if threading.get_ident() == self._thread else 0
+    def _move(self, module: nn.Module, levels: int) -> None:
+        """Enter or leave a module of the node's network; the operators of a member's own module count."""
+        self._depth += levels if is_tapped(module) and threading.get_ident() == self._thread else 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
