@@ -265,7 +265,7 @@ def test_the_real_command_prints_the_same(tmp_path, words, message):
     assert left == [] and list(tmp_path.iterdir()) == []
 
 
-def test_who_is_asked_to_end_ends_and_says_resume_command(tmp_path, mine):
+def test_a_terminated_run_ends_and_names_the_command_that_resumes_it(tmp_path, mine):
     mine.write_text(yaml.safe_dump({**TINY, "clock": "wall", "workloads": [{"name": "streets/running"}]}))
     command = [sys.executable, "-m", "driftlab", "run", str(mine), *INLINE, "--out", "run"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as asked:

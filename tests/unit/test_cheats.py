@@ -165,7 +165,7 @@ def test_a_bound_over_a_zero_delay_link_keeps_its_bound():
     assert [cell.system.bound for cell in cells] == ["no_adaptation", "oracle"]
 
 
-def test_the_flag_of_a_member_alone_makes_nothing_free(plug_in):
+def test_a_flag_alone_makes_no_member_free(plug_in):
     """The simulator reads the bound of the system: a flag that changes after the request has no effect."""
     from loop_factory import ScriptedStreaming, rows, uploads
     from loop_factory import run as run_loop

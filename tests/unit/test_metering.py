@@ -119,7 +119,7 @@ def test_copies_and_parts_and_other_sizes_count():
     assert 0 < passes_of(lambda model, images: next(iter(model.children()))(images)) < 1
 
 
-def test_nothing_counts_outside_of_the_context():
+def test_passes_outside_of_the_context_do_not_count():
     model, _ = network()
     with counting() as counts:
         pass

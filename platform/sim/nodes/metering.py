@@ -56,7 +56,7 @@ Verb = Literal["adapt", "predict", "estimate"]
 
 
 class OperatorCount(TorchDispatchMode):
-    """Count operators: multiply-accumulates everywhere, others outside the node's networks and backward passes."""
+    """Count multiply-accumulates everywhere, and other operators outside the node's networks."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
