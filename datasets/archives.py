@@ -102,10 +102,8 @@ def open_digits(request: SetRequest) -> LabelledSet:
 @lru_cache(maxsize=1)
 def _digits() -> LabelledImages:
     """Return all digits; cached, since scikit-learn parses a text file for a second."""
-    with needed_import(
-        "The labelled set 'digits' needs scikit-learn", "Install it with: make setup, or pip install 'driftlab[data]'."
-    ):
-        from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # a second of imports
+
     digits = load_digits()
     return LabelledImages(np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target.astype(np.int64))
 

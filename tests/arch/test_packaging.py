@@ -145,3 +145,13 @@ print(driftlab.__file__, *experiment.names())
     file, *experiments = done.stdout.split()
     assert Path(file).is_relative_to(unpacked)
     assert "quick" in experiments
+
+
+def test_the_demo_needs_no_extra(root: Path):
+    """`make demo` installs the package without extras; a second act that fails is a bad first impression."""
+    always = (root / "pyproject.toml").read_text("utf-8").partition("\ndependencies = [")[2].partition("\n]")[0]
+    installed = {Requirement(one).name for one in ast.literal_eval(f"[{always}]")}
+    acts = [path.read_text("utf-8") for path in (root / "platform/lab/experiments").glob("demo-*.yaml")]
+    assert any("set:digits" in text for text in acts)
+    assert "scikit-learn" in installed
+    assert not any("photos" in text for text in acts)  # scikit-image is an extra

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from driftlab.datasets import archives, labelled_set
+from driftlab.datasets import labelled_set
 from driftlab.datasets.archives import ARCHIVES
 from driftlab.datasets.labelled import SETS, folder_digest, open_set
 from driftlab.errors import DataError, RequestError
@@ -195,7 +195,6 @@ def test_other_sets_open_without_torchvision(monkeypatch, broken):
 
 @pytest.mark.slow
 def test_digits_equal_those_of_scikit_learn():
-    pytest.importorskip("sklearn")
     found = open_set("digits")
     assert [len(part.classes) for part in (found.train, found.val, found.test)] == [1077, 360, 360]
     assert found.classes == tuple("0123456789") and found.train.images.shape[1:] == (32, 32, 3)
@@ -207,13 +206,6 @@ def test_digits_equal_those_of_scikit_learn():
     assert (nearest == small.test.classes).mean() > 0.8  # pictures and classes belong together
     with pytest.raises(DataError, match="1800 asked for, 1797 there"):
         open_set("digits", counts=(1000, 400, 400))
-
-
-def test_the_error_for_a_missing_scikit_learn_has_a_fix(monkeypatch):
-    archives._digits.cache_clear()
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(RequestError, match=r"pip install 'driftlab\[data\]'"):
-        open_set("digits")
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if not name.startswith("signs/")])

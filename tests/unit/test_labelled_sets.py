@@ -45,7 +45,6 @@ def bytes_of(images: np.ndarray) -> list[bytes]:
 
 
 def test_every_image_appears_once_before_any_repeats():
-    pytest.importorskip("sklearn")
     judged = open_set("digits", size=(16, 24)).test
     stream = open_stream("set:digits", seed=5, height=16, width=24, fps=10.0, duration_s=50.0)
     shown = stream.at(np.arange(500) / 10)
@@ -57,7 +56,6 @@ def test_every_image_appears_once_before_any_repeats():
 
 @pytest.mark.slow
 def test_training_images_are_not_in_the_stream():
-    pytest.importorskip("sklearn")
     recipe = Recipe("tiny_classifier", 10, 16, 16, "set:digits", steps=1000, seed=7)
     data = pretrain.draw_data(recipe)
     assert [len(part) for part in (data.train, data.val, data.test)] == [1077, 360, 360]
@@ -79,7 +77,6 @@ def test_short_training_reads_few_images():
 
 @pytest.mark.slow
 def test_nested_networks_are_trained_and_scored_on_different_digits(tmp_path: Path):
-    pytest.importorskip("sklearn")
     found = open_run(run(document(), out=tmp_path / "run").directory)
     assert set(found.frame("runs")["workload"]) == {"digits"}
     accuracies = found.frame("variants")["accuracy"]
