@@ -45,6 +45,8 @@ def test_the_report_shows_every_figure_and_loads_no_other_file(folder):
     assert "it broke" in page
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "driftlab tune" in text
+    assert repr(open_run(folder)) == f"Run({str(folder)!r}: search small, 26 trials)"
+    assert "score" in open_run(folder)._repr_html_()
 
 
 @pytest.mark.slow
