@@ -243,10 +243,10 @@ def _conclude_each(directory: Path, searches: Searches, files: Mapping[str, Path
 
 
 def _gain(found: SearchResults) -> tuple[str, ...]:
-    """Return the first objective on held-out seeds: metric, defaults, best settings and verdict."""
+    """Return the first objective on held-out seeds: metric, defaults, recommended settings and verdict."""
     metric = found.objectives[0].metric
     (row,) = (row for row in found.held_out() if row.metric == metric)
-    tuned = row.defaults if row.best is None else row.best  # the defaults are best, and ran once
+    tuned = row.best if found.supported and row.best is not None else row.defaults  # which ran once if they are best
     return metric, _figure(row.defaults), _figure(tuned), row.verdict
 
 
@@ -262,7 +262,8 @@ def _conclude(directory: Path, as_json: bool) -> None:
 
     best, report, found = write_best(directory), write_report(directory), open_search(directory)
     if as_json:
-        recommended = found.best and {"trial": found.best.number, "settings": found.best.settings}
+        chosen = found.recommended
+        recommended = chosen and {"trial": chosen.number, "settings": chosen.settings}
         held_out = [asdict(row) for row in found.held_out()]
         paths = {"directory": directory, "best_file": best, "report": report}
         print_json({**paths, "budget": asdict(found.budget), "best": recommended, "held_out": held_out})

@@ -54,7 +54,7 @@ def test_words_agree_with_the_held_out_seeds(folder):
     found = open_search(folder)
     score, energy = found.held_out()
     text = " ".join(summarise_search(found))
-    assert f"Trial {found.best.number} is recommended" in text
+    assert f"Trial {found.best.number} is the best" in text
     assert "24 trials" in text
     assert "1 failed" in text
     for row in (score, energy):
