@@ -155,7 +155,9 @@ class TestChoice:
         assert {cell.split("/")[1] for cell in self.cells(Choice(workloads=("b",)), workloads=both)} == {"b"}
 
     def test_workloads_are_known_by_the_label_in_reports(self):
-        assert [one.name for one in parse(document(), (), Choice(workloads=("running",))).workloads] == ["streets/running"]
+        assert [one.name for one in parse(document(), (), Choice(workloads=("running",))).workloads] == [
+            "streets/running"
+        ]
 
     def test_seeds_are_replaced(self):
         assert parse(document(), (), Choice(seeds=(3, 4))).seeds == (3, 4)

@@ -88,7 +88,7 @@ class SearchResults:
 
     @property
     def supported(self) -> bool:
-        """Return whether held-out seeds show an objective better and the first one not worse; also without such seeds."""
+        """Return whether held-out seeds show an objective better and the first not worse, or there are none."""
         verdicts = [row.verdict for row in self.held_out() if row.metric in {one.metric for one in self.objectives}]
         return not self.spec["held_out"] or ("better" in verdicts and verdicts[0] != "worse")
 

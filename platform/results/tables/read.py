@@ -47,7 +47,9 @@ class Run:
     def __repr__(self) -> str:
         """Return one line: the folder and the size of the run."""
         if "space" in self.spec:
-            return f"Run({str(self.path)!r}: search {self.spec['name']}, {len(read_trials(self.path, 'trials'))} trials)"
+            return (
+                f"Run({str(self.path)!r}: search {self.spec['name']}, {len(read_trials(self.path, 'trials'))} trials)"
+            )
         parts = ", ".join(f"{len(self.spec[key])} {key}" for key in ("systems", "workloads", "seeds"))
         cells = len(files_of(self.path / "tables", "runs"))
         return f"Run({str(self.path)!r}: {self.spec['name']}, {parts}, {cells} complete cells)"
