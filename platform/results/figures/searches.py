@@ -36,8 +36,8 @@ def held_out(found: SearchResults) -> FigureContent | None:
     )
     note = (
         "Settings of the best trial and defaults on seeds that the search did not use; paired differences with 95 % CI "
-        "over seeds. The best of many trials scores lower on other seeds than in the search (selection bias): only this "
-        "table measures the gain of the search."
+        "over seeds. The best of many trials scores lower on other seeds than in the search (selection bias): only "
+        "this table measures the gain of the search."
     )
     return FigureContent(note, grids=[grid])
 
