@@ -18,7 +18,7 @@ from driftlab.datasets.catalogue import SET_PREFIX, WORKLOADS, find_workload, op
 from driftlab.datasets.frames import Frames
 from driftlab.datasets.labelled import class_names, open_set
 from driftlab.datasets.streets.presets import CLASSES
-from driftlab.errors import RequestError
+from driftlab.errors import DataError, RequestError
 from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
@@ -153,7 +153,13 @@ def _data_of_set(recipe: Recipe) -> DataSplits:
     Its splits do not depend on the seed.
     """
     name, size = recipe.workloads.removeprefix(SET_PREFIX), (recipe.height, recipe.width)
-    return convert_set(open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch)), seed=recipe.seed)
+    found = open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch))
+    if not len(found.train.classes):
+        raise DataError(
+            f"Labelled set '{name}' has no images to train on. Give student.weights, or train on the set without shift: "
+            f"domains:set:cifar10:FOLDER with shifts: ['set:{name}']."
+        )
+    return convert_set(found, seed=recipe.seed)
 
 
 def draw_pretraining_frames(recipe: Recipe, count: int, part: str = "pretrain") -> LabelledFrames:
