@@ -20,7 +20,7 @@ from driftlab.errors import DataError
 from driftlab.platform.networks.training.artifacts import Recipe
 from driftlab.platform.networks.training.pretrain import draw_data
 
-SHIFTS = ("gaussian_noise", "contrast", "pixelate")
+SHIFTS = ("gaussian_noise", "defocus_blur", "contrast")
 
 
 def save(path, value: int, side: int = 8) -> None:
@@ -133,8 +133,8 @@ def test_core50_is_tested_on_sessions_three_seven_and_ten(tmp_path):
 
 @pytest.fixture
 def reduced(tmp_path, monkeypatch, torchvision):
-    """Write a CIFAR-10 of digits, and a CIFAR-10-C of its test images with driftlab's corruptions."""
-    digits, root = open_set("digits", size=32), tmp_path / "archives"
+    """Write a CIFAR-10 of signs, and a CIFAR-10-C of its test images with driftlab's corruptions."""
+    signs, root = open_set("signs/rp", size=32, classes=10, counts=(1000, 1, 200)), tmp_path / "archives"
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
 
@@ -147,12 +147,12 @@ def reduced(tmp_path, monkeypatch, torchvision):
         return write(name, {"data": images, "labels": part.classes[rows].tolist()})
 
     kind = torchvision.datasets.CIFAR10
-    parts = [batch(f"data_batch_{k}", digits.train, slice(200 * (k - 1), 200 * k)) for k in range(1, 6)]
+    parts = [batch(f"data_batch_{k}", signs.train, slice(200 * (k - 1), 200 * k)) for k in range(1, 6)]
     monkeypatch.setattr(kind, "train_list", parts)
-    monkeypatch.setattr(kind, "test_list", [batch("test_batch", digits.test, slice(0, 100))])
+    monkeypatch.setattr(kind, "test_list", [batch("test_batch", signs.test, slice(None))])
     _, md5 = write("batches.meta", {"label_names": list(CIFAR10)})
     monkeypatch.setattr(kind, "meta", {"filename": "batches.meta", "key": "label_names", "md5": md5})
-    images, classes = digits.test.images[:100], digits.test.classes[:100]
+    images, classes = signs.test.images, signs.test.classes
     for shift in SHIFTS:
         rows = [
             shifted(image, Domain(shift, severity), np.random.default_rng([number, severity]))
@@ -173,15 +173,15 @@ def test_a_reduced_cifar_10_c_has_its_severities_in_order_for_a_fixed_network(re
             "bounds": False,
             "snapshots": 0,
             "systems": ["no_custom"],
-            "student": {"network": "tiny_classifier", "pretrain_steps": 200},
+            "student": {"network": "tiny_classifier", "pretrain_steps": 300, "pretrain_batch": 16},
             "workloads": [
                 {
                     "name": f"domains:set:cifar10:{reduced}",
-                    "duration_s": 10.0 * len(domains),
+                    "duration_s": 20.0 * len(domains),
                     "fps": 10,
                     "height": 32,
                     "width": 32,
-                    "params": {"shifts": domains, "order": "listed", "domain_s": 10},
+                    "params": {"shifts": domains, "order": "listed", "domain_s": 20},
                 }
             ],
         },
