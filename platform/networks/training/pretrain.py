@@ -156,8 +156,8 @@ def _data_of_set(recipe: Recipe) -> DataSplits:
     found = open_set(name, size=size, counts=max(MIN_FRAMES, recipe.steps * recipe.batch))
     if not len(found.train.classes):
         raise DataError(
-            f"Labelled set '{name}' has no images to train on. Give student.weights, or train on the set without shift: "
-            f"domains:set:cifar10:FOLDER with shifts: ['set:{name}']."
+            f"Labelled set '{name}' has no images to train on. Give student.weights, or train on the set without "
+            f"shift: domains:set:cifar10:FOLDER with shifts: ['set:{name}']."
         )
     return convert_set(found, seed=recipe.seed)
 
