@@ -76,13 +76,18 @@ def read_boxes(file: Path) -> list[Box]:
         for number, line in enumerate(lines, 1):
             try:
                 one = json.loads(line)
-                boxes.append(_checked(Box(one["frame"], one["class"], tuple(float(one[side]) for side in SIDES))))
+                boxes.append(_checked(Box(one["frame"], one["class"], _sides(one))))
             except FAULTS as error:
                 raise DataError(
                     f"'{file}', line {number}: {first_line(error) or type(error).__name__}. Give frame, class, x0, y0, "
                     "x1 and y1 in pixels, with x0 below x1 and y0 below y1."
                 ) from error
     return boxes
+
+
+def _sides(one: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    x0, y0, x1, y1 = (float(one[side]) for side in SIDES)
+    return x0, y0, x1, y1
 
 
 def _checked(box: Box) -> Box:

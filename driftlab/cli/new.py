@@ -12,7 +12,7 @@ from driftlab.cli.output import say
 from driftlab.errors import RequestError, as_typed
 
 TEMPLATES = Path(__file__).parent / "templates"
-PARAMS = {  # with which the test of a member lasts seconds
+PARAMS: dict[str, dict[str, object]] = {  # with which the test of a member lasts seconds
     "streaming": {"period_s": 2.0},
     "scaling": {"keep_ratios": [1.0, 0.5], "epochs": 1},
 }

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from pages_factory import DOCS, blocks, invoke
 from PIL import Image
 
 import driftlab
@@ -137,6 +141,7 @@ def reduced(tmp_path, monkeypatch, torchvision):
     signs, root = open_set("signs/rp", size=32, classes=10, counts=(1000, 1, 200)), tmp_path / "archives"
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
+    (archive := root / "CIFAR-10-C").mkdir()
 
     def write(name: str, content: dict) -> list[str]:
         (folder / name).write_bytes(pickle.dumps(content))
@@ -159,14 +164,14 @@ def reduced(tmp_path, monkeypatch, torchvision):
             for severity in range(1, 6)
             for number, image in enumerate(images)
         ]
-        np.save(root / f"{shift}.npy", np.stack(rows))
-    np.save(root / "labels.npy", np.tile(classes, 5))
+        np.save(archive / f"{shift}.npy", np.stack(rows))
+    np.save(archive / "labels.npy", np.tile(classes, 5))
     return root
 
 
 @pytest.mark.slow
 def test_a_reduced_cifar_10_c_has_its_severities_in_order_for_a_fixed_network(reduced, tmp_path):
-    domains = [f"set:cifar10c:{reduced}/{shift}/{severity}" for severity in range(1, 6) for shift in SHIFTS]
+    domains = [f"set:cifar10c:{reduced}/CIFAR-10-C/{shift}/{severity}" for severity in range(1, 6) for shift in SHIFTS]
     run = driftlab.run(
         {
             "name": "cifar10c",
@@ -201,3 +206,16 @@ def test_listed_domains_keep_their_order(tmp_path):
         order="listed", domain_s=2,
     )  # fmt: skip
     assert stream.at(np.arange(0, 12, 2.0)).scenes.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.slow
+def test_the_protocol_of_the_page_is_planned_on_the_archive(reduced, monkeypatch):
+    monkeypatch.chdir(reduced.parent)
+    text = next(block.text for block in blocks(DOCS / "your-data.md") if block.name == "cifar10c.yaml")
+    Path("cifar10c.yaml").write_text(text)
+    corruptions = re.findall(r"CIFAR-10-C/(\w+)/5", text)
+    assert len(corruptions) == 15
+    for name in corruptions:
+        if name not in SHIFTS:
+            shutil.copy(reduced / f"CIFAR-10-C/{SHIFTS[0]}.npy", reduced / f"CIFAR-10-C/{name}.npy")
+    assert "7 cells" in invoke(["run", "cifar10c.yaml", "--dry-run"])
