@@ -156,6 +156,30 @@ def is_kept(recipe: FamilyRecipe) -> bool:
     return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
 
 
+def note_step(recipe: Recipe, step: int, loss: float) -> None:
+    """Write the state of a training beside the network, for the process that waits for it."""
+    if (file := _training_file(recipe)).parent.is_dir():
+        file.write_text(json.dumps([step, recipe.steps, loss]), encoding="utf-8")
+
+
+def training_of(recipe: Recipe) -> tuple[int, int, float] | None:
+    """Return step, number of steps and loss of a training on this computer; None while there is none."""
+    try:
+        step, steps, loss = json.loads(_training_file(recipe).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # also while it is being written
+        return None
+    return step, steps, loss
+
+
+def end_training(recipe: Recipe) -> None:
+    """Remove the state of a training."""
+    _training_file(recipe).unlink(missing_ok=True)
+
+
+def _training_file(recipe: Recipe) -> Path:
+    return cache_folder() / f"{recipe.key()}.training"
+
+
 def cache_folder() -> Path:
     """Return the folder of built networks."""
     import platformdirs

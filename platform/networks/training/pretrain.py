@@ -24,6 +24,7 @@ from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
+from driftlab.platform.networks.training.artifacts import end_training, note_step
 from driftlab.platform.networks.training.descent import Adam, Descent
 from driftlab.platform.networks.training.training_loop import (
     DataSplits,
@@ -47,6 +48,7 @@ VAL_FRAMES, TEST_FRAMES = 400, 1600  # standard error of 1 point at an accuracy 
 MIN_FRAMES = 64  # for a family, even if its network was trained on fewer
 FRAMES_PER_STREAM = 4
 STREAM_S = 240.0
+REPORTS = 50  # of a training, to the process that waits for it
 WARM_UP = 0.1  # share of steps with a rising learning rate
 
 
@@ -66,7 +68,10 @@ def pretrain(recipe: Recipe, before: Weights | None = None) -> Weights:
             assert before is not None, "the weights of recipe_elsewhere are missing"
             _load_except_head(model, recipe, before)
         if recipe.steps:
-            _train(model, recipe, _training_frames(recipe))
+            try:
+                _train(model, recipe, _training_frames(recipe))
+            finally:
+                end_training(recipe)
         return state_of(_replace_head(model, recipe) if recipe.fresh_head else model)
 
 
@@ -202,6 +207,8 @@ def _train(model: torch.nn.Module, recipe: Recipe, frames: LabelledFrames) -> No
                 torch.autograd.backward(loss)
                 optimiser.rule = Adam(recipe.lr * _rate_factor(step / recipe.steps))
                 optimiser.step(flat.gradients)
+                if step % max(1, recipe.steps // REPORTS) == 0:
+                    note_step(recipe, step, float(loss.detach()))
 
 
 def _rate_factor(progress: float) -> float:
