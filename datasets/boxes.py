@@ -1,6 +1,6 @@
-"""Boxes of the frames of a film: `FILE.boxes.jsonl`, and imports from COCO, MOTChallenge and Scalabel.
+"""Boxes of the frames of a video: `FILE.boxes.jsonl`, and imports from COCO, MOT and Scalabel.
 
-A line is one box, such as `{"frame": 0, "class": "car", "x0": 4, "y0": 8, "x1": 20, "y1": 16}`, in pixels of the film.
+A line is one box, such as `{"frame": 0, "class": "car", "x0": 4, "y0": 8, "x1": 20, "y1": 16}`, in pixels of the video.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Box(NamedTuple):
     sides: tuple[float, float, float, float]  # left, top, right, bottom
 
 
-class FilmBoxes:
-    """The boxes next to a film, by frame."""
+class VideoBoxes:
+    """The boxes next to a video, by frame."""
 
     def __init__(self, file: Path, classes: tuple[str, ...] | None) -> None:
         boxes = read_boxes(file)
@@ -49,22 +49,22 @@ class FilmBoxes:
         for box in boxes:
             self._by_frame.setdefault(box.frame, []).append((self.classes.index(box.name), *box.sides))
 
-    def at(self, number: int, film: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.float32]:
+    def at(self, number: int, video: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.float32]:
         """Return the boxes of a frame [m, 5] with sides scaled and clipped to another height and width."""
-        (film_height, film_width), (height, width) = film, size
+        (video_height, video_width), (height, width) = video, size
         found = np.array(self._by_frame.get(number, ()), np.float32).reshape(-1, 5)
         for columns, scale, most in (
-            (slice(1, None, 2), width / film_width, width),
-            (slice(2, None, 2), height / film_height, height),
+            (slice(1, None, 2), width / video_width, width),
+            (slice(2, None, 2), height / video_height, height),
         ):
             found[:, columns] = np.clip(found[:, columns] * scale, 0, most)
         return found
 
 
-def boxes_of(film: Path, classes: tuple[str, ...] | None) -> FilmBoxes | None:
-    """Return the boxes next to a film; None if there are none."""
-    file = film.with_name(film.name + SUFFIX)
-    return FilmBoxes(file, classes) if file.is_file() else None
+def boxes_of(video: Path, classes: tuple[str, ...] | None) -> VideoBoxes | None:
+    """Return the boxes next to a video; None if there are none."""
+    file = video.with_name(video.name + SUFFIX)
+    return VideoBoxes(file, classes) if file.is_file() else None
 
 
 def read_boxes(file: Path) -> list[Box]:
@@ -149,9 +149,9 @@ def frames_of(document: Any) -> list[dict[str, Any]]:
     return frames
 
 
-def write_boxes(film: Path, boxes: list[Box]) -> Path:
-    """Write the file of a film's boxes in the order of frames."""
-    file = film.with_name(film.name + SUFFIX)
+def write_boxes(video: Path, boxes: list[Box]) -> Path:
+    """Write the file of a video's boxes in the order of frames."""
+    file = video.with_name(video.name + SUFFIX)
     lines = [
         json.dumps({"frame": one.frame, "class": one.name, **dict(zip(SIDES, one.sides, strict=True))})
         for one in sorted(boxes)

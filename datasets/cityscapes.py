@@ -1,4 +1,4 @@
-"""Archives of driving pictures with label maps: Cityscapes, ACDC and SHIFT in their layouts, as streams."""
+"""Driving pictures with label maps as streams: Cityscapes, ACDC and SHIFT in their layouts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SHIFT = {  # numbers of the CARLA simulator
 _SHIFT_BOXES = {"person": "person", "car": "car", "truck": "car", "bus": "car"}
 
 
-class Picture(NamedTuple):
+class DrivingPicture(NamedTuple):
     """An image with its label map, the number of its scene, and its boxes in pixels of the image."""
 
     image: Path
@@ -57,12 +57,12 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchiveLayout:
     """An archive's files: a function that lists its pictures, and the classes of its label maps."""
 
     name: str
     files: str  # for messages
-    pictures: Callable[[Path], list[Picture]]
+    pictures: Callable[[Path], list[DrivingPicture]]
     classes: Mapping[str, tuple[int, ...]]
 
     @property
@@ -79,70 +79,70 @@ def _part_of(folder: Path) -> tuple[Path, str]:
     return (folder.parent, folder.name) if folder.name in PARTS else (folder, "val")
 
 
-def _cityscapes(folder: Path) -> list[Picture]:
+def _cityscapes(folder: Path) -> list[DrivingPicture]:
     """List the pictures city by city."""
     root, part = _part_of(folder)
     cities = sorted(one for one in (root / IMAGES[0] / part).glob("*") if one.is_dir())
     return [
-        Picture(image, _beside(image, root, (IMAGES, LABELS)), number)
+        DrivingPicture(image, _label_file(image, root, (IMAGES, LABELS)), number)
         for number, city in enumerate(cities)
         for image in sorted(city.glob(f"*{IMAGES[1]}"))
     ]
 
 
-def _acdc(folder: Path) -> list[Picture]:
+def _acdc(folder: Path) -> list[DrivingPicture]:
     """List the pictures condition by condition."""
     root, part = _part_of(folder)
     images, labels = ("rgb_anon", "_rgb_anon.png"), ("gt", "_gt_labelIds.png")
     return [
-        Picture(image, _beside(image, root, (images, labels)), number)
+        DrivingPicture(image, _label_file(image, root, (images, labels)), number)
         for number, condition in enumerate(CONDITIONS)
         for image in sorted((root / images[0] / condition / part).glob(f"*/*{images[1]}"))
     ]
 
 
-def _beside(image: Path, root: Path, names: tuple[tuple[str, str], tuple[str, str]]) -> Path:
+def _label_file(image: Path, root: Path, names: tuple[tuple[str, str], tuple[str, str]]) -> Path:
     """Return the label map of an image: another folder below the root, and another end of the name."""
     (folder, end), (other, other_end) = names
     return root / other / image.relative_to(root / folder).with_name(image.name.removesuffix(end) + other_end)
 
 
-def _shift(folder: Path) -> list[Picture]:
+def _shift(folder: Path) -> list[DrivingPicture]:
     """List the frames of a view, sequence after sequence; a scene is a weather at a time of day."""
     file = folder / "det_2d.json"
     frames = sorted(frames_of(json.loads(file.read_text())), key=lambda one: (one["videoName"], one["name"]))
-    looks = [
+    shifts = [
         tuple((one.get("attributes") or {}).get(key) for key in ("weather_coarse", "timeofday_coarse"))
         for one in frames
     ]
-    scenes = {look: number for number, look in enumerate(dict.fromkeys(looks))}
+    scenes = {shift: number for number, shift in enumerate(dict.fromkeys(shifts))}
     listed = []
-    for one, look in zip(frames, looks, strict=True):
+    for one, shift in zip(frames, shifts, strict=True):
         image = folder / "img" / one["videoName"] / one["name"]
         labels = folder / "semseg" / one["videoName"] / one["name"].replace("_img_", "_semseg_").replace(".jpg", ".png")
         found = [box for box in of_scalabel([one]) if box.name in _SHIFT_BOXES]
         rows = [(CLASSES.index(_SHIFT_BOXES[box.name]), *box.sides) for box in found]
-        listed.append(Picture(image, labels, scenes[look], np.array(rows, np.float32).reshape(-1, 5)))
+        listed.append(DrivingPicture(image, labels, scenes[shift], np.array(rows, np.float32).reshape(-1, 5)))
     return listed
 
 
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout(
+        ArchiveLayout(
             "cityscapes",
             f"{IMAGES[0]}/val/CITY/NAME{IMAGES[1]} and {LABELS[0]}/val/CITY/NAME{LABELS[1]}",
             _cityscapes,
             _CITYSCAPES,
         ),
-        Layout(
+        ArchiveLayout(
             "acdc",
             f"rgb_anon/CONDITION/val/SEQUENCE/NAME_rgb_anon.png and gt/CONDITION/val/SEQUENCE/NAME_gt_labelIds.png for "
             f"{', '.join(CONDITIONS)}",
             _acdc,
             _CITYSCAPES,
         ),
-        Layout(
+        ArchiveLayout(
             "shift",
             "det_2d.json, img/SEQUENCE/FRAME_img_front.jpg and semseg/SEQUENCE/FRAME_semseg_front.png of one view",
             _shift,
@@ -167,7 +167,7 @@ class DrivingPictures:
     classes = CLASSES  # so that the networks of the streets can be used
 
     @cached_property
-    def pictures(self) -> tuple[Picture, ...]:
+    def pictures(self) -> tuple[DrivingPicture, ...]:
         """Return the pictures; DataError with the missing files."""
         layout = LAYOUTS[self.layout]
         try:
@@ -187,7 +187,7 @@ class DrivingPictures:
         return DataError(f"Workload '{self.name}' cannot be read: {reason}. In {place}.")
 
     def changes_s(self) -> tuple[float, ...]:
-        """Return the times at which the city, condition or look changes."""
+        """Return the times at which the city, condition or weather changes."""
         scenes = [one.scene for one in self.pictures]
         frames = int(np.ceil(self.duration_s * self.fps - 1e-9))
         starts = (k for k in range(1, frames) if scenes[k % len(scenes)] != scenes[(k - 1) % len(scenes)])

@@ -1,4 +1,4 @@
-"""Labelled archives of shifted images in their published layouts: CIFAR-C, ImageNet-C, CLEAR and CORe50.
+"""Labelled archives of shifted images in their layouts: CIFAR-C, ImageNet-C, CLEAR, CORe50.
 
 `NAME:FOLDER/PART` names one shift, year or session. A part of CIFAR-C and ImageNet-C has test images only, so that
 networks are trained on another set, as in `domains:set:cifar10:FOLDER` with the shift `set:cifar10c:FOLDER/fog/5`.
@@ -125,7 +125,7 @@ def clear(place: Path, train: bool) -> ImageFiles | None:
 
 
 def core50(place: Path, train: bool) -> ImageFiles | None:
-    """Return the images of CORe50's training or test sessions, or of one session `FOLDER/s3` as test images."""
+    """Return the images of CORe50's training or test sessions, or of the session `FOLDER/s3`."""
     single = place.name[:1] == "s" and place.name[1:].isdecimal()
     if single and train:
         return None

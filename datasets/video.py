@@ -89,11 +89,11 @@ class VideoStream:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Return the names in classes.txt next to the maps or the file, else of its boxes, else of the streets."""
+        """Return the names in classes.txt, else of the boxes, else of the streets."""
         return self._classes
 
     @property
-    def _film_size(self) -> tuple[int, int]:
+    def _frame_size(self) -> tuple[int, int]:
         context = self._container.streams.video[0].codec_context
         return context.height, context.width
 
@@ -119,7 +119,7 @@ class VideoStream:
                 labels[row] = self._label(self._labels, number)
         boxes = None
         if self._boxes is not None:
-            boxes = tuple(self._boxes.at(number, self._film_size, self.size) for number in numbers)
+            boxes = tuple(self._boxes.at(number, self._frame_size, self.size) for number in numbers)
         return Frames(times, images, np.zeros(len(times), np.int32), labels, boxes)
 
     def check(self) -> None:

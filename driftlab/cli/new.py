@@ -1,4 +1,4 @@
-"""`driftlab new`: a file to start from, with a test beside it."""
+"""`driftlab new`: a file to start from, with its test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new(
     kind: Annotated[KindName, typer.Argument(show_default=False)],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _.", show_default=False)],
 ) -> None:
-    """Write a working file NAME of at most 40 lines, and a test beside it, to the current folder."""
+    """Write a working file NAME of at most 40 lines, and its test, to the current folder."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise RequestError(f"'{name}' is no name of a file. Use lower-case letters, digits and _, such as my_method.")
     own = f"{name}.yaml" if kind == "experiment" else f"{name}.py"

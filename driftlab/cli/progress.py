@@ -67,7 +67,7 @@ class TimeLeft:
 
 
 class TrainingStates:
-    """States of trainings as text: step, loss and time left, from the speed since the first report of each."""
+    """States of trainings as text: step, loss, and time left by the speed since the first report."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[TimeLeft, int]] = {}
@@ -88,7 +88,7 @@ class Lines(Progress):
         self._start(0, 0.0)
 
     def _start(self, cells: int, work_s: float) -> None:
-        """Start to count anew; a notebook has one listener for all its runs."""
+        """Start to count from 0; a notebook has one listener for all its runs."""
         self._cells, self._left, self._printed_s = cells, TimeLeft(work_s), time.monotonic()
         self._ended = self._announced = 0
         self._trainings = TrainingStates()

@@ -67,7 +67,7 @@ class DeviceReport:
 
 
 def check_token(server: str, token: str) -> None:
-    """Raise RequestError if the address is invalid, or the server does not accept the token for new sessions."""
+    """Raise RequestError for an invalid address, or a token with which no session can be opened."""
     client = Client(server.rstrip("/"), token)
     try:
         client.ask("GET", "/sessions")

@@ -19,8 +19,8 @@ from driftlab.platform.networks.training.artifacts import (
     SourceSummaryRecipe,
     digest_of,
     is_kept,
-    training_of,
 )
+from driftlab.platform.networks.training.states import training_of
 from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
 from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec, TrainingSite, WorkloadSetup, setup_key

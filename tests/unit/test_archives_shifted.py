@@ -1,4 +1,4 @@
-"""Archives of shifted images in their published layouts, and a reduced CIFAR-10-C whose severities are ordered."""
+"""Archives of shifted images in their layouts, and the severities of a reduced CIFAR-10-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes of films: read next to the file, and imported from COCO, MOTChallenge and Scalabel."""
+"""Boxes of videos: read next to the file, and imported from COCO, MOTChallenge and Scalabel."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ HEIGHT, WIDTH, FRAMES = video_factory.HEIGHT, video_factory.WIDTH, 20
 
 
 @pytest.fixture
-def film(tmp_path):
-    return video_factory.write_video(tmp_path / "film.mp4")
+def video(tmp_path):
+    return video_factory.write_video(tmp_path / "video.mp4")
 
 
-def imported(source, film, *options: str):
-    return CliRunner().invoke(build_app(), ["boxes", str(source), str(film), *options])
+def imported(source, video, *options: str):
+    return CliRunner().invoke(build_app(), ["boxes", str(source), str(video), *options])
 
 
-def frames_of(film, size=(HEIGHT, WIDTH)):
-    stream = open_stream(f"video:{film}", seed=0, height=size[0], width=size[1], fps=video_factory.FPS, duration_s=None)
+def frames_of(video, size=(HEIGHT, WIDTH)):
+    stream = open_stream(
+        f"video:{video}", seed=0, height=size[0], width=size[1], fps=video_factory.FPS, duration_s=None
+    )
     return stream, stream.at(np.arange(FRAMES) / video_factory.FPS)
 
 
@@ -55,36 +57,36 @@ def scalabel() -> str:
 
 
 @pytest.mark.parametrize(("name", "make"), [("gt.json", coco), ("gt.txt", mot), ("det.json", scalabel)])
-def test_boxes_of_three_formats_are_those_of_each_frame(name, make, film):
-    source = film.with_name(name)
+def test_boxes_of_three_formats_are_those_of_each_frame(name, make, video):
+    source = video.with_name(name)
     source.write_text(make())
-    printed = imported(source, film)
+    printed = imported(source, video)
     assert "20 boxes in 20 frames (20 car)" in printed.output, printed.exception
-    stream, frames = frames_of(film)
+    stream, frames = frames_of(video)
     assert stream.has_truth
     car = stream.classes.index("car")
     assert [one.tolist() for one in frames.boxes] == [[[car, k, 10, k + 16, 18]] for k in range(FRAMES)]
-    _, halves = frames_of(film, (HEIGHT // 2, WIDTH * 2))
+    _, halves = frames_of(video, (HEIGHT // 2, WIDTH * 2))
     assert halves.boxes[3].tolist() == [[car, 6, 5, 38, 9]]
     assert task_of("tiny_detector").truth(frames) is not None
-    assert "is there already" in str(imported(source, film).exception)
+    assert "is there already" in str(imported(source, video).exception)
 
 
-def test_classes_may_be_renamed_and_others_name_themselves(film):
-    source = film.with_name("gt.json")
+def test_classes_may_be_renamed_and_others_name_themselves(video):
+    source = video.with_name("gt.json")
     source.write_text(coco())
-    imported(source, film, "--class", "car=boat")
-    stream, frames = frames_of(film)
+    imported(source, video, "--class", "car=boat")
+    stream, frames = frames_of(video)
     assert stream.classes == ("boat",)
     assert frames.boxes[0][0, 0] == 0
-    assert isinstance(imported(source, film, "--class", "car").exception, RequestError)
+    assert isinstance(imported(source, video, "--class", "car").exception, RequestError)
 
 
-def test_frames_without_a_line_have_no_boxes(film):
-    film.with_name("film.mp4.boxes.jsonl").write_text(
+def test_frames_without_a_line_have_no_boxes(video):
+    video.with_name("video.mp4.boxes.jsonl").write_text(
         '{"frame": 2, "class": "car", "x0": 1, "y0": 2, "x1": 9, "y1": 8}\n'
     )
-    assert [len(one) for one in frames_of(film)[1].boxes] == [0, 0, 1] + [0] * 17
+    assert [len(one) for one in frames_of(video)[1].boxes] == [0, 0, 1] + [0] * 17
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_an_invalid_line_is_named(line, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", '{"annotations": [{}], "images": [], "categories": []}', "x"])
-def test_other_documents_are_refused(text, film):
-    source = film.with_name("gt.json")
+def test_other_documents_are_refused(text, video):
+    source = video.with_name("gt.json")
     source.write_text(text)
-    assert "cannot be read" in str(imported(source, film).exception)
+    assert "cannot be read" in str(imported(source, video).exception)

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -27,12 +26,12 @@ from driftlab.platform.core.parameters import BEFORE
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.registry import Member
 from driftlab.platform.networks.memory_format import CONTIGUOUS
+from driftlab.platform.networks.training.states import FOLDER_VARIABLE, cache_folder
 
 logger = logging.getLogger(__name__)
 version_of = cache(metadata.version)  # a look-up takes 9 ms, and every key needs it
 
 Origin = Mapping[str, Any]  # the recipe as JSON; it determines the result
-FOLDER_VARIABLE = "DRIFTLAB_CACHE"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,38 +153,6 @@ def is_kept(recipe: FamilyRecipe) -> bool:
     network = f"{recipe.network.network}-{recipe.network.key()}"
     family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
     return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
-
-
-def note_step(recipe: Recipe, step: int, loss: float) -> None:
-    """Write the state of a training beside the network, for the process that waits for it."""
-    if (file := _training_file(recipe)).parent.is_dir():
-        file.write_text(json.dumps([step, recipe.steps, loss]), encoding="utf-8")
-
-
-def training_of(recipe: Recipe) -> tuple[int, int, float] | None:
-    """Return step, number of steps and loss of a training on this computer; None while there is none."""
-    try:
-        step, steps, loss = json.loads(_training_file(recipe).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # also while it is being written
-        return None
-    return step, steps, loss
-
-
-def end_training(recipe: Recipe) -> None:
-    """Remove the state of a training."""
-    _training_file(recipe).unlink(missing_ok=True)
-
-
-def _training_file(recipe: Recipe) -> Path:
-    return cache_folder() / f"{recipe.key()}.training"
-
-
-def cache_folder() -> Path:
-    """Return the folder of built networks."""
-    import platformdirs
-
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return Path(folder).absolute() if folder else platformdirs.user_cache_path("driftlab") / "networks"
 
 
 def _key(origin: Origin) -> str:

@@ -24,8 +24,8 @@ from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
-from driftlab.platform.networks.training.artifacts import end_training, note_step
 from driftlab.platform.networks.training.descent import Adam, Descent
+from driftlab.platform.networks.training.states import end_training, note_step
 from driftlab.platform.networks.training.training_loop import (
     DataSplits,
     LabelledFrames,
