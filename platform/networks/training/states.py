@@ -1,4 +1,4 @@
-"""The folder of built networks, and the states of the trainings under way, which other processes read there."""
+"""The folder of built networks, and the states of trainings under way for other processes."""
 
 from __future__ import annotations
 
