@@ -120,6 +120,7 @@ def _start(document: SpaceDocument, out: Path | None, runner: _TrialRunner, as_j
 
     check_loggers(runner.log)
     restart(document.portable)
+    _warn_of_idle_defaults(document)
     with begin_search(document, out) as session:
         _work(session, runner, session.directory)
     _conclude(session.directory, as_json)
@@ -188,8 +189,19 @@ def _work(session: TuneSession, runner: _TrialRunner, folder: Path) -> None:
         raise
 
 
+def _warn_of_idle_defaults(document: SpaceDocument) -> None:
+    from driftlab.platform.tune.document import experiment_of, is_idle
+
+    if is_idle(experiment_of(document.experiment, document.defaults(), document.seeds)):
+        print_note(
+            f"note: with its defaults '{document.system}' acts after the end of every session, so that trial 0 scores as "
+            "the unadapted network does. A gain over it is not one over a working default."
+        )
+
+
 def _plan(document: SpaceDocument, as_json: bool) -> None:
     """Print the settings with domain, default and reason."""
+    _warn_of_idle_defaults(document)
     if as_json:
         print_json(document.model_dump(mode="json"))
         return
