@@ -194,8 +194,8 @@ def _warn_of_idle_defaults(document: SpaceDocument) -> None:
 
     if is_idle(experiment_of(document.experiment, document.defaults(), document.seeds)):
         print_note(
-            f"note: with its defaults '{document.system}' acts after the end of every session, so that trial 0 scores as "
-            "the unadapted network does. A gain over it is not one over a working default."
+            f"note: with its defaults '{document.system}' acts after the end of every session, so that trial 0 scores "
+            "as the unadapted network does. A gain over it is not one over a working default."
         )
 
 
