@@ -63,6 +63,16 @@ class StrictPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
+class _GrownPart(StrictPart):
+    """A part with later fields, which are written only if they are set: specs and seals of other runs stay as they were."""
+
+    later: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if key not in self.later or value}
+
+
 class SystemPart(StrictPart):
     """A system: a row of the table, or one that starts from a row, with all four slots."""
 
@@ -102,8 +112,10 @@ class AppPart(StrictPart):
     priority: Positive = 1.0
 
 
-class WorkloadPart(StrictPart):
+class WorkloadPart(_GrownPart):
     """A stream and how it is read, or several: one for each application."""
+
+    later = ("scored",)
 
     name: str
     duration_s: Positive | None = 60.0  # none: as long as the file is
@@ -111,6 +123,7 @@ class WorkloadPart(StrictPart):
     height: Annotated[int, Field(ge=16, le=4096)] = 64
     width: Annotated[int, Field(ge=16, le=4096)] = 96
     params: dict[str, Any] = {}
+    scored: Annotated[tuple[str, ...], Field(strict=False)] = ()  # names of the classes that count; none: all
     apps: Annotated[
         tuple[AppPart, ...], Field(max_length=100, strict=False)
     ] = ()  # none: one, which does the student's task
@@ -161,7 +174,7 @@ class StudentPart(StrictPart):
     pretrain_learning_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0  # of weights and pre-training data of the network and its family
-    weights: str | None = None  # a safetensors file to begin from; without steps said, none follow
+    weights: str | None = None  # a file to begin from; without steps said, none follow
     pretrain_set: str | None = None  # a labelled set that the network learns first, as `set:signs/ri100`
     pretrain_set_steps: Steps = 4000
     per_seed: bool = False  # whether each seed of the run builds separate networks
@@ -179,31 +192,31 @@ class ServerPart(StrictPart):
     step_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
-class TeacherPart(StrictPart):
+class TeacherPart(_GrownPart):
     """The teacher: the labels of the samples, and their cost."""
+
+    later = ("weights",)
 
     kind: Literal["oracle", "network"] = "oracle"
     network: str = "teacher"
-    pretrain_steps: Annotated[Steps, Field(ge=1)] = 1000  # a minute
+    pretrain_steps: Steps = 1000  # a minute
     pretrain_learning_rate: Positive = 0.002
     pretrain_batch: BatchSize = 4
     pretrain_seed: Seed = 0
+    weights: str | None = None  # as of the student
     border_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     label_jitter_px: Annotated[float, Field(ge=0, le=16)] = 0.0  # movement of outlines, per frame
 
 
-class ComputePart(StrictPart):
+class ComputePart(_GrownPart):
     """Torch device, precision and GPU share per actor; tables of CPU and GPU runs may differ."""
+
+    later = ("portable",)
 
     torch_device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes while networks are pre-trained
     gpus_per_actor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # under Ray; one process shares nothing
     portable: bool = False  # the same bytes on every x86-64 processor with AVX2
-
-    @model_serializer(mode="wrap")
-    def _leave_out_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write `portable` only if it is true: specs and seals of other runs stay as they were."""
-        return {key: value for key, value in write(self).items() if key != "portable" or value}
 
 
 class BudgetPart(StrictPart):

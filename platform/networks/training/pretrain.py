@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
+from driftlab.platform.networks.training.artifacts import read_weights
 from driftlab.platform.networks.training.descent import Adam, Descent
 from driftlab.platform.networks.training.training_loop import (
     DataSplits,
@@ -207,9 +207,7 @@ def _rate_factor(progress: float) -> float:
 
 def begin_from(model: nn.Module, path: str, head: str, *, trained: bool) -> None:
     """Load a file's weights; a head for other classes stays random if the network is trained afterwards."""
-    from safetensors.torch import load_file
-
-    weights, own = load_file(Path(path).expanduser()), model.state_dict()
+    weights, own = read_weights(path), model.state_dict()
     if "network." in next(iter(own)) and not any(name.startswith("network.") for name in weights):
         weights = {f"network.{name}": value for name, value in weights.items()}  # torchvision's names
     optional = {name for name in own if trained and name.startswith(f"{head}.")}
