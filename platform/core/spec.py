@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -20,6 +21,7 @@ from pydantic import (
 )
 
 from driftlab.datasets.catalogue import label_of
+from driftlab.platform.core.plugins import make_absolute
 from driftlab.platform.core.registry import FAMILIES
 
 MAX_PARTS, MAX_SEEDS = 1000, 10_000
@@ -30,6 +32,7 @@ Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 BatchSize = Annotated[int, Field(ge=1, le=4096)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+Network = Annotated[str, AfterValidator(make_absolute)]  # of the zoo, of a library, or FILE.py:make
 Scalar = str | int | float | bool | None
 
 
@@ -103,7 +106,7 @@ class AppPart(StrictPart):
     name: Name
     workload: str | None = None  # another stream than the workload's own
     params: dict[str, Any] = {}
-    network: str | None = None
+    network: Network | None = None
     pretrain_seed: Seed | None = None
     variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -169,7 +172,7 @@ class StudentPart(StrictPart):
     Missing values come from the zoo entry of a published network, else from the defaults below.
     """
 
-    network: str = "tiny"
+    network: Network = "tiny"
     pretrain_steps: Steps = 2500  # 35 s: mediocre on streets it has never seen
     pretrain_learning_rate: Positive = 0.006
     pretrain_batch: BatchSize = 4
@@ -198,7 +201,7 @@ class TeacherPart(_GrownPart):
     later = ("weights",)
 
     kind: Literal["oracle", "network"] = "oracle"
-    network: str = "teacher"
+    network: Network = "teacher"
     pretrain_steps: Steps = 1000  # a minute
     pretrain_learning_rate: Positive = 0.002
     pretrain_batch: BatchSize = 4

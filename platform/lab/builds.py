@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driftlab.datasets.catalogue import find_workload, folder_digest_of
+from driftlab.platform.core import plugins
 from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.lab.progress import Progress
@@ -106,6 +107,7 @@ def _recipes(asked: BuildCondition, app: AppPart) -> list[FamilyRecipe]:
                 device=experiment.compute.torch_device,
                 precision=experiment.compute.precision,
                 portable=experiment.compute.portable,
+                code=plugins.code_digest(part.network) or "",
             ),
             builder_of(member),
         )
@@ -209,6 +211,8 @@ def _app_setup(
             network=experiment.teacher.network,
             task=task_of(student.name).name,
             classes=classes,
+            height=recipes[0].network.height,
+            width=recipes[0].network.width,
             border_noise=experiment.teacher.border_noise,
             label_jitter_px=experiment.teacher.label_jitter_px,
             torch_device=experiment.compute.torch_device,

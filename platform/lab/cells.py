@@ -131,9 +131,18 @@ def app_specs_of(experiment: Experiment, workload: WorkloadPart) -> tuple[AppSpe
                 part.name, workload.fps, part.accuracy_goal, part.latency_goal_s, part.priority, part.energy_goal_j
             ),
             stream_of(workload.seen_by(part)),
+            scored_of(workload, open_workload(workload.seen_by(part))) if workload.scored else (),
         )
         for part in experiment.apps_of(workload)
     )
+
+
+def scored_of(workload: WorkloadPart, stream: Stream) -> tuple[int, ...]:
+    """Return the numbers of the classes that count; RequestError for a name that the stream does not have."""
+    for name in workload.scored:
+        if name not in stream.classes:
+            raise unknown_name("class", name, stream.classes)
+    return tuple(sorted(map(stream.classes.index, workload.scored)))
 
 
 def stream_of(workload: WorkloadPart) -> StreamSpec:

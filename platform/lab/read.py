@@ -31,8 +31,8 @@ class Experiment(Spec):
 
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; without a list, one that is named after its task."""
-        network = zoo.ZOO.get(self.student.network)
-        return workload.apps or (AppPart(name=network.task.name if network else "unknown"),)
+        network = self.student.network
+        return workload.apps or (AppPart(name=zoo.task_of(network).name if zoo.known(network) else "unknown"),)
 
     def student_of(self, app: AppPart, seed: int) -> StudentPart:
         """Describe the network of an application under a seed of the run."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.errors import unknown_name
+from driftlab.errors import RequestError, unknown_name
+from driftlab.platform.core import plugins
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
@@ -191,13 +193,25 @@ PUBLISHED: Mapping[str, ZooEntry] = {
 ZOO: Mapping[str, ZooEntry] = {**OWN, **PUBLISHED}
 
 
-def check(name: str) -> None:
-    """Refuse a name that is not in the zoo."""
-    if name not in ZOO:
+def find(name: str) -> ZooEntry:
+    """Return the entry of a network: of the zoo, of a library as in `torchvision:resnet34`, or of a user's file."""
+    if name in ZOO:
+        return ZOO[name]
+    if not plugins.is_outside(name):
         raise unknown_name("network", name, ZOO)
+    from driftlab.platform.networks import outside
+
+    return outside.entry_of(name)
+
+
+def known(name: str) -> bool:
+    """Return whether a network exists; its fault is reported where the request is checked."""
+    with suppress(RequestError):
+        find(name)
+        return True
+    return False
 
 
 def task_of(name: str) -> Task:
     """Return the task of a network."""
-    check(name)
-    return ZOO[name].task
+    return find(name).task

@@ -70,6 +70,7 @@ class Recipe:
     portable: bool = dataclasses.field(
         default=False, metadata={BEFORE: False}
     )  # equal bits on all x86-64 processors with AVX2
+    code: str = dataclasses.field(default="", metadata={BEFORE: ""})  # digest of the file of a user's network
 
     def key(self) -> str:
         """Return the hash of the recipe and the version of torch, which changes the last bits."""
@@ -114,7 +115,10 @@ def obtain(recipe: Recipe) -> Weights:
         return pretrain(recipe, obtain(recipe_elsewhere(recipe)) if recipe.elsewhere else None)
 
     return _obtain(
-        f"{recipe.network} for {recipe.steps} steps", f"{recipe.network}-{recipe.key()}", _origin(recipe), build
+        f"{recipe.network} for {recipe.steps} steps",
+        f"{_file_name(recipe.network)}-{recipe.key()}",
+        _origin(recipe),
+        build,
     )
 
 
@@ -128,7 +132,7 @@ def obtain_family(recipe: FamilyRecipe, limit_s: float = math.inf) -> Weights:
 
     if not recipe.scaling.make().needs_data:
         return build()
-    name = f"{_file_name(recipe.scaling)}-{recipe.network.network}"
+    name = f"{_file_name(recipe.scaling.name)}-{_file_name(recipe.network.network)}"
     what = f"{recipe.scaling} from {recipe.network.network}"
     return _obtain(what, f"{name}-{recipe.key()}", _family_origin(recipe), build)
 
@@ -147,7 +151,7 @@ def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weigh
     if not recipe.adaptation.make().has_source_summary:
         return {}
     network = recipe.family.network.network
-    name = f"{_file_name(recipe.adaptation)}-pack-{network}"
+    name = f"{_file_name(recipe.adaptation.name)}-pack-{_file_name(network)}"
     return _obtain(
         f"the pack of {recipe.adaptation} on {network}", f"{name}-{recipe.key()}", _pack_origin(recipe), build
     )
@@ -155,8 +159,9 @@ def obtain_pack(recipe: SourceSummaryRecipe, limit_s: float = math.inf) -> Weigh
 
 def is_kept(recipe: FamilyRecipe) -> bool:
     """Return whether the cache has a family, or the network of a family that is always rebuilt."""
-    network = f"{recipe.network.network}-{recipe.network.key()}"
-    family = f"{_file_name(recipe.scaling)}-{recipe.network.network}-{recipe.key()}"
+    name = _file_name(recipe.network.network)
+    network = f"{name}-{recipe.network.key()}"
+    family = f"{_file_name(recipe.scaling.name)}-{name}-{recipe.key()}"
     return (cache_folder() / f"{family if recipe.scaling.make().needs_data else network}.safetensors").exists()
 
 
@@ -178,7 +183,8 @@ def _hash(origin: Origin) -> str:
 
 def _origin(recipe: Recipe) -> Origin:
     """Return the inputs that determine the weights; the digest of a start file replaces its path."""
-    movable = dataclasses.replace(recipe, start="") if recipe.start_digest else recipe
+    movable = dataclasses.replace(recipe, network=plugins.drop_folder(recipe.network))
+    movable = dataclasses.replace(movable, start="") if recipe.start_digest else movable
     memory = {"memory format": "contiguous"} if recipe.network in CONTIGUOUS else {}
     return {**_decisive(movable), **memory, "torch": version_of("torch")}
 
@@ -208,8 +214,8 @@ def _member_origin(member: Member) -> Origin:
     }
 
 
-def _file_name(member: Member) -> str:
-    return plugins.drop_folder(member.name).replace(":", "-")
+def _file_name(name: str) -> str:
+    return plugins.drop_folder(name).replace(":", "-")
 
 
 def _decisive(recipe: Any) -> Origin:

@@ -64,7 +64,7 @@ class AppNode:
         self._family = networks.family_of(spec.student, self._scaling, weights)
         self._timeline = ShareTimeline()
         self._meter = CallMeter(spec.student.seed, {"device": spec.device, "app": spec.app, "node": "application"})
-        self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task))
+        self._results = FrameResults(spec, self._task, Scorer(spec.student.classes, self._task, spec.scored))
         self._observer = StreamObserver(self._task) if spec.uses_statistics else None
         self._unready: list[FrameResult] = []  # frames whose confidence is not known yet
         self._tracker = Tracker(self._task, chained=spec.chained)
