@@ -159,7 +159,7 @@ def _named(recipe: FamilyRecipe, count: int | None = None) -> str:
     """Name a network and its size; `count` is the number of networks in its family, if known."""
     network, many = recipe.network, "" if count is None else f"{count} "
     family = f", {many}by {recipe.scaling}" if recipe.scaling.make().needs_data else ""
-    return f"{network.network} {network.height}x{network.width}{family}"
+    return f"{plugins.drop_folder(network.network)} {network.height}x{network.width}{family}"
 
 
 def _setup(

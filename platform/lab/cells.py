@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from driftlab.datasets.catalogue import find_workload, open_stream
 from driftlab.datasets.frames import FileStream, Stream
 from driftlab.errors import RequestError, quoted, unknown_name
+from driftlab.platform.core.plugins import drop_folder
 from driftlab.platform.core.records import Variant
 from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for, seed_for
@@ -181,6 +182,18 @@ def check_files(experiment: Experiment) -> None:
         stream = open_workload(workload)
         if isinstance(stream, FileStream):
             stream.check()
+
+
+def agreement_of(experiment: Experiment) -> dict[str, dict[str, str]]:
+    """Name the teacher whose labels replace the ground truth of each workload without; empty if all have it."""
+    if experiment.teacher.kind != "network":
+        return {}
+    blind = [
+        workload.label
+        for workload in experiment.workloads
+        if workload.run_networks and not open_workload(workload.seen_by(experiment.apps_of(workload)[0])).has_truth
+    ]
+    return {"agreement": dict.fromkeys(blind, drop_folder(experiment.teacher.network))} if blind else {}
 
 
 def has_own_classes(workload: WorkloadPart, stream: Stream) -> bool:

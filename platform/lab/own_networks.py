@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from driftlab.platform.scaling.base import Scaling
 
 FRAMES = 4
-TRIAL_S = 3.0  # of this host's time; a member that still trains then applies
+LACKING = "the network has no"  # beginning of a reason that does not depend on the frames
+TRIAL_S = 2.0  # of this host's time; a member that still trains then applies
 TOLERANCE = 1e-3  # by which the output of a frame may differ in another batch
 Fact = tuple[str, str]  # a property of a network, and its value
 
@@ -47,9 +48,9 @@ class Applicability:
 def faults_of(experiment: Experiment) -> list[str]:
     """List why files of weights do not fit, and why networks from outside, or methods on them, cannot run."""
     return [
-        f"{recipe.network}: {fault}"
+        f"{plugins.drop_folder(recipe.network)}: {fault}"
         for recipe in recipes_in(experiment)
-        for fault in (*_network_faults(recipe), *_method_faults(recipe, experiment))
+        for fault in _network_faults(recipe) or _method_faults(recipe, experiment)
     ]
 
 
@@ -66,9 +67,9 @@ def recipes_in(experiment: Experiment) -> list[Recipe]:
 
 
 def applicability_in(experiment: Experiment) -> dict[str, list[Applicability]]:
-    """Return, for each network from outside, whether the methods of the experiment apply to it."""
+    """Return, for each network from outside, whether adaptation and scaling members apply to it."""
     return {
-        plugins.drop_folder(recipe.network): list(applicability(recipe, _members_in(experiment)))
+        plugins.drop_folder(recipe.network): list(applicability(recipe))
         for recipe in recipes_in(experiment)
         if _is_outside(recipe.network)
     }
@@ -171,7 +172,7 @@ def _network_faults(recipe: Recipe) -> list[str]:
 
 
 def _method_faults(recipe: Recipe, experiment: Experiment) -> list[str]:
-    if not _is_outside(recipe.network) or _network_faults(recipe):
+    if not _is_outside(recipe.network):
         return []
     found = applicability(recipe, _members_in(experiment))
     return [f"{one.method} does not apply: {one.reason}" for one in found if one.reason]
@@ -234,8 +235,8 @@ def _try_adaptation(member: Adaptation, model: nn.Module, data: DataSplits) -> s
     memory = member.prepare(model, pack)
     times_s = np.arange(FRAMES, dtype=np.float64)
     batch = Batch(data.train.images, data.train.labels, rng_for(0, "pretrain", "order"), data.task, times_s)
-    print(member, member.adapt(model, memory, batch, Phase(iterations=1)).skipped)
-    return ""
+    skipped = member.adapt(model, memory, batch, Phase(iterations=1)).skipped
+    return skipped if skipped.startswith(LACKING) else ""
 
 
 def _try_scaling(member: Scaling, model: nn.Module, data: DataSplits) -> str:
