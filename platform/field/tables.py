@@ -13,8 +13,8 @@ from driftlab.platform.core.records import Applied
 from driftlab.platform.field.lab import write_lab
 from driftlab.platform.field.sending import Traffic
 from driftlab.platform.lab import paths
-from driftlab.platform.lab.plan import origins_of
 from driftlab.platform.lab.cells import agreement_of
+from driftlab.platform.lab.plan import origins_of
 from driftlab.platform.lab.seal import provenance
 from driftlab.platform.results.tables.recorder import Recorder
 

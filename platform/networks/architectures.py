@@ -200,6 +200,7 @@ MAKERS: Mapping[str, Callable[[int], nn.Module]] = {
     "tiny_residual": partial(ResidualClassifier, width=14),
     "wide_residual": partial(ResidualClassifier, width=56),
     "deep_classifier": partial(DeepClassifier, width=8),
+    "vgg16_cifar": partial(DeepClassifier, width=64),
     "tiny_staged": partial(residual.four_stages, width=8, stride=2),
     "staged": partial(residual.four_stages, width=16, stride=1),
     "tiny_detector": partial(Detector, width=16),

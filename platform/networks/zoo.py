@@ -143,6 +143,13 @@ PUBLISHED: Mapping[str, ZooEntry] = {
         input=SMALL_PICTURES,
         pretraining=LARGE,
     ),
+    "vgg16_cifar": ZooEntry(
+        CLASSIFICATION,
+        "VGG-16 for 32 x 32 images, with one linear layer, 15 M parameters",
+        tuple(f"stages.{stage}" for stage in range(5)),
+        input=SMALL_PICTURES,
+        pretraining=LARGE,
+    ),
     "wrn_28_10": ZooEntry(
         CLASSIFICATION,
         "WRN-28-10 for 32 x 32 images, 36 M parameters",

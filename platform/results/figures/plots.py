@@ -95,7 +95,9 @@ def with_settings(runs: pd.DataFrame, info: Mapping[str, Any] | None = None) -> 
     """
     several = runs["fleet"].nunique() > 1
     setting = runs["workload"] + " · " + runs["fleet"] if several else runs["workload"]
-    return runs.assign(setting=setting, agreement=runs["workload"].map((info or {}).get("agreement") or {}))
+    return runs.assign(
+        setting=setting, agreement=runs["workload"].map((info or {}).get("agreement") or {}).astype(object)
+    )
 
 
 def reference_label(runs: pd.DataFrame) -> str:
