@@ -100,14 +100,17 @@ class MeasuredPart(StrictPart):
     only: dict[str, Any] = {}  # its columns -> the value that a row must have
 
 
-class AppPart(StrictPart):
+class AppPart(_GrownPart):
     """One of several applications on a device; missing values come from the workload and the experiment."""
+
+    later = ("pretrain_steps",)
 
     name: Name
     workload: str | None = None  # another stream than the workload's own
     params: dict[str, Any] = {}
     network: Network | None = None
     pretrain_seed: Seed | None = None
+    pretrain_steps: Annotated[Steps, Field(ge=1)] | None = None
     variants: str | MeasuredPart | None = None  # measured networks
     accuracy_goal: Annotated[float, Field(ge=0, le=1)] | None = None
     latency_goal_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # 0: every prediction is late

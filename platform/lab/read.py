@@ -37,7 +37,8 @@ class Experiment(Spec):
     def student_of(self, app: AppPart, seed: int) -> StudentPart:
         """Describe the network of an application under a seed of the run."""
         own = pretraining_defaults(app.network) if app.network != self.student.network else {}
-        own |= {key: value for key in ("network", "pretrain_seed") if (value := getattr(app, key)) is not None}
+        keys = ("network", "pretrain_seed", "pretrain_steps")
+        own |= {key: value for key in keys if (value := getattr(app, key)) is not None}
         part = self.student.model_copy(update=own)
         if not part.per_seed:
             return part
