@@ -1,8 +1,8 @@
 """Write films with label maps, as `video:FILE` reads them, from the archives LVS, Cityscapes and A2D2.
 
-python label_maps.py lvs film.mp4 detections.npy person=1 two-wheeler=2,4 vehicle=3,6,7,8
-python label_maps.py cityscapes ARCHIVE frankfurt film.mp4
-python label_maps.py a2d2 ARCHIVE/20181107_132300 film.mp4
+python docs/examples/label_maps.py lvs film.mp4 detections.npy person=1 two-wheeler=2,4 vehicle=3,6,7,8
+python docs/examples/label_maps.py cityscapes ARCHIVE frankfurt film.mp4
+python docs/examples/label_maps.py a2d2 ARCHIVE/20181107_132300 film.mp4
 """
 
 from __future__ import annotations
