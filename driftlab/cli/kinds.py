@@ -254,9 +254,9 @@ def _network(name: str, one: ZooEntry) -> Entry:
 def _any_network(name: str) -> Entry:
     """Describe a network of the zoo, or one from outside with the methods that apply to it."""
     from driftlab.platform.core.plugins import is_outside, make_absolute
-    from driftlab.platform.networks import zoo
+    from driftlab.platform.networks import named
 
-    entry = zoo.find(make_absolute(name))
+    entry = named.find(make_absolute(name))
     if not is_outside(name):
         return _network(name, entry)
     from driftlab.platform.lab.own_networks import applicability, examine

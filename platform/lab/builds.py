@@ -12,8 +12,9 @@ from driftlab.platform.core.registry import Member, builder_of
 from driftlab.platform.lab.cells import has_own_classes, measured_of, open_workload, systems_of
 from driftlab.platform.lab.progress import Progress
 from driftlab.platform.lab.tuned import tuned_by
-from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe, digest_of
-from driftlab.platform.networks.zoo import task_of
+from driftlab.platform.networks.named import task_of
+from driftlab.platform.networks.training.artifacts import FamilyRecipe, Recipe, SourceSummaryRecipe
+from driftlab.platform.networks.training.weight_files import digest_of
 from driftlab.platform.sim.session import Backend, Job, NodeId, Session
 from driftlab.platform.sim.setting import AppNetworks, BuiltNetwork, TeacherSpec, TrainingSite, WorkloadSetup, setup_key
 from driftlab.platform.world import hardware

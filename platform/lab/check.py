@@ -22,9 +22,9 @@ from driftlab.platform.lab.cells import (
     scored_of,
     system_of,
 )
-from driftlab.platform.networks import zoo
+from driftlab.platform.networks import named, zoo
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION, TASKS
-from driftlab.platform.networks.training.artifacts import digest_of
+from driftlab.platform.networks.training.weight_files import digest_of
 from driftlab.platform.world import apps, hardware, link, load, load_csv
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _checks(experiment: Experiment) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{place}.link", partial(described, link, part.link)
             yield f"{place}.load", partial(_check_load, experiment, part)
     yield "server.hardware", partial(hardware.find, experiment.server.hardware)
-    yield "student.network", partial(zoo.find, experiment.student.network)
+    yield "student.network", partial(named.find, experiment.student.network)
     for name, weights in (("student", experiment.student.weights), ("teacher", experiment.teacher.weights)):
         if weights:
             yield f"{name}.weights", partial(digest_of, weights)
@@ -88,7 +88,7 @@ def _check_pretrain_set(student: StudentPart) -> None:
     if not str(student.pretrain_set).startswith(SET_PREFIX):
         raise RequestError(f"'{student.pretrain_set}' is no labelled set; name one as set:signs/ri100.")
     find_workload(str(student.pretrain_set))
-    if zoo.task_of(student.network) is not TASKS["classification"]:
+    if named.task_of(student.network) is not TASKS["classification"]:
         raise RequestError(f"'{student.network}' is no classifier; only classifiers train on labelled sets.")
     if student.weights or not student.pretrain_steps:
         raise RequestError(
@@ -132,7 +132,7 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
     """Open an application's stream; teacher.kind=oracle requires ground truth for the task."""
     seen, student = workload.seen_by(app), experiment.student_of(app, experiment.seeds[0]).network
     if app.network is not None:
-        zoo.find(app.network)
+        named.find(app.network)
     stream = open_workload(seen)
     scored_of(seen, stream)
     if has_own_classes(seen, stream):
@@ -142,7 +142,7 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
             f"'{seen.name}' has no ground truth, which teacher.kind=oracle requires; "
             "set teacher.kind=network, or add label maps in the folder FILE.labels"
         )
-    if not zoo.known(student):
+    if not named.known(student):
         return
     _check_adaptations(experiment, student)
     whose = (
@@ -151,18 +151,18 @@ def _check_app(experiment: Experiment, workload: WorkloadPart, app: AppPart) -> 
         else f"'{seen.name}' has no truth, pre-training frames have labels"
     )
     shown = (stream if stream.has_truth else _pretraining_stream(seen)).at([])
-    if zoo.task_of(student).truth(shown) is None:
+    if named.task_of(student).truth(shown) is None:
         known = [task.name for task in TASKS.values() if task.truth(shown) is not None]
         fitting = [name for name, network in zoo.ZOO.items() if network.task.name in known]
         raise RequestError(
             f"{whose} for {' and '.join(known)}, and student.network={student} is for "
-            f"{zoo.task_of(student).name}; take one of {', '.join(fitting)}"
+            f"{named.task_of(student).name}; take one of {', '.join(fitting)}"
         )
 
 
 def _check_adaptations(experiment: Experiment, student: str) -> None:
     """Refuse adaptations that do not support the network's task."""
-    task = zoo.task_of(student).name
+    task = named.task_of(student).name
     for part in experiment.systems:
         with suppress(RequestError):  # the check of the system reports its faults
             system = system_of(part)
@@ -225,14 +225,14 @@ def _check_teacher(experiment: Experiment) -> None:
     student, teacher = experiment.student.network, experiment.teacher
     if teacher.kind == "network" and not teacher.weights and not teacher.pretrain_steps:
         raise RequestError("a teacher without training needs weights; set teacher.weights, or pretrain_steps above 0")
-    zoo.find(teacher.network)
-    if not zoo.known(student):
+    named.find(teacher.network)
+    if not named.known(student):
         return
-    task = zoo.task_of(student)
-    if teacher.kind == "network" and zoo.task_of(teacher.network) is not task:
+    task = named.task_of(student)
+    if teacher.kind == "network" and named.task_of(teacher.network) is not task:
         fitting = [name for name, network in zoo.ZOO.items() if network.task is task]
         raise RequestError(
-            f"'{teacher.network}' is for {zoo.task_of(teacher.network).name}, student.network={student} is for "
+            f"'{teacher.network}' is for {named.task_of(teacher.network).name}, student.network={student} is for "
             f"{task.name}; take one of {', '.join(fitting)}"
         )
     for name in ("border_noise", "label_jitter_px"):

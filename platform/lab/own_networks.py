@@ -14,9 +14,9 @@ from driftlab.platform.core import plugins
 from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task, TaskLabels
 from driftlab.platform.networks.training.artifacts import Recipe
-from driftlab.platform.networks.zoo import task_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -20,7 +20,7 @@ from driftlab.platform.lab.overrides import apply_overrides, merged
 from driftlab.platform.lab.sets import Expanded, expand_items
 from driftlab.platform.lab.size import size_faults, size_of
 from driftlab.platform.lab.tuned import read_tuned, tuned_faults, with_tuned
-from driftlab.platform.networks import zoo
+from driftlab.platform.networks import named, zoo
 
 FOLDER = Path(__file__).parent / "experiments"
 LEARNERS = ("student", "teacher")  # parts that may begin with the weights of a file
@@ -32,7 +32,7 @@ class Experiment(Spec):
     def apps_of(self, workload: WorkloadPart) -> tuple[AppPart, ...]:
         """List a workload's applications; without a list, one that is named after its task."""
         network = self.student.network
-        return workload.apps or (AppPart(name=zoo.task_of(network).name if zoo.known(network) else "unknown"),)
+        return workload.apps or (AppPart(name=named.task_of(network).name if named.known(network) else "unknown"),)
 
     def student_of(self, app: AppPart, seed: int) -> StudentPart:
         """Describe the network of an application under a seed of the run."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from driftlab.datasets.frames import MAX_PIXEL_CLASSES
 from driftlab.errors import RequestError
-from driftlab.platform.networks import light, outside
+from driftlab.platform.networks import light, named
 from driftlab.platform.networks.box_head import RARE, BoxOutput
 from driftlab.platform.networks.memory_format import choose_format
 from driftlab.platform.networks.published import detection, library, residual, segmentation
@@ -23,7 +23,6 @@ from driftlab.platform.networks.resizing import resize
 from driftlab.platform.networks.strided import make_safe
 from driftlab.platform.networks.tasks.boxes import SIDES
 from driftlab.platform.networks.tasks.tasks import SEGMENTATION
-from driftlab.platform.networks.zoo import task_of
 
 if TYPE_CHECKING:
     import torch
@@ -227,12 +226,12 @@ def build(name: str, classes: int, *, seed: int, size: tuple[int, int] = (64, 96
 
     `size`, the height and width of the frames, is an argument of a user's factory.
     """
-    if task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
+    if named.task_of(name) is SEGMENTATION and classes > MAX_PIXEL_CLASSES:
         raise RequestError(
             f"'{name}' names pixels, and a label map has a byte for each: "
             f"at most {MAX_PIXEL_CLASSES} classes, given {classes}."
         )
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
-        made = MAKERS[name](classes) if name in MAKERS else outside.make(name, classes, size)
+        made = MAKERS[name](classes) if name in MAKERS else named.make(name, classes, size)
         return choose_format(name, make_safe(made))

@@ -1,14 +1,11 @@
-"""The networks by name. Importing this module does not import torch: requests are checked without it."""
+"""The networks of the zoo by name. Importing this module does not import torch: requests are checked without it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftlab.errors import RequestError, unknown_name
-from driftlab.platform.core import plugins
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, Task
 
 if TYPE_CHECKING:
@@ -198,27 +195,3 @@ PUBLISHED: Mapping[str, ZooEntry] = {
     ),
 }  # fmt: skip
 ZOO: Mapping[str, ZooEntry] = {**OWN, **PUBLISHED}
-
-
-def find(name: str) -> ZooEntry:
-    """Return the entry of a network: of the zoo, of a library as in `torchvision:resnet34`, or of a user's file."""
-    if name in ZOO:
-        return ZOO[name]
-    if not plugins.is_outside(name):
-        raise unknown_name("network", name, ZOO)
-    from driftlab.platform.networks import outside
-
-    return outside.entry_of(name)
-
-
-def known(name: str) -> bool:
-    """Return whether a network exists; its fault is reported where the request is checked."""
-    with suppress(RequestError):
-        find(name)
-        return True
-    return False
-
-
-def task_of(name: str) -> Task:
-    """Return the task of a network."""
-    return find(name).task

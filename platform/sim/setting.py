@@ -11,8 +11,8 @@ from driftlab.platform.core.plugins import drop_folder
 from driftlab.platform.core.records import ModelCost, Passes, Resource, TaskCost, Variant
 from driftlab.platform.core.registry import Member
 from driftlab.platform.core.systems import System
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.tasks.tasks import Task
-from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.scaling.base import WHOLE, Profile, most_accurate, variants_on
 from driftlab.platform.sim.session import Job
 from driftlab.platform.world.apps import AppGoals, Event, running_apps

@@ -18,9 +18,9 @@ from driftlab.platform.lab.own_networks import applicability, applicability_in, 
 from driftlab.platform.lab.read import parse
 from driftlab.platform.lab.seal import run
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.training.artifacts import Recipe, obtain
 from driftlab.platform.networks.training.pretrain import begin, heads_of
-from driftlab.platform.networks.zoo import task_of
 from driftlab.platform.results.tables.read import open_run
 
 SEGMENTER = """

@@ -16,10 +16,10 @@ from driftlab.datasets.frames import NO_CLASS, Frames
 from driftlab.errors import RequestError, WireError
 from driftlab.platform.core.metrics import f1_boxes
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.predict import to_input
 from driftlab.platform.networks.tasks import boxes, flow, tasks
 from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, DETECTION, SEGMENTATION, TASKS
-from driftlab.platform.networks.zoo import task_of
 
 HEIGHT, WIDTH, CLASSES = 48, 64, 8
 EVERY = list(TASKS.values())

@@ -11,8 +11,9 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.spec import AppPart
 from driftlab.platform.lab.read import Experiment, parse, with_defaults
 from driftlab.platform.networks.architectures import build
-from driftlab.platform.networks.training.artifacts import Recipe, digest_of
+from driftlab.platform.networks.training.artifacts import Recipe
 from driftlab.platform.networks.training.pretrain import begin_from, pretrain
+from driftlab.platform.networks.training.weight_files import digest_of
 
 RECIPE = Recipe("half", classes=8, height=16, width=24, steps=0)
 

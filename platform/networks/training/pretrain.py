@@ -22,8 +22,8 @@ from driftlab.platform.core.limits import limited
 from driftlab.platform.core.records import Weights
 from driftlab.platform.core.seeding import rng_for, seed_for
 from driftlab.platform.networks.architectures import build
+from driftlab.platform.networks.named import task_of
 from driftlab.platform.networks.predict import load, state_of, to_input, torch_device
-from driftlab.platform.networks.training.artifacts import read_weights
 from driftlab.platform.networks.training.descent import Adam, Descent
 from driftlab.platform.networks.training.training_loop import (
     DataSplits,
@@ -32,8 +32,9 @@ from driftlab.platform.networks.training.training_loop import (
     deterministic,
     one_thread,
 )
+from driftlab.platform.networks.training.weight_files import read_weights
 from driftlab.platform.networks.vector import bind_vector
-from driftlab.platform.networks.zoo import ZOO, task_of
+from driftlab.platform.networks.zoo import ZOO
 
 if TYPE_CHECKING:
     from torch import nn

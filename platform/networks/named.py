@@ -1,15 +1,16 @@
-"""Networks from outside the zoo: a factory in a user's file or package, and those of torchvision and timm by name."""
+"""Networks by name: of the zoo, of torchvision and timm, and of a factory in a user's file or package."""
 
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftlab.errors import RequestError, first_line, needed_import, unknown_name
 from driftlab.platform.core import plugins
-from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, SEGMENTATION, TASKS
-from driftlab.platform.networks.zoo import IMAGENET, Input, ZooEntry
+from driftlab.platform.networks.tasks.tasks import CLASSIFICATION, SEGMENTATION, TASKS, Task
+from driftlab.platform.networks.zoo import IMAGENET, ZOO, Input, ZooEntry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,8 +19,30 @@ TORCHVISION, TIMM = "torchvision:", "timm:"
 EXAMPLE = 'def make(classes, height, width): return MyNet(classes), then make.task = "segmentation"'
 
 
+def find(name: str) -> ZooEntry:
+    """Return the entry of a network: of the zoo, of a library as in `torchvision:resnet34`, or of a user's file."""
+    if name in ZOO:
+        return ZOO[name]
+    if not plugins.is_outside(name):
+        raise unknown_name("network", name, ZOO)
+    return _entry_of(name)
+
+
+def known(name: str) -> bool:
+    """Return whether a network exists; its fault is reported where the request is checked."""
+    with suppress(RequestError):
+        find(name)
+        return True
+    return False
+
+
+def task_of(name: str) -> Task:
+    """Return the task of a network."""
+    return find(name).task
+
+
 @cache
-def entry_of(name: str) -> ZooEntry:
+def _entry_of(name: str) -> ZooEntry:
     """Return task and summary of a network from outside; RequestError without a task."""
     if name.startswith(TORCHVISION):
         from driftlab.platform.networks.published.library import has_pixels
@@ -39,7 +62,7 @@ def entry_of(name: str) -> ZooEntry:
 
 
 def make(name: str, classes: int, size: tuple[int, int]) -> nn.Module:
-    """Build a network with random weights; RequestError for a factory that fails or returns something else."""
+    """Build a network from outside the zoo; RequestError for a factory that fails or returns something else."""
     from torch import nn
 
     if name.startswith(TORCHVISION):
