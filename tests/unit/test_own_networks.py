@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from pages_factory import invoke
 from safetensors.torch import save_file
 from torch import nn
 
@@ -15,7 +18,9 @@ from driftlab.errors import RequestError
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab import own_networks
 from driftlab.platform.lab.own_networks import applicability, applicability_in, examine
+from driftlab.platform.lab.plan import plan_of
 from driftlab.platform.lab.read import parse
+from driftlab.platform.lab.seal import open_run as open_run_folder
 from driftlab.platform.lab.seal import run
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.named import task_of
@@ -86,6 +91,29 @@ def test_a_class_in_a_file_is_a_student_and_its_folder_is_in_no_table(file, tmp_
     runs = open_run(made).frame("runs")
     assert set(runs["student"]) == {"net.py:Net"} and runs["score"].between(0, 1).all()
     assert {path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir()} == {"net.py"}
+
+
+@pytest.mark.slow
+def test_a_changed_file_makes_a_resumed_run_compute_its_cells_again(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRIFTLAB_CACHE", str(tmp_path / "cache"))
+    made = run(document(f"{file}:Net", "no_custom"), out=tmp_path / "run").directory
+    assert plan_of(open_run_folder(made)[0], made).todo == ()
+    with open(file, "a", encoding="utf-8") as text:
+        text.write("# another remark")
+    plan = plan_of(open_run_folder(made)[0], made)
+    assert len(plan.todo) == 1 and "net.py:Net was" in next(iter(plan.again))
+
+
+@pytest.mark.slow
+def test_a_dry_run_prints_the_methods_and_show_prints_the_facts(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(document("net.py:Net", "no_custom")), encoding="utf-8")
+    shown = invoke(["run", "own.yaml", "--dry-run"])
+    assert re.search(r"method on net\.py:Net +\| applies \| why not", shown)
+    assert re.search(r"adaptation/t3a +\| no +\| it works for classification", shown)
+    assert re.search(
+        r"channels +2 groups of channels\n(.*\n)*.*adaptation/tent +applies", invoke(["show", "networks/net.py:Net"])
+    )
 
 
 def test_its_recipe_follows_the_file_and_not_its_folder(file, tmp_path):

@@ -225,3 +225,11 @@ def test_a_mirrored_box_is_where_its_pixels_are():
     image[10:20, 4:14] = 1
     rows, columns = np.nonzero(image[:, ::-1])
     assert boxes.mirror(found, WIDTH)[0].tolist() == [1, columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+
+
+def test_unscored_boxes_and_frames_are_left_out():
+    two = np.array([[0, 0, 0, 9, 9], [1, 0, 0, 9, 9]], np.float32)
+    ours, theirs = DETECTION.restrict(boxes.stack([two]), boxes.stack([two[:1]]), (1,))
+    assert [one[:, 0].tolist() for one in (ours[0], theirs[0])] == [[1], []]
+    ours, theirs = CLASSIFICATION.restrict(np.array([0, 1]), np.array([1, 2]), (1,))
+    assert (ours.tolist(), theirs.tolist()) == ([0, 1], [1, NO_CLASS])
