@@ -1,8 +1,8 @@
-"""Write films with label maps, as `video:FILE` reads them, from the archives LVS, Cityscapes and A2D2.
+"""Write videos with label maps from the archives LVS, Cityscapes and A2D2, as `video:FILE` reads them.
 
-python docs/examples/label_maps.py lvs film.mp4 detections.npy person=1 two-wheeler=2,4 vehicle=3,6,7,8
-python docs/examples/label_maps.py cityscapes ARCHIVE frankfurt film.mp4
-python docs/examples/label_maps.py a2d2 ARCHIVE/20181107_132300 film.mp4
+python docs/examples/label_maps.py lvs video.mp4 detections.npy person=1 two-wheeler=2,4 vehicle=3,6,7,8
+python docs/examples/label_maps.py cityscapes ARCHIVE frankfurt video.mp4
+python docs/examples/label_maps.py a2d2 ARCHIVE/20181107_132300 video.mp4
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Pictures:
         return Frames(np.asarray(times_s, np.float64), images, np.zeros(len(paths), np.int32), np.stack(labels))
 
 
-def cityscapes(archive: Path, city: str, film: Path) -> None:
+def cityscapes(archive: Path, city: str, video: Path) -> None:
     """Join the pictures of a city; those that `gtFine` has no labels for stay unlabelled."""
     table = np.full(256, IGNORE, np.uint8)
     table[list(CITYSCAPES)] = range(len(CITYSCAPES))
@@ -74,11 +74,11 @@ def cityscapes(archive: Path, city: str, film: Path) -> None:
 
     names = tuple(CITYSCAPES.values())
     save_video(
-        _found(Pictures(city, paths, label, names, CITYSCAPES_FPS), archive / f"leftImg8bit_sequence/*/{city}"), film
+        _found(Pictures(city, paths, label, names, CITYSCAPES_FPS), archive / f"leftImg8bit_sequence/*/{city}"), video
     )
 
 
-def a2d2(scene: Path, film: Path) -> None:
+def a2d2(scene: Path, video: Path) -> None:
     """Join the front pictures of a scene; colours with one name and different numbers are one class."""
     colours: dict[str, str] = json.loads(_file(scene, scene.parent, "class_list.json").read_text(encoding="utf-8"))
     names = tuple(dict.fromkeys(name.rstrip(" 0123456789") for name in colours.values()))
@@ -93,11 +93,11 @@ def a2d2(scene: Path, film: Path) -> None:
         found, inverse = np.unique(rgb @ [65536, 256, 1], return_inverse=True)
         return np.array([numbers.get(int(one), IGNORE) for one in found], np.uint8)[inverse.reshape(rgb.shape[:2])]
 
-    save_video(_found(Pictures(scene.name, paths, label, names, A2D2_FPS), scene / "camera/cam_front_center"), film)
+    save_video(_found(Pictures(scene.name, paths, label, names, A2D2_FPS), scene / "camera/cam_front_center"), video)
 
 
-def lvs(film: Path, detections: Path, *groups: str) -> None:
-    """Draw the objects of Mask R-CNN, by class numbers of COCO, on a background; other frames stay unlabelled.
+def lvs(video: Path, detections: Path, *groups: str) -> None:
+    """Draw the objects of Mask R-CNN, by class numbers of COCO; other frames stay unlabelled.
 
     `detections` is a pickled dictionary of frame -> boxes (y, x, y, x from 0 to 1), classes, scores, masks. Unpickling
     runs code of the file: use files of the archive only.
@@ -106,9 +106,9 @@ def lvs(film: Path, detections: Path, *groups: str) -> None:
         name: [int(part) for part in numbers.split(",")] for name, _, numbers in (one.partition("=") for one in groups)
     }
     number_of = {coco: number for number, cocos in enumerate(named.values(), start=1) for coco in cocos}
-    with av.open(str(film)) as container:
+    with av.open(str(video)) as container:
         height, width = container.streams.video[0].height, container.streams.video[0].width
-    folder = film.with_name(f"{film.name}.labels")
+    folder = video.with_name(f"{video.name}.labels")
     folder.mkdir()
     (folder / "classes.txt").write_text("\n".join(["background", *named]), encoding="utf-8")
     for frame, (boxes, classes, scores, masks) in np.load(detections, allow_pickle=True)[()].items():

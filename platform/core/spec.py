@@ -67,7 +67,7 @@ class StrictPart(BaseModel):
 
 
 class _GrownPart(StrictPart):
-    """A part with later fields, written only if they are set: specs and seals of other runs stay as they were."""
+    """A part with later fields, written only if they are set, so that specs of other runs stay."""
 
     later: ClassVar[tuple[str, ...]]
 

@@ -185,7 +185,7 @@ def check_files(experiment: Experiment) -> None:
 
 
 def agreement_of(experiment: Experiment) -> dict[str, dict[str, str]]:
-    """Name the teacher whose labels replace the ground truth of each workload without; empty if all have it."""
+    """Name the teacher whose labels replace the ground truth of each workload without any."""
     if experiment.teacher.kind != "network":
         return {}
     blind = [

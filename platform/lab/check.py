@@ -191,7 +191,7 @@ def _pretraining_stream(workload: WorkloadPart) -> Stream:
 
 
 def _check_own_classes(experiment: Experiment, name: str, stream: Stream) -> None:
-    """Require label maps, or weights, for the classes of a video file, which no pre-training images contain."""
+    """Require label maps or weights for the classes of a video file: pre-training images lack them."""
     labels_it = experiment.teacher.kind == "network" and experiment.teacher.weights
     whose = f"'{name}' defines its own classes ({', '.join(stream.classes)})"
     if not stream.has_truth and not (labels_it and experiment.student.weights):

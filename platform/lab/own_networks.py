@@ -1,4 +1,4 @@
-"""Weights from files and networks from outside the zoo: what is checked before a run, and which methods apply."""
+"""Check weights from files and networks from outside the zoo, and list the methods that apply."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Fact = tuple[str, str]  # a property of a network, and its value
 
 @dataclass(frozen=True)
 class Applicability:
-    """Whether a method applies to a network; the reason is empty if it does."""
+    """A method, and the reason why it does not apply to a network; empty if it does."""
 
     method: str  # as in adaptation/tent
     reason: str

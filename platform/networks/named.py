@@ -20,7 +20,7 @@ EXAMPLE = 'def make(classes, height, width): return MyNet(classes), then make.ta
 
 
 def find(name: str) -> ZooEntry:
-    """Return the entry of a network: of the zoo, of a library as in `torchvision:resnet34`, or of a user's file."""
+    """Return the entry of a network of the zoo, a library (`torchvision:resnet34`) or a file."""
     if name in ZOO:
         return ZOO[name]
     if not plugins.is_outside(name):
@@ -62,7 +62,7 @@ def _entry_of(name: str) -> ZooEntry:
 
 
 def make(name: str, classes: int, size: tuple[int, int]) -> nn.Module:
-    """Build a network from outside the zoo; RequestError for a factory that fails or returns something else."""
+    """Build a network from outside the zoo; RequestError for a factory that fails."""
     from torch import nn
 
     if name.startswith(TORCHVISION):

@@ -1,4 +1,4 @@
-"""The networks of the zoo by name. Importing this module does not import torch: requests are checked without it."""
+"""The networks by name. Importing this module does not import torch: requests are checked without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A film with label maps of nineteen classes, and networks of these classes from files."""
+"""Videos with label maps of nineteen classes, and networks with these classes from files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from driftlab.platform.results.tables.read import open_run
 
 CLASSES, HEIGHT, WIDTH, FPS, COUNT = 19, 32, 48, 4, 48
 COLOURS = np.random.default_rng(5).integers(60, 200, (CLASSES, 3)).astype(np.uint8)
-TINT = np.array([40, -30, 10])  # of the film: its colours are not those that the network of the file was trained on
+TINT = np.array([40, -30, 10])  # of the video: its colours are not those that the network of the file was trained on
 NAMES = [f"class{number}" for number in range(CLASSES)]
 
 
@@ -34,8 +34,8 @@ def tiles(number: int) -> npt.NDArray[np.uint8]:
     return ((rows // 11 * 6 + columns // 8 + number // FPS) % CLASSES).astype(np.uint8)
 
 
-def write_film(folder: Path) -> Path:
-    path = folder / "film.mp4"
+def write_video(folder: Path) -> Path:
+    path = folder / "video.mp4"
     with av.open(str(path), "w") as container:
         track = container.add_stream("libx264", rate=FPS, options={"crf": "10", "threads": "1"})
         track.width, track.height, track.pix_fmt = WIDTH, HEIGHT, "yuv420p"
@@ -46,8 +46,8 @@ def write_film(folder: Path) -> Path:
     return path
 
 
-def write_maps(film: Path, *, maps: bool = True) -> None:
-    folder = film.with_name(f"{film.name}.labels")
+def write_maps(video: Path, *, maps: bool = True) -> None:
+    folder = video.with_name(f"{video.name}.labels")
     folder.mkdir()
     (folder / "classes.txt").write_text("\n".join(NAMES), encoding="utf-8")
     for number in range(COUNT if maps else 0):
@@ -71,7 +71,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def document(film: Path, weights: Path, **changes: Any) -> dict[str, Any]:
+def document(video: Path, weights: Path, **changes: Any) -> dict[str, Any]:
     systems = [
         "no_custom",
         {
@@ -80,7 +80,7 @@ def document(film: Path, weights: Path, **changes: Any) -> dict[str, Any]:
             "adaptation": {"name": "distill", "learning_rate": 0.01, "fraction": 0.5},
         },
     ]
-    workload = {"name": f"video:{film}", "duration_s": None, "fps": FPS, "height": HEIGHT, "width": WIDTH}
+    workload = {"name": f"video:{video}", "duration_s": None, "fps": FPS, "height": HEIGHT, "width": WIDTH}
     student = {"network": "half", "weights": str(weights)}
     return {
         "name": "nineteen", "systems": systems, "workloads": [workload], "bounds": False, "student": student, **changes,
@@ -88,12 +88,12 @@ def document(film: Path, weights: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_student_of_nineteen_classes_is_scored_as_it_is_and_learns(weights: Path, tmp_path: Path):
-    film = write_film(tmp_path)
-    write_maps(film)
-    made = open_run(run(document(film, weights), out=tmp_path / "run").directory)
+    video = write_video(tmp_path)
+    write_maps(video)
+    made = open_run(run(document(video, weights), out=tmp_path / "run").directory)
     model = build("half", CLASSES, seed=1)
     model.load_state_dict(load_file(weights))
-    frames = open_stream(f"video:{film}", seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=None).at([5.0, 9.0])
+    frames = open_stream(f"video:{video}", seed=0, height=HEIGHT, width=WIDTH, fps=FPS, duration_s=None).at([5.0, 9.0])
     expected = miou(confusions(predict(model, frames.images), frames.labels, CLASSES))
     rows = made.sql("select time_s, frames.score_frame from frames join runs using (cell) where system = 'no_custom'")
     found = dict(zip(rows["time_s"].to_pylist(), rows["score_frame"].to_pylist(), strict=True))
@@ -103,16 +103,16 @@ def test_a_student_of_nineteen_classes_is_scored_as_it_is_and_learns(weights: Pa
 
 
 def test_without_weights_the_head_is_random(tmp_path: Path):
-    film = write_film(tmp_path)
-    write_maps(film)
-    own = document(film, tmp_path, systems=["no_custom"], student={"network": "half", "pretrain_steps": 5})
+    video = write_video(tmp_path)
+    write_maps(video)
+    own = document(video, tmp_path, systems=["no_custom"], student={"network": "half", "pretrain_steps": 5})
     assert open_run(run(own, out=tmp_path / "run").directory).frame("runs")["score"][0] < 0.1
 
 
 def test_classes_that_are_not_scored_count_for_nothing(weights: Path, tmp_path: Path):
-    film = write_film(tmp_path)
-    write_maps(film)
-    own = document(film, weights, systems=["no_custom"])
+    video = write_video(tmp_path)
+    write_maps(video)
+    own = document(video, weights, systems=["no_custom"])
     own["workloads"][0]["scored"] = ["class3", "class5"]
     made = open_run(run(own, out=tmp_path / "run").directory)
     counted = made.frame("classes").set_index("class")["truth"]
@@ -122,21 +122,21 @@ def test_classes_that_are_not_scored_count_for_nothing(weights: Path, tmp_path: 
         parse(own)
 
 
-def test_a_teacher_of_these_classes_labels_a_film_without_label_maps(weights: Path, tmp_path: Path):
-    film = write_film(tmp_path)
-    write_maps(film, maps=False)
+def test_a_teacher_labels_a_video_without_label_maps(weights: Path, tmp_path: Path):
+    video = write_video(tmp_path)
+    write_maps(video, maps=False)
     teacher = {"kind": "network", "network": "half", "weights": str(weights)}
-    made = open_run(run(document(film, weights, teacher=teacher), out=tmp_path / "run").directory)
+    made = open_run(run(document(video, weights, teacher=teacher), out=tmp_path / "run").directory)
     scores = made.frame("runs").set_index("system")["score"]
     assert scores["no_custom"] == 1.0  # the same network judges itself, which is agreement and no truth
-    assert made.info["agreement"] == {"film": "half"}
+    assert made.info["agreement"] == {"video": "half"}
     with pytest.raises(RequestError, match="no label maps to train on"):
-        parse(document(film, weights, teacher={"kind": "network", "network": "half"}))
+        parse(document(video, weights, teacher={"kind": "network", "network": "half"}))
 
 
 def test_a_file_of_other_classes_is_refused_before_the_run(tmp_path: Path):
-    film = write_film(tmp_path)
-    write_maps(film)
+    video = write_video(tmp_path)
+    write_maps(video)
     save_file(build("half", 8, seed=0).state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(RequestError, match=r"another network: without or with another shape of head\.weight"):
-        parse(document(film, tmp_path / "w.safetensors"))
+        parse(document(video, tmp_path / "w.safetensors"))

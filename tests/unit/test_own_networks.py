@@ -1,4 +1,4 @@
-"""Networks from outside the zoo: what is checked before a run, and the methods that apply."""
+"""Networks from outside the zoo: the checks before a run, and the methods that apply."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bare(classes, height, width):
 
 bare.task = "classification"
 """
-BROKEN = {  # body of forward, and what is said
+BROKEN = {  # body of forward, and message
     "return [self.last(x)]": "its output is list, expected a tensor",
     "return self.last(x)": "its output has shape 4 x 8 x 16 x 24, segmentation expects 4 x 8 x 32 x 48",
     "return self.up(x) / 0": "its output is not finite",

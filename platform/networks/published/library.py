@@ -72,7 +72,7 @@ def make(name: str, classes: int) -> Published:
 
 
 def has_pixels(name: str) -> bool:
-    """Return whether a network of torchvision predicts a class per pixel; RequestError for an unknown name."""
+    """Return whether a network of torchvision predicts a class per pixel."""
     pixels, frames = (models().list_models(module=module) for module in (models().segmentation, models()))
     if name not in (*pixels, *frames):
         raise unknown_name("network of torchvision", name, (*pixels, *frames))

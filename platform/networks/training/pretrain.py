@@ -79,7 +79,7 @@ def begin(recipe: Recipe) -> torch.nn.Module:
 
 
 def heads_of(recipe: Recipe) -> tuple[str, ...]:
-    """Name the layers that depend on the classes: those of the zoo, else those whose shape follows their number."""
+    """Name the layers that depend on the classes: as in the zoo, else by their shapes."""
     if recipe.network in ZOO:
         return (ZOO[recipe.network].head,)
     size = (recipe.height, recipe.width)

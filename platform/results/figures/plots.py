@@ -107,7 +107,7 @@ def reference_label(runs: pd.DataFrame) -> str:
 
 
 def measure(runs: pd.DataFrame) -> str:
-    """Return the name of the score: mIoU, accuracy or F1 by the task of the students, or agreement with a teacher."""
+    """Return the name of the score: mIoU, accuracy or F1 by task, or agreement with a teacher."""
     from driftlab.platform.networks.zoo import ZOO
 
     if "agreement" in runs and runs["agreement"].notna().any():

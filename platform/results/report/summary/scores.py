@@ -69,7 +69,7 @@ def show(view: View) -> Part | None:
 
 
 def _opinions(runs: pd.DataFrame) -> list[str]:
-    """Say for each workload without ground truth whose labels its scores compare with."""
+    """Name the teacher of each workload without ground truth."""
     found = runs[["workload", "agreement"]].dropna().drop_duplicates()
     return [
         f"{workload} has no ground truth: its scores are the agreement with the teacher {teacher}, a network that was "
