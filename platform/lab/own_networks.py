@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
 from driftlab.errors import RequestError, first_line
 from driftlab.platform.core import plugins
-from driftlab.platform.core.limits import TookTooLong, time_limit
 from driftlab.platform.core.registry import FAMILIES, Member
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.networks.named import task_of
@@ -28,9 +30,13 @@ if TYPE_CHECKING:
 
 FRAMES = 4
 LACKING = "the network has no"  # beginning of a reason that does not depend on the frames
-TRIAL_S = 2.0  # of this host's time; a member that still trains then applies
+STEPS = 2  # of training after which a method counts as applicable
 TOLERANCE = 1e-3  # by which the output of a frame may differ in another batch
 Fact = tuple[str, str]  # a property of a network, and its value
+
+
+class _TrainsOn(BaseException):
+    """Raised at the end of a trial; `except Exception` in a member does not catch it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ def recipes_in(experiment: Experiment) -> list[Recipe]:
 def applicability_in(experiment: Experiment) -> dict[str, list[Applicability]]:
     """Return, for each network from outside, whether adaptation and scaling members apply to it."""
     return {
-        plugins.drop_folder(recipe.network): list(applicability(recipe))
+        plugins.drop_folder(recipe.network): applicability(recipe)
         for recipe in recipes_in(experiment)
         if _is_outside(recipe.network)
     }
@@ -123,24 +129,52 @@ def examine(recipe: Recipe) -> list[Fact]:
     ]
 
 
-def applicability(recipe: Recipe, members: Iterable[Member] | None = None) -> Iterator[Applicability]:
+def applicability(recipe: Recipe, members: Iterable[Member] | None = None) -> list[Applicability]:
     """Try methods on a network and a few frames, by default all adaptation and scaling members."""
+    return [_try(recipe, member) for member in (_all_members() if members is None else members)]
+
+
+@cache
+def _try(recipe: Recipe, member: Member) -> Applicability:
     from driftlab.platform.networks.training.pretrain import begin
     from driftlab.platform.networks.training.training_loop import DataSplits, LabelledFrames
 
     task, model = task_of(recipe.network), begin(recipe).eval()
     part = LabelledFrames(*_frames(recipe, task))
     data = DataSplits(task, recipe.classes, part, part, part)
-    for member in _all_members() if members is None else members:
-        trial = _try_adaptation if member.family == "adaptation" else _try_scaling
-        try:
-            with time_limit(TRIAL_S):
-                reason = trial(member.make(), copy.deepcopy(model), data)
-        except TookTooLong:  # it still trains
-            reason = ""
-        except Exception as error:  # a network from outside may make a member fail in any way
-            reason = first_line(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
-        yield Applicability(f"{member.family}/{plugins.drop_folder(member.name)}", reason)
+    trial = _try_adaptation if member.family == "adaptation" else _try_scaling
+    try:
+        with _few_steps():
+            reason = trial(member.make(), model, data)
+    except _TrainsOn:
+        reason = ""
+    except Exception as error:  # a network from outside may make a member fail in any way
+        reason = first_line(error) if isinstance(error, RequestError) else f"{type(error).__name__}: {error}"
+    return Applicability(f"{member.family}/{plugins.drop_folder(member.name)}", reason)
+
+
+@contextmanager
+def _few_steps() -> Iterator[None]:
+    """Raise _TrainsOn after a few training steps: a count does not depend on the speed of the host."""
+    import torch
+
+    from driftlab.platform.networks.training.descent import Descent
+
+    taken = itertools.count(1)
+
+    def counted(step: Callable[..., Any]) -> Callable[..., Any]:
+        def take(*given: Any, **named: Any) -> Any:
+            done = step(*given, **named)
+            if next(taken) >= STEPS:
+                raise _TrainsOn
+            return done
+
+        return take
+
+    with ExitStack() as stack:
+        for optimiser in (Descent, torch.optim.Adam):
+            stack.enter_context(patch.object(optimiser, "step", counted(optimiser.step)))
+        yield
 
 
 def _is_outside(name: str | None) -> bool:
@@ -158,7 +192,8 @@ def _members_in(experiment: Experiment) -> list[Member]:
     return list(dict.fromkeys(used))
 
 
-def _network_faults(recipe: Recipe) -> list[str]:
+@cache
+def _network_faults(recipe: Recipe) -> tuple[str, ...]:
     from driftlab.platform.networks.training.pretrain import begin
 
     try:
@@ -167,8 +202,8 @@ def _network_faults(recipe: Recipe) -> list[str]:
         else:
             begin(recipe)
     except RequestError as error:
-        return [str(error)]
-    return []
+        return (str(error),)
+    return ()
 
 
 def _method_faults(recipe: Recipe, experiment: Experiment) -> list[str]:
