@@ -59,17 +59,20 @@ def run_folders(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.name.startswith("."):
             continue
-        if any((path / part).exists() for part in PARTS) and not _lists_searches(path):
+        if is_run_folder(path):
             yield path
         elif depth > 1:
             yield from run_folders(path, depth - 1)
 
 
-def _lists_searches(path: Path) -> bool:
+def is_run_folder(path: Path) -> bool:
+    """Return whether a folder holds a run, perhaps a damaged one, and not a list of searches."""
+    if not any((path / part).exists() for part in PARTS):
+        return False
     try:
-        return SEARCHES in read_request(path)
+        return SEARCHES not in read_request(path)
     except DriftlabError:
-        return False  # its entry states the fault
+        return True  # its entry states the fault
 
 
 def _entry(path: Path, folder: Path, page: Path) -> Entry:

@@ -9,8 +9,7 @@ from typing import Any
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.results.board.entries import Entry, entries_of
-from driftlab.platform.results.tables.read import SEARCHES, read_request
+from driftlab.platform.results.board.entries import Entry, entries_of, is_run_folder
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILE = "board.html"
@@ -20,12 +19,12 @@ def write_board(folder: str | Path, out: str | Path | None = None) -> tuple[Path
     """Write the page about all runs below a folder; return it with its rows."""
     root = Path(folder).expanduser().absolute()
     if not root.is_dir():
-        raise RequestError(f"There is no folder '{folder}'. Give the folder that holds the folders of runs.")
-    if (root / "tables").exists() and SEARCHES not in read_request(root):
-        raise RequestError(f"'{folder}' is the folder of one run. Give the folder that holds it.")
+        raise RequestError(f"There is no folder '{folder}': give the one that holds the folders of runs.")
+    if is_run_folder(root):
+        raise RequestError(f"'{folder}' is the folder of one run: give the one that holds it.")
     page = root / FILE if out is None else Path(out).expanduser().absolute()
     entries = entries_of(root, page)
-    write_atomically(page, render("board.html.j2", TEMPLATES, folder=root.name, document=document_of(entries)))
+    write_atomically(page, render("board.html.j2", TEMPLATES, folder=str(folder), document=document_of(entries)))
     return page, entries
 
 

@@ -9,7 +9,7 @@ for (const run of runs) {
 }
 const COLUMNS = [  // title, value to sort by, whether numbers, cell
   ["Run", (run) => run.name, false],
-  ["Started", (run) => run.started, false, (run) => [run.started.slice(0, 16).replace("T", " ") || "–"]],
+  ["Started", (run) => run.started, false, (run) => [make("span", { class: "whole" }, run.started.slice(0, 16).replace("T", " ") || "–")]],
   ["Best method", (run) => run.best?.name, false, (run) => [run.best?.name ?? (run.search ? `search: ${run.search.metric}` : "–")]],
   ["Score", (run) => run.best?.score ?? topTrial(run), true, (run) => [scored(run.best) ?? digits(topTrial(run))]],
   ["Score over time", null, false, (run) => [spark(run.best?.curve)]],
@@ -24,8 +24,9 @@ const scored = (one) => one?.score == null ? null
 function spark(curve) {
   const known = (curve ?? []).filter(([, value]) => value != null);
   if (known.length < 2) return "";
-  const [from, to] = [known[0][0], known.at(-1)[0]];
-  const path = known.map(([x, y]) => `${(118 * (x - from) / (to - from) + 1).toFixed(1)} ${(29 - 28 * y).toFixed(1)}`).join("L");
+  const [from, to] = [known[0][0], known.at(-1)[0]], values = known.map(([, value]) => value);
+  const low = Math.min(...values), span = Math.max(0.2, Math.max(...values) - low);
+  const path = known.map(([x, y]) => `${(118 * (x - from) / (to - from) + 1).toFixed(1)} ${(28 - 26 * (y - low) / span).toFixed(1)}`).join("L");
   return make("svg", { class: "spark", viewBox: "0 0 120 30", "aria-hidden": "true" }, make("path", { d: `M${path}` }));
 }
 function rowOf(run) {
@@ -67,9 +68,10 @@ function show() {
 const overlay = new Chart(byId("overlay"), { title: "Score over time of chosen runs", x: "time, s", y: "score of live predictions", height: 360, empty: "The chosen runs have no scores over time." });
 function draw() {
   const chosen = runs.filter((run) => run.chosen), found = chosen.filter((run) => run.systems.length), searches = chosen.filter((run) => run.search);
-  const every = byId("lines").value === "all";
+  if (!byId("lines").set) byId("lines").value = found.length > 1 ? "best" : "all";
+  const every = byId("lines").value === "all", alone = (run) => found.filter((one) => one.experiment === run.experiment).length === 1;
   const pairs = found.flatMap((run) => (every ? run.systems : [run.best ?? run.systems[0]]).map((one) => [run, one]));
-  const title = ([run, one]) => found.length > 1 ? `${run.name} · ${one.name}` : one.name;
+  const title = ([run, one]) => found.length > 1 ? `${alone(run) ? run.experiment : run.name} · ${one.name}` : one.name;
   byId("chosen").hidden = !found.length;
   byId("chosen-title").textContent = found.length === 1 ? `Chosen run: ${found[0].name}` : `Chosen runs: ${found.length}`;
   overlay.draw(pairs.slice(0, MAX_LINES).map((pair, k) => ({ name: title(pair), colour: pair[1].bound ? "var(--quiet)" : colour(k), dash: pair[1].bound ? "2 4" : dash(k), points: pair[1].curve })));
@@ -101,7 +103,7 @@ function trials(run) {
     { name: "best so far", colour: colour(1), steps: true, points: front }].filter((one) => one.points.length));
 }
 const heldOut = (held, metric) => held.best == null ? "The search has no results on held-out seeds."
-  : `On held-out seeds: ${metric} ${digits(held.best)} with the best settings, ${digits(held.defaults)} with the defaults.`;
+  : `On held-out seeds: ${metric} ${digits(held.best)} with the best settings${held.defaults == null ? "" : `, ${digits(held.defaults)} with the defaults`}.`;
 function trialTable(sorted, metric, best) {
   const rows = sorted.slice(0, TOP).map(([number, value, status, settings]) => make("tr", {}, make("th", { scope: "row" }, `trial ${number}${number === best ? ", recommended" : ""}`),
     make("td", { class: "n", "data-name": metric }, digits(value)), make("td", { "data-name": "Status" }, status), make("td", { "data-name": "Settings" }, settings)));
@@ -115,12 +117,13 @@ byId("experiment").append(...[...new Set(runs.map((run) => run.experiment).filte
 byId("health").append(...Object.keys(HEALTH).filter((name) => runs.some((run) => run.health === name)).map((name) => make("option", {}, name)));
 runs.forEach(rowOf);
 const counts = Object.keys(HEALTH).map((name) => [runs.filter((run) => run.health === name).length, name]).filter(([count]) => count);
-byId("count").textContent = runs.length ? counts.map(([count, name]) => `${count} ${name}`).join(" · ") : "";
+byId("count").textContent = counts.map(([count, name]) => ` · ${count} ${name}`).join("");
+byId("controls").hidden = byId("all").hidden = !runs.length;
 byId("filter").oninput = byId("experiment").onchange = byId("health").onchange = show;
 byId("sort").onchange = (event) => sort(+event.target.value);
-byId("lines").onchange = draw;
+byId("lines").onchange = () => { byId("lines").set = true; draw(); };
 byId("clear").onclick = () => { runs.filter((run) => run.chosen).forEach((run) => mark(run, false)); draw(); byId("filter").focus(); };
 const first = runs.find((run) => run.best?.curve.length);
-if (first) { mark(first, true); byId("lines").value = "all"; }
+if (first) mark(first, true);
 show();
 draw();
