@@ -163,7 +163,7 @@ class HostedSession:
             "task": self.app.networks.task.name,
             "size": [workload.height, workload.width],
             "fps": workload.fps,
-            "time_s": round(self.now_s(), 3),
+            "time_s": round(self.device_s(), 3),
             "uploads": self.received,
             "waiting": len(self.waiting),
             "results": progress.number,
@@ -195,9 +195,9 @@ class HostedSession:
             return "finished"
         if self.timeline.is_silent:
             return "silent"
-        return (
-            "training" if self._working.locked() else "waiting" if self.has_work else "running" if begun else "opening"
-        )
+        if self._working.locked():
+            return "training"
+        return "waiting" if self.has_work else "running" if begun else "opening"
 
     def device_s(self) -> float:
         """Return the device's time, extrapolated from its newest report or upload."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -54,7 +55,7 @@ class Timeline:
         """Return all events and scores as plain data; a link cut is the time between two distant reports."""
         with self._lock:
             reports, uploads, resyncs = list(self.reports), list(self.uploads), list(self.resyncs)
-        pairs = zip(reports, reports[1:], strict=False)
+        pairs = itertools.pairwise(reports)
         return {
             "reports": [astuple(one) for one in reports],
             "uploads": uploads,
