@@ -62,13 +62,14 @@ function told(one) {
   });
 }
 function drawn(past) {
-  const of = (place) => past.reports.map((one) => [one[0], one[place]]), marks = (rows, text) => rows.map(([x, value]) => ({ x, text: text(value) }));
+  const gaps = new Set(past.cuts.map(([, end]) => end)), marks = (rows, text) => rows.map(([x, value]) => ({ x, text: text(value) }));
+  const of = (place) => past.reports.flatMap((one) => [...(gaps.has(one[0]) ? [[one[0], null]] : []), [one[0], one[place]]]);
   scores.draw([
     { name: "device, on its frames", colour: "var(--s0)", points: of(3) },
     { name: "network, on the newest upload", colour: "var(--s1)", dash: "6 3", points: past.scores },
   ].filter((one) => one.points.some(([, value]) => value != null)), [
     { name: "upload", colour: "var(--s2)", marks: marks(past.uploads, (bytes) => `${bytes} B`) },
-    { name: "update", colour: "var(--s3)", marks: marks(past.updates, (version) => `version ${version}`) },
+    { name: "update", colour: "var(--s3)", marks: marks(past.updates, (bytes) => `${bytes} B`) },
     { name: "reset to all weights", colour: "var(--s4)", marks: past.resyncs.map((x) => ({ x })) },
     { name: "link cut", colour: "var(--bad)", marks: past.cuts.map(([x, end]) => ({ x, end, text: `until ${digits(end)}` })) },
   ]);

@@ -61,6 +61,6 @@ class Timeline:
             "uploads": uploads,
             "resyncs": resyncs,
             "cuts": [(one.time_s, other.time_s) for one, other in pairs if other.time_s - one.time_s > SILENT_S],
-            "updates": [(one.time_s, version) for one in rounds if (version := one.row.get("version")) is not None],
+            "updates": [(one.time_s, size) for one in rounds if (size := one.row.get("bytes"))],
             "scores": [(one.time_s, one.score) for one in rounds if one.score is not None],
         }

@@ -312,7 +312,7 @@ class Agent:
     def _record_latency(self, time_s: float, latency_s: float) -> None:
         """Store a latency for the report; drop those older than `RECENT_S`."""
         self.recent.append((time_s, latency_s))
-        while self.recent[0][0] < time_s - RECENT_S:
+        while self.recent[0][0] <= time_s - RECENT_S:
             self.recent.popleft()
 
     def _share(self, latency_s: float) -> float:

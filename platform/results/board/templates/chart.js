@@ -95,9 +95,15 @@ class Chart {
     if (one.dots || known.length === 1) {
       return make("g", { style: `color: ${one.colour}` }, ...known.map(([x, y]) => make("circle", { class: "mark", cx: this.across(x), cy: this.up(y), r: 3.5 })));
     }
-    const path = one.steps ? known.map((point, k) => k ? `H${this.across(point[0]).toFixed(1)}V${this.up(point[1]).toFixed(1)}` : `M${at(point)}`).join("")
-      : known.length ? `M${known.map(at).join("L")}` : "M0 0";
-    return make("path", { class: "curve", d: path, "stroke-dasharray": one.dash, style: `color: ${one.colour}` });
+    let pen = "M";  // a missing value interrupts the line
+    const path = one.points.map((point) => {
+      if (point[1] == null) return pen = "M", "";
+      const step = pen === "L" && one.steps ? `H${this.across(point[0]).toFixed(1)}` : "";
+      const drawn = step + pen + at(point);
+      pen = "L";
+      return drawn;
+    }).join("");
+    return make("path", { class: "curve", d: path || "M0 0", "stroke-dasharray": one.dash, style: `color: ${one.colour}` });
   }
   summary(shown, lanes) {
     const last = shown.map((one) => [one.name, one.points.findLast(([, value]) => value != null)]).filter(([, point]) => point);
