@@ -101,7 +101,7 @@ def draw_scores(
         draw.text((left - 12, y - 7), str(value), INK, font)
     draw.text((left, bottom + 3), f"score of the last 10 s, after {time_s:.0f} s", INK, font)
     for place, label in enumerate(CLASSES):
-        x = left + 260 + 74 * place
+        x = left + 260 + 84 * place
         draw.rectangle((x, bottom + 6, x + 8, bottom + 14), tuple(PALETTE[label].tolist()))
         draw.text((x + 12, bottom + 3), NAMES[label], INK, font)
     for name, _, colour in SIDES:
@@ -122,9 +122,7 @@ def main() -> None:
         (CLIP_BYTES, "street.webp", lambda file: clip_street(open_run(options.street), file)),
     ):
         write(MEDIA / target)
-        size = (MEDIA / target).stat().st_size
-        print(f"{target}: {size} bytes")
-        if size > limit:
+        if (MEDIA / target).stat().st_size > limit:
             raise SystemExit(f"{target} has more than {limit} bytes")
     write_sentences(sentences_of(runs))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,13 @@ class Watched:
     def foreign(self, home: str) -> list[str]:
         """List the requests that left an address: a file, or a server."""
         return [one for one in self.requests if not one.startswith((home, *LOCAL))]
+
+    def wait_for(self, script: str) -> None:
+        """Wait until an expression is true; it is evaluated from outside, as pages of a server forbid `eval`."""
+        until_s = time.monotonic() + WAIT_MS / 1000
+        while not self.page.evaluate(script):
+            assert time.monotonic() < until_s, script
+            self.page.wait_for_timeout(50)
 
     def unnamed(self) -> list[str]:
         """List the visible controls and pictures without an accessible name."""
