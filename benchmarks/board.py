@@ -1,6 +1,6 @@
 """The board of many runs: time to write the page, its size, and the time until Chromium has drawn it.
 
-The runs are synthetic: hard links of one run folder, each with an experiment and a start of its own.
+The runs are synthetic: hard links of one run folder, with other experiments and starts.
 
     python benchmarks/board.py --runs 500
 """

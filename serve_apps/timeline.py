@@ -1,4 +1,7 @@
-"""Events of a session on the clock of its device, for the live page; kept in memory, so a restart empties them."""
+"""Events of a session on the clock of its device, for the live page.
+
+They are kept in memory, so a restart removes them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SILENT_S = 3 * REPORT_INTERVAL_S  # without a report, the link counts as cut
 
 @dataclass
 class Timeline:
-    """Uploads, requests for all weights and reports of one session; every method may be called from any thread."""
+    """Uploads, resyncs and reports of a session; every method may be called from any thread."""
 
     uploads: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # time and bytes
     resyncs: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))

@@ -1,4 +1,4 @@
-"""Make the pictures of the README and its sentences from stored runs: the demo, and a street with many snapshots.
+"""Make the pictures and the sentences of the README from stored runs.
 
 driftlab demo --out runs/demo
 driftlab run demo-streaming --seed 0 --set snapshots=110 --out runs/street
@@ -61,7 +61,7 @@ def picture_report(page: Path, target: Path) -> None:
 
 
 def clip_street(run: Run, target: Path) -> None:
-    """Write frames, and the predictions without and with updates, above their scores over time, as one clip."""
+    """Write frames and predictions, without and with updates, above scores over time, as a clip."""
     runs = run.frame("runs").set_index("cell")["system"]
     snapshots, frames = (
         run.frame(name).assign(system=lambda rows: rows["cell"].map(runs)) for name in ("snapshots", "frames")

@@ -50,7 +50,7 @@ def board(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page.  [default: DIR/board.html]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one page about all runs below a folder: filter, sort, compare, scores over time, trials, health.
+    """Write one page about all runs below a folder, to filter, sort and compare them.
 
     The page is one file that opens offline, and links the report of each run.
     """

@@ -24,7 +24,7 @@ TRIALS = "#searches tbody tr"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Five runs: one with bounds, one in a folder of its own, one failed, one unfinished, one damaged."""
+    """Five runs: one with bounds, one in a subfolder, one failed, one unfinished, one damaged."""
     runs = tmp_path_factory.mktemp("runs")
     make_run(runs / "first", **SMALL)
     (runs / "first/report.html").write_text("<!doctype html><title>report of first</title>")

@@ -1,4 +1,4 @@
-"""The live page in a browser: fleet, pictures, scores and events, both widths and colour schemes, keyboard."""
+"""The live page in a browser: fleet, pictures, events, widths, colour schemes and keyboard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def wait_until(holds):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server with two sessions: one without events, and one with an upload, an update, a reset and a link cut."""
+    """A server with two sessions: one without events, and one with every kind of event."""
     with served(tmp_path_factory.mktemp("served")) as one:
         client = one.client()
         one.names = [client.ask_json("POST", "/sessions", {**ASKED, "name": name})["id"] for name in ("idle", "door")]

@@ -1,4 +1,4 @@
-"""Read the folders of many runs into plain rows for the board; a damaged folder becomes a row with its fault."""
+"""Read the folders of many runs into rows of the board; a damaged one has its fault as a note."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DIGITS = 4  # of numbers on the page
 
 
 @dataclass(frozen=True)
-class Entry:
+class BoardRow:
     """One run on the board."""
 
     name: str  # path below the given folder
@@ -48,7 +48,7 @@ class Entry:
     search: dict[str, Any] | None = None
 
 
-def entries_of(folder: Path, page: Path) -> list[Entry]:
+def entries_of(folder: Path, page: Path) -> list[BoardRow]:
     """Read every run below a folder, the newest first; `page` is the file that links to the reports."""
     found = [_entry(run, folder, page) for run in run_folders(folder)]
     return sorted(found, key=lambda one: (one.started, one.name), reverse=True)
@@ -75,26 +75,26 @@ def is_run_folder(path: Path) -> bool:
         return True  # its entry states the fault
 
 
-def _entry(path: Path, folder: Path, page: Path) -> Entry:
+def _entry(path: Path, folder: Path, page: Path) -> BoardRow:
     name, report = str(path.relative_to(folder)), path / "report.html"
     link = Path(os.path.relpath(report, page.parent)).as_posix() if report.is_file() else ""
     try:
         run = open_run(path)
-        shared = {
+        shared: dict[str, Any] = {
             "report": link,
             "experiment": str(run.spec.get("name", "")),
             "summary": str(run.spec.get("summary") or ""),
             "started": str(run.info.get("started") or ""),
         }
-        return Entry(name, **shared, **(_search(run) if is_search(run) else _cells(run)))
+        return BoardRow(name, **shared, **(_search(run) if is_search(run) else _cells(run)))
     except DriftlabError as error:
-        return Entry(name, link, health="damaged", notes=[first_line(error)])
+        return BoardRow(name, link, health="damaged", notes=[first_line(error)])
     except Exception as error:  # any content of a folder: other runs must be shown
-        return Entry(name, link, health="damaged", notes=[describe(error)])
+        return BoardRow(name, link, health="damaged", notes=[describe(error)])
 
 
 def _cells(run: Run) -> dict[str, Any]:
-    """Return the fields of a run: its systems, the number of its cells, and what is wrong with it."""
+    """Return the fields of a run: its systems, the number of its cells, and its faults."""
     runs = run.frame("runs")
     failed = runs[runs["status"] != "done"]
     rows = [*run.spec.get("systems", ()), *(run.spec.get("bound_rows") or ())]

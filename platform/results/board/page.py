@@ -9,13 +9,13 @@ from typing import Any
 
 from driftlab.errors import RequestError
 from driftlab.platform.core.files import write_atomically
-from driftlab.platform.results.board.entries import Entry, entries_of, is_run_folder
+from driftlab.platform.results.board.entries import BoardRow, entries_of, is_run_folder
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILE = "board.html"
 
 
-def write_board(folder: str | Path, out: str | Path | None = None) -> tuple[Path, list[Entry]]:
+def write_board(folder: str | Path, out: str | Path | None = None) -> tuple[Path, list[BoardRow]]:
     """Write the page about all runs below a folder; return it with its rows."""
     root = Path(folder).expanduser().absolute()
     if not root.is_dir():
@@ -28,7 +28,7 @@ def write_board(folder: str | Path, out: str | Path | None = None) -> tuple[Path
     return page, entries
 
 
-def document_of(entries: list[Entry]) -> str:
+def document_of(entries: list[BoardRow]) -> str:
     """Write the rows as JSON that may stand inside a script."""
     rows = [asdict(entry) for entry in entries]
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
