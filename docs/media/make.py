@@ -62,10 +62,10 @@ def picture_report(page: Path, target: Path) -> None:
 
 def clip_street(run: Run, target: Path) -> None:
     """Write frames and predictions, without and with updates, above scores over time, as a clip."""
-    runs = run.frame("runs").set_index("cell")["system"]
-    snapshots, frames = (
-        run.frame(name).assign(system=lambda rows: rows["cell"].map(runs)) for name in ("snapshots", "frames")
-    )
+    runs = run.frame("runs")
+    runs = runs[runs["seed"] == runs["seed"].min()]
+    snapshots, frames = (run.frame(name).merge(runs[["cell", "system"]], on="cell") for name in ("snapshots", "frames"))
+    snapshots, frames = (rows[rows["device"] == snapshots["device"].min()] for rows in (snapshots, frames))
     scores = {name: frames[frames["system"] == name].set_index("time_s")[LIVE_SCORE] for name, *_ in SIDES}
     pictures = {name: snapshots[snapshots["system"] == name].set_index("time_s") for name, *_ in SIDES}
     images = [draw_moment(time_s, pictures, scores) for time_s in pictures["ams"].index]
