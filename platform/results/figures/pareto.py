@@ -1,4 +1,4 @@
-"""Score over traffic and over energy, with the Pareto front of the methods."""
+"""Score over traffic, energy and late frames, with the Pareto front of the methods, and the parts of the energy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from driftlab.platform.results.figures import plots
-from driftlab.platform.results.figures.base import Figure, FigureContent, Panel, View
+from driftlab.platform.results.figures.base import (
+    NO_CELL,
+    Figure,
+    FigureContent,
+    Grid,
+    GridCell,
+    Panel,
+    View,
+    number_cell,
+)
 from driftlab.platform.results.relations.frontiers import pareto
+from driftlab.platform.results.relations.lateness import late_shares
 from driftlab.platform.results.stats import means
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
@@ -18,11 +28,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "Live score over traffic and energy; the upper left is better. Stepped line: Pareto front of the methods. Grey "
-    "lines: bounds, drawn without cost. Means over seeds; bars: 95 % CI of the score. Costs are per device; traffic is "
-    "uplink plus downlink. The axis is logarithmic where costs differ much."
+    "The upper left is better: a high score for little. Stepped line: Pareto front, the methods that no other one "
+    "exceeds in score for the same cost or less. Grey lines: bounds, drawn without cost. Means over seeds; bars: 95 % "
+    "CI of the score. Traffic: uplink plus downlink. Late: frames that were skipped, or whose prediction was not ready "
+    "in time. The axis is logarithmic where costs differ much."
 )
-COSTS: Mapping[str, str] = {"traffic": "traffic, kbit/s", "energy": "energy, J"}
+RADIO = (
+    " The radio draws power while it transfers, to wake up, and for some seconds after each transfer until it sleeps. "
+    "So its energy follows how often a system sends, more than how many bytes: a radio that never sleeps draws the same "
+    "for small updates as for large ones, and one that sends nothing draws nothing."
+)
+COSTS: Mapping[str, str] = {
+    "traffic": "traffic, kbit/s per device",
+    "energy": "energy, J per device",
+    "late": "late frames, %",
+}
+PARTS = ("inference", "training", "labelling", "tracking", "coding", "patching", "paging", "radio")
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
 HALF = 0.5  # of an axis
@@ -31,10 +52,11 @@ WIDE = 20.0  # costs that differ by more factors than this need a logarithmic ax
 
 
 def show(view: View) -> FigureContent | None:
-    """Draw both per setting, if at least two methods differ in cost."""
+    """Draw each cost per setting, if at least two methods differ in it."""
     runs = view.runs.assign(
         traffic=view.runs["uplink_kbps"] + view.runs["downlink_kbps"],
         energy=view.runs["energy_j"] / view.runs["devices"],
+        late=100 * view.runs["cell"].map(late_shares(view.tables)).astype(float),
     )
     panels = []
     for setting in view.settings():
@@ -46,7 +68,29 @@ def show(view: View) -> FigureContent | None:
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
                 panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
     styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
-    return FigureContent(NOTE, panels, legend=styles) if panels else None
+    parts, note = _parts(view), NOTE + (RADIO if (view.runs["radio_j"] > 0).any() else "")
+    return FigureContent(note, panels, [parts] if parts.rows else [], styles) if panels else None
+
+
+def _parts(view: View) -> Grid:
+    """List the parts of the energy of a device that are not 0 for every system, and the share of the radio."""
+    parts = view.runs[[f"{part}_j" for part in PARTS]].astype(float).div(view.runs["devices"], axis="index")
+    drawn = parts.groupby(view.runs["system"]).mean()
+    drawn = drawn.loc[:, (drawn > 0).any()]
+    total, names = drawn.sum(axis="columns"), [column.removesuffix("_j") for column in drawn]
+    rows = {
+        system: [
+            number_cell(total[system]),
+            *(_share(value, total[system]) for value in drawn.loc[system]),
+        ]
+        for system in view.styles
+        if total.get(system)
+    }
+    return Grid("energy per device, J", ["total", *names], rows)
+
+
+def _share(value: float, total: float) -> GridCell:
+    return GridCell(plots.short(value), f"{100 * value / total:.0f} %") if value else NO_CELL
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
@@ -69,7 +113,7 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
     _scale(axis, points.loc[judged, "cost"])
     if len(best) <= LABELLED:
         _name(axis, best)
-    axis.set_xlabel(f"{label} per device")
+    axis.set_xlabel(label)
     axis.set_ylabel(plots.live_measure(view.runs))
     plots.tidy(axis)
 
@@ -106,4 +150,4 @@ def _scale(axis: Axes, costs: pd.Series) -> None:
     axis.xaxis.set_minor_locator(NullLocator())
 
 
-FIGURE = Figure("pareto", "Live score over cost", show)
+FIGURE = Figure("pareto", "Cost", show)

@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from driftlab.platform.results.figures.plots import COLOURS, GREYS, INK, QUIET, RULE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SAMPLES = 65  # of an axis that is not linear; a page interpolates between them
 WIDTH, DOTS = 372, 72  # pixels on a page, which at 72 dots per inch are also points
 VARIABLES: Mapping[str, str] = {
     INK: "var(--ink)",
@@ -48,11 +51,28 @@ def panel(name: str, label: str, height: int, draw: Callable[[Axes], None]) -> s
         draw(axis)
         sink = io.StringIO()
         figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inline(sink.getvalue(), name, label)
+        scales = _scales(axis, height)
+    return _inline(sink.getvalue(), name, label, scales)
 
 
-def _inline(text: str, name: str, label: str) -> str:
-    """Remove file headers, and replace colours and fonts by those of the page."""
+def _scales(axis: Axes, height: int) -> str:
+    """Return attributes with which a page converts pixels to values: titles of the axes, and `pixel:value` pairs."""
+    found = []
+    for way, (title, kind, limits) in enumerate(
+        ((axis.get_xlabel(), axis.get_xscale(), axis.get_xlim()), (axis.get_ylabel(), axis.get_yscale(), axis.get_ylim()))
+    ):
+        corners = axis.transData.transform(list(zip(axis.get_xlim(), axis.get_ylim(), strict=True)))
+        pixels = np.linspace(*corners[:, way], 2 if kind == "linear" else SAMPLES)
+        places = np.stack([pixels, np.full_like(pixels, corners[0, 1 - way])], axis=1)[:, :: -1 if way else 1]
+        values = limits if kind == "linear" else axis.transData.inverted().transform(places)[:, way]
+        shown = height - pixels if way else pixels
+        pairs = " ".join(f"{pixel:.2f}:{value:.6g}" for pixel, value in zip(shown, values, strict=True))
+        found.append(f'data-{"xy"[way]}="{pairs}" data-{"xy"[way]}title="{html.escape(title, quote=True)}"')
+    return " ".join(found)
+
+
+def _inline(text: str, name: str, label: str, scales: str) -> str:
+    """Remove file headers, replace colours and fonts by those of the page, and name the marks of each system."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
@@ -60,6 +80,7 @@ def _inline(text: str, name: str, label: str) -> str:
     assert box is not None
     head = f'<svg class="plot" viewBox="{box[1]}" role="img" aria-label="{html.escape(label, quote=True)}">'
     text = head + text[text.index(">") + 1 :]
+    text = re.sub(r'\bid="(series|part):', r'data-\1="', text)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
     text = re.sub(r'xlink:href="#', f'href="#{name}-', text)
@@ -68,6 +89,7 @@ def _inline(text: str, name: str, label: str) -> str:
     text = re.sub(r"<[^>]+>", _coarse, text)
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
+    text = text.replace('role="img"', f'role="img" {scales}', 1)  # only now, as its numbers are not rounded
     return re.sub(r"\s*\n\s*", " ", text).strip()
 
 

@@ -121,6 +121,32 @@ class Tables:
         return found
 
 
+class SalvagedTables(Tables):
+    """Tables of a run that may be damaged: one that cannot be read is empty, and `faults` has the reason.
+
+    The table `runs` is the exception, without which there is nothing to report.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.faults: dict[str, str] = {}
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """Return a table, without rows if it cannot be read."""
+        try:
+            return super().frame(name)
+        except DataError as error:
+            if name == "runs":  # without it nothing is known about the run
+                raise
+            self.faults[name] = str(error)
+            self._frames[name] = TABLES[name].empty_table().to_pandas()
+            return self._frames[name]
+
+    def unfilled(self) -> list[str]:
+        """List the tables without rows."""
+        return [name for name in TABLES if self.frame(name).empty]
+
+
 def _sql_fault(message: str, columns: Collection[str]) -> str:
     """Shorten a message of DuckDB; for an unknown column or table, one line and the new name."""
     column, table = (re.search(pattern, message) for pattern in (UNKNOWN_COLUMN, UNKNOWN_TABLE))
