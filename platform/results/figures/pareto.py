@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,26 +27,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOTE = (
-    "The upper left is better: a high score for little. Stepped line: Pareto front, the methods that no other one "
+    "The upper left is better: a high score for little{}. Stepped line: Pareto front, the methods that no other one "
     "exceeds in score for the same cost or less. Grey lines: bounds, drawn without cost. Means over seeds; bars: 95 % "
     "CI of the score. Traffic: uplink plus downlink. Late: frames that were skipped, or whose prediction was not ready "
     "in time. The axis is logarithmic where costs differ much."
 )
 RADIO = (
-    " The radio draws power while it transfers, to wake up, and for some seconds after each transfer until it sleeps. "
-    "So its energy follows how often a system sends, more than how many bytes: a radio that never sleeps draws the same "
-    "for small updates as for large ones, and one that sends nothing draws nothing."
+    "; a radio stays awake for seconds after each transfer, so that its energy follows how often a system sends, more "
+    "than how many bytes"
 )
+HEIGHT, WIDTH = 200, 290  # pixels of a panel
 COSTS: Mapping[str, str] = {
     "traffic": "traffic, kbit/s per device",
     "energy": "energy, J per device",
-    "late": "late frames, %",
+    "late frames": "late frames, %",
 }
+LEAST = 0.005  # of an energy; a smaller part is no per cent of it
 PARTS = ("inference", "training", "labelling", "tracking", "coding", "patching", "paging", "radio")
 GREYS = frozenset(plots.GREYS.values())
 LABELLED = 6  # methods of a front that have room for their names
 HALF = 0.5  # of an axis
-NAME_WIDTH, NAME_HEIGHT = 0.35, 0.06  # of an axis
 WIDE = 20.0  # costs that differ by more factors than this need a logarithmic axis
 
 
@@ -56,8 +55,8 @@ def show(view: View) -> FigureContent | None:
     runs = view.runs.assign(
         traffic=view.runs["uplink_kbps"] + view.runs["downlink_kbps"],
         energy=view.runs["energy_j"] / view.runs["devices"],
-        late=100 * view.runs["cell"].map(late_shares(view.tables)).astype(float),
     )
+    runs["late frames"] = 100 * runs["cell"].map(late_shares(view.tables)).astype(float)
     panels = []
     for setting in view.settings():
         here = runs[runs["setting"] == setting]
@@ -66,9 +65,9 @@ def show(view: View) -> FigureContent | None:
             points = scores.assign(cost=scores[cost].astype(float)).dropna(subset=["cost"])
             points = points.assign(method=[view.styles[name].colour not in GREYS for name in points.index])
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
-                panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view)))
+                panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view), HEIGHT, WIDTH))
     styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
-    parts, note = _parts(view), NOTE + (RADIO if (view.runs["radio_j"] > 0).any() else "")
+    parts, note = _parts(view), NOTE.format(RADIO if (view.runs["radio_j"] > 0).any() else "")
     return FigureContent(note, panels, [parts] if parts.rows else [], styles) if panels else None
 
 
@@ -81,16 +80,16 @@ def _parts(view: View) -> Grid:
     rows = {
         system: [
             number_cell(total[system]),
-            *(_share(value, total[system]) for value in drawn.loc[system]),
+            *(_share(value / total[system]) for value in drawn.loc[system]),
         ]
         for system in view.styles
         if total.get(system)
     }
-    return Grid("energy per device, J", ["total", *names], rows)
+    return Grid("energy of a device", ["total, J", *(f"{name}, %" for name in names)], rows)
 
 
-def _share(value: float, total: float) -> GridCell:
-    return GridCell(plots.short(value), f"{100 * value / total:.0f} %") if value else NO_CELL
+def _share(part: float) -> GridCell:
+    return GridCell(f"{100 * part:.0f}" if part >= LEAST else "<1") if part > 0 else NO_CELL
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
@@ -119,16 +118,10 @@ def _draw(axis: Axes, points: pd.DataFrame, label: str, view: View) -> None:
 
 
 def _name(axis: Axes, best: pd.DataFrame) -> None:
-    """Label the methods on the front where there is room: upper left, or lower right.
-
-    On the right, of two points that are close to each other, the cheaper one has its name below.
-    """
-    above = (math.inf, math.inf)
-    for name, cost, mean in best[["cost", "mean"]].iloc[::-1].itertuples():
-        x, y = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))
-        close = above[0] - x < NAME_WIDTH and above[1] - y < NAME_HEIGHT
-        place, side = ((-5, -11 if close else 4), "right") if x > HALF else ((5, -11), "left")
-        above = (x, y) if x > HALF else above
+    """Label the methods on the front, left of points in the right half and right of others."""
+    for name, cost, mean in best[["cost", "mean"]].itertuples():
+        right = axis.transAxes.inverted().transform(axis.transData.transform((cost, mean)))[0] > HALF
+        place, side = ((-5, 4), "right") if right else ((5, -11), "left")
         axis.annotate(name, (cost, mean), place, textcoords="offset points", ha=side, fontsize=8, color=plots.INK)
 
 

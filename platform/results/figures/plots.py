@@ -246,6 +246,33 @@ def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right
     axis.annotate(text, (x, y), place, textcoords="offset points", ha=ha, fontsize=8, color=INK)
 
 
+def untangle(axis: Axes) -> None:
+    """Move labels of points that overlap another label, a point or the edge to another side of their point."""
+    from matplotlib.text import Annotation
+
+    canvas = axis.figure
+    canvas.draw_without_rendering()
+    lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None, "|")]
+    points = np.concatenate([np.empty((0, 2)), *(line.get_transform().transform(line.get_xydata()) for line in lines)])
+    texts = [text for text in axis.texts if isinstance(text, Annotation) and text.get_va() == "baseline"]
+    taken: list[Any] = []
+    for text in texts:
+        (x, y), side, size = text.xyann, text.get_ha(), text.get_fontsize()
+        sides = {"left": "right", "right": "left", "center": "center"}
+        flips = [(x, y, side), (x, 1 - size - y, side), (-x, y, sides[side]), (-x, 1 - size - y, sides[side])]
+        found = []
+        for place, (dx, dy, align) in enumerate([*flips, (7, -3, "left"), (-7, -3, "right")]):
+            text.xyann = (dx, dy)
+            text.set_ha(align)
+            box = text.get_window_extent()
+            hits = sum(box.overlaps(other) for other in taken) + int(box.count_contains(points))
+            outside = box.x0 < 0 or box.x1 > canvas.bbox.x1 or box.y0 < axis.bbox.y0 or box.y1 > canvas.bbox.y1
+            found.append((hits + outside, place, (dx, dy), align, box))
+        _, _, text.xyann, align, box = min(found, key=lambda one: one[:2])
+        text.set_ha(align)
+        taken.append(box)
+
+
 def legend(figure: Figure, styles: StyleMap) -> None:
     """Draw the legend below a standalone figure."""
     from matplotlib.lines import Line2D

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from driftlab.platform.results.figures.plots import COLOURS, GREYS, INK, QUIET, RULE
+from driftlab.platform.results.figures.plots import COLOURS, GREYS, INK, QUIET, RULE, untangle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,19 +36,20 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def panel(name: str, label: str, height: int, draw: Callable[[Axes], None]) -> str:
+def panel(name: str, label: str, draw: Callable[[Axes], None], height: int, width: int = WIDTH) -> str:
     """Render one plot as an SVG element; `name` makes its identifiers unique on the page."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(WIDTH / DOTS, height / DOTS), dpi=DOTS, layout="constrained")
+        figure = Figure(figsize=(width / DOTS, height / DOTS), dpi=DOTS, layout="constrained")
         FigureCanvasSVG(figure)
         figure.patch.set_visible(False)
         axis = figure.subplots()
         axis.patch.set_visible(False)
         draw(axis)
+        untangle(axis)
         sink = io.StringIO()
         figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         scales = _scales(axis, height)

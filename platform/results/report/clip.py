@@ -121,7 +121,7 @@ def encode(pictures: Sequence[Image]) -> bytes:
 def _scores(frames: pd.DataFrame, runs: pd.DataFrame, styles: StyleMap) -> str:
     """Draw the live scores of the shown stream; return an empty text if there are none."""
     scored = frames.dropna(subset=[LIVE_SCORE])
-    return panel("clip", "live scores of the clip", HEIGHT, partial(_draw, scored, runs, styles)) if len(scored) else ""
+    return panel("clip", "live scores of the clip", partial(_draw, scored, runs, styles), HEIGHT) if len(scored) else ""
 
 
 def _draw(frames: pd.DataFrame, runs: pd.DataFrame, styles: StyleMap, axis: Axes) -> None:

@@ -16,7 +16,7 @@ from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, GridCell, View, view_of
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
-from driftlab.platform.results.figures.svg import VARIABLES, panel
+from driftlab.platform.results.figures.svg import VARIABLES, WIDTH, panel
 from driftlab.platform.results.figures.table import DETAILS, FIGURES, STORY
 from driftlab.platform.results.isolation import attempt
 from driftlab.platform.results.relations.failures import member_failures, symptoms
@@ -26,7 +26,7 @@ from driftlab.platform.results.report.acts import ACTS, result_of
 from driftlab.platform.results.report.clip import Clip, make_clip
 from driftlab.platform.results.report.snapshots import Strip, strips
 from driftlab.platform.results.report.summary.base import BOUNDS, DASH, MEANINGS, MEASURES
-from driftlab.platform.results.report.summary.gains import claims_line
+from driftlab.platform.results.report.summary.gains import claims_line, headline
 from driftlab.platform.results.report.summary.table import Summary, summarise
 from driftlab.platform.results.tables.columns import LIVE_SCORE, SCHEMA_VERSION
 from driftlab.platform.results.tables.integrity import warnings_of
@@ -48,6 +48,7 @@ class Section:
     note: str
     legend: Mapping[str, Style]
     pictures: list[tuple[str, Mapping[str, Style], str]]  # title, own legend, SVG element
+    narrow: bool  # three pictures in a row
     grids: Sequence[Grid]
 
 
@@ -100,9 +101,8 @@ def compose(run: Run) -> Page:
     failures = attempt("Failures of members", lambda: member_failures(tables), faults) or []
     signs = attempt("Signs of systems that do nothing", lambda: symptoms(tables), faults) or []
     summary = summarise(view)
-    sentence = attempt("The sentence of the act", lambda: _sentence(run, tables), faults)
-    if sentence:
-        summary = replace(summary, findings=[sentence, *summary.findings[1:]])
+    findings = attempt("The sentence of the act", lambda: _of_act(run, view), faults)
+    summary = replace(summary, findings=findings or summary.findings)
     warnings = attempt("The check of the files", lambda: warnings_of(run), faults) or []
     empty = [name for name in tables.unfilled() if name not in tables.faults]
     lost = [f"The table '{name}' is missing from this report: {reason}" for name, reason in tables.faults.items()]
@@ -163,18 +163,20 @@ def compose_search(run: Run) -> Page:
     )
 
 
-def _sentence(run: Run, tables: Tables) -> str | None:
-    """Return the sentence of an act of the demo; None if the run is another experiment, or lacks a system of it."""
+def _of_act(run: Run, view: View) -> list[str]:
+    """Return the sentence of an act of the demo and a second one; empty if the run is no act, or lacks its systems."""
     act = ACTS.get(str(run.spec.get("name")).removeprefix("demo-"))
-    found = result_of(act, tables) if act else None
-    return found.sentence if found and found.score is not None else None
+    found = result_of(act, view.tables) if act else None
+    if act is None or found is None or found.score is None:
+        return []
+    return [found.sentence, *headline(view, but=act.baseline.system, known=act.ours.system)]
 
 
 def _terms(view: View) -> dict[str, str]:
     """Explain the score, the truth and each bound of this run."""
     score, runs = plots.measure(view.runs), view.runs
     grace_s = sorted(set(runs["grace_s"].dropna()))
-    grace = f"{grace_s[0]:g} s" if len(grace_s) == 1 else "a frame interval"
+    grace = f"{grace_s[0]:.2g} s" if len(grace_s) == 1 else "a frame interval"
     found = {}
     if runs[LIVE_SCORE].notna().any():
         found[plots.live_measure(runs)] = (
@@ -204,7 +206,10 @@ def _sections(data: View | SearchResults, figures: Sequence[Figure], faults: lis
 
 def _section(figure: Figure, data: View | SearchResults) -> Section | None:
     part = figure.show(data)
-    return None if part is None else Section(figure.name, figure.title, part.note, part.legend, _draw(figure, part), part.grids)
+    if part is None:
+        return None
+    narrow = any(panel.width < WIDTH for panel in part.panels)
+    return Section(figure.name, figure.title, part.note, part.legend, _draw(figure, part), narrow, part.grids)
 
 
 def side_by_side(run: Run, other: Run) -> Section:
@@ -213,12 +218,12 @@ def side_by_side(run: Run, other: Run) -> Section:
     found = rows_of(compare_figures(run, other))
     rows = {f"{cell}, {name}": [GridCell(text) for text in texts] for cell, name, *texts in found}
     note = f"Times of the first: {first}. Times of the second, {other.path.name}: {second}."
-    return Section("runs", "Two runs side by side", note, {}, [], [Grid("cell and figure", HEADER[2:], rows)])
+    return Section("runs", "Two runs side by side", note, {}, [], False, [Grid("cell and figure", HEADER[2:], rows)])
 
 
 def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
     return [
-        (part.title, part.legend, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.height, part.draw))
+        (part.title, part.legend, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.draw, part.height, part.width))
         for k, part in enumerate(shown.panels)
     ]
 

@@ -65,6 +65,7 @@ class Row:
     bound: str | None
     failed: int  # cells
     texts: Sequence[str]
+    best: bool = False  # of the methods in its setting
 
     @property
     def named(self) -> str:

@@ -62,18 +62,22 @@ def by_setting(view: View) -> dict[tuple[str, str], Gain]:
     return found
 
 
-def headline(view: View) -> list[str]:
-    """Compare the best method with the reference and with the next method, in at most two sentences."""
+def headline(view: View, *, but: str = "", known: str = "") -> list[str]:
+    """Compare the best method with the reference and with the next method, in at most two sentences.
+
+    If another sentence compares the system `known` with the system `but`, one sentence is added that does not.
+    """
     scored = view.runs[LIVE_SCORE].notna().any()
     column, name = (LIVE_SCORE, plots.live_measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
     against, means = reference(view), _means(view, column)
-    ranked = [name for name in means if name != against]
+    ranked = [name for name in means if name not in (against, but)]
     if not ranked:
         return []
-    best = ranked[0]
-    ours = f"{best} has the highest {name} of {len(ranked)} methods" if len(ranked) > 1 else f"{best}: {name}"
-    found = [f"{ours}{',' if len(ranked) > 1 else ''} {score(means[best])}{_over(view, best, against, column)}."]
-    return found if len(ranked) == 1 else [*found, _next(view, best, ranked[1], column)]
+    best, *others = ranked
+    ours = f"Of {len(means)} methods, {best} has the highest {name}," if others else f"{best} has a {name} of"
+    found = [f"{ours} {score(means[best])}{_over(view, best, against, column)}."]
+    found += [_next(view, best, others[0], column)] if others else []
+    return found[-1:] if best == known else found[:1] if known else found
 
 
 def _means(view: View, column: str) -> dict[str, Estimate]:
@@ -89,8 +93,9 @@ def _over(view: View, best: str, against: str | None, column: str) -> str:
     """Format the difference from the reference; empty without one."""
     if against is None or (found := compare(view.tables, best, against, column).rows[-1]).difference is None:
         return ""
-    words = {"better": "above", "worse": "below", "inconclusive": "not significantly different from"}[found.verdict]
-    return f": {Gain(found.difference, found.verdict).text}, {words} {against}"
+    if found.verdict == "inconclusive":
+        return f"; this run shows no difference from {against} ({plots.difference(found.difference)})"
+    return f", {plots.difference(found.difference)} {'above' if found.verdict == 'better' else 'below'} {against}"
 
 
 def _next(view: View, best: str, other: str, column: str) -> str:
@@ -100,10 +105,10 @@ def _next(view: View, best: str, other: str, column: str) -> str:
         return f"Next is {other}; no seed was completed with both."
     ratios = cost_ratios(view.runs, best, other)
     costs = " and ".join(f"{plots.factor(ratio)} the {name}" for name, ratio in ratios.items())
-    text = f"{Gain(found.difference, found.verdict).text}{f', for {costs}' if costs else ''}"
+    text = f"{plots.difference(found.difference)}{f', for {costs}' if costs else ''}"
     if found.verdict == "inconclusive":
-        return f"This run does not separate it from the next, {other} ({text})."
-    return f"It is {found.verdict} than the next, {other} ({text})."
+        return f"This run shows no difference between {best} and {other} ({text})."
+    return f"Next is {other}: {best} is {found.verdict} ({text})."
 
 
 def basis(view: View) -> str:

@@ -65,7 +65,10 @@ def show(view: View) -> Part | None:
     grace_s = view.tables.run.spec.get("grace_s")
     grace = "one frame interval" if grace_s is None else f"{grace_s:g} s"
     note = NOTE.format(measures, reference(view) or "no adaptation", grace) + _same_bound(runs)
-    return Part(_columns(measure(runs)), list(map(_row, found)), (), note)
+    means = {(line.setting, line.system): line.live.mean for line in found if line.bound is None and line.live}
+    best = {setting: max(mean for (place, _), mean in means.items() if place == setting) for setting, _ in means}
+    rows = [_row(line, best=means.get((line.setting, line.system), -1.0) == best.get(line.setting)) for line in found]
+    return Part(_columns(measure(runs)), rows, (), note)
 
 
 def _same_bound(runs: pd.DataFrame) -> str:
@@ -113,7 +116,7 @@ def _columns(score_name: str) -> list[Column]:
     ]
 
 
-def _row(line: ScoreLine) -> Row:
+def _row(line: ScoreLine, *, best: bool) -> Row:
     texts = [
         score(line.live),
         *((line.gain.text, line.gain.mark) if line.gain else (DASH, DASH)),
@@ -121,4 +124,4 @@ def _row(line: ScoreLine) -> Row:
         str(line.live.n if line.live else 0),
         *map(number, (line.uplink_kbps, line.downlink_kbps, line.energy_j, line.updates)),
     ]
-    return Row(line.setting, line.system, line.bound, line.failed, texts)
+    return Row(line.setting, line.system, line.bound, line.failed, texts, best)
