@@ -29,10 +29,10 @@ from driftlab.platform.results.figures import (
     training_horizon,
 )
 from driftlab.platform.results.figures.base import FigureContent, Panel, View, view_of
-from driftlab.platform.results.figures.table import FIGURES, HELPERS, ORDER
+from driftlab.platform.results.figures.table import DETAILS, FIGURES, HELPERS, STORY, SUBJECTS
 from driftlab.platform.results.relations.traffic import sweeps
 
-EVERY_RUN = {"accuracy", "gains", "traffic"}
+EVERY_RUN = {"accuracy", "duels", "gains", "traffic"}
 SHOWN = {
     "ams-table1": {"per_workload", "rates"},
     "ams-table2": {"per_workload", "rates"},
@@ -114,7 +114,7 @@ def texts(grid: Any) -> dict[str, list[str]]:
 
 def test_every_file_is_in_the_table():
     files = {module.name for module in pkgutil.iter_modules(figures.__path__)} - set(HELPERS)
-    assert {figure.name for figure in FIGURES} == files == set(ORDER)
+    assert {figure.name for figure in FIGURES} == files == {*STORY, *SUBJECTS, *DETAILS}
 
 
 @pytest.mark.slow

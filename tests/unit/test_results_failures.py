@@ -82,7 +82,7 @@ def test_a_run_whose_member_always_failed_says_so_and_exits_with_code_one(
     line = "broken: 2 of 2 training batches failed: ValueError: no such layer"
     assert done.exit_code == 1
     assert f"FAILED {line}" in done.output
-    assert line in (tmp_path / "run/report.md").read_text(encoding="utf-8").split("##")[0]
+    assert line in (tmp_path / "run/report.md").read_text(encoding="utf-8").split("## ")[1]
 
 
 @pytest.mark.slow
@@ -93,16 +93,16 @@ def test_a_part_that_raises_an_exception_is_one_line_of_the_report(tmp_path: Pat
     folder = factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1))
     monkeypatch.setattr(page, "FIGURES", (replace(page.FIGURES[0], show=broken), *page.FIGURES[1:3]))
     monkeypatch.setattr(table, "KINDS", (broken, *table.KINDS))
-    monkeypatch.setattr(page, "make_video", broken)
+    monkeypatch.setattr(page, "make_clip", broken)
     monkeypatch.setattr(claims, "relation", lambda name: broken)
     text = write_report(folder).with_suffix(".md").read_text(encoding="utf-8")
-    head = text.split("##")[0]
-    for part in (f"Figure '{page.FIGURES[0].title}'", "The video", "Claim AMS-1", "The table of test_results_failures"):
-        assert f"{part} {FAILED}: KeyError: 25.0" in head
-    assert "## Summary" in text and "## How to repeat this run" in text
+    health = text.split("## ")[1]
+    for part in (f"Figure '{page.FIGURES[0].title}'", "The clip", "Claim AMS-1", "The table of test_results_failures"):
+        assert f"{part} {FAILED}: KeyError: 25.0" in health
+    assert "## Tables" in text and "## How to repeat this run" in text
 
 
 @pytest.mark.slow
 def test_a_complete_run_has_no_such_line(tmp_path: Path):
     run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1)))
-    assert page.compose(run).warnings == []
+    assert page.compose(run).health == []

@@ -322,14 +322,20 @@ def decimals(found: Estimate, most: int = 3, scale: float = 1.0) -> int:
     return min(most, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else most
 
 
-def half(found: Estimate, scale: float = 1.0, most: int = 3) -> str:
-    """Format half of an interval; empty for one value, which has no interval."""
-    return "" if found.low is None else f" ± {scale * (found.mean - found.low):.{decimals(found, most, scale)}f}"
+def margin(found: Estimate, scale: float = 1.0, most: int = 3, least: float = 0.0) -> str:
+    """Format half of an interval of a value from `least` to 1, or its ends if it exceeds them; empty for one value."""
+    if found.low is None or found.high is None:
+        return ""
+    digits, inside = decimals(found, most, scale), found.within(least, 1.0)
+    if inside == found:
+        return f" ± {scale * (found.mean - found.low):.{digits}f}"
+    low, high = (signed(scale * end, digits).removeprefix("+") for end in inside[1:3] if end is not None)
+    return f" ({low} to {high})"
 
 
 def difference(found: Estimate) -> str:
     """Format a mean difference of scores and half of its interval, with the decimals that the interval supports."""
-    return signed(found.mean, decimals(found)) + half(found)
+    return signed(found.mean, decimals(found)) + margin(found, least=-1.0)
 
 
 def signed(value: float, digits: int = 1) -> str:

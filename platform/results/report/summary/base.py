@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from driftlab.platform.results import stats
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.base import View
-from driftlab.platform.results.figures.plots import decimals, half
+from driftlab.platform.results.figures.plots import decimals, margin
 from driftlab.platform.results.stats import Estimate
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Column:
     title: str
     unit: str = ""
     emphasis: str = ""
+    detail: bool = False  # on the page only, as a terminal has no room for it
 
     @property
     def named(self) -> str:
@@ -122,12 +123,12 @@ def mean(values: Iterable[float]) -> float | None:
 
 def score(found: Estimate | None) -> str:
     """Format a score with the decimals that its interval supports, and half of the interval; or a dash."""
-    return DASH if found is None else f"{found.mean:.{decimals(found)}f}{half(found)}"
+    return DASH if found is None else f"{found.mean:.{decimals(found)}f}{margin(found)}"
 
 
 def percent(found: Estimate | None) -> str:
     """Format a share in per cent and half of its interval, or a dash."""
-    return DASH if found is None else f"{100 * found.mean:.{decimals(found, 1, 100)}f}{half(found, 100, 1)}"
+    return DASH if found is None else f"{100 * found.mean:.{decimals(found, 1, 100)}f}{margin(found, 100, 1)}"
 
 
 def number(value: float | None) -> str:

@@ -95,7 +95,8 @@ def _over(view: View, best: str, against: str | None, column: str) -> str:
         return ""
     if found.verdict == "inconclusive":
         return f"; this run shows no difference from {against} ({plots.difference(found.difference)})"
-    return f", {plots.difference(found.difference)} {'above' if found.verdict == 'better' else 'below'} {against}"
+    distance = plots.difference(found.difference)[1:]  # without the sign
+    return f", which is {distance} {'above' if found.verdict == 'better' else 'below'} {against}"
 
 
 def _next(view: View, best: str, other: str, column: str) -> str:

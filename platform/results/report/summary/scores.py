@@ -106,8 +106,8 @@ def _columns(score_name: str) -> list[Column]:
     return [
         Column(f"live {score_name}", emphasis="strong"),
         Column("gain"),
-        Column("verdict"),
-        Column(score_name),
+        Column("verdict", detail=True),
+        Column(score_name, detail=True),
         Column("n", emphasis="quiet"),
         Column("up", "kbit/s"),
         Column("down", "kbit/s"),
