@@ -72,8 +72,8 @@ class Panel:
     title: str
     draw: Callable[[Axes], None]
     height: int = HEIGHT
-    width: int = WIDTH
     legend: Mapping[str, Style] = field(default_factory=dict)  # of this panel, if panels differ
+    width: int = WIDTH
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _late(tables: Tables, methods: pd.DataFrame) -> Iterator[str]:
     late = methods.assign(late=methods["cell"].map(late_shares(tables)).astype(float)).dropna(subset=["late"])
     for system, cells in late.groupby("system"):
         if (share := cells["late"].mean()) > MOSTLY:
-            yield f"{system}: {100 * share:.0f} % of the frames had no prediction in time, which the live score counts."
+            yield f"{system}: {100 * share:.0f} % of the frames had no prediction in time, and score by an earlier one."
 
 
 def _ties(runs: pd.DataFrame, methods: set[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, 
 from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES, summarise_search
 from driftlab.platform.results.figures.svg import VARIABLES, WIDTH, panel
-from driftlab.platform.results.figures.table import DETAILS, FIGURES, STORY
+from driftlab.platform.results.figures.table import DETAILS, FIGURES, SUBJECTS
 from driftlab.platform.results.isolation import attempt
 from driftlab.platform.results.relations.failures import member_failures, symptoms
 from driftlab.platform.results.relations.searches import FAILED, SearchResults, is_search
@@ -50,6 +50,16 @@ class Section:
     pictures: list[tuple[str, Mapping[str, Style], str]]  # title, own legend, SVG element
     narrow: bool  # three pictures in a row
     grids: Sequence[Grid]
+
+    @property
+    def is_detail(self) -> bool:
+        """Return whether the section is folded."""
+        return self.name in DETAILS
+
+    @property
+    def is_subject(self) -> bool:
+        """Return whether the section is specific to an experiment; the first one is open, others are folded."""
+        return self.name in SUBJECTS
 
 
 @dataclass(frozen=True)
@@ -269,7 +279,7 @@ def _render(template: str, page: Page) -> str:
         "format_value": claims.format_value,
         "format_interval": claims.format_interval,
     }
-    names = {"bounds": BOUNDS, "dash": DASH, "variables": VARIABLES, "story": STORY, "details": DETAILS}
+    names = {"bounds": BOUNDS, "dash": DASH, "variables": VARIABLES}
     names |= {"greys": set(plots.GREYS.values()), "shown": SHOWN}
     return environment.get_template(template).render(page=page, **names)
 

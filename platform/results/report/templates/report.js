@@ -5,6 +5,7 @@ const marks = [...document.querySelectorAll("[data-series], [data-part]")];
 const tip = document.body.appendChild(document.createElement("div"));
 tip.className = "tip";
 tip.hidden = true;
+const NEAR = 30;  // pixels from a dot
 
 const pairs = (text) => text.split(" ").map((pair) => pair.split(":").map(Number));
 function convert(table, from, to, at) {  // between pixels (0) and values (1) of an axis, by interpolation
@@ -15,19 +16,19 @@ function convert(table, from, to, at) {  // between pixels (0) and values (1) of
 }
 const format = (value) => (Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(3))).toString();
 
-function points(mark) {  // in the units of its picture
-  const dots = [...mark.querySelectorAll("use")].map((dot) => [Number(dot.getAttribute("x")), Number(dot.getAttribute("y"))]);
-  const path = mark.querySelector("path")?.getAttribute("d") ?? "";
-  return dots.length ? dots : [...path.matchAll(/[ML] (\S+) (\S+)/g)].map((found) => [Number(found[1]), Number(found[2])]);
+function lines(svg) {  // the marks that are switched on, with their points in pixels
+  svg.series ??= [...svg.querySelectorAll("[data-series]")].map((mark) => {
+    const dots = [...mark.querySelectorAll("use")].map((dot) => [Number(dot.getAttribute("x")), Number(dot.getAttribute("y"))]);
+    const path = mark.querySelector("path")?.getAttribute("d") ?? "";
+    const line = [...path.matchAll(/[ML] (\S+) (\S+)/g)].map((found) => [Number(found[1]), Number(found[2])]);
+    return { mark, name: mark.dataset.series, dotted: dots.length > 0, points: dots.length ? dots : line };
+  });
+  return svg.series.filter((one) => !one.mark.classList.contains("off"));
 }
-function lines(svg) {  // what is switched on and has values
-  svg.series ??= [...svg.querySelectorAll("[data-series]")].map((mark) => ({ mark, name: mark.dataset.series, points: points(mark) }));
-  return svg.series.filter((one) => one.points.length && !one.mark.classList.contains("off"));
-}
-function readings(svg, x) {  // of every line that has a point at this place, the highest first
-  const near = (one) => one.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
-  const found = lines(svg).map((one) => ({ name: one.name, at: near(one) })).filter((one) => Math.abs(one.at[0] - x) < 2);
-  return found.sort((one, other) => one.at[1] - other.at[1]);
+function readings(svg, x) {  // heights of lines at this place and of dots there, the highest first
+  const dot = (points) => points.find((point) => Math.abs(point[0] - x) < 1)?.[1];
+  const found = lines(svg).map((one) => ({ name: one.name, y: one.dotted ? dot(one.points) : convert(one.points, 0, 1, x) }));
+  return found.filter((one) => Number.isFinite(one.y)).sort((one, other) => one.y - other.y);
 }
 function rule(svg, x) {  // a vertical line at this place
   if (!svg.rule) svg.insertAdjacentHTML("beforeend", '<line class="rule" y1="0" y2="100%"/>');
@@ -41,13 +42,15 @@ for (const svg of document.querySelectorAll("svg.plot")) {
   svg.addEventListener("pointerleave", leave);
   svg.addEventListener("pointermove", (event) => {
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const dots = lines(svg).filter((one) => one.dotted).flatMap((one) => one.points);
     const far = ([x, y]) => Math.hypot(x - at.x, y - at.y);
-    const nearest = lines(svg).flatMap((one) => one.points).reduce((best, point) => (far(point) < far(best) ? point : best), [1e9, 1e9]);
-    if (far(nearest) > 60) return leave();
-    const [x, y] = [pairs(svg.dataset.x), pairs(svg.dataset.y)];
-    const told = readings(svg, nearest[0]).map((one) => `${one.name}  ${format(convert(y, 0, 1, one.at[1]))}`);
-    tip.textContent = [`${svg.dataset.xtitle}: ${format(convert(x, 0, 1, nearest[0]))}`, svg.dataset.ytitle, ...told].join("\n");
-    if (!svg.closest(".clip")) rule(svg, nearest[0]);
+    const nearest = dots.reduce((best, point) => (far(point) < far(best) ? point : best), [at.x, NEAR + at.y]);
+    const place = far(nearest) < NEAR ? nearest[0] : at.x;
+    const [x, y, found] = [pairs(svg.dataset.x), pairs(svg.dataset.y), readings(svg, place)];
+    if (!found.length) return leave();
+    const values = found.map((one) => `${one.name}  ${format(convert(y, 0, 1, one.y))}`);
+    tip.textContent = [`${svg.dataset.xtitle}: ${format(convert(x, 0, 1, place))}`, svg.dataset.ytitle, ...values].join("\n");
+    if (!svg.closest(".clip")) rule(svg, place);
     tip.hidden = false;
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
     tip.style.top = `${Math.max(4, event.clientY - tip.offsetHeight - 12)}px`;
@@ -78,7 +81,7 @@ for (const clip of document.querySelectorAll(".clip")) {
     rule(svg, x);
     for (const one of readings(svg, x)) {
       const label = [...clip.querySelectorAll("[data-tile]")].find((each) => each.dataset.tile === one.name);
-      if (label) label.textContent = `${one.name} ${convert(pairs(svg.dataset.y), 0, 1, one.at[1]).toFixed(2)}`;
+      if (label) label.textContent = `${one.name} ${convert(pairs(svg.dataset.y), 0, 1, one.y).toFixed(2)}`;
     }
   };
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) video.pause();
