@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import results_factory as factory
 from tables_factory import Made, run_row
@@ -19,6 +22,8 @@ from driftlab.platform.results.report import page
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.report.summary import table
 from driftlab.platform.results.tables.read import open_run
+from driftlab.platform.results.tables.recorder import files_of
+from driftlab.platform.results.tables.schema import TABLES
 
 BROKEN = """
 class Broken:
@@ -106,3 +111,33 @@ def test_a_part_that_raises_an_exception_is_one_line_of_the_report(tmp_path: Pat
 def test_a_complete_run_has_no_such_line(tmp_path: Path):
     run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1)))
     assert page.compose(run).health == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    systems, workloads = ("no_custom", "one_time"), ("streets/interview",)
+    folder = tmp_path_factory.mktemp("whole")
+    return factory.make_run(folder, systems=systems, workloads=workloads, seeds=(0,), duration_s=20.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, damage", [*itertools.product(TABLES, ("missing", "empty")), ("frames", "unreadable")])
+def test_a_report_without_one_table_opens_and_names_it(whole: Path, tmp_path: Path, name: str, damage: str):
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    for file in files_of(run / "tables", name):
+        if damage == "missing":
+            file.unlink()
+        elif damage == "empty":
+            pq.write_table(pq.read_table(file).slice(0, 0), file)
+        else:
+            file.write_bytes(b"PAR1")
+    text = write_report(run).with_suffix(".md").read_text(encoding="utf-8")
+    if name == "runs":
+        assert "No cell of this run is complete yet" in text
+    elif damage == "empty":
+        empty = text.split("| tables without rows | ")[1].split("|")[0]
+        assert name in [word.strip() for word in empty.split(",")]
+        lost = "Tables that should have rows are empty: "
+        assert (name in text.partition(lost)[2].split(".")[0].split(", ")) == (name in ("frames", "devices"))
+    else:
+        assert f"The table '{name}' is missing from this report: " in text.split("## ")[1]

@@ -48,7 +48,7 @@ def unsent(view: View) -> list[str]:
         return []
     sent = (runs["uplink_bytes"] + runs["downlink_bytes"]).groupby(runs["system"]).sum()
     names = runs["streaming"].str.split("(").str[0]  # without parameters
-    senders = set(runs[~names.isin(OFFLINE) & names.notna()]["system"])
+    senders = set(runs[~names.isin(OFFLINE) & names.notna() & runs["bound"].isna()]["system"])
     silent = [name for name in view.styles if name in senders and sent.get(name) == 0]
     return [f"No bytes were sent by {', '.join(silent)}. {UNSENT_HINT}"] if silent else []
 
