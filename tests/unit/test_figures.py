@@ -124,7 +124,10 @@ def test_a_run_shows_the_figures_of_its_experiment(name):
     look = view(made(name))
     shown = {figure.name: shown for figure in FIGURES if (shown := figure.show(look)) is not None}
     if name in SHOWN:
-        assert set(shown) == EVERY_RUN - ({"gains"} if name in WITHOUT_BOUND else set()) - ONE_METHOD.get(name, set()) | SHOWN[name]
+        assert (
+            set(shown)
+            == EVERY_RUN - ({"gains"} if name in WITHOUT_BOUND else set()) - ONE_METHOD.get(name, set()) | SHOWN[name]
+        )
     for figure in shown.values():
         if panels := figure.panels:
             assert drawn(panels[sum(map(ord, name)) % len(panels)]).get_xlabel()  # another one for each experiment

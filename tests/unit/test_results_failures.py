@@ -17,7 +17,7 @@ from driftlab.cli.app import build_app
 from driftlab.platform.core.records import LEARNING_FAILED, NO_END, PREDICTION_FAILED
 from driftlab.platform.results.claims import base as claims
 from driftlab.platform.results.isolation import FAILED
-from driftlab.platform.results.relations.failures import member_failures
+from driftlab.platform.results.relations.failures import member_failures, symptoms
 from driftlab.platform.results.report import page
 from driftlab.platform.results.report.page import write_report
 from driftlab.platform.results.report.summary import table
@@ -111,6 +111,45 @@ def test_a_part_that_raises_an_exception_is_one_line_of_the_report(tmp_path: Pat
 def test_a_complete_run_has_no_such_line(tmp_path: Path):
     run = open_run(factory.make_run(tmp_path, workloads=("streets/interview",), seeds=(0, 1)))
     assert page.compose(run).health == []
+
+
+def with_systems(*rows: dict[str, object], **tables: list[dict[str, object]]) -> list[str]:
+    spec = {"systems": ["no_custom", "tent", "ams"]}
+    return symptoms(Made(spec, runs=list(rows), **tables))
+
+
+def ran(system: str, seed: int = 0, **more: object) -> dict[str, object]:
+    usual = {"frames": 4, "updates": 1, "duration_s": 60.0, "score_live": 0.1 * seed, "grace_s": 0.1}
+    return run_row(system, seed, **{**usual, **more})
+
+
+def test_a_method_that_never_changed_its_network_is_named_with_its_session():
+    (text,) = with_systems(ran("ams"), ran("ams", 1, updates=0))
+    assert text.startswith("ams: no weights changed in 1 of 2 cells. Their sessions (60 s)")
+    assert with_systems(ran("ams"), ran("no_custom", updates=0, score_live=0.9, bound="no_adaptation")) == []
+
+
+def test_a_batch_on_the_stream_is_an_action_unless_it_was_skipped():
+    row = ran("tent", updates=0)
+    batch = {"cell": row["cell"], "skipped": None}
+    assert with_systems(row, adaptations=[batch]) == []
+    assert len(with_systems(row, adaptations=[batch | {"skipped": "too few frames"}])) == 1
+
+
+def test_predictions_that_are_mostly_late_are_named_with_their_share():
+    row = ran("ams")
+    frames = [{"cell": row["cell"], "processed": True, "latency_ms": latency_ms} for latency_ms in (50, 101, 500, 500)]
+    (text,) = with_systems(row, frames=frames)
+    assert text.startswith("ams: 75 % of the frames")
+    assert with_systems(row, frames=frames[:2]) == []
+
+
+def test_systems_that_tie_in_every_cell_are_named_as_a_pair():
+    rows = [ran(name, seed) for name in ("ams", "tent") for seed in (0, 1)]
+    (text,) = with_systems(*rows)
+    assert text.startswith("ams and tent have equal live scores in every cell")
+    rows[-1]["score_live"] = 0.7
+    assert with_systems(*rows) == []
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,11 @@ def show(view: View) -> FigureContent | None:
             points = scores.assign(cost=scores[cost].astype(float)).dropna(subset=["cost"])
             points = points.assign(method=[view.styles[name].colour not in GREYS for name in points.index])
             if points["method"].sum() > 1 and points["cost"].nunique() > 1:
-                panels.append(Panel(f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view), HEIGHT, width=WIDTH))
+                panels.append(
+                    Panel(
+                        f"{setting}: {cost}", partial(_draw, points=points, label=label, view=view), HEIGHT, width=WIDTH
+                    )
+                )
     styles = {name: style for name, style in view.styles.items() if name in set(runs["system"])}
     parts, note = _parts(view), NOTE.format(RADIO if (view.runs["radio_j"] > 0).any() else "")
     return FigureContent(note, panels, [parts] if parts.rows else [], styles) if panels else None

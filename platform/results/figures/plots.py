@@ -87,9 +87,7 @@ def assign_styles(runs: pd.DataFrame, order: Iterable[str] = ()) -> dict[str, St
     methods = [name for name in [*listed, *(name for name in present if name not in listed)] if name not in bounds]
     styles = series(methods)
     for bound in GREYS:
-        styles |= {
-            name: Style(GREYS[bound], DASHES[bound], name=name) for name in present if bounds.get(name) == bound
-        }
+        styles |= {name: Style(GREYS[bound], DASHES[bound], name=name) for name in present if bounds.get(name) == bound}
     return styles
 
 

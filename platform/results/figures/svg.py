@@ -60,7 +60,10 @@ def _scales(axis: Axes, height: int) -> str:
     """Return attributes with which a page converts pixels to values: titles of the axes, and `pixel:value` pairs."""
     found = []
     for way, (title, kind, limits) in enumerate(
-        ((axis.get_xlabel(), axis.get_xscale(), axis.get_xlim()), (axis.get_ylabel(), axis.get_yscale(), axis.get_ylim()))
+        (
+            (axis.get_xlabel(), axis.get_xscale(), axis.get_xlim()),
+            (axis.get_ylabel(), axis.get_yscale(), axis.get_ylim()),
+        )
     ):
         corners = axis.transData.transform(list(zip(axis.get_xlim(), axis.get_ylim(), strict=True)))
         pixels = np.linspace(*corners[:, way], 2 if kind == "linear" else SAMPLES)

@@ -233,7 +233,11 @@ def side_by_side(run: Run, other: Run) -> Section:
 
 def _draw(figure: Figure, shown: FigureContent) -> list[tuple[str, Mapping[str, Style], str]]:
     return [
-        (part.title, part.legend, panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.draw, part.height, part.width))
+        (
+            part.title,
+            part.legend,
+            panel(f"{figure.name}{k}", f"{figure.title}: {part.title}", part.draw, part.height, part.width),
+        )
         for k, part in enumerate(shown.panels)
     ]
 

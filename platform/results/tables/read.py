@@ -55,6 +55,7 @@ class Run:
             raise unknown_name("table", name, [*TABLES, *VIEWS, *SEARCH_TABLES])
         only = () if name == "runs" else ("cell",)  # one column takes 11 % of the time of the whole row
         runs = [_read(file, "runs", self.path, only) for file in files_of(self.path / "tables", "runs")]
+        runs = [row for row in runs if len(row)]
         runs.sort(key=lambda row: row["cell"][0].as_py())
         parts = runs if name == "runs" else [self._part(name, row["cell"][0].as_py()) for row in runs]
         return pa.concat_tables(parts) if parts else TABLES[name].empty_table()

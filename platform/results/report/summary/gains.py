@@ -68,7 +68,9 @@ def headline(view: View, *, but: str = "", known: str = "") -> list[str]:
     If another sentence compares the system `known` with the system `but`, one sentence is added that does not.
     """
     scored = view.runs[LIVE_SCORE].notna().any()
-    column, name = (LIVE_SCORE, plots.live_measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
+    column, name = (
+        (LIVE_SCORE, plots.live_measure(view.runs)) if scored else (SHARED, "accuracy of the networks that run")
+    )
     against, means = reference(view), _means(view, column)
     ranked = [name for name in means if name not in (against, but)]
     if not ranked:
@@ -116,7 +118,9 @@ def basis(view: View) -> str:
     """Describe the intervals of the sentences: seeds and workloads."""
     seeds, places = view.runs["seed"].nunique(), view.runs["setting"].nunique()
     over = f", averaged over {places} workloads" if places > 1 else ""
-    return f"± is half of a 95 % interval over {seeds} paired seeds{over}." if seeds > 1 else "One seed has no interval."
+    return (
+        f"± is half of a 95 % interval over {seeds} paired seeds{over}." if seeds > 1 else "One seed has no interval."
+    )
 
 
 def claims_line(verdicts: Sequence[Verdict]) -> str:

@@ -1,0 +1,107 @@
+"""Draw a picture of every figure from stored runs, and write the page that shows how to read them.
+
+    python docs/media/figures.py RUN [RUN …]
+
+A figure is drawn from the first run that has data for it; the others are listed at the end, and keep their pictures.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from driftlab.platform.core.files import write_atomically
+from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, view_of
+from driftlab.platform.results.figures.searches import SEARCH_FIGURES
+from driftlab.platform.results.figures.svg import VARIABLES, panel
+from driftlab.platform.results.figures.table import FIGURES
+from driftlab.platform.results.relations.searches import SearchResults, is_search
+from driftlab.platform.results.report.page import TEMPLATES
+from driftlab.platform.results.tables.read import open_run
+
+DOCS = Path(__file__).resolve().parents[1]
+FOLDER = DOCS / "media" / "figures"
+HEAD = """# Figures
+
+Every figure that a report can show, with one sentence on how to read it. A report shows those that the run has data
+for; `python docs/media/figures.py RUN` draws the pictures of this page again from stored runs.
+"""
+ROW, COLUMN, NAME = 22, 112, 150  # pixels of a table
+MOST_ROWS, MOST_COLUMNS = 8, 5  # of a table that is a picture
+LEGEND = 150  # pixels of one name
+NAMES = 6  # in a legend
+
+
+def main(runs: Iterable[str]) -> None:
+    """Draw every figure that one of these runs has, and write the page."""
+    shown: dict[str, FigureContent] = {}
+    for run in map(open_run, runs):
+        search = is_search(run)
+        data: Any = SearchResults(run) if search else view_of(run)
+        for figure in SEARCH_FIGURES if search else FIGURES:
+            if figure.name not in shown and (found := figure.show(data)) is not None:
+                if found.panels or found.grids:
+                    shown[figure.name] = found
+                    write_atomically(FOLDER / f"{figure.name}.svg", _picture(figure, found))
+    parts = [_section(figure, shown.get(figure.name)) for figure in (*FIGURES, *SEARCH_FIGURES)]
+    write_atomically(DOCS / "figures.md", "\n".join([HEAD, *parts]))
+    absent = [figure.name for figure in (*FIGURES, *SEARCH_FIGURES) if figure.name not in shown]
+    sys.stdout.write(f"No run has data for: {', '.join(absent) or 'none'}\n")
+
+
+def _section(figure: Figure, shown: FigureContent | None) -> str:
+    """Return the part of the page about one figure; a figure without data keeps its present sentence."""
+    page = (DOCS / "figures.md").read_text(encoding="utf-8") if (DOCS / "figures.md").is_file() else ""
+    start = f"## {figure.title}\n"
+    if shown is None:
+        return start + page.partition(start)[2].partition("\n## ")[0].rstrip("\n") + "\n"
+    sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", shown.note.partition(". ")[0].rstrip("."))
+    return f"{start}\n{sentence}.\n\n![{figure.title}](media/figures/{figure.name}.svg)\n"
+
+
+def _picture(figure: Figure, shown: FigureContent) -> str:
+    """Draw the first panel with its legend, or the first table; a file takes light or dark colours by itself."""
+    styles = (TEMPLATES / "report.css").read_text(encoding="utf-8").partition("* { box-sizing")[0]
+    if shown.panels:
+        part = shown.panels[0]
+        inner = panel(figure.name, figure.title, part.draw, part.height, part.width)
+        width, height = (float(number) for number in inner.partition('viewBox="0 0 ')[2].partition('"')[0].split())
+        legend = dict(list((part.legend or shown.legend).items())[:NAMES])
+        body = f'<svg y="{18 * -(-len(legend) // 3)}" width="{width}" height="{height}"{inner[4:]}' + _legend(legend)
+        height += 18 * -(-len(legend) // 3)
+    else:
+        body, width, height = _table(shown.grids[0])
+    font = "text { font: 10px sans-serif; fill: var(--ink); }"
+    size = f'width="{1.4 * width:.0f}" height="{1.4 * height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{styles}{font}</style>{body}</svg>\n'
+
+
+def _legend(styles: Mapping[str, Any]) -> str:
+    rows = (
+        f'<g transform="translate({8 + place % 3 * 122} {18 * (place // 3) + 10})">'
+        f'<line x2="16" y1="-3" y2="-3" stroke="{VARIABLES[style.colour]}" stroke-width="3"/>'
+        f'<text x="21">{html.escape(name)}</text></g>'
+        for place, (name, style) in enumerate(styles.items())
+    )
+    return "".join(rows)
+
+
+def _table(grid: Grid) -> tuple[str, float, float]:
+    """Draw the first rows and columns of a table; return the elements and their size."""
+    columns = [grid.title, *grid.columns[:MOST_COLUMNS]]
+    rows = [columns, *([name, *(f"{one.text} {one.note}" for one in row)] for name, row in grid.rows.items())]
+    cells = [
+        f'<text x="{NAME + COLUMN * k if k else 4}" y="{ROW * (line + 1) - 7}" '
+        f'text-anchor="{"end" if k else "start"}">{html.escape(text[: 24 if k else 26])}</text>'
+        for line, row in enumerate(rows[: MOST_ROWS + 1])
+        for k, text in enumerate(row[: MOST_COLUMNS + 1])
+    ]
+    return "".join(cells), NAME + COLUMN * (len(columns) - 1) + 8, ROW * min(len(rows), MOST_ROWS + 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
