@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ Every figure that a report can show, with one sentence on how to read it. A repo
 for; `python docs/media/figures.py RUN` draws the pictures of this page again from stored runs.
 """
 ROW, COLUMN, NAME = 22, 112, 150  # pixels of a table
+WIDTH = 125  # characters of a line of the page
 MOST_ROWS, MOST_COLUMNS = 8, 5  # of a table that is a picture
 LEGEND = 150  # pixels of one name
 NAMES = 6  # in a legend
@@ -60,7 +62,8 @@ def _section(figure: Figure, shown: FigureContent | None) -> str:
     if shown is None:
         return start + page.partition(start)[2].partition("\n## ")[0].rstrip("\n") + "\n"
     sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", shown.note.partition(". ")[0].rstrip("."))
-    return f"{start}\n{sentence}.\n\n![{figure.title}](media/figures/{figure.name}.svg)\n"
+    sentence = textwrap.fill(f"{sentence}.", WIDTH)
+    return f"{start}\n{sentence}\n\n![{figure.title}](media/figures/{figure.name}.svg)\n"
 
 
 def _picture(figure: Figure, shown: FigureContent) -> str:

@@ -402,11 +402,12 @@ def test_report_prints_its_path(made: Path):
     assert printed.with_name("report.md").is_file()
 
 
-def test_a_ranked_table_fits_a_page_with_the_best_in_bold_and_bounds_apart(capsys):
+def test_a_ranked_table_fits_a_page_with_the_best_in_bold_and_bounds_apart(monkeypatch):
+    lines = []
+    monkeypatch.setattr("driftlab.cli.output.typer.echo", lambda text="": lines.append(text))
     bounds = [(["no_custom (bound: no adaptation)", "0.1", "9"], "dim")]
     methods = [(["a" * 200, "0.62 ± 0.10", "1"], ""), (["ams", "0.70 ± 0.10", "12"], "bold")]
     print_ranked([["system", "live mIoU", "up"], ["", "", "kbit/s"]], [*methods, *bounds])
-    lines = capsys.readouterr().out.splitlines()
     plain = [re.sub(r"\x1b\[\d+m", "", line) for line in lines]
     assert max(map(len, plain)) == 100
     assert plain[0].split() == ["system", "live", "mIoU", "up"]

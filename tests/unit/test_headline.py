@@ -42,23 +42,20 @@ def three_seeds(**levels: tuple[float, ...]) -> list[dict[str, Any]]:
 class TestDifferences:
     def test_the_best_method_is_compared_with_the_reference_and_then_with_the_next(self):
         first, second = headline(view(three_seeds(**LEVELS)))
-        assert (
-            "Of 3 methods, up has the highest live mIoU, 0.60 ± 0.25, which is 0.103 ± 0.014 above no_custom." == first
-        )
+        assert first.startswith("Of 3 methods, up has the highest live mIoU, 0.60 ± 0.25")
+        assert first.endswith(", which is 0.103 ± 0.014 above no_custom.")
         assert second == "This run shows no difference between up and same (+0.10 ± 0.26, for 1× the bytes)."
 
     def test_a_best_method_below_the_reference_is_not_above_it(self):
-        first, second = headline(
-            view(three_seeds(no_custom=(0.7, 0.7, 0.7), up=(0.5, 0.51, 0.5), down=(0.2, 0.21, 0.2)))
-        )
+        levels = {"no_custom": (0.7, 0.7, 0.7), "up": (0.5, 0.51, 0.5), "down": (0.2, 0.21, 0.2)}
+        first, second = headline(view(three_seeds(**levels)))
         assert "below no_custom" in first
         assert second.startswith("Next is down: up is better (+0.300")
 
     def test_a_sentence_about_two_systems_is_not_repeated(self):
         found = view(three_seeds(**LEVELS))
-        assert [
-            "up and down" in text or "up is better" in text for text in headline(found, but="same", known="up")
-        ] == [True]
+        (text,) = headline(found, but="same", known="up")
+        assert text.startswith("Next is down: up is better")
         (other,) = headline(found, but="same", known="down")
         assert other.startswith("Of 3 methods, up")
 
