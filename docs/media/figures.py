@@ -2,12 +2,13 @@
 
     python docs/media/figures.py RUN [RUN …]
 
-A figure is drawn from the first run that has data for it; the others are listed at the end, and keep their pictures.
+A figure is drawn from the first run that has data for it; the others are listed at the end and keep their pictures.
 """
 
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import sys
 import textwrap
@@ -17,11 +18,12 @@ from typing import Any
 
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.results.figures.base import Figure, FigureContent, Grid, view_of
+from driftlab.platform.results.figures.plots import Style
 from driftlab.platform.results.figures.searches import SEARCH_FIGURES
 from driftlab.platform.results.figures.svg import VARIABLES, panel
 from driftlab.platform.results.figures.table import FIGURES
 from driftlab.platform.results.relations.searches import SearchResults, is_search
-from driftlab.platform.results.report.page import TEMPLATES
+from driftlab.platform.results.report.page import TEMPLATES, dashes
 from driftlab.platform.results.tables.read import open_run
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -31,10 +33,10 @@ HEAD = """# Figures
 Every figure that a report can show, with one sentence on how to read it. A report shows those that the run has data
 for; `python docs/media/figures.py RUN` draws the pictures of this page again from stored runs.
 """
-ROW, COLUMN, NAME = 22, 112, 150  # pixels of a table
+ROW, LETTER, GAP = 22, 6.0, 18  # pixels of a table
+LEAST = 372  # pixels of its width
 WIDTH = 125  # characters of a line of the page
 MOST_ROWS, MOST_COLUMNS = 8, 5  # of a table that is a picture
-LEGEND = 150  # pixels of one name
 NAMES = 6  # in a legend
 
 
@@ -56,14 +58,12 @@ def main(runs: Iterable[str]) -> None:
 
 
 def _section(figure: Figure, shown: FigureContent | None) -> str:
-    """Return the part of the page about one figure; a figure without data keeps its present sentence."""
-    page = (DOCS / "figures.md").read_text(encoding="utf-8") if (DOCS / "figures.md").is_file() else ""
-    start = f"## {figure.title}\n"
-    if shown is None:
-        return start + page.partition(start)[2].partition("\n## ")[0].rstrip("\n") + "\n"
-    sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", shown.note.partition(". ")[0].rstrip("."))
-    sentence = textwrap.fill(f"{sentence}.", WIDTH)
-    return f"{start}\n{sentence}\n\n![{figure.title}](media/figures/{figure.name}.svg)\n"
+    """Return the part of the page about one figure: the first sentence of its note, and its picture if there is one."""
+    note = shown.note if shown else getattr(sys.modules[figure.show.__module__], "NOTE", "")
+    sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", note.partition(". ")[0].rstrip("."))
+    there = (FOLDER / f"{figure.name}.svg").is_file()
+    picture = f"![{figure.title}](media/figures/{figure.name}.svg)\n" if there else "No picture: it needs a long run.\n"
+    return f"## {figure.title}\n\n{textwrap.fill(f'{sentence}.', WIDTH)}\n\n{picture}"
 
 
 def _picture(figure: Figure, shown: FigureContent) -> str:
@@ -74,7 +74,7 @@ def _picture(figure: Figure, shown: FigureContent) -> str:
         inner = panel(figure.name, figure.title, part.draw, part.height, part.width)
         width, height = (float(number) for number in inner.partition('viewBox="0 0 ')[2].partition('"')[0].split())
         legend = dict(list((part.legend or shown.legend).items())[:NAMES])
-        body = f'<svg y="{18 * -(-len(legend) // 3)}" width="{width}" height="{height}"{inner[4:]}' + _legend(legend)
+        body = f'<svg y="{18 * -(-len(legend) // 3)}" width="{width}" height="{height}"{inner[4:]}' + _legend(legend, width)
         height += 18 * -(-len(legend) // 3)
     else:
         body, width, height = _table(shown.grids[0])
@@ -83,11 +83,11 @@ def _picture(figure: Figure, shown: FigureContent) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{styles}{font}</style>{body}</svg>\n'
 
 
-def _legend(styles: Mapping[str, Any]) -> str:
+def _legend(styles: Mapping[str, Style], width: float) -> str:
     rows = (
-        f'<g transform="translate({8 + place % 3 * 122} {18 * (place // 3) + 10})">'
-        f'<line x2="16" y1="-3" y2="-3" stroke="{VARIABLES[style.colour]}" stroke-width="3"/>'
-        f'<text x="21">{html.escape(name)}</text></g>'
+        f'<g transform="translate({8 + place % 3 * width / 3:.0f} {18 * (place // 3) + 10})">'
+        f'<line x2="16" y1="-3" y2="-3" stroke="{VARIABLES[style.colour]}" stroke-width="3" '
+        f'stroke-dasharray="{dashes(style)}"/><text x="21">{html.escape(name)}</text></g>'
         for place, (name, style) in enumerate(styles.items())
     )
     return "".join(rows)
@@ -95,15 +95,17 @@ def _legend(styles: Mapping[str, Any]) -> str:
 
 def _table(grid: Grid) -> tuple[str, float, float]:
     """Draw the first rows and columns of a table; return the elements and their size."""
-    columns = [grid.title, *grid.columns[:MOST_COLUMNS]]
-    rows = [columns, *([name, *(f"{one.text} {one.note}" for one in row)] for name, row in grid.rows.items())]
+    rows = [[grid.title, *grid.columns], *([name, *(one.text for one in row)] for name, row in grid.rows.items())]
+    rows = [row[: MOST_COLUMNS + 1] for row in rows[: MOST_ROWS + 1]]
+    widths = [LETTER * max(map(len, column)) + GAP for column in zip(*rows, strict=True)]
+    ends = list(itertools.accumulate(widths))
     cells = [
-        f'<text x="{NAME + COLUMN * k if k else 4}" y="{ROW * (line + 1) - 7}" '
-        f'text-anchor="{"end" if k else "start"}">{html.escape(text[: 24 if k else 26])}</text>'
-        for line, row in enumerate(rows[: MOST_ROWS + 1])
-        for k, text in enumerate(row[: MOST_COLUMNS + 1])
+        f'<text x="{ends[k] - GAP if k else 4}" y="{ROW * (line + 1) - 7}" '
+        f'text-anchor="{"end" if k else "start"}">{html.escape(text)}</text>'
+        for line, row in enumerate(rows)
+        for k, text in enumerate(row)
     ]
-    return "".join(cells), NAME + COLUMN * (len(columns) - 1) + 8, ROW * min(len(rows), MOST_ROWS + 1)
+    return "".join(cells), max(ends[-1], LEAST), ROW * len(rows)
 
 
 if __name__ == "__main__":

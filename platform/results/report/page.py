@@ -275,7 +275,7 @@ def _render(template: str, page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "dashes": _dashes,
+        "dashes": dashes,
         "shape": _shape,
         "count_results": claims.count_results,
         "format_evidence": claims.format_evidence,
@@ -293,6 +293,6 @@ def _shape(style: Style) -> str:
     return SHAPES.get(style.marker, "")
 
 
-def _dashes(style: Style) -> str:
+def dashes(style: Style) -> str:
     """Return the dash pattern of a line in SVG notation."""
     return "none" if style.dash == "-" else " ".join(f"{2 * part:g}" for part in style.dash[1])
