@@ -47,10 +47,10 @@ def main(runs: Iterable[str]) -> None:
         search = is_search(run)
         data: Any = SearchResults(run) if search else view_of(run)
         for figure in SEARCH_FIGURES if search else FIGURES:
-            if figure.name not in shown and (found := figure.show(data)) is not None:
-                if found.panels or found.grids:
-                    shown[figure.name] = found
-                    write_atomically(FOLDER / f"{figure.name}.svg", _picture(figure, found))
+            found = None if figure.name in shown else figure.show(data)
+            if found is not None and (found.panels or found.grids):
+                shown[figure.name] = found
+                write_atomically(FOLDER / f"{figure.name}.svg", _picture(figure, found))
     parts = [_section(figure, shown.get(figure.name)) for figure in (*FIGURES, *SEARCH_FIGURES)]
     write_atomically(DOCS / "figures.md", "\n".join([HEAD, *parts]))
     absent = [figure.name for figure in (*FIGURES, *SEARCH_FIGURES) if figure.name not in shown]
@@ -58,7 +58,7 @@ def main(runs: Iterable[str]) -> None:
 
 
 def _section(figure: Figure, shown: FigureContent | None) -> str:
-    """Return the part of the page about one figure: the first sentence of its note, and its picture if there is one."""
+    """Return the part of the page about one figure: the first sentence of its note, and its picture."""
     note = shown.note if shown else getattr(sys.modules[figure.show.__module__], "NOTE", "")
     sentence = re.sub(r"(?<![\w`])\d[\d.]*(?: %)?", r"`\g<0>`", note.partition(". ")[0].rstrip("."))
     there = (FOLDER / f"{figure.name}.svg").is_file()
@@ -67,14 +67,16 @@ def _section(figure: Figure, shown: FigureContent | None) -> str:
 
 
 def _picture(figure: Figure, shown: FigureContent) -> str:
-    """Draw the first panel with its legend, or the first table; a file takes light or dark colours by itself."""
+    """Draw the first panel with its legend, or the first table, in light or dark colours."""
     styles = (TEMPLATES / "report.css").read_text(encoding="utf-8").partition("* { box-sizing")[0]
     if shown.panels:
         part = shown.panels[0]
         inner = panel(figure.name, figure.title, part.draw, part.height, part.width)
         width, height = (float(number) for number in inner.partition('viewBox="0 0 ')[2].partition('"')[0].split())
         legend = dict(list((part.legend or shown.legend).items())[:NAMES])
-        body = f'<svg y="{18 * -(-len(legend) // 3)}" width="{width}" height="{height}"{inner[4:]}' + _legend(legend, width)
+        body = f'<svg y="{18 * -(-len(legend) // 3)}" width="{width}" height="{height}"{inner[4:]}' + _legend(
+            legend, width
+        )
         height += 18 * -(-len(legend) // 3)
     else:
         body, width, height = _table(shown.grids[0])

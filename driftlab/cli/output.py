@@ -43,7 +43,7 @@ def print_columns(rows: Iterable[Sequence[object]], *, indent: str = "") -> None
 
 
 def print_ranked(head: Sequence[Sequence[str]], rows: Iterable[tuple[Sequence[str], str]]) -> None:
-    """Print right-aligned columns after the first; a row has the style bold, dim or empty, and dim rows stand apart.
+    """Print right-aligned columns after the first; a row is bold, dim or plain, and dim rows stand apart.
 
     If the table exceeds the width of a page, the first column is truncated.
     """

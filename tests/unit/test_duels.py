@@ -1,4 +1,4 @@
-"""Method against method: paired differences, ratios of costs, and numbers with the digits of their intervals."""
+"""Method against method: paired differences, ratios of costs, and digits of intervals."""
 
 from __future__ import annotations
 

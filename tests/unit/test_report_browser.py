@@ -1,4 +1,4 @@
-"""The report in a browser: the clip plays, values under the pointer, systems switched off, nothing loaded."""
+"""The report in a browser: the clip, values under the pointer, systems switched off, no request."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NOTE = (
     "The method of the row minus that of the column, in {}: mean difference over paired seeds ± half of its 95 % CI, "
-    "over all workloads that both ran. Bold: the interval excludes 0, so the row is better. Otherwise the run cannot "
-    "tell the two apart, and the cheaper one is the better choice. Below: cost of the row "
+    "over all workloads that both ran. Bold: the interval excludes 0, so the row is better. Otherwise the run shows "
+    "no difference, and the cheaper one is the better choice. Below: cost of the row "
     "as a multiple of the column's. Methods are sorted by score; bounds are left out."
 )
 

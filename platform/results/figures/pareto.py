@@ -1,4 +1,4 @@
-"""Score over traffic, energy and late frames, with the Pareto front of the methods, and the parts of the energy."""
+"""Score over traffic, energy and late frames, with the Pareto front of methods; parts of the energy."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def show(view: View) -> FigureContent | None:
 
 
 def _parts(view: View) -> Grid:
-    """List the parts of the energy of a device that are not 0 for every system, and the share of the radio."""
+    """List the parts of the energy of a device that are not 0 for every system."""
     parts = view.runs[[f"{part}_j" for part in PARTS]].astype(float).div(view.runs["devices"], axis="index")
     drawn = parts.groupby(view.runs["system"]).mean()
     drawn = drawn.loc[:, (drawn > 0).any()]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from driftlab.platform.results import stats
-from driftlab.platform.results.stats import Estimate
 from driftlab.platform.results.relations.time_series import average_scores, scene_changes
+from driftlab.platform.results.stats import Estimate
 from driftlab.platform.results.tables.columns import LIVE_SCORE
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ StyleMap = Mapping[str, Style]
 
 def series(names: Iterable[str]) -> dict[str, Style]:
     """Assign colours to names in their order; after the last colour, other dashes and markers."""
-    looks = ((colour, gap) for gap in itertools.count() for colour in COLOURS)
+    kinds = ((colour, gap) for gap in itertools.count() for colour in COLOURS)
     return {
         name: Style(colour, (0, (3, gap)) if gap else "-", MARKERS[gap % len(MARKERS)], name)
-        for name, (colour, gap) in zip(dict.fromkeys(names), looks, strict=False)
+        for name, (colour, gap) in zip(dict.fromkeys(names), kinds, strict=False)
     }
 
 
@@ -158,7 +158,7 @@ def scores(axis: Axes, runs: pd.DataFrame, styles: Mapping[str, Style]) -> None:
         if found is None:
             continue
         found = found.within(0.0, 1.0)
-        look = {"color": style.colour, "gid": style.part}
+        look: dict[str, Any] = {"color": style.colour, "gid": style.part}
         axis.plot(values, [row] * len(values), "|", markersize=9, markeredgewidth=0.8, alpha=0.55, **look)
         if found.low is not None and found.high is not None:
             axis.plot([found.low, found.high], [row, row], linewidth=2.2, alpha=0.45, **look)
@@ -216,7 +216,7 @@ def trend(axis: Axes, points: pd.DataFrame, x: str, style: Style, *, ordered: bo
     """Draw `mean` over a column with 95 % intervals, joined in row order (`ordered`) or in order of `x`."""
     points = points if ordered else points.sort_values(x)
     bounded = points.dropna(subset=["low", "high"])
-    bars = {"color": style.colour, "linewidth": 2.2, "alpha": 0.35, "gid": style.part}
+    bars: dict[str, Any] = {"color": style.colour, "linewidth": 2.2, "alpha": 0.35, "gid": style.part}
     axis.vlines(bounded[x], bounded["low"], bounded["high"], **bars)
     line = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.5, "gid": style.gid}
     axis.plot(points[x], points["mean"], style.marker, markersize=4.5, **line)
@@ -245,14 +245,15 @@ def label_point(axis: Axes, text: str, x: float, y: float, *, above: bool, right
 
 
 def untangle(axis: Axes) -> None:
-    """Move labels of points that overlap another label, a point or the edge to another side of their point."""
+    """Move labels that overlap another label, a point or the edge to another side of their point."""
     from matplotlib.text import Annotation
 
-    canvas = axis.figure
+    canvas: Any = axis.figure
     canvas.draw_without_rendering()
     lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None, "|")]
     points = np.concatenate([np.empty((0, 2)), *(line.get_transform().transform(line.get_xydata()) for line in lines)])
-    texts = [text for text in axis.texts if isinstance(text, Annotation) and text.get_va() == "baseline"]
+    labels: list[Any] = [text for text in axis.texts if isinstance(text, Annotation)]
+    texts = [text for text in labels if text.get_va() == "baseline"]
     taken: list[Any] = []
     for text in texts:
         (x, y), side, size = text.xyann, text.get_ha(), text.get_fontsize()
@@ -321,7 +322,7 @@ def decimals(found: Estimate, most: int = 3, scale: float = 1.0) -> int:
 
 
 def margin(found: Estimate, scale: float = 1.0, most: int = 3, least: float = 0.0) -> str:
-    """Format half of an interval of a value from `least` to 1, or its ends if it exceeds them; empty for one value."""
+    """Format half of an interval, or its ends if it exceeds `least` or 1; empty for one value."""
     if found.low is None or found.high is None:
         return ""
     digits, inside = decimals(found, most, scale), found.within(least, 1.0)
@@ -332,7 +333,7 @@ def margin(found: Estimate, scale: float = 1.0, most: int = 3, least: float = 0.
 
 
 def difference(found: Estimate) -> str:
-    """Format a mean difference of scores and half of its interval, with the decimals that the interval supports."""
+    """Format a mean difference of scores with its interval, which limits the decimals."""
     return signed(found.mean, decimals(found)) + margin(found, least=-1.0)
 
 

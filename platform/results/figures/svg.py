@@ -57,26 +57,23 @@ def panel(name: str, label: str, draw: Callable[[Axes], None], height: int, widt
 
 
 def _scales(axis: Axes, height: int) -> str:
-    """Return attributes with which a page converts pixels to values: titles of the axes, and `pixel:value` pairs."""
+    """Return attributes from which a page computes values: titles of the axes, and `pixel:value` pairs."""
+    (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
+    shares = np.linspace(0, 1, 2 if {axis.get_xscale(), axis.get_yscale()} == {"linear"} else SAMPLES)[:, None]
+    first, last = axis.transData.transform([(left, bottom), (right, top)])
+    pixels = first + shares * (last - first)
+    values = axis.transData.inverted().transform(pixels)
+    columns = {"x": (pixels[:, 0], values[:, 0]), "y": (height - pixels[:, 1], values[:, 1])}
+    titles = {"x": axis.get_xlabel(), "y": axis.get_ylabel()}
     found = []
-    for way, (title, kind, limits) in enumerate(
-        (
-            (axis.get_xlabel(), axis.get_xscale(), axis.get_xlim()),
-            (axis.get_ylabel(), axis.get_yscale(), axis.get_ylim()),
-        )
-    ):
-        corners = axis.transData.transform(list(zip(axis.get_xlim(), axis.get_ylim(), strict=True)))
-        pixels = np.linspace(*corners[:, way], 2 if kind == "linear" else SAMPLES)
-        places = np.stack([pixels, np.full_like(pixels, corners[0, 1 - way])], axis=1)[:, :: -1 if way else 1]
-        values = limits if kind == "linear" else axis.transData.inverted().transform(places)[:, way]
-        shown = height - pixels if way else pixels
-        pairs = " ".join(f"{pixel:.2f}:{value:.6g}" for pixel, value in zip(shown, values, strict=True))
-        found.append(f'data-{"xy"[way]}="{pairs}" data-{"xy"[way]}title="{html.escape(title, quote=True)}"')
+    for way, places in columns.items():
+        pairs = " ".join(f"{pixel:.2f}:{value:.6g}" for pixel, value in zip(*places, strict=True))
+        found.append(f'data-{way}="{pairs}" data-{way}title="{html.escape(titles[way], quote=True)}"')
     return " ".join(found)
 
 
 def _inline(text: str, name: str, label: str, scales: str) -> str:
-    """Remove file headers, replace colours and fonts by those of the page, and name the marks of each system."""
+    """Remove file headers, take colours and fonts from the page, and name the marks of each system."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""All figures in page order: those of every report, those of an experiment, and details, which are folded."""
+"""All figures in page order: those of every report, those of an experiment, and folded details."""
 
 from __future__ import annotations
 

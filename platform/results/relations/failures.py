@@ -43,7 +43,7 @@ def member_failures(tables: Tables) -> list[MemberFailure]:
 
 
 def symptoms(tables: Tables) -> list[str]:
-    """List methods that never changed their network, were mostly late, or equal another system in every cell."""
+    """List methods that never changed weights, were mostly late, or equal another system in every cell."""
     runs = completed_cells(tables)
     methods = runs[runs["bound"].isna()]
     return [*_idle(tables, methods), *_late(tables, methods), *_ties(runs, set(methods["system"]))]

@@ -1,4 +1,4 @@
-"""A clip of one stream: frame, truth, best method and no adaptation side by side, with their scores over time.
+"""A clip of one stream: frame, truth, best method and no adaptation, with scores over time.
 
 It shows the whole session in ten seconds, as a WebM video inside the page, which every browser plays offline.
 """
@@ -87,7 +87,7 @@ def _shown_systems(here: pd.DataFrame, styles: StyleMap) -> list[str]:
 
 
 def _composed(tiles: Sequence[bytes | None], size: tuple[int, int]) -> Image:
-    """Join the tiles of one moment in rows; the first one is a photo, and the labels of others must not mix."""
+    """Join the tiles of one moment in rows; all but the first are labels, which must not mix."""
     from PIL import Image
 
     whole = Image.new("RGB", (COLUMNS * size[0], -(-len(tiles) // COLUMNS) * size[1]), GREY)

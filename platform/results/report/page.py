@@ -30,7 +30,7 @@ from driftlab.platform.results.report.summary.gains import claims_line, headline
 from driftlab.platform.results.report.summary.table import Summary, summarise
 from driftlab.platform.results.tables.columns import LIVE_SCORE, SCHEMA_VERSION
 from driftlab.platform.results.tables.integrity import warnings_of
-from driftlab.platform.results.tables.read import Run, SalvagedTables, Tables, open_run
+from driftlab.platform.results.tables.read import Run, SalvagedTables, open_run
 from driftlab.platform.results.tables.run_pair import HEADER, compare_figures, rows_of
 
 SHOWN = 4  # panels of a figure; the others are folded
@@ -68,7 +68,7 @@ class Page:
 
     title: str
     question: str  # summary of the experiment
-    health: list[str]  # failures, and signs that a result does not mean what it seems to mean
+    health: list[str]  # failures, and signs of systems that did nothing or were late
     summary: Summary
     terms: Mapping[str, str]  # explanations of the words that the page uses
     styles: Mapping[str, Style]
@@ -174,7 +174,7 @@ def compose_search(run: Run) -> Page:
 
 
 def _of_act(run: Run, view: View) -> list[str]:
-    """Return the sentence of an act of the demo and a second one; empty if the run is no act, or lacks its systems."""
+    """Return the sentence of an act of the demo and a second one; empty if the run is no act."""
     act = ACTS.get(str(run.spec.get("name")).removeprefix("demo-"))
     found = result_of(act, view.tables) if act else None
     if act is None or found is None or found.score is None:
@@ -283,7 +283,7 @@ def _render(template: str, page: Page) -> str:
         "format_value": claims.format_value,
         "format_interval": claims.format_interval,
     }
-    names = {"bounds": BOUNDS, "dash": DASH, "variables": VARIABLES}
+    names: dict[str, Any] = {"bounds": BOUNDS, "dash": DASH, "variables": VARIABLES}
     names |= {"greys": set(plots.GREYS.values()), "shown": SHOWN}
     return environment.get_template(template).render(page=page, **names)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from driftlab.platform.results import stats
 from driftlab.platform.results.claims.base import Verdict
-from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.figures import plots
+from driftlab.platform.results.figures.base import View
 from driftlab.platform.results.relations.base import column_of, pairs
 from driftlab.platform.results.relations.comparison import compare, cost_ratios
 from driftlab.platform.results.report.summary.base import DASH, count, score
