@@ -120,7 +120,7 @@ def test_one_method_or_no_score_is_no_plot(rows):
 
 
 def test_names_of_close_points_overlap_neither_names_nor_points():
-    rows = [run_row("a", 0.5, 10.0, 5.0), run_row("b", 0.9, 90.0, 6.0), run_row("c", 0.91, 95.0, 7.0)]
+    rows = [run_row("a", 0.5, 10.0, 5.0), run_row("method-b", 0.9, 90.0, 6.0), run_row("method-c", 0.91, 95.0, 7.0)]
     axis = drawn(rows)["w: traffic"]
     untangle(axis)
     boxes = [text.get_window_extent() for text in axis.texts]

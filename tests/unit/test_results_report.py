@@ -297,7 +297,7 @@ def test_a_panel_is_inline_svg_in_the_colours_of_the_page():
     assert svg.startswith("<svg class=")
     assert "var(--s0)" in svg
     assert ">0.123456<" in svg  # coordinates are cut, words are not
-    assert not re.search(r"\d\.\d{3,}", re.sub(r">[^<]*<", "><", svg))
+    assert not re.search(r"\d\.\d{3,}", re.sub(r">[^<]*<|data-[xy]=\S+ \S+", "><", svg))
     assert "http" not in svg
 
 
@@ -361,10 +361,14 @@ def test_the_scores_below_a_clip_are_those_of_its_stream(folder, clip):
     own = frames[frames["cell"] == f"one_time/{clip.setting}/two-phones/seed-{clip.seed}"]
     own = own[own["device"] == clip.device].sort_values("time_s")
     (path,) = re.findall(r'data-series="one_time"> <path d="([^"]+)"', clip.scores)
-    pixels = [float(y) for _, y in re.findall(r"[ML] (\S+) (\S+)", path)]
-    (first, last) = (pair.split(":") for pair in re.search(r'data-y="([^"]+)"', clip.scores)[1].split())
-    scores = np.interp(-np.array(pixels), [-float(first[0]), -float(last[0])], [float(first[1]), float(last[1])])
-    assert np.allclose(scores, own["score_live"], atol=0.002)
+    pixels = np.array(re.findall(r"[ML] (\S+) (\S+)", path), dtype=float)  # without points on a straight line
+    ends = {way: re.search(rf'data-{way}="([^"]+)"', clip.scores)[1] for way in "xy"}
+    ends = {way: np.array([pair.split(":") for pair in text.split()], dtype=float) for way, text in ends.items()}
+    times_s, scores = (
+        ends[way][0, 1] + (pixels[:, k] - ends[way][0, 0]) * np.diff(ends[way][:, 1]) / np.diff(ends[way][:, 0])
+        for k, way in enumerate("xy")
+    )
+    assert np.allclose(np.interp(own["time_s"], times_s, scores), own["score_live"], atol=0.002)
 
 
 @pytest.mark.slow
