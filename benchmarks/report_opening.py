@@ -1,4 +1,4 @@
-"""Measure the time in which a headless Chromium opens a report, against an empty page; one JSON line per report.
+"""Measure how long a headless Chromium takes to open a report, against an empty page, as JSON lines.
 
     python benchmarks/report_opening.py REPORT.html [REPORT.html …]
 
