@@ -13,7 +13,7 @@ from driftlab.cli.app import build_app
 from driftlab.datasets.boxes import read_boxes
 from driftlab.datasets.catalogue import open_stream
 from driftlab.errors import DataError, RequestError
-from driftlab.platform.networks.zoo import task_of
+from driftlab.platform.networks.named import task_of
 
 HEIGHT, WIDTH, FRAMES = video_factory.HEIGHT, video_factory.WIDTH, 20
 
