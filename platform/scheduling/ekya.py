@@ -59,6 +59,8 @@ class Ekya(Scheduling):
     patience_s: PatienceS = 200.0
     max_apps: Annotated[int, Ge(1), Means("maximum number of applications for the thief; more keep equal shares")] = 16
 
+    version = 2
+
     @property
     def waits_for_all_offers(self) -> bool:
         return True
