@@ -92,7 +92,7 @@ class Snap(AdaptationWrapper):
         return {"waited": np.array(0)}
 
     def _observe(self, model: nn.Module, state: WrapperState, batch: Batch) -> tuple[torch.Tensor, Array]:
-        """Predict a batch; return mean and deviation of each frame before the first batch norm as well."""
+        """Predict a batch; return each frame's mean and variance before the first norm as well, [n, 2, channels]."""
         import torch
 
         from driftlab.platform.networks.module_utils import batch_norms
@@ -102,7 +102,7 @@ class Snap(AdaptationWrapper):
         def hook(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
             if not found:
                 seen = given[0].flatten(2) if given[0].dim() > 2 else given[0][..., None]
-                found.append(torch.cat([seen.mean(dim=2), seen.std(dim=2, unbiased=False)], dim=1))
+                found.append(torch.stack([seen.mean(dim=2), seen.var(dim=2, unbiased=False)], dim=1))
 
         handles = [norm.register_forward_pre_hook(hook) for norm in batch_norms(model).values()]
         try:
@@ -114,19 +114,19 @@ class Snap(AdaptationWrapper):
         return outputs, found[0].cpu().numpy()
 
     def _remember(self, state: WrapperState, batch: Batch, shares: Array, places: Array) -> tuple[WrapperState, float]:
-        """Store confident frames; drop the frame of the most frequent class that is farthest from the mean."""
-        middle, held = places.mean(axis=0), dict(state.held)
-        if "middle" in held:
-            middle = (1 - CENTRE_MOMENTUM) * held["middle"] + CENTRE_MOMENTUM * middle
+        """Store confident frames, then move the centre; a frame too many is the farthest of the most frequent class."""
+        seen, held = places.mean(axis=0), dict(state.held)
+        middle = held.get("middle", seen)
         fit = np.flatnonzero(shares.max(axis=1) > self.confidence)
         kept = [(held["image"][n], held["label"][n], held["place"][n]) for n in range(len(held.get("label", ())))]
         for row, label in zip(fit, shares[fit].argmax(axis=1), strict=True):
-            if len(kept) >= self.capacity:
-                kept.pop(_farthest(kept, int(label), middle))
             kept.append((batch.images[row], label, places[row]))
+            if len(kept) > self.capacity:
+                kept.pop(_farthest(kept, int(label), middle))
         if kept:
             names = ("image", "label", "place")
             held |= {name: np.stack(column) for name, column in zip(names, zip(*kept, strict=True), strict=True)}
+        middle = (1 - CENTRE_MOMENTUM) * middle + CENTRE_MOMENTUM * seen
         return replace(state, held={**held, "middle": middle}), len(fit) / len(shares)
 
     def _norms(self, state: WrapperState) -> MemoryNorm:
@@ -144,9 +144,15 @@ class Snap(AdaptationWrapper):
 
 
 def _farthest(kept: list[tuple[Any, Any, Array]], label: int, middle: Array) -> int:
-    """Return the place of the frame that leaves for one of a class."""
+    """Return the place of the frame that leaves after one of a class has come, which may be the new one."""
     counts = Counter(int(one[1]) for one in kept)
     most = [each for each, count in sorted(counts.items()) if count == max(counts.values())]
     leaving = label if label in most else most[0]
-    away = [float(np.linalg.norm(one[2] - middle)) if one[1] == leaving else -1.0 for one in kept]
+    away = [distance(one[2], middle) if one[1] == leaving else -1.0 for one in kept]
     return int(np.argmax(away))
+
+
+def distance(place: Array, middle: Array) -> float:
+    """Return the Wasserstein distance of normal distributions by channel, from means and variances."""
+    (mean, variance), (other, others) = place, middle
+    return float(np.sqrt(((mean - other) ** 2 + (np.sqrt(variance) - np.sqrt(others)) ** 2).sum()))
