@@ -21,21 +21,30 @@ MIB, GIB = 2**20, 2**30
 def print_plan(spec: Experiment, as_json: bool) -> None:
     """Print the cells with estimates of time, memory and disk on this computer; render no data."""
     from driftlab.platform.lab.cells import points_of
+    from driftlab.platform.lab.fitting import unfit_notes
 
     if as_json:
         print_json(plan_of(spec))
         return
     points = points_of(spec)
-    print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points))])
+    notes = [("learns nothing", note) for note in unfit_notes(spec)]
+    print_columns([*_grid_rows(spec, points), *_cost_rows(spec, len(points)), *notes])
     say(f"{count(len(points), 'cell')}; nothing was run.")
 
 
 def plan_of(spec: Experiment) -> dict[str, Any]:
     """Return the cells and the complete request of an experiment."""
     from driftlab.platform.lab.cells import points_of
+    from driftlab.platform.lab.fitting import unfit_notes
 
     cells = [point.id for point in points_of(spec)]
-    return {"experiment": spec.name, "cells": cells, "spec": spec.model_dump(mode="json")}
+    learns_nothing = list(unfit_notes(spec))
+    return {
+        "experiment": spec.name,
+        "cells": cells,
+        "learns_nothing": learns_nothing,
+        "spec": spec.model_dump(mode="json"),
+    }
 
 
 def _grid_rows(spec: Experiment, points: Sequence[Point]) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,6 @@ from driftlab.platform.adaptation.base import EMPTY_PACK, STREAM_BATCH, Adaptati
 from driftlab.platform.adaptation.batches import (
     MAX_FRAMES,
     NO_FRAMES,
-    NO_SCALES,
     NO_STEPS,
     NormMomentum,
     PhaseSteps,
@@ -31,6 +30,7 @@ from driftlab.platform.adaptation.batches import (
     norms_reject,
     predict_with_statistics,
     scales_and_shifts,
+    scales_reject,
     split_groups,
     without_entropy,
 )
@@ -229,6 +229,7 @@ class NormStatistics(LearningAdaptation, StreamAdaptation):
     """Base of members that only move the statistics of batch norms, group by group (AdaBN, ONDA)."""
 
     momentum: float
+    needs = "batch norms"
 
     @property
     def bn_momentum(self) -> float | None:  # type: ignore[override]
@@ -254,7 +255,7 @@ class NormStatistics(LearningAdaptation, StreamAdaptation):
 
 @dataclass(frozen=True)
 class NormAffine(LearningAdaptation, StreamAdaptation):
-    """Base of members that step along the scales and shifts of batch norms (Tent, EATA, SAR)."""
+    """Base of members that step along the scales and shifts of norms (Tent, EATA, SAR)."""
 
     predict_on: PredictOn = "batch"
     variant: Annotated[
@@ -270,7 +271,7 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     iterations: PhaseSteps = 10
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
-    tasks = ("segmentation", "classification")
+    tasks, needs = ("segmentation", "classification"), "norms"
 
     def scope(self, model: nn.Module) -> list[str]:
         return scales_and_shifts(model)
@@ -281,11 +282,10 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
         return Adam(self.learning_rate)
 
     def changes(self, model: nn.Module) -> list[str]:
-        return norm_entries(model)
+        return norm_entries(model, batch_only=False)
 
     def reject_reason(self, model: nn.Module, batch: Batch, state: Any) -> str:
-        why = norms_reject(model, batch) or without_entropy(batch.task)
-        return why or ("" if self.scope(model) else NO_SCALES)
+        return scales_reject(model, batch) or without_entropy(batch.task)
 
     def by_batch(self) -> bool:
         return self.variant == "original"

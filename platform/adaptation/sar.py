@@ -36,9 +36,7 @@ class Sar(NormAffine, StatefulAdaptation):
     sam_radius: Annotated[float, Ge(0), Means("rho: distance from the weights at which the gradient is computed")] = (
         0.05
     )
-    frozen_norm_share: Annotated[
-        float, Ge(0), Lt(1), Means("share of the batch norms, from the last one, that stay")
-    ] = 0.25
+    frozen_norm_share: Annotated[float, Ge(0), Lt(1), Means("share of the norms, from the last one, that stay")] = 0.25
     reset_threshold: Annotated[float, Ge(0), Means("average entropy below which the network returns to the source")] = (
         0.2
     )
@@ -47,10 +45,10 @@ class Sar(NormAffine, StatefulAdaptation):
     ] = "fresh"
 
     def scope(self, model: nn.Module) -> list[str]:
-        from driftlab.platform.networks.module_utils import batch_norms
+        from driftlab.platform.networks.module_utils import all_norms, batch_norms
 
-        norms = list(batch_norms(model))
-        trained = set(norms[: len(norms) - math.floor(self.frozen_norm_share * len(norms))])
+        norms, whole = list(all_norms(model)), math.floor if batch_norms(model) else math.ceil
+        trained = set(norms[: max(1, len(norms) - whole(self.frozen_norm_share * len(norms)))])
         return [name for name in scales_and_shifts(model) if name.rpartition(".")[0] in trained]
 
     def train_step(self, run: LearningRun, rows: Rows) -> None:

@@ -20,8 +20,8 @@ from driftlab.platform.adaptation.batches import (
     NO_STEPS,
     device_inputs,
     frames_reject,
-    norms_reject,
     predict_with_statistics,
+    scales_reject,
     split_groups,
 )
 from driftlab.platform.adaptation.memory import as_tensors, below, own_arrays, under
@@ -53,6 +53,7 @@ class Snap(AdaptationWrapper):
         """Classify whole frames, as the memory does."""
         super().__post_init__()
         object.__setattr__(self, "tasks", ("classification",))
+        object.__setattr__(self, "needs", self.needs or "norms")
         object.__setattr__(self, "only_on_stream", True)
 
     def predict(self, model: nn.Module, state: Any, batch: Batch) -> Predicted:
@@ -61,7 +62,7 @@ class Snap(AdaptationWrapper):
         return predict_with_statistics(statistics, model, state, batch, alone=self.predict_on == "frame")
 
     def adapt(self, model: nn.Module, state: Any, batch: Batch, phase: Phase) -> Adapted:
-        why = norms_reject(model, batch) or frames_reject("Snap", batch)
+        why = scales_reject(model, batch) or frames_reject("Snap", batch)
         if why or not split_groups(len(batch.images), phase, self.stream_batch):
             return Adapted(state, skipped=why or NO_STEPS, passes=Passes())
         model.eval()
@@ -85,8 +86,9 @@ class Snap(AdaptationWrapper):
         if not done.iterations:
             return replace(done, state=later)
         kept = {name: value for name, value in state.held.items() if not name.startswith("norm/")}
-        held = {**kept, "waited": np.array(0), **under("norm", self._statistics(model, memory))}
-        return charge(replace(done, state=WrapperState(done.state, held)), after=len(images))
+        statistics = self._statistics(model, memory)
+        held = {**kept, "waited": np.array(0), **under("norm", statistics)}
+        return charge(replace(done, state=WrapperState(done.state, held)), after=len(images) if statistics else 0)
 
     def begin(self, model: nn.Module) -> Weights:
         return {"waited": np.array(0)}
@@ -95,16 +97,18 @@ class Snap(AdaptationWrapper):
         """Predict a batch; return each frame's mean and variance before the first norm as well, [n, 2, channels]."""
         import torch
 
-        from driftlab.platform.networks.module_utils import batch_norms
+        from driftlab.platform.networks.module_utils import all_norms
 
         found: list[torch.Tensor] = []
 
-        def hook(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        def hook(norm: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
             if not found:
-                seen = given[0].flatten(2) if given[0].dim() > 2 else given[0][..., None]
+                last = isinstance(norm, torch.nn.LayerNorm)
+                seen = given[0].movedim(-1, 1) if last else given[0]
+                seen = seen.flatten(2) if seen.dim() > 2 else seen[..., None]
                 found.append(torch.stack([seen.mean(dim=2), seen.var(dim=2, unbiased=False)], dim=1))
 
-        handles = [norm.register_forward_pre_hook(hook) for norm in batch_norms(model).values()]
+        handles = [norm.register_forward_pre_hook(hook) for norm in all_norms(model).values()]
         try:
             with torch.no_grad(), normalise_with(model, self._norms(state)):
                 outputs = model(device_inputs(model, batch, np.arange(len(batch.images))))
@@ -133,11 +137,13 @@ class Snap(AdaptationWrapper):
         return MemoryNorm(self.width, as_tensors(below("norm", state.held)), len(state.held.get("label", ())))
 
     def _statistics(self, model: nn.Module, memory: Batch) -> Weights:
-        """Run the memory by its own statistics and record those of each batch norm."""
+        """Run the memory by its own statistics and record those of each batch norm; nothing without any."""
         import torch
 
-        from driftlab.platform.networks.module_utils import normalise_by_batch
+        from driftlab.platform.networks.module_utils import batch_norms, normalise_by_batch
 
+        if not batch_norms(model):
+            return {}
         with torch.no_grad(), normalise_by_batch(model, keeps=False), record_statistics(model) as found:
             model(device_inputs(model, memory, np.arange(len(memory.images))))
         return own_arrays(found)
