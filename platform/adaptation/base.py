@@ -67,8 +67,9 @@ class Adapted:
     skipped: str = ""  # why nothing was learned
     score: float | None = None  # of the batch at the end, where the phase has a stop_score
     passes: Passes | None = None  # None is a fault wherever something was learned
-    predictions: TaskLabels | None = None  # to the batch before the update, from the same forward pass
+    predictions: TaskLabels | None = None  # of the batch, from a forward pass of the call
     accepted: float | None = None  # share of the samples that were learned from, where the member chooses among them
+    predicted_by: tuple[int, int] = (1, 0)  # of the passes, the forward and backward ones that lead to `predictions`
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,7 @@ class Adaptation(ABC):
     predict_on: Literal["frame", "batch"] = (
         "frame"  # predict frame by frame, or when the batch is full, which adds latency
     )
-    episodic: bool = False  # whether an announced boundary between domains resets it
+    episodic: Literal[False, True, "batch"] = False  # whether announced boundaries between domains, or batches, reset it
 
     def unfit_reason(self, network: str) -> str:
         """Return why the member learns nothing on a network of the zoo; empty if it can."""

@@ -152,7 +152,10 @@ class StreamAdaptation(Adaptation):
         Literal["exclusive", "concurrent"], Means("whether training pauses inference or shares the processor with it")
     ] = "exclusive"
     predict_on: PredictOn = "frame"
-    episodic: Annotated[bool, Means("whether an announced boundary between domains resets the member")] = False
+    episodic: Annotated[
+        Literal[False, True, "batch"],
+        Means("whether an announced boundary between domains, or every batch of the stream, resets the member"),
+    ] = False
 
     labels = "none"
 
@@ -265,6 +268,7 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "adam"
     learning_rate: StepSize = 1e-3
     momentum: Annotated[float, Ge(0), Lt(1), Means("momentum of sgd")] = 0.9
+    steps: Annotated[int, Ge(1), Means("steps on a batch of the stream; the pass of the last one predicts it")] = 1
     bn_momentum: Annotated[
         float, Ge(0), Le(1), Means("weight of the newest batch in the statistics of batch norms, in variant run")
     ] = 0.1
@@ -272,6 +276,10 @@ class NormAffine(LearningAdaptation, StreamAdaptation):
     batch: Annotated[int, Ge(1), Means("frames of a step in a phase", "frames")] = 50
 
     tasks, needs = ("segmentation", "classification"), "norms"
+
+    def training_batches(self, model: nn.Module, batch: Batch, phase: Phase) -> list[Rows]:
+        """Repeat a batch of the stream for each of its steps."""
+        return super().training_batches(model, batch, phase) * (self.steps if phase.on_stream else 1)
 
     def scope(self, model: nn.Module) -> list[str]:
         return scales_and_shifts(model)

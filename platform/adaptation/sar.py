@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from driftlab.platform.adaptation.batches import scales_and_shifts
+from driftlab.platform.adaptation.batches import StepSize, scales_and_shifts
 from driftlab.platform.adaptation.learn import NormAffine, StatefulAdaptation
 from driftlab.platform.adaptation.objectives import entropies, entropy_limit, samples_of
 from driftlab.platform.core.parameters import Means
@@ -30,6 +30,7 @@ class Sar(NormAffine, StatefulAdaptation):
     """Minimise the entropy of confident samples and its sharpness; reset where predictions collapse."""
 
     optimiser: Annotated[Literal["adam", "sgd"], Means("rule of the steps")] = "sgd"
+    learning_rate: StepSize = 2.5e-4
     entropy_margin: Annotated[
         float, Gt(0), Le(1), Means("entropy of a confident sample, as a share of the largest")
     ] = 0.4

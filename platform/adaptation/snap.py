@@ -73,7 +73,7 @@ class Snap(AdaptationWrapper):
         predictions = batch.task.predictions(outputs, *batch.images.shape[1:3]) if with_batch else None
         after, share = self._remember(state, batch, outputs.softmax(dim=1).cpu().numpy(), places)
         done = charge(self._learn(model, after, batch), before=len(batch.images), kept_bytes=after.kept_bytes)
-        return replace(done, predictions=predictions, accepted=share)
+        return replace(done, predictions=predictions, accepted=share, predicted_by=(1, 0))
 
     def _learn(self, model: nn.Module, state: WrapperState, batch: Batch) -> Adapted:
         """Train the wrapped member on the memory if due, and use the statistics of the memory."""
