@@ -42,7 +42,13 @@ class Remembered(nn.Module):
     def __init__(self, norm, width):
         super().__init__()
         self.weight, self.bias, self.width = norm.weight, norm.bias, width
-        self.mean, self.var, self.stored, self.frames, self.mode = norm.running_mean, norm.running_var, None, 0, "answer"
+        self.mean, self.var, self.stored, self.frames, self.mode = (
+            norm.running_mean,
+            norm.running_var,
+            None,
+            0,
+            "answer",
+        )
 
     def forward(self, x):
         shape, self.given = (1, -1, 1, 1), x.detach()

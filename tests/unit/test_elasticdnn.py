@@ -179,12 +179,17 @@ class TestPhases:
         assert 1 < len(done.passes.backward) < 60
         assert done.state is state and done.changed is None and done.passes.backward
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        bold = replace(member, guard=False).adapt(model, state, frames(20), Phase())
+        assert (bold.iterations, bold.skipped) == (60, "")
 
     def test_a_phase_that_made_predictions_worse_is_undone(self):
         model, given = classifier(), frames(20)
         member = replace(ElasticDnn(iterations=2, learning_rate=0.3), weight_decay=1.0)
         done = member.adapt(model, member.prepare(model), given, Phase())
         assert "got worse" in done.skipped or "collapsed" in done.skipped
+        bold = replace(member, guard=False).adapt(model, member.prepare(model), frames(20), Phase())
+        assert bold.iterations == 2
+        assert len(bold.passes.forward) == len(done.passes.forward) - 2  # no pass judges the samples
 
     @pytest.mark.slow
     def test_charged_operations_equal_computed_ones(self):
