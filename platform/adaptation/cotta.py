@@ -3,8 +3,8 @@
 The network of the application is the teacher; the state holds the student. In variant `edgebench` the network is the
 student, whose batch norms keep statistics, and the state holds the teacher.
 
-Differs from the paper: the teacher predicts the batch itself, and views count for the target only; there are 4 of them,
-computed where they are used, and none is mirrored unless `views` says so; in segmentation they change colours.
+Differs from the paper: the teacher predicts the batch itself unless `predicts` is target; there are 4 views, computed
+where they are used, and none is mirrored unless `views` says so; in segmentation they change colours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SAR (ICLR 2023): sharpness-aware Tent on confident samples, with recovery from collapse.
 
-Differs from the paper: the last quarter of the batch norms stays as it is, where the paper names the last stage of its
-networks; only batch norms count as norms; after a recovery the average restarts and the optimiser is empty, where
-the released code keeps both (`recovery: released`).
+Differs from the paper: the last quarter of the norms stays as it is, where the paper names the last stage of its
+networks; a batch without a confident sample makes no step, where momentum would move on; after a recovery the average
+restarts and the optimiser is empty, where the released code keeps both (`recovery: released`).
 """
 
 from __future__ import annotations
