@@ -1,12 +1,12 @@
 """Measure one adaptation of each label-free member against bare PyTorch; prints one JSON line.
 
 An adaptation is one phase over 100 samples. The bare loop makes the forward and backward passes that hooks on the
-network counted in a phase, over batches of the same sizes, through the network as prepared by the member, with a plain
-step of gradient descent and nothing else. Hooks see what ran, whatever the member states. A member without passes has
-no ratio. `fifth_of_filters` compares ElasticDNN's phase with a fifth of each layer's
-filters to the phase with all filters, on small and wide networks: `median` and `least` are ratios of times, `charged`
-is the ratio in the cost model. Both sides run in turn on one thread; times are processor times, and ratios are medians
-over the turns. `least` is the ratio of the least times, which other programs disturb least.
+network counted in a phase, over batches of the same sizes, through the network as prepared by the member, with a
+plain step of gradient descent and nothing else. The member's statement does not count. A member without passes has no
+ratio. `fifth_of_filters` compares ElasticDNN's phase with a fifth of each layer's filters to the phase with all
+filters, on small and wide networks: `median` and `least` are ratios of times, `charged` is the ratio in the cost
+model. Both sides run in turn on one thread; times are processor times, and ratios are medians over the turns. `least`
+is the ratio of the least times, which other programs disturb least.
 """
 
 from __future__ import annotations

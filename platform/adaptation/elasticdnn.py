@@ -196,7 +196,7 @@ class Elastic(LearningAdaptation):
         return self.guard and len(seen) > 1 and seen[-1] < COLLAPSED * seen[0]
 
     def _quality(self, run: LearningRun) -> float | None:
-        """Return the negative mutual information of all samples in evaluation mode; None where nothing uses it."""
+        """Return the negative mutual information of all samples in evaluation mode; None if unused."""
         if self.labels == "teacher" or not (self.guard or self.estimates):
             return None
         import torch

@@ -303,7 +303,7 @@ class LearningRun:
         return Passes(tuple(self.forward), tuple(self.backward_passes), trained, kept_bytes, self.shares)
 
     def seen(self) -> dict[str, Any]:
-        """Return the predictions for the batch, their passes and the share of accepted samples, as far as known."""
+        """Return the batch's predictions with their passes, and the share of accepted samples."""
         batch, predictions = self.batch, None
         if self._shown is not None and self.phase.on_stream and self.member.predict_on == "batch":
             predictions = batch.task.predictions(self._shown, *batch.images.shape[1:3])

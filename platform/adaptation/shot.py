@@ -47,7 +47,7 @@ class Shot(LearningAdaptation, StreamAdaptation):
     bn_momentum: NormMomentum = 0.1
     optimiser: Annotated[Literal["nesterov", "adam"], Means("rule of the steps; adam has no weight decay")] = "nesterov"
     norms: Annotated[
-        Literal["batch", "source"], Means("statistics of batch norms in steps: of the batch, or the stored ones, frozen")
+        Literal["batch", "source"], Means("statistics of batch norms in steps: of the batch, or the frozen ones")
     ] = "batch"
     decay_steps: Annotated[
         int | None, Ge(1), Means("steps on the stream over which the rate falls as in a phase; none: it stays")

@@ -94,7 +94,7 @@ class Snap(AdaptationWrapper):
         return {"waited": np.array(0)}
 
     def _observe(self, model: nn.Module, state: WrapperState, batch: Batch) -> tuple[torch.Tensor, Array]:
-        """Predict a batch; return each frame's mean and variance before the first norm as well, [n, 2, channels]."""
+        """Predict a batch; return each frame's moments before the first norm too, [n, 2, channels]."""
         import torch
 
         from driftlab.platform.networks.module_utils import all_norms
@@ -118,7 +118,7 @@ class Snap(AdaptationWrapper):
         return outputs, found[0].cpu().numpy()
 
     def _remember(self, state: WrapperState, batch: Batch, shares: Array, places: Array) -> tuple[WrapperState, float]:
-        """Store confident frames, then move the centre; a frame too many is the farthest of the most frequent class."""
+        """Store confident frames, drop those too many, then move the centre."""
         seen, held = places.mean(axis=0), dict(state.held)
         middle = held.get("middle", seen)
         fit = np.flatnonzero(shares.max(axis=1) > self.confidence)

@@ -1,4 +1,4 @@
-"""What learns on which network: notes on an experiment, and the table of docs/methods/label-free.md."""
+"""Members on networks: notes on an experiment, and a table for docs/methods/label-free.md."""
 
 from __future__ import annotations
 
@@ -50,7 +50,3 @@ def _cells(member: Adaptation) -> Iterator[str]:
         networks = [name for name, one in ZOO.items() if one.norms == norms and one.task is CLASSIFICATION]
         fits = [not member.unfit_reason(name) for name in networks]
         yield "works" if all(fits) else "if linear" if any(fits) else "–"
-
-
-if __name__ == "__main__":
-    print(table())

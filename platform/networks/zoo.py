@@ -189,7 +189,9 @@ PUBLISHED: Mapping[str, ZooEntry] = {
     ),
     "resnet18": _torchvision("ResNet-18, 12 M parameters", ("conv1", "bn1", *(f"layer{k}" for k in range(1, 5))), "fc"),
     "resnet50": _torchvision("ResNet-50, 26 M parameters", ("conv1", "bn1", *(f"layer{k}" for k in range(1, 5))), "fc"),
-    "vgg16": _torchvision("VGG-16, 138 M parameters", ("features", "classifier.0", "classifier.3"), "classifier.6", "none"),
+    "vgg16": _torchvision(
+        "VGG-16, 138 M parameters", ("features", "classifier.0", "classifier.3"), "classifier.6", "none"
+    ),
     "mobilenet_v2": _torchvision("MobileNetV2, 3.5 M parameters", _parts("features", 19), "classifier.1"),
     "mobilenet_v3_small": _torchvision(
         "MobileNetV3-Small, 2.5 M parameters", (*_parts("features", 13), "classifier.0"), "classifier.3"

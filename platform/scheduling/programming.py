@@ -44,7 +44,9 @@ def least_highest(choices: Choices, below: float = np.inf) -> UnitPlan | None:
 
 
 def priced(choices: Choices, start: UnitPlan | None = None) -> UnitPlan:
-    """Return a plan of a low total: exact if memory is slack, else at most that of `start` (None: `lookahead`)."""
+    """Return a plan of a low total: exact if memory is slack, else at most that of a start.
+
+    Without a start it is the plan of `lookahead`."""
     plan = by_programming(choices, "total")
     if fits(choices, plan):
         return plan
@@ -75,7 +77,9 @@ def exchange_alike(choices: Choices, plan: UnitPlan) -> UnitPlan:
 
 
 def levelled(choices: Choices, plan: UnitPlan) -> UnitPlan:
-    """Return a plan of the lowest maximum and, under this bound, of a low total; the greedy plan may have neither."""
+    """Return a plan of the lowest maximum and, under this bound, of a low total.
+
+    The greedy plan that it begins with may have neither."""
     if not fits(choices, replace(plan, networks=_largest(choices))):
         plan = least_highest(choices, float(costs_of(choices, plan).max()) - MIN_GAIN) or plan
     return priced(bounded(choices, plan), plan)

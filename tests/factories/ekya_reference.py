@@ -1,4 +1,4 @@
-"""Ekya's thief scheduler as plain loops over jobs, to compare the member with; nothing is shared with it."""
+"""Ekya's thief scheduler as plain loops over jobs; it shares nothing with the member."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EQUAL = 1e-12
 
 
 def timeline(work, shares):
-    """Return the shares of all jobs by time; the work of a training that ends leaves its share to all that run."""
+    """Return the shares of all jobs by time; a training that ends leaves its share to all that run."""
     now, times, left = dict(shares), {0.0: dict(shares)}, {job: work[job] for job in work if shares[job] > 0}
     clock = 0.0
     while left:
@@ -52,7 +52,7 @@ def first_best(scored):
 
 
 def thief(cameras, window, step=0.1, rounds=3):
-    """Return configurations and shares by job; `cameras` maps to accuracy, share for all frames, configurations."""
+    """Return configurations and shares; cameras have accuracy, full share and configurations."""
     train = infer = dict.fromkeys(cameras, 0.5 / len(cameras))
     for _ in range(rounds):
         chosen = {}

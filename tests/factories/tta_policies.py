@@ -1,4 +1,4 @@
-"""The published policies around a method as plain PyTorch loops, to compare the wrappers with; the method is Tent."""
+"""The published policies around Tent as plain PyTorch loops, to compare the wrappers with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tta_reference import by_batch, entropy, only_norms, replaced
 
 
 def asr(model, batches, *, start, speed=0.15, keep=0.5, slope=20.0, rate=1e-3):
-    """Reset all but the first tensors where the mean prediction is concentrated; yield outputs and whether."""
+    """Reset all but the first tensors in a collapse; yield the outputs and whether there was one."""
     source, learner = copy.deepcopy(model).eval(), by_batch(model)
     values = only_norms(learner)
     first, optimiser, threshold = [v.detach().clone() for v in values], torch.optim.Adam(values, lr=rate), None
@@ -104,7 +104,7 @@ def snap(model, batches, *, size, every, confidence, width, rate=1e-3):
 
 
 def _leaves(kept, centre):
-    """Return the place of the farthest frame of the most frequent class, of equals the newcomer's or the first."""
+    """Return the place of the farthest frame of the most frequent class, or of the newcomer's."""
     counts = {one[1]: sum(other[1] == one[1] for other in kept) for one in kept}
     often = [label for label in sorted(counts) if counts[label] == max(counts.values())]
     label = kept[-1][1] if kept[-1][1] in often else often[0]

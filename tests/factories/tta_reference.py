@@ -120,7 +120,7 @@ def sar(model, batches, spared, *, share=0.8, radius=0.05, rate=1e-2):
 
 
 def cotta(model, batches, seeds, view, *, memory=0.9, restore=0.1, rate=1e-3, released=False):
-    """Run CoTTA with one view as target and the same random restoration; the plain teacher or the target predicts."""
+    """Run CoTTA with one view and the same restoration; the plain teacher or the target predicts."""
     student, teacher, source = by_batch(model), by_batch(model), by_batch(model)
     optimiser = torch.optim.Adam(student.parameters(), lr=rate)
     if released:

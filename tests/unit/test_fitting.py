@@ -1,4 +1,4 @@
-"""Which member learns on which network: the facts of the zoo, the notes of a plan, and runs that agree with them."""
+"""Members on networks with different norms: facts of the zoo, notes of a plan, and runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_members_learn_on_layer_and_group_norms_or_give_the_stated_reason(name, 
 
 
 @pytest.mark.parametrize("network", WITHOUT_STATISTICS)
-def test_without_statistics_an_answer_does_not_depend_on_its_batch_and_one_frame_is_enough(network):
+def test_without_statistics_outputs_are_equal_in_any_batch(network):
     model, many = network_of(network), batch(64)
     with torch.no_grad():
         whole, alone = (torch.cat([model(to_input(part)) for part in np.split(many.images, n)]) for n in (1, 64))

@@ -1,7 +1,6 @@
-"""Members that train in phases against a second implementation of their formulas: equal weights after two phases."""
+"""Members in phases against a second implementation: equal weights after two phases."""
 
 from __future__ import annotations
-
 
 import numpy as np
 import pytest
@@ -107,8 +106,8 @@ def test_iada():
     model, first, _ = trained(member)
     arrays = {name: torch.tensor(value) for name, value in first.pack.items() if "/" in name}
     learner, width = Learner(), arrays["tells/0.weight"].shape[1]
-    tells = nn.Sequential(nn.Linear(width, 64), nn.LayerNorm(64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
-    tells.load_state_dict({name[6:]: value for name, value in arrays.items() if name.startswith("tells/")})
+    critic = nn.Sequential(nn.Linear(width, 64), nn.LayerNorm(64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
+    critic.load_state_dict({name[6:]: value for name, value in arrays.items() if name.startswith("tells/")})
 
     def made(noise):
         hidden = F.leaky_relu(noise @ arrays["makes/0.weight"].T + arrays["makes/0.bias"], 0.2)
@@ -116,16 +115,16 @@ def test_iada():
 
     for number in range(2):
         batch = frames(FRAMES, number)
-        judge, steps = torch.optim.Adam(tells.parameters(), 1e-3), torch.optim.Adam(learner.values, 3e-3)
+        judge, steps = torch.optim.Adam(critic.parameters(), 1e-3), torch.optim.Adam(learner.values, 3e-3)
         for rows in drawn(batch.rng, FRAMES):
             found, _ = learner.features(batch.images[rows], train=True)
             source = made(torch.tensor(batch.rng.standard_normal((SIZE, 32)), dtype=torch.float32))
-            right = -torch.log(torch.sigmoid(tells(source))).mean()
+            right = -torch.log(torch.sigmoid(critic(source))).mean()
             judge.zero_grad()
-            (right - torch.log(1 - torch.sigmoid(tells(found.detach()))).mean()).backward()
+            (right - torch.log(1 - torch.sigmoid(critic(found.detach()))).mean()).backward()
             judge.step()
             steps.zero_grad()
-            (-torch.log(torch.sigmoid(tells(found))).mean()).backward()
+            (-torch.log(torch.sigmoid(critic(found))).mean()).backward()
             steps.step()
     agree(model, learner, 1e-4)
 
