@@ -10,6 +10,8 @@ import torch
 from adaptation_factory import CLASSES, prepared, state_of
 from tta_factory import STREAM
 
+from driftlab.cli.kinds import kind_of
+from driftlab.cli.plan import plan_of
 from driftlab.platform.adaptation.base import UNFIT, Batch
 from driftlab.platform.core.registry import Member
 from driftlab.platform.lab import fitting
@@ -92,6 +94,15 @@ def test_sar_leaves_the_last_quarter_of_a_transformer_as_it_is():
         for name in Member("adaptation", "sar").make().scope(model)
     }
     assert trained == {f"layers.encoder_layer_{layer}.ln_{part}" for layer in range(3) for part in (1, 2)}
+
+
+def test_lists_and_plans_name_the_needs_of_a_member():
+    lines = kind_of("adaptation").summaries()
+    assert lines["tent"].endswith("Needs a network with norms.")
+    assert kind_of("adaptation").describe("adabn").summary.endswith("Needs a network with batch norms.")
+    assert "Needs" not in lines["cotta"]
+    asked = load("on-device", ["student.network=tiny_vit", "systems=[onda]", "bounds=false"])
+    assert plan_of(asked)["learns_nothing"] == ["onda on tiny_vit: the network has no batch norm"]
 
 
 def test_the_page_has_the_table():
