@@ -1,4 +1,4 @@
-"""Mark functions of the lab that members call: their operations do not count as the member's."""
+"""Count the operations that members report, and mark functions of the lab, whose operations are not the member's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_current = threading.local()  # `depth`: functions of the lab that run in this thread
+_current = threading.local()  # `depth`: functions of the lab that run in this thread; `operations`: those reported
 
 
 def of_the_lab(function: Callable[P, R]) -> Callable[P, R]:
@@ -29,3 +29,13 @@ def of_the_lab(function: Callable[P, R]) -> Callable[P, R]:
 def in_the_lab() -> bool:
     """Return whether a function of the lab runs in this thread."""
     return bool(getattr(_current, "depth", 0))
+
+
+def count(operations: int) -> None:
+    """Charge the running call of a member with operations outside its network, one multiply-accumulate each."""
+    _current.operations = reported() + operations
+
+
+def reported() -> int:
+    """Return the operations that were reported in this thread."""
+    return int(getattr(_current, "operations", 0))

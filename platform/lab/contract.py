@@ -403,7 +403,7 @@ def cost_fault(calls: Sequence[PricedCall], student: str, step_s: Callable[[str,
         if took_s > FACTOR * (predicted_s + step_s(student, 1)) + FLOOR_S:
             times = f"{took_s / predicted_s:.1f} x the" if predicted_s else f"{1000 * took_s:.0f} ms of"
             return (
-                f"{verb} takes {times} processor time of the work that is charged: count NumPy work (return it in "
-                "Passes.others) or use torch operators"
+                f"{verb} takes {times} processor time of the work that is charged: use torch operators, or the NumPy "
+                "functions of driftlab.platform.core.counted"
             )
     return ""

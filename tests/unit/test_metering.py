@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from driftlab.platform.adaptation.base import Adapted, Batch, Phase
 from driftlab.platform.adaptation.tent import Tent
+from driftlab.platform.core import counted
 from driftlab.platform.core.records import ModelCost, Passes, TaskCost
 from driftlab.platform.networks.architectures import build
 from driftlab.platform.networks.cost_counter import count_cost
@@ -183,6 +184,38 @@ def test_audits_find_operations_outside_the_network():
     found = outside(done.passes) - outside(tent.passes)
     assert found == pytest.approx(distances + layer + sorting, rel=0.02)
     assert cost.joules - plain.joules == pytest.approx(found * PHONE.energy.mac_pj * 1e-12)
+
+
+MATRIX = np.random.default_rng(1).normal(size=(12, 12))
+
+
+@pytest.mark.parametrize(
+    ("function", "plain", "operations"),
+    [
+        (lambda: counted.matmul(MATRIX, MATRIX[:, :5]), lambda: MATRIX @ MATRIX[:, :5], 12 * 5 * 12),
+        (lambda: counted.sort(MATRIX), lambda: np.sort(MATRIX), round(144 * np.log2(145))),
+        (lambda: counted.argsort(MATRIX, axis=0), lambda: np.argsort(MATRIX, axis=0), round(144 * np.log2(145))),
+        (
+            lambda: counted.distances(MATRIX, MATRIX[:4]),
+            lambda: [[np.linalg.norm(one - other) for other in MATRIX[:4]] for one in MATRIX],
+            12 * 4 * 12,
+        ),
+        (
+            lambda: counted.nearest(MATRIX, MATRIX[3:7], k=1)[3:7, 0],
+            lambda: np.arange(4),
+            12 * 4 * 12 + round(48 * np.log2(49)),
+        ),
+        (lambda: counted.solve(MATRIX, MATRIX[0]), lambda: np.linalg.solve(MATRIX, MATRIX[0]), 12**3),
+    ],
+)
+def test_numpy_functions_for_members_charge_their_operations(function, plain, operations):
+    meter, (_, cost) = CallMeter(0, {}), network()
+    for _ in range(3):  # the audited first call, and calls between audits
+        with meter.call("adapt", cost, FRAMES) as call:
+            found = function()
+        assert outside(meter.charge(call, Passes(), learned=True)) == operations
+    assert np.allclose(found, plain())
+    assert [row["operations"] for row in meter.take_rows()] == [[operations]]
 
 
 @pytest.mark.parametrize(

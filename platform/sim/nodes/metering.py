@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from driftlab.platform.core.records import Columns, LayerCost, LayerPasses, ModelCost, Passes
 from driftlab.platform.core.seeding import seed_for
-from driftlab.platform.core.work import in_the_lab
+from driftlab.platform.core.work import in_the_lab, reported
 from driftlab.platform.networks.cost_counter import tensors_in
 from driftlab.platform.networks.taps import LayerCounts, counting, is_tapped
 from driftlab.platform.world.cost import frames_by_layer, macs_of
@@ -120,6 +120,7 @@ class Call:
     cost: ModelCost  # of the network that it was given
     counts: LayerCounts = field(default_factory=LayerCounts)
     operators: OperatorCount | None = None  # where it is audited
+    reported: int = 0  # operations that the member reports, as functions of `counted` do
     host_seconds: float = 0.0
 
     def beyond(self, passes: Passes) -> tuple[LayerPasses, ...]:
@@ -166,11 +167,12 @@ class CallMeter:
         drawn = seed_for(self.seed, "audit", *self.columns.values(), self._calls)
         if verb in self._due or not drawn % AUDITED:
             made.operators = OperatorCount()
-        started = time.process_time()
+        started, before = time.process_time(), reported()
         try:
             with counting() as made.counts, made.operators or nullcontext():
                 yield made
         finally:
+            made.reported = reported() - before
             made.host_seconds = time.process_time() - started
 
     def charge(self, call: Call, passes: Passes, *, learned: bool = False) -> Passes:
@@ -182,12 +184,13 @@ class CallMeter:
             before = self._audited.get(kind, Audited())
             self._audited[kind] = Audited(before.macs + macs + call.frames, before.operations + operations)
             self._due.discard(call.verb)
-            self._write(call, passes, round(macs), operations, beyond)
+            self._write(call, passes, round(macs), operations + call.reported, beyond)
         elif kind in self._audited:
             like = self._audited[kind]
             operations = round(like.operations * (macs + call.frames) / max(1.0, like.macs))
         else:
             operations, self._due = 0, {*self._due, call.verb}
+        operations += call.reported
         outside = (LayerCost(OUTSIDE, "operations", operations, 0, 0, 0, 0),) if operations else ()
         return replace(passes, beyond=beyond, others=(*passes.others, *outside))
 
