@@ -105,7 +105,7 @@ class Adaptation(ABC):
     predict_on: Literal["frame", "batch"] = (
         "frame"  # predict frame by frame, or when the batch is full, which adds latency
     )
-    episodic: Literal[False, True, "batch"] = False  # whether announced boundaries of domains, or batches, reset it
+    episodic: bool | Literal["batch"] = False  # whether announced boundaries of domains, or batches, reset it
 
     def unfit_reason(self, network: str) -> str:
         """Return why the member learns nothing on a network of the zoo; empty if it can."""

@@ -153,7 +153,7 @@ class StreamAdaptation(Adaptation):
     ] = "exclusive"
     predict_on: PredictOn = "frame"
     episodic: Annotated[
-        Literal[False, True, "batch"],
+        bool | Literal["batch"],
         Means("whether an announced boundary between domains, or every batch of the stream, resets the member"),
     ] = False
 
