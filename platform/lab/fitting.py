@@ -20,14 +20,14 @@ NORMS = {"batch": "batch norms", "layer": "layer norms", "group": "group norms",
 
 
 def unfit_notes(experiment: Experiment) -> Iterator[str]:
-    """Yield a note for each system that learns nothing on a network of the experiment."""
+    """Yield a note for each system that learns nothing on a network of the zoo in an experiment."""
     live = [workload for workload in experiment.workloads if workload.run_networks]
     networks = dict.fromkeys(
         app.network or experiment.student.network for workload in live for app in experiment.apps_of(workload)
     )
     for system in systems_of(experiment):
         member = system.adaptation.make()
-        for network in networks:
+        for network in (name for name in networks if name in ZOO):
             if why := member.unfit_reason(network):
                 yield f"{system.name} on {network}: {why}"
 
