@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ from driftlab.platform.scaling.master_training import MasterInTraining, measure_
 
 FRAMES_PER_PASS = 64  # through the master
 WEIGHT_BYTES = 4  # a device keeps knowledge in single precision
+NormScope = Literal["all", "gated", "trained"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +214,16 @@ def surrogate_of(master: Master, which: int) -> nn.Module:
     return model
 
 
+def _norm_rows(gated: GatedNetwork, lifted: Mapping[str, Tensor], scope: NormScope) -> dict[str, Tensor]:
+    """Return for each batch norm the channels that are fed back, as ones and zeros."""
+    behind_gates, rows = {site.norm for site in gated.sites}, {}
+    for name, norm in batch_norms(gated.network).items():
+        changed = [lifted[one] != 0 for own in ("weight", "bias") if (one := f"{name}.{own}") in lifted]
+        whole = torch.full((norm.num_features,), scope == "all" or (scope == "gated" and name in behind_gates))
+        rows[name] = (torch.stack(changed).any(dim=0) if scope == "trained" and changed else whole).double()
+    return rows
+
+
 def _with_cut(master: Master, which: int, surrogate: Cut) -> Master:
     return replace(master, cuts=tuple(surrogate if k == which else other for k, other in enumerate(master.cuts)))
 
@@ -219,7 +231,9 @@ def _with_cut(master: Master, which: int, surrogate: Cut) -> Master:
 # Master DNN updating --------------------------------------------------------------------------------------------------
 
 
-def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float) -> Master:
+def feed_back(
+    master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alpha: float, bn_scope: NormScope = "all"
+) -> Master:
     """Return the master after a surrogate was trained.
 
     The surrogate's changes since it was cut or last fed back update it.
@@ -244,16 +258,16 @@ def feed_back(master: Master, surrogate: nn.Module, absorb_alpha: float, bn_alph
     mix_layers(gated.network, links)
     # Beyond the paper: biases, batch norms and statistics.
     statistics = set(statistic_names(gated.network))
-    norms = {f"{name}." for name in batch_norms(gated.network)}
+    rows = _norm_rows(gated, lifted, bn_scope)
     with torch.no_grad():
         for name, value in gated.network.named_parameters():
             layer = name.rpartition(".")[0]
             if layer in links and name.endswith(".bias"):
                 value.add_((absorb_alpha * lifted[name]).to(value))
-            elif f"{layer}." in norms:
-                value.add_((bn_alpha * lifted[name]).to(value))
+            elif layer in rows:
+                value.add_((bn_alpha * rows[layer] * lifted[name]).to(value))
     measured = {
-        name: (old + bn_alpha * lifted[name].numpy()).astype(old.dtype)
+        name: (old + bn_alpha * (rows[name.rpartition(".")[0]] * lifted[name]).numpy()).astype(old.dtype)
         if name in lifted and name in statistics
         else old
         for name, old in master.statistics[which].items()

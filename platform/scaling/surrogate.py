@@ -14,12 +14,12 @@ keep ratio, and layers equal the mixtures of their knowledge by construction ins
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from driftlab.platform.core.parameters import Means
+from driftlab.platform.core.parameters import BEFORE, Means
 from driftlab.platform.core.records import Weights
 from driftlab.platform.scaling.base import Budget, ChannelMask, Profile, Scaling, Size, check_index, most_accurate
 
@@ -55,6 +55,10 @@ class Surrogate(Scaling):
     mixing: Annotated[Literal["orthogonal", "softmax"], Means("mixing matrices of knowledge mix_fixed")] = "orthogonal"
     absorb_alpha: Annotated[float, Ge(0), Le(1), Means("share of a filter's change that updates the master")] = 1.0
     bn_alpha: Annotated[float, Ge(0), Le(1), Means("share of a batch norm's change that updates the master")] = 0.2
+    bn_scope: Annotated[
+        Literal["all", "gated", "trained"],
+        Means("channels of batch norms that update the master: all, those behind gates, or those that were trained"),
+    ] = field(default="all", metadata={BEFORE: "all"})
     stages: Annotated[tuple[float, ...], Gt(0), Le(1), Means("smallest keep ratio of each training stage, falling")] = (
         0.8,
         0.5,
@@ -125,7 +129,7 @@ class Surrogate(Scaling):
     def absorb(self, family: Master, variant: nn.Module) -> Master:
         from driftlab.platform.scaling.elastic import feed_back
 
-        return feed_back(family, variant, self.absorb_alpha, self.bn_alpha)
+        return feed_back(family, variant, self.absorb_alpha, self.bn_alpha, self.bn_scope)
 
     def profile(self, family: Master, size: Size) -> tuple[Profile, ...]:
         from driftlab.platform.networks.cost_counter import count_cost

@@ -191,6 +191,29 @@ class TestFeedback:
         gates = {name: value for name, value in state_of(found.gated).items() if name.startswith("gates")}
         assert all(np.array_equal(value, state_of(learned.gated)[name]) for name, value in gates.items())
 
+    @pytest.mark.parametrize(
+        ("scope", "changed"),
+        [("all", {"first.1", "deep.1.inner.1"}), ("gated", {"deep.1.inner.1"}), ("trained", {"first.1"})],
+    )
+    def test_batch_norms_are_fed_back_within_their_scope(self, scope, changed):
+        """Statistics move in a norm behind no gate, and in a gated one; only the first has a trained scale."""
+        found, _ = drafted()
+        surrogate = member().select(found, SMALL)
+        ungated = "deep.0.outer.1"
+        for norm in (ungated, "deep.1.inner.1"):
+            surrogate.get_buffer(f"{norm}.running_mean").add_(1.0)
+        with torch.no_grad():
+            surrogate.get_parameter(f"{ungated}.weight").add_(1.0)
+        learned = elastic.feed_back(found, surrogate, 1.0, 0.5, scope)
+        moved_norms = {
+            name.rpartition(".")[0]
+            for name, before in found.statistics[0].items()
+            if not np.array_equal(before, learned.statistics[0][name])
+        }
+        assert moved_norms == {ungated if norm == "first.1" else norm for norm in changed}
+        scales = state_of(found.network), state_of(learned.network)
+        assert np.array_equal(*(each[f"{ungated}.weight"] for each in scales)) == (scope == "gated")
+
     def test_statistics_update_those_of_their_ratio_only(self):
         found, draft = drafted()
         surrogate = member().select(found, SMALL)

@@ -126,7 +126,7 @@ def frontier(tables: Tables, objective: str) -> pd.DataFrame:
 
 def in_use(member: Slot) -> bool:
     """Return whether a scheduler has the default method and cache; other settings are ablations."""
-    return member["method"] == "lookahead" and bool(member["cached"])
+    return member["method"] == "priced" and bool(member["cached"])
 
 
 def gains_over_status_quo(tables: Tables, systems: Iterable[str]) -> pd.DataFrame:

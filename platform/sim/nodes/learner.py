@@ -374,7 +374,7 @@ class LearnerNode:
 
     def _on_domain(self, domain: int) -> None:
         """Record the domain of the newest sample; reset at a new domain where the adaptation is episodic."""
-        if self._adaptation.episodic and self._domain not in (None, domain):
+        if self._adaptation.episodic is True and self._domain not in (None, domain):
             self._state = self._adaptation.reset(self._model, self._state)
         self._domain = domain
 
