@@ -275,7 +275,7 @@ class DeviceSim:
         self._load(demand.app, self.paged[demand.app][0])
 
     def _load(self, app: str, count: int) -> None:
-        """Let an application wait for its network; the first ones are loaded before the session."""
+        """Read a network from storage while its application waits; the first ones are in memory."""
         now_s, seconds = self.processor.clock.now, self.spec.hardware.page_in_s(count)
         if now_s and seconds:
             self.storage_free_s = max(now_s, self.storage_free_s) + seconds
