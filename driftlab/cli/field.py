@@ -129,6 +129,7 @@ def device(
     fps: Fps = 4.0,
     size: Size = "64x96",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Name on the server's live page.", show_default=False)] = None,
     pretrain_steps: Steps = None,
     teacher_steps: TeacherSteps = None,
     out: Out = None,
@@ -152,8 +153,8 @@ def device(
         return
     stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
     if apps:
-        name = system if _is_given(ctx, "system") else "nestdnn"
-        settings = settings_of_apps(name, stream, _student(network, pretrain_steps), seed, memory)
+        chosen = system if _is_given(ctx, "system") else "nestdnn"
+        settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
     from driftlab.platform.field.agent import Agent, join, read_ticket
@@ -165,7 +166,7 @@ def device(
         return
     url, secret = _server(server, token)
     asked, source = _session_request(
-        {"system": system, "seed": seed, "student": _student(network, pretrain_steps)},
+        {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps)},
         stream,
         teacher_steps,
     )
@@ -182,7 +183,7 @@ def _is_given(ctx: typer.Context, option: str) -> bool:
 
 def _check_together(ctx: typer.Context, several: bool) -> None:
     """Refuse options that have no effect with, or without, --app."""
-    names = ("server", "token", "resume", "record_load", "teacher_steps") if several else ("capacity", "memory")
+    names = ("server", "token", "resume", "record_load", "teacher_steps", "name") if several else ("capacity", "memory")
     if given := [f"--{name.replace('_', '-')}" for name in names if _is_given(ctx, name)]:
         verb = "have" if len(given) > 1 else "has"
         raise RequestError(f"{', '.join(given)} {verb} no effect {'with' if several else 'without'} --app.")
@@ -233,7 +234,8 @@ def fleet(
     stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
     student = _student(network, pretrain_steps)
     asked = [
-        _session_request({"system": system, "seed": seed, "student": student}, stream)[0] for seed in range(devices)
+        _session_request({"name": f"fleet-{seed}", "system": system, "seed": seed, "student": student}, stream)[0]
+        for seed in range(devices)
     ]
     folder = out or paths.fresh("fleet")
     started = Fleet(url, secret, asked, folder)

@@ -180,6 +180,7 @@ class Runner:
             hardware=app.device.spec.hardware,
             cost=app.networks.student.cost,
             cost_ratios=app.networks.cost_ratios(app.device.spec.hardware),
+            scored=app.spec.scored,
             tracks=self.streaming.label_tracking is not None,
             chained=self.streaming.label_tracking != "direct",
             grace_s=self.setup.grace_of(app.spec.stream),
