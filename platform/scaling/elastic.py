@@ -102,7 +102,7 @@ def first_master(trained: MasterInTraining, context: PruningContext, keep: Seque
         tuple(gating.keep_count(site.size, ratio, gated.min_keep) for site in gated.sites): ratio for ratio in keep
     }
     ratios = tuple(sorted(sizes.values()))
-    statistics = tuple(measure_statistics(gated, context.data.train.images, ratio) for ratio in ratios)
+    statistics = tuple(measure_statistics(trained, ratio) for ratio in ratios)
     return Master(gated.eval(), context.groups, trained.links, ratios, statistics, tuple(Cut({}, {}) for _ in ratios))
 
 
@@ -126,7 +126,9 @@ def mask_for(
     passes, device = [], device_of(gated)
     with torch.no_grad():
         for start in range(0, len(images), FRAMES_PER_PASS):
-            passes.append(gated.run(to_input(images[start : start + FRAMES_PER_PASS]).to(device)))
+            frames = to_input(images[start : start + FRAMES_PER_PASS]).to(device)
+            gated.frames = len(frames) if sample == "mean" else 1
+            passes.append(gated.run(frames))
 
     # Step 1, representative sample selection: the most difficult sample, which has the largest entropy.
     outputs = torch.cat([output for output, _ in passes])
@@ -140,6 +142,9 @@ def mask_for(
         count = gating.keep_count(site.size, gated.ratio, gated.min_keep)
         if filters == "relevant":
             channels = gating.top_channels(site.per_unit(relevance), count)
+        elif filters == "l1":
+            weights = gated.network.get_submodule(site.conv).get_parameter("weight")
+            channels = gating.top_channels(site.per_unit(weights.abs().flatten(1).sum(dim=1)), count)
         else:
             drawn = rng_for(count, "surrogate", site.group).choice(site.size, size=count, replace=False)
             channels = torch.from_numpy(np.sort(drawn))
@@ -150,6 +155,15 @@ def mask_for(
     return ChannelMask(
         kept, gates, _selection_passes(master, images), (cutting,), (_feedback(master, surrogate_bytes),)
     )
+
+
+def mask_of(master: Master, which: int) -> ChannelMask:
+    """Return the channels that a surrogate has; choosing them again takes no pass."""
+    current = master.cuts[which]
+    gates = {site.group: current.state[f"{site.norm}.gate"] for site in master.gated.sites}
+    surrogate_bytes = sum(array.nbytes for array in current.state.values())
+    cutting = LayerCost("cut", "Copy", 0, 0, surrogate_bytes, surrogate_bytes, 0)
+    return ChannelMask(current.kept, gates, Passes(), (cutting,), (_feedback(master, surrogate_bytes),))
 
 
 def entropies(outputs: Tensor, task: Task) -> Tensor:
@@ -164,8 +178,9 @@ def entropies(outputs: Tensor, task: Task) -> Tensor:
 
 
 def _selection_passes(master: Master, images: npt.NDArray[np.uint8]) -> Passes:
-    """Return the pass of all samples through the master and its gates."""
-    whole = count_cost(master.gated, images.shape[1], images.shape[2])
+    """Return the pass of all samples through the master and its gates; constant gates cost nothing."""
+    constant = any(isinstance(gate, gating.ConstantGate) for gate in master.gated.gates)
+    whole = count_cost(master.network if constant else master.gated, images.shape[1], images.shape[2])
     batches = [min(FRAMES_PER_PASS, len(images) - start) for start in range(0, len(images), FRAMES_PER_PASS)]
     layers = tuple(layer.of_batch(frames) for frames in batches for layer in whole.layers)
     return Passes(others=layers, kept_bytes=whole.weight_bytes)
@@ -307,13 +322,13 @@ def store(master: Master) -> Weights:
     return arrays
 
 
-def restore(model: nn.Module, arrays: Weights, size: tuple[int, int]) -> Master:
+def restore(model: nn.Module, arrays: Weights, size: tuple[int, int], gates: gating.GateKind, ungated: int) -> Master:
     """Restore a stored master of this model, for frames of this size."""
     example = torch.zeros(1, 3, *size, device=device_of(model))
     channel_groups = groups(model, example)
     sites, _ = gating.find_sites(model, channel_groups, example)
     with torch.random.fork_rng(devices=()):
-        gated = GatedNetwork(copy_model(model), sites).to(device_of(model)).eval()
+        gated = GatedNetwork(copy_model(model), sites[ungated:], kind=gates).to(device_of(model)).eval()
     restore_entries(gated, _part(arrays, "master/"))
     links = {
         name: _link(gated.network, name, arrays)

@@ -27,7 +27,15 @@ from driftlab.platform.results.tables.columns import (
     note,
     table_of,
 )
-from driftlab.platform.results.tables.detail_tables import ADAPTATIONS, AUDITS, CLASSES, LOADS, MOTION, SYSTEMS
+from driftlab.platform.results.tables.detail_tables import (
+    ADAPTATIONS,
+    AUDITS,
+    CHANNELS,
+    CLASSES,
+    LOADS,
+    MOTION,
+    SYSTEMS,
+)
 from driftlab.platform.results.tables.search import SEARCH_TABLES
 
 _PURPOSES = {
@@ -331,6 +339,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "updates": _UPDATES,
         "adaptations": ADAPTATIONS,
         "audits": AUDITS,
+        "channels": CHANNELS,
         "shares": _SHARES,
         "loads": LOADS,
         "variants": _VARIANTS,
