@@ -34,6 +34,7 @@ PARSED = {  # commands that are parsed only, with the reason
     "export": "reads a run",
     "fleet": "needs a server; its names are tested",
     "new": "writes files; each kind is tested",
+    "profile": "measures networks for minutes",
     "report": "reads a run",
     "serve": "is a server",
 }
