@@ -51,7 +51,7 @@ class AccessMiddleware:
         """Return status, reason and headers of a refusal; None for a valid connection."""
         hub, token = self.hub(), token_of(connection)
         if not hub.is_owner(token) and hub.session_of(token) is None:
-            return 401, "give a token", TOKEN_REQUIRED
+            return 401, "the token is wrong" if token else "give a token", TOKEN_REQUIRED
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
         if hub.draining and connection.scope.get("method", "GET") == "POST":

@@ -79,6 +79,7 @@ def serve(
     The server runs on Ray Serve until it is interrupted. Every route requires the token, which is given, or created and
     printed at the start.
     """
+    print_note("Starting the server and its Ray processes, which takes about half a minute.")
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.http_server import ServerAddress
 
@@ -157,8 +158,7 @@ def device(
         settings = settings_of_apps(chosen, stream, _student(network, pretrain_steps), seed, memory)
         run_apps(apps, settings, capacity, out, as_json)
         return
-    from driftlab.platform.field.agent import Agent, join, read_ticket
-    from driftlab.platform.field.client import Client
+    from driftlab.platform.field.agent import Agent, check_token, join, read_ticket
 
     if resume is not None:
         ticket = read_ticket(resume)
@@ -170,7 +170,7 @@ def device(
         stream,
         teacher_steps,
     )
-    Client(url, secret)  # refuses an invalid address or token before the message
+    check_token(url, secret)
     print_note("Opening a session. The server trains the network if it is not cached, which takes a minute or more.")
     ticket = join(url, secret, asked, source)
     _start(Agent(ticket), out, as_json)
@@ -225,12 +225,12 @@ def fleet(
     as_json: Json = False,
 ) -> None:
     """Run many devices with one server, as a load test; each has its own session, seed and folder."""
-    from driftlab.platform.field.client import Client
+    from driftlab.platform.field.agent import check_token
     from driftlab.platform.field.fleet import Fleet
     from driftlab.platform.lab import paths
 
     url, secret = _server(server, token)
-    Client(url, secret)
+    check_token(url, secret)
     stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
     student = _student(network, pretrain_steps)
     asked = [

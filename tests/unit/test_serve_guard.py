@@ -95,6 +95,6 @@ def test_a_websocket_without_a_token_is_closed():
     assert ask(FakeHub(), token="wrong", kind="websocket")[0] == {
         "type": "websocket.close",
         "code": 1008,
-        "reason": "give a token",
+        "reason": "the token is wrong",
     }
     assert b'driftlab_replies_total{status="401"}' not in FakeHub().meters.text()
