@@ -25,8 +25,9 @@ from driftlab.actors.cluster import LOOPBACK, ClusterConfig, connect, processors
 from driftlab.actors.sessions import start_workers
 from driftlab.errors import RequestError
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress, listener_of
+from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Limits, SessionRegistry
+from driftlab.serve_apps.sessions import SessionRegistry
 
 log = logging.getLogger(__name__)
 NAME = "driftlab"

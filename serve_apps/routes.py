@@ -18,12 +18,13 @@ from starlette.requests import HTTPConnection
 from driftlab.errors import DriftlabError, RequestError, WireError
 from driftlab.platform.field.messages import FORMAT
 from driftlab.platform.field.request import SessionRequest
-from driftlab.serve_apps.batching import ImageBatches
+from driftlab.serve_apps.batching import ImageBatches, pixels_of
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.images import image_of
 from driftlab.serve_apps.live import exchange
+from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
@@ -106,7 +107,11 @@ async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] 
         await deny(socket.scope, socket.receive, socket.send, 404, NO_SESSION)
         return
     hub = hub_of(socket)
-    await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket)))
+    try:
+        with hub.quotas.socket(name):
+            await exchange(socket, session, hub, after, partial(hub.rates.allow, token_of(socket)))
+    except QuotaExceeded as error:
+        await deny(socket.scope, socket.receive, socket.send, 429, str(error), RETRY_AFTER)
 
 
 async def page(hub: Owner) -> HTMLResponse:
@@ -168,17 +173,17 @@ async def updates(
     until_s = loop.time() + hold_s
     while True:
         seen, left_s = session.news.count, until_s - loop.time()
-        results = session.results(after)
-        if results != b"" or left_s <= 0 or session.ended or hub.draining:
-            break
+        results = await run_in_threadpool(session.results, after)
+        if results is None:
+            raise HTTPException(410, "these results were deleted; request all weights")
+        if results[0] or left_s <= 0 or session.ended or hub.draining:
+            return Response(results[0], media_type=BINARY)
         await session.news.wait(seen, left_s)
-    if results is None:
-        raise HTTPException(410, "these results were deleted; request all weights")
-    return Response(results, media_type=BINARY)
 
 
-async def resync(session: Session) -> Response:
+async def resync(hub: AnyHub, session: Session, name: str) -> Response:
     """Request a result with all weights; return the number of the newest result before it."""
+    hub.quotas.resync(name)
     return Response(str(session.ask_all()), media_type="text/plain")
 
 
@@ -187,6 +192,8 @@ async def predict(request: Request, name: str) -> Response:
     session, hub = await session_of(request, name), hub_of(request)  # no dependency: it would double the time
     body = await read_body(request, hub.limits.image_bytes)
     batches: ImageBatches = request.app.state.batches
+    hub.quotas.check_processor(name)
+    hub.quotas.decode(name, 3 * pixels_of(body))
     with hub.meters.prediction_s.time():
         document = await batches.predict(session, body)
     return Response(document, media_type="application/json")
@@ -255,13 +262,18 @@ def _body_schema(path: str) -> dict[str, Any] | None:
 
 def build_app(hub: Callable[[], SessionRegistry]) -> FastAPI:
     """Return the application; `hub` is called per request, so the hub may be created later."""
+
+    def charge(session: HostedSession, cpu_s: float) -> None:
+        hub().quotas.charge_processor(session.folder.name, cpu_s)
+
     app = FastAPI(title="driftlab", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(), DemoDevice()
+    app.state.hub, app.state.batches, app.state.demo = hub, ImageBatches(charge), DemoDevice()
     for method, path, function in ROUTES:
         app.add_api_route(path, function, methods=[method], response_model=None, openapi_extra=_body_schema(path))
     for kind, code, headers in (
         (ServerFull, 503, RETRY_AFTER),
         (UploadQueueFull, 429, RETRY_AFTER),
+        (QuotaExceeded, 429, RETRY_AFTER),
         (WireError, 422, {}),
         (RequestError, 422, {}),
         (DriftlabError, 500, {}),

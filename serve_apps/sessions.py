@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
+from driftlab.serve_apps.quotas import Limits, Rates, SessionQuotas
 from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.tokens import TokenRates
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 0.05  # between checks whether all rounds are finished
@@ -31,16 +31,6 @@ POLL_INTERVAL_S = 0.05  # between checks whether all rounds are finished
 
 class ServerFull(RunError):
     """The server already has the maximum number of sessions."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of one server."""
-
-    max_sessions: int = 64
-    body_bytes: int = 32 * 2**20
-    image_bytes: int = 4 * 2**20
-    rate_limit: float = 200.0  # requests per second of one token
 
 
 def digest_of(token: str) -> str:
@@ -110,7 +100,9 @@ class SessionRegistry:
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
         self.opening, self.draining = 0, False
-        self.meters, self.rates = ServerMetrics(self), TokenRates(self.limits.rate_limit)
+        self.meters, self.quotas = ServerMetrics(self), SessionQuotas(self.limits)
+        self.rates, self.address_rates = Rates(self.limits.rate_limit), Rates(self.limits.address_rate)
+        self.wrong_tokens = Rates(self.limits.wrong_tokens)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._own = () if workers else (RoundsWorker(),)
@@ -187,6 +179,7 @@ class SessionRegistry:
         return min(self._runners, key=lambda runner: len(runner.sessions))
 
     def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
+        session.before_decoding = partial(self.quotas.decode, name)
         self.sessions[name] = session
         self.tokens[about["token"]] = name
         runner.add(name, session)

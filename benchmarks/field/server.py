@@ -8,8 +8,9 @@ from pathlib import Path
 
 from driftlab.serve_apps.deployment import TOKEN_VARIABLE
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
+from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import build_app
-from driftlab.serve_apps.sessions import Limits, SessionRegistry
+from driftlab.serve_apps.sessions import SessionRegistry
 
 
 def main(port: str, folder: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from driftlab.errors import RunError
 from driftlab.platform.core.files import write_atomically
 from driftlab.platform.core.records import Received
+from driftlab.platform.field.media import MediaDecoder
 from driftlab.platform.field.messages import ResultKind, ResultMessage, SampleMessage, decode_samples, dump_state
 from driftlab.platform.field.opening import FieldCell, open_on_server
 from driftlab.platform.field.request import SessionRequest
@@ -121,6 +122,7 @@ class RoundsWorker:
         use_one_thread()
         keep_freed_memory()
         self._sessions: dict[Path, SessionRounds] = {}
+        self._decoder = MediaDecoder()
 
     def build(self, asked: SessionRequest) -> None:
         open_on_server(asked, InlineSession())
@@ -129,7 +131,7 @@ class RoundsWorker:
         try:
             session = self._sessions.get(request.folder)
             if session is None:
-                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked)
+                session = self._sessions[request.folder] = SessionRounds(request.folder, request.asked, self._decoder)
             return session.work(request)
         except Exception as error:  # reported in the reply: other sessions must continue
             log.warning("session in %s failed", request.folder, exc_info=True)
@@ -144,6 +146,7 @@ class RoundsWorker:
     def close(self) -> None:
         for folder in list(self._sessions):
             self.drop(folder)
+        self._decoder.close()
 
 
 def drive(
@@ -167,7 +170,8 @@ def drive(
 class SessionRounds:
     """The nodes of one session and their state on disk."""
 
-    def __init__(self, folder: Path, asked: SessionRequest) -> None:
+    def __init__(self, folder: Path, asked: SessionRequest, decoder: MediaDecoder) -> None:
+        self._decoder = decoder
         self.folder, self._lock = folder, _take_lock(folder / LOCK)
         self._session = InlineSession()
         self.cell: FieldCell = open_on_server(asked, self._session)
@@ -223,9 +227,10 @@ class SessionRounds:
             self.app.choice.runs = runs
 
     def _decode(self, message: SampleMessage) -> Upload | None:
-        """Decode an upload on the node that the round reads it from; None if its payload is invalid."""
+        """Decode an upload for the node that the round reads it from; None if its payload is invalid."""
         session, sampling = self._session, message.sampling
-        frames = session.call(self.app.learner.receiver, "receive", message.payload, sampling, self.app.size)
+        reply = self._decoder.receive(message.payload, sampling, self.app.size)
+        frames = InlineJob(self.app.learner.receiver, "receive", reply)
         received: Received = frames.reply.facts
         if received.refused:
             log.warning("upload %s in %s: %s", message.number, self.folder, received.refused)

@@ -22,9 +22,9 @@ from typer.main import get_command
 from driftlab.cli.app import build_app
 from driftlab.serve_apps.deployment import MIN_TOKEN, TOKEN_VARIABLE, ServerArgs, http_options
 from driftlab.serve_apps.http_server import ServerAddress
+from driftlab.serve_apps.quotas import Limits
 from driftlab.serve_apps.routes import ROUTES
 from driftlab.serve_apps.server_metrics import ServerMetrics
-from driftlab.serve_apps.sessions import Limits
 
 FOLDER = resources.files("driftlab.serve_apps") / "deploy"
 

@@ -12,7 +12,7 @@ from served_factory import ASKED, TOKEN
 
 from driftlab.errors import RunError, WireError
 from driftlab.platform.core.seeding import rng_for
-from driftlab.platform.field import rounds
+from driftlab.platform.field import media, rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import parse_session_request
@@ -21,7 +21,8 @@ from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
-from driftlab.serve_apps.sessions import Limits, ServerFull, SessionRegistry
+from driftlab.serve_apps.quotas import Limits
+from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 
 FPS = 4.0
 TRACKING = {"name": "remote_tracking", "codec": "h264"}
@@ -34,7 +35,7 @@ def upload(number, codec="h264"):
 
 
 def payloads(session):
-    return [result.payload for result in decode_results(session.results(0), FPS)]
+    return [result.payload for result in decode_results(session.results(0)[0], FPS)]
 
 
 @pytest.fixture
@@ -106,6 +107,38 @@ def test_a_damaged_upload_is_dropped_without_training(session):
 
 
 @pytest.mark.slow
+def test_an_upload_that_exceeds_the_decoder_is_dropped_alone(session, monkeypatch):
+    monkeypatch.setattr(media, "WALL_S", 1e-3)
+    session.upload(upload(1))
+    session.work()
+    monkeypatch.undo()
+    session.upload(upload(2))
+    session.work()
+    assert (session.fault, session.status()["version"], len(session.history())) == ("", 1, 1)
+
+
+@pytest.mark.slow
+def test_results_are_read_in_parts_of_limited_size(session, monkeypatch):
+    for number in (1, 2, 3):
+        session.upload(upload(number))
+        session.work()
+    whole, last = session.results(0)
+    monkeypatch.setattr(hosting, "MAX_REPLY_BYTES", 1)
+    parts, after = [], 0
+    while after < last:
+        part, after = session.results(after)
+        parts.append(part)
+    assert (len(parts), b"".join(parts), session.results(after)) == (3, whole, (b"", 3))
+
+
+def test_waiting_uploads_have_a_limit_of_bytes(session, monkeypatch):
+    monkeypatch.setattr(hosting, "MAX_WAITING_BYTES", 1)
+    session.upload(upload(1))
+    with pytest.raises(UploadQueueFull):
+        session.upload(upload(2))
+
+
+@pytest.mark.slow
 def test_a_session_resumes_in_another_process(session, tmp_path):
     session.upload(upload(1))
     session.work()
@@ -135,7 +168,7 @@ def test_a_resync_sends_all_weights(session):
     session.work()
     session.ask_all()
     session.work()
-    first, second = decode_results(session.results(0), FPS)
+    first, second = decode_results(session.results(0)[0], FPS)
     assert len(second.payload) > 3 * len(first.payload)
     assert session.status()["version"] == 2
 
@@ -158,7 +191,7 @@ def test_remote_tracking_returns_labels(tmp_path):
     session = HostedSession(tmp_path, asked)
     session.upload(upload(1))
     session.work()
-    (result,) = decode_results(session.results(0), FPS)
+    (result,) = decode_results(session.results(0)[0], FPS)
     assert (result.kind, result.captured_s, session.status()["version"]) == ("labels", 0.75, 0)
     assert session.history()[0]["row"] == {}
 
@@ -171,7 +204,7 @@ def test_the_oldest_results_are_deleted(session, monkeypatch):
         session.upload(upload(number))
         session.work()
     assert session.results(0) is None
-    assert len(list(decode_results(session.results(1), FPS))) == 2
+    assert len(list(decode_results(session.results(1)[0], FPS))) == 2
 
 
 def test_a_hub_opens_its_sessions_again(tmp_path):

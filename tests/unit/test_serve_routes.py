@@ -15,14 +15,17 @@ from driftlab.errors import RequestError
 from driftlab.platform.field.client import ServerUnavailable
 from driftlab.platform.field.messages import SampleMessage, decode_results
 from driftlab.platform.field.opening import load_weights
+from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
-from driftlab.serve_apps.sessions import Limits
+from driftlab.serve_apps.quotas import Limits
+
+LIMITS = Limits(max_sessions=2, body_bytes=4096, image_bytes=4096, wrong_tokens=1e6, resyncs=0.01, sockets=1)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("served"), Limits(max_sessions=2, body_bytes=4096, image_bytes=4096)) as one:
+    with served(tmp_path_factory.mktemp("served"), LIMITS) as one:
         yield one
 
 
@@ -98,6 +101,8 @@ def test_large_and_invalid_bodies_are_refused(server, session):
     assert raw(server, "POST", f"{path}/predict", TOKEN, b"x" * 5000)[0] == 413
     assert raw(server, "POST", f"{path}/uploads", TOKEN, b"torn")[0] == 422
     assert raw(server, "POST", f"{path}/predict", TOKEN, b"no image")[0] == 422
+    large = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\x80\0" * 2  # refused by its header
+    assert b"at most" in raw(server, "POST", f"{path}/predict", TOKEN, large)[1]
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": 1}')[0] == 422
     assert raw(server, "POST", "/sessions", TOKEN, b'{"workload": {"name": "a", "fps": NaN}}')[0] == 422
     many = SampleMessage(1, 0.0, Sampling(tuple(n / 4 for n in range(4000)), 0.0, codec="h264", scale=8), b"")
@@ -109,6 +114,31 @@ def test_results_after_an_unknown_number_are_gone(server, session):
     path = f"/sessions/{session['id']}/updates"
     assert raw(server, "GET", f"{path}?after=0", TOKEN)[:2] == (200, b"")
     assert raw(server, "GET", f"{path}?after=7", TOKEN)[0] == 410
+
+
+def test_a_session_above_its_quota_is_refused_alone(server, session, monkeypatch):
+    other, path = server.client().ask_json("POST", "/sessions", ASKED), f"/sessions/{session['id']}"
+    quotas = server.hub.quotas
+    image = cv2.imencode(".png", np.zeros((40, 60, 3), dtype=np.uint8))[1].tobytes()
+
+    def predict(opened):
+        return raw(server, "POST", f"/sessions/{opened['id']}/predict", opened["token"], image)[0]
+
+    quotas.charge_processor(session["id"], 1e6)
+    assert (predict(session), predict(other)) == (429, 200)
+    quotas.charge_processor(session["id"], -1e6)
+    quotas._decoded.charge(session["id"], 1e12)
+    status, reason, reply = raw(server, "POST", f"{path}/predict", session["token"], image)
+    assert (status, reply.headers["Retry-After"], predict(other)) == (429, "2", 200)
+    assert b"bytes per second" in reason
+    quotas._decoded.charge(session["id"], -1e12)
+    monkeypatch.setattr(server.hub.sessions[session["id"]], "ask_all", lambda: 7)
+    assert [raw(server, "POST", f"{path}/resync", session["token"])[0] for _ in range(3)] == [200, 429, 429]
+    client = server.client(session["token"])
+    lines = [Line(client, path) for _ in range(3)]
+    assert [line.open(0) for line in lines] == [True, False, False]
+    lines[0].close()
+    assert raw(server, "DELETE", f"/sessions/{other['id']}", TOKEN)[0] == 200
 
 
 @pytest.mark.slow
