@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -101,8 +102,8 @@ class _Lane:
 
 def _batch_size(pixels: list[int]) -> int:
     """Return how many of the images form the next batch."""
-    within = np.cumsum(pixels[:MAX_BATCH]) <= MAX_BATCH_PIXELS
-    return max(1, int(within.sum()))
+    sums = accumulate(pixels[:MAX_BATCH])
+    return max(1, sum(size <= MAX_BATCH_PIXELS for size in sums))
 
 
 def predict_bodies(session: HostedSession, bodies: list[bytes], decoder: MediaDecoder) -> list[bytes | Exception]:

@@ -81,10 +81,9 @@ class AccessMiddleware:
             nonlocal size, done
             if done:
                 return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, until_s - time.monotonic()))
-            except TimeoutError as error:
-                raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from error
+            message = await _within(receive, until_s - time.monotonic())
+            if message is None:
+                raise HTTPException(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
             size += len(message.get("body", b""))
             done = message["type"] != "http.request" or not message.get("more_body", False)
             if size > max_bytes:
@@ -104,6 +103,28 @@ class AccessMiddleware:
             await send(message)
 
         return counted
+
+
+async def _within(receive: Receive, max_s: float) -> Message | None:
+    """Return a message, or None if it does not arrive in time; `asyncio.wait_for` would create a task per message."""
+    task, late = asyncio.current_task(), False
+
+    def cancel() -> None:
+        nonlocal late
+        late = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(max(0.0, max_s), cancel)
+    try:
+        return await receive()
+    except asyncio.CancelledError:
+        if not late:
+            raise
+        getattr(task, "uncancel", int)()  # from Python 3.11 on
+        return None
+    finally:
+        timer.cancel()
 
 
 async def _reply(send: Send, status: int, reason: str, headers: dict[str, str]) -> None:
