@@ -56,6 +56,7 @@ class ServerArgs(BaseModel):
     workers: Annotated[int, Field(ge=0)] = 0  # processes that host learners; 0: one per CPU core
     cert: str = ""  # certificate file, which the demo device trusts
     key: str = ""  # its private key, if the replica listens itself
+    host: str = LOOPBACK  # on which the replica listens itself
     port: Annotated[int, Field(ge=0)] = 0  # on which the replica listens itself; 0: Ray Serve's proxies listen
 
 
@@ -85,7 +86,7 @@ class ModelStreaming:
         limits = Limits(max_sessions=args.max_sessions, rate_limit=args.rate_limit)
         workers = start_workers(args.workers or processors())
         self.hub = SessionRegistry(Path(args.state_dir), args.token, limits, args.cert, workers)
-        where = ServerAddress(LOOPBACK, args.port, args.cert, args.key)
+        where = ServerAddress(args.host, args.port, args.cert, args.key)
         self.door = HttpServer(build_app(lambda: self.hub), where) if args.port else None
 
     async def drain(self, max_s: float) -> None:
@@ -131,7 +132,7 @@ def serving(args: ServerArgs, where: ServerAddress, address: str | None = None) 
     os.environ.update({name: value for name, value in LEAN.items() if name not in os.environ})
     if address is None and "RAY_ADDRESS" not in os.environ:
         _check_free(where)
-        args = args.model_copy(update={"port": where.port, "cert": where.cert, "key": where.key})
+        args = args.model_copy(update={"host": where.host, "port": where.port, "cert": where.cert, "key": where.key})
     fix = "Start `driftlab serve` again: sessions resume."
     cluster = connect(ClusterConfig(address=address, run=NAME, go_on=fix))
     try:

@@ -63,12 +63,15 @@ class AccessMiddleware:
         if not hub.address_rates.allow(address):
             return 429, f"more than {hub.limits.address_rate:g} requests per second", RETRY_AFTER | CLOSE
         token = token_of(connection)
-        if not hub.is_owner(token) and hub.session_of(token) is None:
+        session = hub.session_of(token)
+        if not hub.is_owner(token) and session is None and not _opens_session(connection, hub, token):
             if not hub.wrong_tokens.allow(address):
                 return 429, "too many requests without a token", RETRY_AFTER | CLOSE
             return 401, "give a token", TOKEN_REQUIRED | CLOSE
         if not hub.rates.allow(token):
             return 429, f"more than {hub.limits.rate_limit:g} requests per second", RETRY_AFTER
+        if session is not None:
+            hub.seen(session, address)
         if hub.draining and connection.scope.get("method", "GET") == "POST":
             return 503, "the server is stopping", RETRY_AFTER
         return None
@@ -103,6 +106,12 @@ class AccessMiddleware:
             await send(message)
 
         return counted
+
+
+def _opens_session(connection: HTTPConnection, hub: SessionRegistry, token: str) -> bool:
+    """Return whether a request is the only one that the enrolment token allows."""
+    called = connection.scope["type"], connection.scope.get("method"), connection.scope["path"]
+    return called == ("http", "POST", "/sessions") and hub.is_enrolment(token)
 
 
 async def _within(receive: Receive, max_s: float) -> Message | None:

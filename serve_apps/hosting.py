@@ -179,8 +179,8 @@ class HostedSession:
 
     @property
     def over(self) -> bool:
-        """Return whether the stream ended more than `IDLE_TIMEOUT_S` ago and every upload was used."""
-        return self.now_s() > self.app.facts.duration_s + IDLE_TIMEOUT_S and not self.has_work
+        """Return whether it was ended, or its stream did so `IDLE_TIMEOUT_S` ago and every upload was used."""
+        return self.ended or (self.now_s() > self.app.facts.duration_s + IDLE_TIMEOUT_S and not self.has_work)
 
     def now_s(self) -> float:
         """Return the device's time, extrapolated from its newest upload."""

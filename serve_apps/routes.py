@@ -54,6 +54,16 @@ async def owner(request: Request) -> SessionRegistry:
     return hub
 
 
+async def opener(request: Request) -> SessionRegistry:
+    """Accept the enrolment token, at a limited rate, and the server's."""
+    hub = hub_of(request)
+    if not hub.is_enrolment(token_of(request)):
+        return await owner(request)
+    if not hub.openings.allow(""):
+        raise HTTPException(429, f"more than {hub.limits.openings:g} new sessions per second", RETRY_AFTER)
+    return hub
+
+
 async def session_of(request: Request, name: str) -> HostedSession:
     """Accept the session's token and the server's; any other session's token gets status 404."""
     if hub_of(request).session_of(token_of(request)) is None:
@@ -72,6 +82,7 @@ def _find_session(connection: HTTPConnection, name: str) -> HostedSession | None
 
 AnyHub = Annotated[SessionRegistry, Depends(any_hub)]
 Owner = Annotated[SessionRegistry, Depends(owner)]
+Opener = Annotated[SessionRegistry, Depends(opener)]
 Session = Annotated[HostedSession, Depends(session_of)]
 
 
@@ -126,11 +137,11 @@ async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
 
 
 async def list_sessions(hub: Owner) -> dict[str, Any]:
-    """Return the state of every session by its id."""
-    return {name: session.status() for name, session in list(hub.sessions.items())}
+    """Return the state of every session and its device by its id."""
+    return {name: session.status() | vars(hub.devices[name]) for name, session in list(hub.sessions.items())}
 
 
-async def open_session(hub: Owner, asked: SessionRequest) -> dict[str, str | int]:
+async def open_session(hub: Opener, asked: SessionRequest) -> dict[str, str | int]:
     """Open a session and return its token, which no other reply contains; may train the network first."""
     name, token = await run_in_threadpool(hub.open, asked)
     return {"id": name, "token": token, "weights": f"/sessions/{name}/weights", "format": FORMAT}
@@ -213,6 +224,12 @@ async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
     return {"dropped": name}
 
 
+async def revoke(hub: Owner, session: Session, name: str) -> dict[str, str]:
+    """Refuse the token of a session's device from now on, and end the session; its files stay."""
+    await run_in_threadpool(hub.revoke, name)
+    return {"revoked": name}
+
+
 async def start_demo(
     request: Request, hub: Owner, seconds: Annotated[float, Body(ge=1, le=3600, embed=True)] = 300.0
 ) -> dict[str, Any]:
@@ -220,7 +237,7 @@ async def start_demo(
     demo: DemoDevice = request.app.state.demo
     scheme = "https" if hub.cert else "http"
     url = f"{scheme}://127.0.0.1:{request.url.port}"  # not the host of the request, which a client can choose
-    return {"running": demo.start(url, token_of(request), seconds, hub.cert)}
+    return {"running": demo.start(url, hub.enrolment, seconds, hub.cert)}
 
 
 async def stop_demo(request: Request, hub: Owner) -> dict[str, Any]:
@@ -239,6 +256,7 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", "/sessions", open_session),
     ("GET", "/sessions/{name}", status),
     ("DELETE", "/sessions/{name}", drop),
+    ("DELETE", "/sessions/{name}/token", revoke),
     ("GET", "/sessions/{name}/weights", weights),
     ("GET", "/sessions/{name}/source_summary", source_summary),
     ("GET", "/sessions/{name}/rounds", rounds),

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
 from driftlab.serve_apps.quotas import Limits, Rates, SessionQuotas
 from driftlab.serve_apps.server_metrics import ServerMetrics
+from driftlab.serve_apps.tokens import enrolment_of
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 0.05  # between checks whether all rounds are finished
@@ -36,6 +38,16 @@ class ServerFull(RunError):
 def digest_of(token: str) -> str:
     """Return the hash of a token; only hashes are written to disk."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+@dataclass
+class DeviceFacts:
+    """What the owner sees of the device of a session."""
+
+    created: float  # wall clock
+    revoked: bool = False
+    seen: float | None = None  # wall clock at its newest request to this process
+    address: str = ""
 
 
 class SessionWorkerThread:
@@ -96,13 +108,16 @@ class SessionRegistry:
         use_one_thread()
         keep_freed_memory()
         self.folder, self.token_digest, self.limits = folder, digest_of(token), limits or Limits()
+        self.enrolment = enrolment_of(token)  # of devices, and the only token that they receive from the owner
         self.cert = cert  # certificate file of this server, for devices on the same computer
         self.sessions: dict[str, HostedSession] = {}
         self.tokens: dict[str, str] = {}  # digest of a session's token -> its id
+        self.devices: dict[str, DeviceFacts] = {}  # by the id of the session
         self.opening, self.draining = 0, False
         self.meters, self.quotas = ServerMetrics(self), SessionQuotas(self.limits)
         self.rates, self.address_rates = Rates(self.limits.rate_limit), Rates(self.limits.address_rate)
         self.wrong_tokens = Rates(self.limits.wrong_tokens)
+        self.openings = Rates(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._own = () if workers else (RoundsWorker(),)
@@ -117,6 +132,23 @@ class SessionRegistry:
     def is_owner(self, token: str) -> bool:
         """Return whether a token is the server's; takes constant time."""
         return secrets.compare_digest(digest_of(token), self.token_digest)
+
+    def is_enrolment(self, token: str) -> bool:
+        """Return whether a token only opens sessions; takes constant time."""
+        return secrets.compare_digest(digest_of(token), digest_of(self.enrolment))
+
+    def seen(self, name: str, address: str) -> None:
+        """Record a request of a session's device."""
+        device = self.devices[name]
+        device.seen, device.address = time.time(), address
+
+    def revoke(self, name: str) -> None:
+        """Refuse the token of a session from now on, and end the session; its files stay."""
+        about = {**read_session(self.folder / name), "token": "", "revoked": True}
+        write_atomically(self.folder / name / SESSION, json.dumps(about))
+        self._forget_token(name)
+        self.devices[name].revoked = True
+        self.sessions[name].end()
 
     def session_of(self, token: str) -> str | None:
         """Return the id of a token's session; looked up by hash, so its duration reveals no token."""
@@ -142,9 +174,13 @@ class SessionRegistry:
 
     def drop(self, name: str) -> None:
         """End a session and delete its files."""
+        self._forget_token(name)
         self.sessions.pop(name).end()
-        self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
+        del self.devices[name]
         next(runner for runner in self._runners if name in runner.sessions).drop(name)
+
+    def _forget_token(self, name: str) -> None:
+        self.tokens = {digest: one for digest, one in self.tokens.items() if one != name}
 
     def drain(self, max_s: float) -> None:
         """Refuse new uploads and sessions, and wait up to `max_s` until all rounds are finished."""
@@ -180,8 +216,12 @@ class SessionRegistry:
 
     def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
         session.before_decoding = partial(self.quotas.decode, name)
+        self.devices[name] = DeviceFacts(about["created"], about.get("revoked", False))
         self.sessions[name] = session
-        self.tokens[about["token"]] = name
+        if self.devices[name].revoked:
+            session.end()
+        else:
+            self.tokens[about["token"]] = name
         runner.add(name, session)
 
     def _reopen(self) -> None:

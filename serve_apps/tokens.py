@@ -1,9 +1,11 @@
-"""The token of a connection."""
+"""The token of a connection, and the token that only opens sessions."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 
 from starlette.requests import HTTPConnection
 
@@ -21,3 +23,12 @@ def token_of(connection: HTTPConnection) -> str:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     return ""
+
+
+def enrolment_of(owner: str) -> str:
+    """Return the token for devices that belongs to a server's token, which it does not reveal.
+
+    It only opens sessions. A server with the same token has the same one after a restart.
+    """
+    digest = hmac.new(owner.encode(), b"enrolment", hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest[:24]).decode()

@@ -31,6 +31,12 @@ class FakeHub:
     def is_owner(self, token):
         return token == "owner"
 
+    def is_enrolment(self, token):
+        return token == "enrolment"
+
+    def seen(self, name, address):
+        """Record nothing."""
+
     def session_of(self, token):
         return token if token == "device" else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import time
 
 import cv2
 import numpy as np
@@ -19,8 +20,11 @@ from driftlab.platform.field.websocket import Line
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps.quotas import Limits
+from driftlab.serve_apps.tokens import enrolment_of
 
-LIMITS = Limits(max_sessions=2, body_bytes=4096, image_bytes=4096, wrong_tokens=1e6, resyncs=0.01, sockets=1)
+LIMITS = Limits(
+    max_sessions=2, body_bytes=4096, image_bytes=4096, wrong_tokens=1e6, resyncs=0.01, sockets=1, openings=0.01
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,41 @@ def test_every_route_requires_a_token(server, session):
     assert raw(server, "GET", "/nothing")[0] == 401
     assert raw(server, "GET", "/nothing", TOKEN)[0] == 404
     assert session["id"] in server.hub.sessions  # no DELETE was accepted
+
+
+def test_the_enrolment_token_only_opens_sessions(server, session):
+    token = enrolment_of(TOKEN)
+    for method, path in routes(server):
+        here = path.replace("{name}", session["id"]).replace("{kind}", "frame")
+        status, _, _ = raw(server, method, here, token)
+        assert status == (422 if (method, path) == ("POST", "/sessions") else 401), (method, path)
+    assert not Line(server.client(token), f"/sessions/{session['id']}").open(0)
+    opened = server.client(token).ask_json("POST", "/sessions", ASKED)
+    assert raw(server, "GET", f"/sessions/{opened['id']}", opened["token"])[0] == 200
+    assert raw(server, "DELETE", f"/sessions/{opened['id']}", token)[0] == 401
+    assert raw(server, "DELETE", f"/sessions/{opened['id']}", TOKEN)[0] == 200
+    server.hub.openings.charge("", 1e6)
+    assert raw(server, "POST", "/sessions", token)[0] == 429
+    assert raw(server, "POST", "/sessions", TOKEN)[0] == 422
+    server.hub.openings.left.clear()
+
+
+def test_a_revoked_device_is_refused_also_after_a_restart(server):
+    opened, path = server.client(enrolment_of(TOKEN)).ask_json("POST", "/sessions", ASKED), "/sessions/"
+    line = Line(server.client(opened["token"]), path + opened["id"])
+    assert line.open(0)
+    assert raw(server, "DELETE", f"{path}{opened['id']}/token", opened["token"])[0] == 401
+    assert raw(server, "DELETE", f"{path}{opened['id']}/token", TOKEN)[0] == 200
+    assert raw(server, "GET", path + opened["id"], opened["token"])[0] == 401
+    until_s = time.monotonic() + 20
+    while line.receive(0.1) is not None:
+        assert time.monotonic() < until_s  # its WebSocket is closed
+    server.stop()
+    server.start()
+    assert raw(server, "GET", path + opened["id"], opened["token"])[0] == 401
+    listed = server.client().ask_json("GET", "/sessions")[opened["id"]]
+    assert (listed["revoked"], listed["ended"]) == (True, True)
+    assert raw(server, "DELETE", path + opened["id"], TOKEN)[0] == 200
 
 
 def test_the_token_of_another_session_returns_not_found(server, session):
