@@ -224,7 +224,7 @@ async def drop(request: Request, session: Session, name: str) -> dict[str, str]:
     return {"dropped": name}
 
 
-async def revoke(hub: Owner, session: Session, name: str) -> dict[str, str]:
+async def revoke(session: Session, hub: Owner, name: str) -> dict[str, str]:
     """Refuse the token of a session's device from now on, and end the session; its files stay."""
     await run_in_threadpool(hub.revoke, name)
     return {"revoked": name}
