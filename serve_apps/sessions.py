@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RunError
-from driftlab.platform.core.files import write_atomically
+from driftlab.platform.core.files import check_private, sync, write_atomically
 from driftlab.platform.field.request import SessionRequest, parse_session_request
 from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
@@ -123,6 +123,7 @@ class SessionRegistry:
         self._own = () if workers else (RoundsWorker(),)
         self._runners = [SessionWorkerThread(worker, self.meters) for worker in workers or self._own]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds frames of devices
+        check_private(folder)
         self._reopen()
 
     @property
@@ -206,6 +207,7 @@ class SessionRegistry:
             session = HostedSession(folder, asked, runner.worker)
             about = {"token": digest_of(token), "asked": asked.model_dump(mode="json"), "created": time.time()}
             write_atomically(folder / SESSION, json.dumps(about))
+            sync(self.folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -228,6 +230,7 @@ class SessionRegistry:
         """Open the sessions of the previous process; log those that cannot be opened."""
         for folder in sorted(path for path in self.folder.iterdir() if (path / SESSION).exists()):
             try:
+                check_private(folder)
                 about, runner = read_session(folder), self._free_runner()
                 self._add(
                     folder.name,

@@ -88,6 +88,7 @@ def serve(
     The server runs on Ray Serve until it is interrupted. It prints two tokens: that with which devices open sessions,
     and the owner's, unless it is given.
     """
+    from driftlab.platform.core.files import check_private
     from driftlab.serve_apps.deployment import MIN_TOKEN, ServerArgs, serving
     from driftlab.serve_apps.http_server import ServerAddress
     from driftlab.serve_apps.tokens import enrolment_of
@@ -97,6 +98,8 @@ def serve(
             f"The token has {len(token)} characters. Use at least {MIN_TOKEN}, or leave it out to create one."
         )
     secret = token or secrets.token_urlsafe(24)
+    if state_dir.exists():
+        check_private(state_dir)
     where = ServerAddress(host, port, *_tls(cert, key))
     if host not in LOOPBACK and not where.cert and not without_tls:
         raise RequestError(

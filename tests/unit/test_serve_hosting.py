@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -10,13 +12,15 @@ import numpy as np
 import pytest
 from served_factory import ASKED, TOKEN
 
-from driftlab.errors import RunError, WireError
+from driftlab.errors import RequestError, RunError, WireError
+from driftlab.platform.core.files import append_lines
 from driftlab.platform.core.seeding import rng_for
 from driftlab.platform.field import media, rounds
 from driftlab.platform.field.messages import SampleMessage, decode_results, decode_samples
 from driftlab.platform.field.opening import dump_weights, load_weights
 from driftlab.platform.field.request import parse_session_request
-from driftlab.platform.field.rounds import RoundRequest, RoundsWorker
+from driftlab.platform.field.rounds import RoundFacts, RoundRequest, RoundsWorker
+from driftlab.platform.field.state_file import dump_objects
 from driftlab.platform.streaming.base import Sampling
 from driftlab.platform.streaming.wire.samples import pack
 from driftlab.serve_apps import hosting
@@ -155,11 +159,45 @@ def test_a_session_resumes_in_another_process(session, tmp_path):
     assert list((copy / "uploads").iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["driftlab.platform.sim.session\nLearner", "driftlab.nowhere\nLearner"])
-def test_the_state_of_another_version_is_refused_with_a_fix(tmp_path, place):
-    (tmp_path / rounds.NODES).write_bytes(f"c{place}\n.".encode())  # a pickle that refers to a class
-    with pytest.raises(RunError, match=r"another version of driftlab: .*(Learner|nowhere).*Start a new session"):
+def test_the_state_of_another_version_is_refused_with_a_fix(tmp_path):
+    file = tmp_path / rounds.STATE
+    for data in (b"", b"damaged", dump_objects({"no": "session"}), dump_objects(3)[:-1]):
+        file.write_bytes(data)
+        with pytest.raises(RunError, match=r"another version of driftlab: .*Start a new session"):
+            rounds.read_state(tmp_path)
+
+
+def test_a_planted_pickle_is_not_read(tmp_path):
+    planted = tmp_path / "planted"
+    (tmp_path / rounds.OLD_STATE).write_bytes(b"cos\nsystem\n(S'touch %s'\ntR." % os.fsencode(planted))
+    with pytest.raises(RunError, match="Start a new session"):
         rounds.read_state(tmp_path)
+    assert not planted.exists()
+
+
+def test_a_round_that_was_interrupted_before_its_state_was_stored_is_removed(tmp_path):
+    (tmp_path / rounds.STATE).write_bytes(dump_objects(rounds.SessionState(number=2)))
+    facts = [RoundFacts(number, 0.5, {"loss": float("nan")}, None) for number in (1, 2, 3)]
+    append_lines(tmp_path / rounds.ROUNDS, [json.dumps(vars(one)) for one in facts])
+    with (tmp_path / rounds.ROUNDS).open("a") as file:
+        file.write('{"number": 4, "ti')
+    assert [one.number for one in rounds.read_state(tmp_path).rounds] == [1, 2]
+    append_lines(tmp_path / rounds.ROUNDS, [json.dumps(vars(facts[1]))])
+    assert len(rounds.read_state(tmp_path).rounds) == 3
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path, mode):
+    tmp_path.chmod(mode)
+    with pytest.raises(RequestError, match="Other users can write"):
+        SessionRegistry(tmp_path, TOKEN)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path):
+    os.chown(tmp_path, 1234, 1234)
+    with pytest.raises(RequestError, match="belongs to user 1234"):
+        SessionRegistry(tmp_path, TOKEN)
 
 
 @pytest.mark.slow
@@ -222,7 +260,7 @@ def test_a_damaged_session_does_not_prevent_others_from_opening(tmp_path):
     hub = SessionRegistry(tmp_path, TOKEN)
     names = [hub.open(parse_session_request(ASKED))[0] for _ in range(2)]
     hub.close()
-    (tmp_path / names[0] / rounds.NODES).write_bytes(b"damaged")
+    (tmp_path / names[0] / rounds.STATE).write_bytes(b"damaged")
     again = SessionRegistry(tmp_path, TOKEN)
     assert list(again.sessions) == names[1:]
     again.close()
