@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks.field.faults import Disturbed
 from benchmarks.field.fuzz import run_fuzzing
 from benchmarks.field.paired import SYSTEMS, compare_systems
+from benchmarks.field.power import run_power_cuts
 from benchmarks.field.processes import RayServerProcess, ServerProcess
 
 
@@ -57,9 +58,9 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired"))
+    parser.add_argument("campaign", choices=("faults", "fuzz", "schema", "paired", "power"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help="faults or requests")
+    parser.add_argument("--count", type=int, help="faults, requests or power cuts")
     parser.add_argument("--seconds", type=float, default=90.0, help="length of a disturbed stream")
     parser.add_argument("--per-session", type=int, default=6, help="most faults of one stream")
     parser.add_argument("--ray", action="store_true", help="on Ray Serve, whose replica and learners are killed too")
@@ -67,6 +68,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.campaign == "faults":
         totals, broken = faults(options, options.count or 50)
+    elif options.campaign == "power":
+        totals, broken = run_power_cuts(options.seed, options.count or 200)
     elif options.campaign == "paired":
         totals, broken = compare_systems(options.seed, options.seconds, options.systems)
     else:

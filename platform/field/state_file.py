@@ -83,6 +83,8 @@ class _Writer:
         kind = type(value)
         if kind in CONTAINERS.values():
             return [kind.__name__, [self.encode(one) for one in value]]
+        if kind is range:
+            return ["range", value.start, value.stop, value.step]
         if kind is dict:
             return ["dict", [[self.encode(key), self.encode(one)] for key, one in value.items()]]
         if kind is bytes:
@@ -170,6 +172,7 @@ class _Reader:
             "number": lambda dtype, item: np.dtype(dtype).type(self.decode(item)),
             "tensor": self._make_tensor,
             "generator": self._make_generator,
+            "range": range,
             "dtype": np.dtype,
             "enum": lambda name, member: _class_of(name)[member],
             "class": _class_of,

@@ -41,6 +41,7 @@ def forged(root, *objects):
         [1, [2], (3, {4}), {"a": frozenset({5})}, {(1, 2): None}],
         OrderedDict(b=1, a=2),
         deque([1, 2], maxlen=3),
+        range(1, 9, 2),
         np.float32(1.5),
         np.dtype("float64"),
         RoundFacts(1, 0.5, {"loss": 2.0}, None),
