@@ -1,4 +1,4 @@
-"""Power cuts: nothing that a server has acknowledged is missing afterwards; and the simulated disk drops what it should."""
+"""Power cuts: nothing that a server has acknowledged is lost, and the simulated disk drops what was not synced."""
 
 from __future__ import annotations
 
