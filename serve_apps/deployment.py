@@ -87,7 +87,11 @@ class ModelStreaming:
         workers = start_workers(args.workers or processors())
         self.hub = SessionRegistry(Path(args.state_dir), args.token, limits, args.cert, workers)
         where = ServerAddress(args.host, args.port, args.cert, args.key)
-        self.door = HttpServer(build_app(lambda: self.hub), where) if args.port else None
+        self.door = None
+        if args.port:
+            app = build_app(lambda: self.hub)
+            app.state.batches.warm_up()
+            self.door = HttpServer(app, where)
 
     async def drain(self, max_s: float) -> None:
         """Refuse new uploads and sessions, and finish rounds on acknowledged uploads within `max_s`."""

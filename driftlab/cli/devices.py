@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from driftlab.cli.field import Json, OwnerToken
-from driftlab.cli.output import print_json, print_table, say
+from driftlab.cli.output import print_json, print_note, print_table, say
 from driftlab.errors import RequestError
 
 Server = Annotated[str, typer.Option(metavar="URL", help="Address of the server.")]
@@ -26,7 +26,12 @@ def register(app: typer.Typer) -> None:
 
 
 def list_devices(server: Server = URL, token: OwnerToken = None, as_json: Json = False) -> None:
-    """List each device with its session, its address, and the time of its newest request."""
+    """List each device with its session, its address, and the time of its newest request.
+
+    The token with which devices open sessions is printed first.
+    """
+    from driftlab.serve_apps.tokens import enrolment_of
+
     sessions = _client(server, token).ask_json("GET", "/sessions")
     if as_json:
         print_json(sessions)
@@ -35,6 +40,7 @@ def list_devices(server: Server = URL, token: OwnerToken = None, as_json: Json =
         (name, one["workload"], one["address"] or "-", _ago(one["seen"]), _date(one["created"]), _state(one))
         for name, one in sessions.items()
     ]
+    print_note(f"Devices open sessions with the token {enrolment_of(token or '')}.")
     print_table(("session", "workload", "address", "seen", "created", "state"), rows)
 
 

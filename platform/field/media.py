@@ -59,7 +59,7 @@ class MediaDecoder:
         try:
             (fault,), images = self._decode(request, [payload], len(times_s))
         except DecoderCrashed as error:
-            fault, images = str(error), None
+            return Reply(Received(0, str(error)))
         if fault:
             return Reply(Received(0, fault))
         scenes = np.full(len(times_s), UNKNOWN_SCENE, dtype=np.int32)
