@@ -128,7 +128,8 @@ class HostedSession:
         newest = self.progress.number
         if after < newest - KEPT_RESULTS or after > newest:
             return None
-        found, size = [], 0
+        found: list[bytes] = []
+        size = 0
         for number in range(after + 1, newest + 1):
             file = self.folder / RESULTS / f"{number:08d}"
             size += file.stat().st_size

@@ -147,6 +147,7 @@ class _Reader:
     def __init__(self, tensors: Mapping[str, Any], objects: list[Any]) -> None:
         self._tensors, self._objects = tensors, objects
         self._made: dict[int, Any] = {}
+        self._storages: dict[str, Any] = {}  # of tensors that share memory
 
     def decode(self, value: Any) -> Any:
         """Return the value of a scalar or a reference."""
@@ -166,7 +167,7 @@ class _Reader:
             return made
         if kind == "object":
             return self._make_object(number, *about)
-        makers = {
+        makers: dict[str, Any] = {
             "bytes": lambda name, size: self._tensors[name].numpy().tobytes()[:size],
             "array": lambda name, dtype: self._tensors[name].numpy().astype(dtype, copy=False),
             "number": lambda dtype, item: np.dtype(dtype).type(self.decode(item)),
@@ -192,10 +193,7 @@ class _Reader:
     ) -> Any:
         import torch
 
-        if name in self._made:
-            storage = self._made[name]  # type: ignore[index]
-        else:
-            storage = self._made[name] = self._tensors[name].to(device)  # type: ignore[index]
+        storage = self._storages.setdefault(name, self._tensors[name].to(device))
         tensor = torch.empty(0, dtype=storage.dtype, device=device).set_(storage.untyped_storage(), start, size, stride)
         return torch.nn.Parameter(tensor, learns) if is_parameter else tensor.requires_grad_(learns)
 
