@@ -35,11 +35,14 @@ class Tap:
         counts: LayerCounts | None = getattr(_current, "counts", None)
         if counts is None:
             return
-        outputs = (made,) if isinstance(made, Tensor) else tuple(tensors_in(made))
-        frames = sum([one.nbytes for one in outputs]) / self.frame_bytes
+        if isinstance(made, Tensor):
+            first, frames = made, made.nbytes / self.frame_bytes
+        else:
+            first, *others = tensors_in(made)
+            frames = sum([one.nbytes for one in others], first.nbytes) / self.frame_bytes
         counts.forward[self, frames] += 1
-        if outputs[0].requires_grad:
-            outputs[0].register_hook(partial(self._count_backward, counts.backward, frames, module))
+        if first.requires_grad:
+            first.register_hook(partial(self._count_backward, counts.backward, frames, module))
 
     def _count_backward(
         self, backward: Counter[tuple[Tap, float, bool]], frames: float, module: nn.Module, gradient: Tensor
