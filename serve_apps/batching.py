@@ -25,7 +25,7 @@ from driftlab.serve_apps.hosting import HostedSession
 from driftlab.serve_apps.images import prediction_document
 
 MAX_BATCH = 32  # images
-MAX_BATCH_PIXELS = 2**20  # of the images of a batch; a larger one is a batch of its own
+MAX_BATCH_PIXELS = 2**20  # of the images of a batch; a larger image is predicted alone
 LARGE_PIXELS = 2**16  # of an image or of the network's input; larger ones are predicted at lower priority
 NICE = 10  # of that priority
 _QueuedImage = tuple[bytes, int, "asyncio.Future[bytes]"]  # with its pixels

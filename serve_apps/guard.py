@@ -115,7 +115,7 @@ def _opens_session(connection: HTTPConnection, hub: SessionRegistry, token: str)
 
 
 async def _within(receive: Receive, max_s: float) -> Message | None:
-    """Return a message, or None if it does not arrive in time; `asyncio.wait_for` would create a task per message."""
+    """Return a message, or None after a time limit; `asyncio.wait_for` would create a task."""
     task, late = asyncio.current_task(), False
 
     def cancel() -> None:

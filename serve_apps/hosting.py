@@ -121,7 +121,7 @@ class HostedSession:
         return time.monotonic() - self._clock[1]
 
     def results(self, after: int) -> tuple[bytes, int] | None:
-        """Return the results after a number, and the number of the last one; None if some of them were deleted.
+        """Return the results after a number, and the last one's number; None if some were deleted.
 
         They are empty if there are none yet, and have at most `MAX_REPLY_BYTES` or one result.
         """

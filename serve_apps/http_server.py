@@ -80,7 +80,7 @@ class HttpServer:
 
 
 class UnknownConnections:
-    """The connections without a valid token so far, the oldest first; too many of them are closed, the oldest first."""
+    """Connections without a valid token so far; above a limit the oldest are closed."""
 
     def __init__(self) -> None:
         self._connections: OrderedDict[tuple[str, int], Any] = OrderedDict()  # transports by address and port

@@ -1,4 +1,4 @@
-"""What one session, token or address may use of a server; above that it is refused, and others are served."""
+"""Limits of one session, token or address; above its limit it is refused, and others are served."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass
-class Rates:
+class TokenBuckets:
     """A token bucket for each key: `per_s` units per second, at most `burst_s` seconds of them at once."""
 
     per_s: float
@@ -73,13 +73,13 @@ class Rates:
 
 
 class SessionQuotas:
-    """Counts what each session uses."""
+    """Counts requests, sockets, bytes and processor seconds of each session."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._processor = Rates(limits.processor_share, burst_s=10.0)
-        self._decoded = Rates(limits.decoded_bytes, burst_s=4.0)
-        self._resyncs = Rates(limits.resyncs, burst_s=60.0)
+        self._processor = TokenBuckets(limits.processor_share, burst_s=10.0)
+        self._decoded = TokenBuckets(limits.decoded_bytes, burst_s=4.0)
+        self._resyncs = TokenBuckets(limits.resyncs, burst_s=60.0)
         self._requests: Counter[str] = Counter()
         self._pending: Counter[str] = Counter()
         self._sockets: Counter[str] = Counter()

@@ -23,7 +23,7 @@ from driftlab.platform.field.rounds import RoundsWorker, Worker
 from driftlab.platform.sim.host import keep_freed_memory, use_one_thread
 from driftlab.serve_apps.fair_queue import FairQueue
 from driftlab.serve_apps.hosting import SESSION, HostedSession, read_session
-from driftlab.serve_apps.quotas import Limits, Rates, SessionQuotas
+from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.tokens import enrolment_of
 
@@ -42,7 +42,7 @@ def digest_of(token: str) -> str:
 
 @dataclass
 class DeviceFacts:
-    """What the owner sees of the device of a session."""
+    """The device of a session, for its owner."""
 
     created: float  # wall clock
     revoked: bool = False
@@ -115,9 +115,9 @@ class SessionRegistry:
         self.devices: dict[str, DeviceFacts] = {}  # by the id of the session
         self.opening, self.draining = 0, False
         self.meters, self.quotas = ServerMetrics(self), SessionQuotas(self.limits)
-        self.rates, self.address_rates = Rates(self.limits.rate_limit), Rates(self.limits.address_rate)
-        self.wrong_tokens = Rates(self.limits.wrong_tokens)
-        self.openings = Rates(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
+        self.rates, self.address_rates = TokenBuckets(self.limits.rate_limit), TokenBuckets(self.limits.address_rate)
+        self.wrong_tokens = TokenBuckets(self.limits.wrong_tokens)
+        self.openings = TokenBuckets(self.limits.openings, burst_s=self.limits.max_sessions / self.limits.openings)
         self._lock = threading.Lock()
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="building")
         self._own = () if workers else (RoundsWorker(),)

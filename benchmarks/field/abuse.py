@@ -1,4 +1,4 @@
-"""Measure what one session, and a client without a token, take from another session of a server.
+"""Measure how abuse by one session, or without a token, slows down another session of a server.
 
 A device sends images at a steady rate, alone and during each abuse; the times of its predictions, its refused requests,
 and the memory of the server's processes are compared with the quiet ones.

@@ -1,7 +1,7 @@
-"""Cut the power of a server at random points, and check that nothing that it acknowledged is missing.
+"""Cut the power of a server at random points, and check that nothing acknowledged is missing.
 
-One session is recorded: every file that is written, renamed, deleted and synced. A cut keeps what was synced before it,
-and of everything else a random part: files and folder entries that were not synced may be old, torn, empty or absent.
+One session is recorded: every file that is written, renamed, deleted and synced. A cut keeps all synced files and entries
+of folders; of the others it keeps a random part, so they may be old, torn, empty or absent.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ASKED = {
 
 
 @dataclass(frozen=True)
-class Event:
+class DiskEvent:
     """A change of the disk, a sync, or an acknowledgement (`uploads`, `results` or `session`)."""
 
     kind: str
     path: Path = Path()
     target: Path = Path()  # of a rename
     content: bytes = b""
-    number: int = 0  # of what was acknowledged
+    number: int = 0  # of the acknowledged upload or result
 
 
 @dataclass
@@ -56,7 +56,7 @@ class RecordedDisk:
     """Records the changes of the files in a folder."""
 
     folder: Path
-    events: list[Event] = field(default_factory=list)
+    events: list[DiskEvent] = field(default_factory=list)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -66,37 +66,37 @@ class RecordedDisk:
 
         def opened(path: Path, mode: str = "r", *args: Any, **named: Any) -> Any:
             if self.folder in path.parents and mode[0] in "wax":
-                self.events.append(Event("append" if mode[0] == "a" else "write", path))
+                self.events.append(DiskEvent("append" if mode[0] == "a" else "write", path))
             return originals["open"](path, mode, *args, **named)
 
         def replaced(path: Path, target: Path) -> Any:
             if self.folder in path.parents:
-                self.events.append(Event("replace", path, Path(target), path.read_bytes()))
+                self.events.append(DiskEvent("replace", path, Path(target), path.read_bytes()))
             return originals["replace"](path, target)
 
         def unlinked(path: Path, missing_ok: bool = False) -> None:
             if self.folder in path.parents:
-                self.events.append(Event("unlink", path))
+                self.events.append(DiskEvent("unlink", path))
             originals["unlink"](path, missing_ok)
 
         def made(path: Path, *args: Any, **named: Any) -> None:
             if self.folder in path.parents and not path.exists():
-                self.events.append(Event("mkdir", path))
+                self.events.append(DiskEvent("mkdir", path))
             originals["mkdir"](path, *args, **named)
 
         def synced(handle: int) -> None:
             path = Path(os.readlink(f"/proc/self/fd/{handle}"))
             fsync(handle)
             if path == self.folder or self.folder in path.parents:
-                self.events.append(Event("sync", path, content=b"" if path.is_dir() else path.read_bytes()))
+                self.events.append(DiskEvent("sync", path, content=b"" if path.is_dir() else path.read_bytes()))
 
         changed = {"open": opened, "replace": replaced, "unlink": unlinked, "mkdir": made}
         with mock.patch.multiple(Path, **changed), mock.patch.object(os, "fsync", synced):
             yield
 
     def acknowledge(self, kind: str, number: int = 0) -> None:
-        """Record what the server has acknowledged."""
-        self.events.append(Event(kind, number=number))
+        """Record an acknowledgement of the server."""
+        self.events.append(DiskEvent(kind, number=number))
 
     def survivors(self, stop: int, dice: random.Random) -> _Disk:
         """Return the disk after a power cut before an event."""
@@ -117,7 +117,7 @@ class _Disk:
     kept_contents: dict[int, bytes | None] = field(default_factory=dict)
     waiting: list[tuple[Path, int | None]] = field(default_factory=list)  # changed entries; None: deleted
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: DiskEvent) -> None:
         """Apply a change or a sync."""
         path = event.path
         if event.kind in ("write", "append", "mkdir") and path not in self.entries:
@@ -208,7 +208,7 @@ def _finished(session: HostedSession) -> int:
 def faults_after(
     disk: RecordedDisk, stop: int, dice: random.Random, folder: Path, worker: RoundsWorker
 ) -> Iterator[str]:
-    """Start a server on what a cut has left; yield what it lost, or why it cannot continue."""
+    """Start a server on the remaining files; yield each loss, and the reason if it cannot continue."""
     name = ""
     known = {kind: max((one.number for one in disk.events[:stop] if one.kind == kind), default=-1) for kind in ACKS}
     disk.survivors(stop, dice).write(disk.folder, folder)

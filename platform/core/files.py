@@ -1,4 +1,4 @@
-"""Atomic writes: a file is complete or absent, even if the writer is killed or the power fails; private folders."""
+"""Atomic writes: a file is complete or absent, even after a kill or a power cut. Private folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decode the images and uploads of devices in a child process with limits on memory and processor time.
+"""Decode images and uploads of devices in a child process with limits on memory and time.
 
 The sizes in a header are checked before any pixel is decoded. If the decoder crashes or exceeds a limit, only the
 request that it was decoding is refused; the next one starts a new process. The child is this module as a program, which
@@ -97,11 +97,11 @@ class MediaDecoder:
             head = json.dumps({**request, "bytes": [len(body) for body in bodies]}).encode()
             try:
                 self._socket.sendall(b"".join([HEAD.pack(len(head)), head, *bodies]))
-                answer = json.loads(_read(self._socket, HEAD.unpack(_read(self._socket, HEAD.size))[0]))
-                faults = [str(fault) for fault in answer["faults"]]
+                reply = json.loads(_read(self._socket, HEAD.unpack(_read(self._socket, HEAD.size))[0]))
+                faults = [str(fault) for fault in reply["faults"]]
                 shape = (frames * faults.count(""), *request["size"], 3)
                 images = np.frombuffer(_read(self._socket, math.prod(shape)), dtype=np.uint8).reshape(shape)
-                self.cpu_s += float(answer["cpu_s"])
+                self.cpu_s += float(reply["cpu_s"])
             except (OSError, EOFError, ValueError) as error:
                 self._end()
                 raise DecoderCrashed(

@@ -329,7 +329,7 @@ def read_state(folder: Path) -> SessionState | None:
 
 
 def _read_rounds(file: Path, newest: int) -> list[RoundFacts]:
-    """Return the rounds up to a number; remove lines of a round that was interrupted before its state was stored."""
+    """Return the rounds up to a number; remove the lines of later ones, whose state was not stored."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     whole = [json.loads(line) for line in lines if line.endswith("\n")]
     kept = [one for one in whole if one["number"] <= newest]

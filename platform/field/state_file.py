@@ -32,7 +32,7 @@ JSON = "state"  # name in the metadata of the file
 
 
 def dump_objects(value: Any) -> bytes:
-    """Return a value as the bytes of a safetensors file; raise WireError for an object that cannot be stored."""
+    """Return a value as the bytes of a safetensors file; raise WireError for other objects."""
     from safetensors.torch import save
 
     writer = _Writer()

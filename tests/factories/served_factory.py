@@ -6,7 +6,7 @@ import contextlib
 
 from driftlab.platform.field.client import Client
 from driftlab.serve_apps.http_server import HttpServer, ServerAddress
-from driftlab.serve_apps.quotas import Limits, Rates, SessionQuotas
+from driftlab.serve_apps.quotas import Limits, SessionQuotas, TokenBuckets
 from driftlab.serve_apps.routes import build_app
 from driftlab.serve_apps.server_metrics import ServerMetrics
 from driftlab.serve_apps.sessions import SessionRegistry
@@ -24,8 +24,11 @@ class FakeHub:
 
     def __init__(self, **limits):
         self.limits, self.draining, self.sessions = Limits(**limits), False, {}
-        self.rates, self.meters = Rates(self.limits.rate_limit), ServerMetrics(self)
-        self.address_rates, self.wrong_tokens = Rates(self.limits.address_rate), Rates(self.limits.wrong_tokens)
+        self.rates, self.meters = TokenBuckets(self.limits.rate_limit), ServerMetrics(self)
+        self.address_rates, self.wrong_tokens = (
+            TokenBuckets(self.limits.address_rate),
+            TokenBuckets(self.limits.wrong_tokens),
+        )
         self.quotas = SessionQuotas(self.limits)
 
     def is_owner(self, token):

@@ -1,4 +1,4 @@
-"""Power cuts: nothing that a server has acknowledged is lost, and the simulated disk drops what was not synced."""
+"""Power cuts: nothing acknowledged is lost, and the simulated disk drops unsynced writes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from served_factory import FakeHub
 
 from driftlab.serve_apps import guard
 from driftlab.serve_apps.guard import AccessMiddleware
-from driftlab.serve_apps.quotas import Limits, QuotaExceeded, Rates, SessionQuotas
+from driftlab.serve_apps.quotas import Limits, QuotaExceeded, SessionQuotas, TokenBuckets
 
 
 async def app(scope, receive, send):
@@ -52,7 +52,7 @@ def ask(hub, *parts, token="owner", method="POST", path="/sessions", kind="http"
 
 def test_a_token_has_a_rate_and_a_burst():
     now_s = [0.0]
-    rates = Rates(5.0, clock=lambda: now_s[0])
+    rates = TokenBuckets(5.0, clock=lambda: now_s[0])
     assert [rates.allow("a") for _ in range(12)] == [True] * 10 + [False] * 2
     assert rates.allow("b")
     now_s[0] = 0.4
@@ -130,7 +130,7 @@ def test_a_body_above_the_pending_bytes_of_a_session_is_refused():
 
 def test_work_that_was_done_already_is_a_debt():
     now_s = [0.0]
-    rates = Rates(1.0, burst_s=2.0, clock=lambda: now_s[0])
+    rates = TokenBuckets(1.0, burst_s=2.0, clock=lambda: now_s[0])
     rates.charge("a", 5.0)
     assert not rates.allow("a", 0.0)
     now_s[0] = 3.0

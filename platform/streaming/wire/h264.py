@@ -49,7 +49,7 @@ class H264:
         return without_sei(stream), len(stream)
 
     def decode(self, body: bytes, shape: tuple[int, ...]) -> Images:
-        """Decode a stream; refuse one that does not hold exactly the frames of this shape, at the first other frame."""
+        """Decode a stream of exactly the frames of this shape; refuse another one at its first other frame."""
         import av
 
         decoder, images, count = av.CodecContext.create("h264", "r"), np.empty(shape, dtype=np.uint8), 0
