@@ -1,7 +1,7 @@
 """Cut the power of a server at random points, and check that nothing acknowledged is missing.
 
-One session is recorded: every file that is written, renamed, deleted and synced. A cut keeps all synced files and entries
-of folders; of the others it keeps a random part, so they may be old, torn, empty or absent.
+One session is recorded: every file that is written, renamed, deleted and synced. A cut keeps all synced files and
+entries of folders; of the others it keeps a random part, so they may be old, torn, empty or absent.
 """
 
 from __future__ import annotations

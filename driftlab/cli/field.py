@@ -103,8 +103,8 @@ def serve(
     where = ServerAddress(host, port, *_tls(cert, key))
     if host not in LOOPBACK and not where.cert and not without_tls:
         raise RequestError(
-            f"Without TLS, other computers in the network of '{host}' can read tokens and frames. Give --cert and --key, "
-            "or --without-tls if a proxy in front of the server has TLS."
+            f"Without TLS, other computers in the network of '{host}' can read tokens and frames. Give --cert and "
+            "--key, or --without-tls if a proxy in front of the server has TLS."
         )
     args = ServerArgs(
         state_dir=str(state_dir.absolute()),
