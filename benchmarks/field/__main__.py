@@ -34,7 +34,7 @@ def faults(options: argparse.Namespace, count: int) -> tuple[dict[str, object], 
     sessions = 0
     with tempfile.TemporaryDirectory(prefix="driftlab-field-", ignore_cleanup_errors=True) as place:
         os.environ["DRIFTLAB_CACHE"] = f"{place}/networks"
-        server = (RayServerProcess if options.ray else ServerProcess)(Path(place))
+        server = RayServerProcess(Path(place)) if options.ray else ServerProcess(Path(place))
         try:
             while fallen.total() < count:
                 folder = Path(place) / f"session-{sessions}"
