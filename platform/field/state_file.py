@@ -13,6 +13,7 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,7 @@ def _set_state(made: Any, state: Any) -> None:
         object.__setattr__(made, name, value)  # of a frozen dataclass as well
 
 
+@cache
 def _name_of(cls: type) -> str:
     name = f"{cls.__module__}:{cls.__qualname__}"
     if _class_of(name) is not cls:
@@ -238,6 +240,7 @@ def _name_of(cls: type) -> str:
     return name
 
 
+@cache
 def _class_of(name: str) -> Any:
     """Return a class that a file may name."""
     module, _, path = name.partition(":")
