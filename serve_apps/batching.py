@@ -39,7 +39,7 @@ class ImageBatches:
 
     async def predict(self, session: HostedSession, body: bytes) -> bytes:
         """Return the prediction of an image as a JSON document; refuse an image of unknown or excessive size."""
-        pixels = pixels_of(body)
+        pixels = checked_pixels(body)
         return await self._lanes[max(pixels, prod(session.app.size)) > LARGE_PIXELS].predict(session, body, pixels)
 
     def warm_up(self) -> None:
@@ -52,7 +52,7 @@ class ImageBatches:
             lane.decoder.close()
 
 
-def pixels_of(body: bytes) -> int:
+def checked_pixels(body: bytes) -> int:
     """Return the number of pixels in an image's header; refuse other bytes and large images."""
     pixels = prod(dimensions_of(body))
     if not 0 < pixels <= MAX_PIXELS:

@@ -16,9 +16,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import HTTPConnection
 
 from driftlab.errors import DriftlabError, RequestError, WireError
-from driftlab.platform.field.messages import FORMAT
+from driftlab.platform.field.messages import FORMAT, MAX_REPORT_BYTES
 from driftlab.platform.field.request import SessionRequest
-from driftlab.serve_apps.batching import ImageBatches, pixels_of
+from driftlab.platform.results.board.page import render
+from driftlab.serve_apps.batching import ImageBatches, checked_pixels
 from driftlab.serve_apps.demo import DemoDevice
 from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
@@ -28,7 +29,6 @@ from driftlab.serve_apps.quotas import QuotaExceeded
 from driftlab.serve_apps.sessions import ServerFull, SessionRegistry
 from driftlab.serve_apps.tokens import TOKEN_REQUIRED, token_of
 
-PAGE = Path(__file__).parent / "page.html"
 NO_SESSION = "this session does not exist"
 MAX_HOLD_S = 30.0
 BINARY = "application/octet-stream"
@@ -127,7 +127,7 @@ async def live(socket: WebSocket, name: str, after: Annotated[int, Query(ge=0)] 
 
 async def page(hub: Owner) -> HTMLResponse:
     """Return the live page."""
-    return HTMLResponse(PAGE.read_text(encoding="utf-8"))
+    return HTMLResponse(render("live.html.j2", Path(__file__).parent))
 
 
 async def openapi(request: Request, hub: Owner) -> dict[str, Any]:
@@ -167,6 +167,17 @@ async def rounds(session: Session) -> list[dict[str, Any]]:
     return session.history()
 
 
+async def timeline(session: Session) -> dict[str, Any]:
+    """Return events and scores over time, and the classes and kinds of images of the newest sample."""
+    return await run_in_threadpool(session.events)
+
+
+async def report(request: Request, session: Session) -> Response:
+    """Store a report of the device: time, frame rate, latency and score as a JSON list."""
+    session.report(await read_body(request, MAX_REPORT_BYTES))
+    return Response()
+
+
 async def upload(request: Request, session: Session) -> Response:
     """Store one upload: a header that lists its frames, then the bytes of the codec."""
     body = await read_body(request, hub_of(request).limits.body_bytes)
@@ -204,7 +215,7 @@ async def predict(request: Request, name: str) -> Response:
     body = await read_body(request, hub.limits.image_bytes)
     batches: ImageBatches = request.app.state.batches
     hub.quotas.check_processor(name)
-    hub.quotas.decode(name, 3 * pixels_of(body))
+    hub.quotas.decode(name, 3 * checked_pixels(body))
     with hub.meters.prediction_s.time():
         document = await batches.predict(session, body)
     return Response(document, media_type="application/json")
@@ -260,6 +271,8 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/sessions/{name}/weights", weights),
     ("GET", "/sessions/{name}/source_summary", source_summary),
     ("GET", "/sessions/{name}/rounds", rounds),
+    ("GET", "/sessions/{name}/timeline", timeline),
+    ("POST", "/sessions/{name}/report", report),
     ("POST", "/sessions/{name}/uploads", upload),
     ("GET", "/sessions/{name}/updates", updates),
     ("POST", "/sessions/{name}/resync", resync),

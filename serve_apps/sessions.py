@@ -219,7 +219,7 @@ class SessionRegistry:
     def _add(self, name: str, about: Any, session: HostedSession, runner: SessionWorkerThread) -> None:
         session.before_decoding = partial(self.quotas.decode, name)
         self.devices[name] = DeviceFacts(about["created"], about.get("revoked", False))
-        self.sessions[name] = session
+        self.sessions[name], session.created = session, about["created"]
         if self.devices[name].revoked:
             session.end()
         else:

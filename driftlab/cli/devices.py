@@ -37,11 +37,19 @@ def list_devices(server: Server = URL, token: OwnerToken = None, as_json: Json =
         print_json(sessions)
         return
     rows = [
-        (name, one["workload"], one["address"] or "-", _ago(one["seen"]), _date(one["created"]), _state(one))
+        (
+            name,
+            one["name"],
+            one["workload"],
+            one["address"] or "-",
+            _ago(one["seen"]),
+            _date(one["created"]),
+            _state(one),
+        )
         for name, one in sessions.items()
     ]
     print_note(f"Devices open sessions with the token {enrolment_of(token or '')}.")
-    print_table(("session", "workload", "address", "seen", "created", "state"), rows)
+    print_table(("session", "device", "workload", "address", "seen", "created", "state"), rows)
 
 
 def revoke(names: Names, server: Server = URL, token: OwnerToken = None) -> None:

@@ -147,6 +147,7 @@ def device(
     fps: Fps = 4.0,
     size: Size = "64x96",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Name on the server's live page.", show_default=False)] = None,
     pretrain_steps: Steps = None,
     teacher_steps: TeacherSteps = None,
     out: Out = None,
@@ -172,7 +173,7 @@ def device(
         return
     url, secret = _server(server, token)
     asked, source = _session_request(
-        {"system": system, "seed": seed, "student": _student(network, pretrain_steps)},
+        {"name": name, "system": system, "seed": seed, "student": _student(network, pretrain_steps)},
         {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)},
         teacher_steps,
     )
@@ -227,7 +228,8 @@ def fleet(
     stream = {"name": workload, "duration_s": seconds, "fps": fps, **_size(size)}
     student = _student(network, pretrain_steps)
     asked = [
-        _session_request({"system": system, "seed": seed, "student": student}, stream)[0] for seed in range(devices)
+        _session_request({"name": f"fleet-{seed}", "system": system, "seed": seed, "student": student}, stream)[0]
+        for seed in range(devices)
     ]
     folder = out or paths.fresh("fleet")
     started = Fleet(url, secret, asked, folder)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftlab.platform.results.figures import plots
 from driftlab.platform.results.figures.plots import Style
+from driftlab.platform.results.figures.svg import WIDTH
 from driftlab.platform.results.relations.base import members
 from driftlab.platform.results.relations.sharing import USUAL_ALPHA, swept
 from driftlab.platform.results.stats import means
@@ -72,6 +73,7 @@ class Panel:
     draw: Callable[[Axes], None]
     height: int = HEIGHT
     legend: Mapping[str, Style] = field(default_factory=dict)  # of this panel, if panels differ
+    width: int = WIDTH
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Figure:
 def view_of(run: Run, tables: Tables | None = None) -> View:
     """Return the inputs of figures for a run; systems keep the colours of its report."""
     tables = tables or Tables(run)
-    runs = plots.with_settings(tables.frame("runs"))
+    runs = plots.with_settings(tables.frame("runs"), run.info)
     styles = plots.assign_styles(runs, [_name(system) for system in run.spec.get("systems", ())])
     return View(tables, runs[runs["status"] == "done"], styles)
 

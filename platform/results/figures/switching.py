@@ -76,9 +76,8 @@ def _draw(axis: Axes, curves: dict[str, np.ndarray], styles: plots.StyleMap) -> 
     factor, unit = plots.scaled(most, "J")
     for kind, curve in curves.items():
         heights, style = curve / factor, styles[kind]
-        axis.plot(
-            range(0, SWITCHES + 1, THIN), heights[::THIN], color=style.colour, linestyle=style.dash, linewidth=1.7
-        )
+        look = {"color": style.colour, "linestyle": style.dash, "linewidth": 1.7, "gid": style.gid}
+        axis.plot(range(0, SWITCHES + 1, THIN), heights[::THIN], **look)
         axis.scatter(MARKED, heights[list(MARKED)], color=style.colour, s=20)
         for count in MARKED:
             plots.label_point(axis, plots.short(heights[count]), count, heights[count], above=curve[-1] == most)
