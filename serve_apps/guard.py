@@ -27,6 +27,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 _ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+SESSION = "driftlab.session"  # entry of the scope: the session of the token, None for another token
 DENIAL = "websocket.http.response"  # ASGI extension that refuses a WebSocket with an HTTP status
 
 
@@ -52,7 +53,7 @@ class AccessMiddleware:
             await _reply(counted, *refused)
             return
         try:
-            with hub.quotas.request(hub.session_of(token_of(connection))) as read:
+            with hub.quotas.request(scope[SESSION]) as read:
                 await self.app(scope, self._limited(receive, read), counted)
         except QuotaExceeded as error:  # before the route; the application replies to one within it
             await _reply(counted, 429, str(error), RETRY_AFTER)
@@ -63,8 +64,8 @@ class AccessMiddleware:
         if not hub.address_rates.allow(address):
             return 429, f"more than {hub.limits.address_rate:g} requests per second", RETRY_AFTER | CLOSE
         token = token_of(connection)
-        session = hub.session_of(token)
-        if not hub.is_owner(token) and session is None and not _opens_session(connection, hub, token):
+        session = connection.scope[SESSION] = hub.session_of(token)
+        if session is None and not hub.is_owner(token) and not _opens_session(connection, hub, token):
             if not hub.wrong_tokens.allow(address):
                 return 429, "too many requests without a token", RETRY_AFTER | CLOSE
             return 401, "give a token", TOKEN_REQUIRED | CLOSE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -49,27 +50,27 @@ class TokenBuckets:
 
     def allow(self, key: str, units: float = 1.0) -> bool:
         """Take units if they are left, and return whether they were; more than the burst take all of it."""
-        with self.lock:
-            left = self._refilled(key)
-            allowed = left >= min(units, self.burst)
-            self.left[key] = (left - units if allowed else left, self.clock())
-            return allowed
+        return self._take(key, units, min(units, self.burst))
 
     def charge(self, key: str, units: float) -> None:
         """Take units that were used already; the key may fall into debt."""
-        with self.lock:
-            self.left[key] = (self._refilled(key) - units, self.clock())
+        self._take(key, units, -math.inf)
 
     @property
     def burst(self) -> float:
         return max(1.0, self.burst_s * self.per_s)
 
-    def _refilled(self, key: str) -> float:
+    def _take(self, key: str, units: float, needed: float) -> bool:
+        """Take units if at least `needed` are left."""
         now_s = self.clock()
-        before, before_s = self.left.pop(key, (self.burst, now_s))
-        if len(self.left) >= MAX_KEYS:
-            self.left.popitem(last=False)
-        return min(self.burst, before + (now_s - before_s) * self.per_s)
+        with self.lock:
+            before, before_s = self.left.get(key, (math.inf, now_s))
+            left = min(self.burst, before + (now_s - before_s) * self.per_s)
+            self.left[key] = (left - units if left >= needed else left, now_s)
+            self.left.move_to_end(key)
+            if len(self.left) > MAX_KEYS:
+                self.left.popitem(last=False)
+            return left >= needed
 
 
 class SessionQuotas:

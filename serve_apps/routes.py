@@ -21,7 +21,7 @@ from driftlab.platform.field.request import SessionRequest
 from driftlab.platform.results.board.page import render
 from driftlab.serve_apps.batching import ImageBatches, checked_pixels
 from driftlab.serve_apps.demo import DemoDevice
-from driftlab.serve_apps.guard import RETRY_AFTER, AccessMiddleware, deny
+from driftlab.serve_apps.guard import RETRY_AFTER, SESSION, AccessMiddleware, deny
 from driftlab.serve_apps.hosting import HostedSession, UploadQueueFull
 from driftlab.serve_apps.images import image_of
 from driftlab.serve_apps.live import exchange
@@ -66,7 +66,7 @@ async def opener(request: Request) -> SessionRegistry:
 
 async def session_of(request: Request, name: str) -> HostedSession:
     """Accept the session's token and the server's; any other session's token gets status 404."""
-    if hub_of(request).session_of(token_of(request)) is None:
+    if request.scope[SESSION] is None:
         await owner(request)
     session = _find_session(request, name)
     if session is None:
@@ -75,9 +75,8 @@ async def session_of(request: Request, name: str) -> HostedSession:
 
 
 def _find_session(connection: HTTPConnection, name: str) -> HostedSession | None:
-    hub = hub_of(connection)
-    own = hub.session_of(token_of(connection))
-    return hub.sessions.get(name) if own in (None, name) else None
+    own = connection.scope[SESSION]
+    return hub_of(connection).sessions.get(name) if own in (None, name) else None
 
 
 AnyHub = Annotated[SessionRegistry, Depends(any_hub)]

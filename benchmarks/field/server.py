@@ -1,4 +1,4 @@
-"""Run a server without Ray in a separate process: `python -m benchmarks.field.server PORT FOLDER [RATE]`.
+"""Run a server without Ray: `python -m benchmarks.field.server PORT FOLDER [RATE]`.
 
 With a rate, requests and wrong tokens are limited to that many per second instead of the usual ones.
 """

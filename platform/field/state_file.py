@@ -232,7 +232,6 @@ def _set_state(made: Any, state: Any) -> None:
         object.__setattr__(made, name, value)  # of a frozen dataclass as well
 
 
-@cache
 def _name_of(cls: type) -> str:
     name = f"{cls.__module__}:{cls.__qualname__}"
     if _class_of(name) is not cls:
