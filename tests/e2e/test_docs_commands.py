@@ -33,6 +33,7 @@ PARSED = {  # commands that are parsed only, with the reason
     "doctor": "checks the host",
     "export": "reads a run",
     "fleet": "needs a server; its names are tested",
+    "profile": "measures networks for minutes",
     "report": "reads a run",
     "serve": "is a server",
 }
