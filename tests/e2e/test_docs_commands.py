@@ -29,6 +29,7 @@ PARSED = {  # commands that are parsed only, with the reason
     "check": "runs four cells; its page is tested",
     "claims": "reads a run",
     "device": "needs a server; its names are tested",
+    "devices": "needs a server",
     "diff": "reads two runs",
     "doctor": "checks the host",
     "export": "reads a run",
