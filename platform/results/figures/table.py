@@ -32,6 +32,7 @@ ORDER = (  # a figure that is not named here comes first
     "pareto",
     "traffic",
     "tuned",
+    "paper_tables",
 )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from driftlab.platform.results.relations.base import (
     CELL,
     STREAM,
+    Kinds,
     Untestable,
     by_seed,
     completed_cells,
@@ -125,6 +126,40 @@ def growth_on_still_scenes(tables: Tables) -> pd.DataFrame:
     slow = buffers[buffers["gap_s"] > usual_s + 1e-6].groupby(STREAM)["start_s"].min()
     note = f"in {len(slow)} of {len(last)} streams" + (f", from {slow.mean():.0f} s on" if len(slow) else "")
     return value_rows(last, note)
+
+
+def slow_from(tables: Tables) -> pd.DataFrame:
+    """List when AMS first lengthened its interval on a static scene, by seed and stream."""
+    buffers = tables.once(_buffers)
+    buffers = buffers[(buffers["system"] == "ams") & buffers["static_scene"].eq(True)]
+    if buffers.empty:
+        return no_rows()
+    longer = buffers[buffers["gap_s"] > slot(tables, "ams", "streaming")["interval_s"] + 1e-6]
+    return value_rows(longer.groupby(["seed", *STREAM])["start_s"].min())
+
+
+def delays_of_reset(tables: Tables, system: str | Kinds = "ams") -> pd.DataFrame:
+    """List how long a lengthened interval outlasts the first labels that change by more than the target, by seed.
+
+    A delay begins with the round that measures the change and ends with the round that sets the shortest interval.
+    """
+    name = first_of(tables, system)
+    rounds = with_columns(tables, "updates", "system", "seed")
+    rounds = rounds[(rounds["system"] == name) & rounds["phi"].notna()].sort_values([*STREAM, "label_start_s"])
+    if rounds.empty:
+        return no_rows("needs AMS on a scene that is static and then changes")
+    member = slot(tables, name, "streaming")
+    rows = []
+    for (*_, seed), part in rounds.groupby([*STREAM, "seed"]):
+        began_s = None
+        for phi, interval_s, time_s in part[["phi", "interval_s", "label_start_s"]].itertuples(index=False):
+            usual = interval_s <= member["interval_s"] + 1e-6
+            if usual and began_s is not None:
+                rows.append((int(seed), time_s - began_s))
+            began_s = None if usual else began_s
+            if not usual and began_s is None and phi > member["phi_target"]:
+                began_s = time_s
+    return value_rows(by_seed(rows), f"{len(rows)} changes") if rows else no_rows("no interval was reset")
 
 
 def rates_within_bounds(tables: Tables) -> pd.DataFrame:

@@ -124,18 +124,24 @@ def received(tables: Tables, system: str) -> pd.DataFrame:
     return value_rows(runs.set_index("seed")["downlink_kbps"], note)
 
 
-def improved_frames(tables: Tables) -> pd.DataFrame:
-    """List the shares of frames that AMS and One-Time improve, by seed.
+def improved_frames(tables: Tables, ours: str, theirs: str) -> pd.DataFrame:
+    """List the shares of frames that two systems improve over no adaptation, by seed."""
+    better = frames_better(tables)
+    shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
+    note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
+    return with_note(pair_rows(shares[ours], shares[theirs]).dropna(), note)
+
+
+def frames_better(tables: Tables) -> pd.Series:
+    """Return the share of frames that each system improves over no adaptation, by system and seed.
 
     Frames before the arrival of One-Time's update do not count, as One-Time cannot improve them.
     """
     frames = with_columns(tables, "frames", "system", *CELL).dropna(subset="score_frame")
     frames = frames.merge(frames[(frames["system"] == "one_time") & (frames["version"] > 0)][FRAME], on=FRAME)
     gains = stats.gains(frames, frames[frames["system"] == "no_custom"], "score_frame", FRAME)
-    better = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
-    shares = {name: better[better.index.get_level_values("system") == name].droplevel("system") for name in COMPARED}
-    note = ", ".join(f"{name} {share.mean():.0%}" for name, share in shares.items() if len(share))
-    return with_note(pair_rows(shares["ams"], shares["one_time"]).dropna(), note)
+    better: pd.Series = gains.assign(better=gains["gain"] > 0).groupby(["system", "seed"])["better"].mean()
+    return better
 
 
 def gains_on_still_scenes(tables: Tables) -> pd.DataFrame:
